@@ -1,0 +1,253 @@
+"""A table version as its binlog describes it, and the Avro schema of its rows.
+
+The decoder writes these schemas, the codec and Spark read them, so this module is the one place
+that says how a column's values look on the wire (design.md §4).
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+# Spark and Avro readers hold 38 digits; more than 18 do not fit 64 bits. Up to 18 digits the
+# unscaled value always takes 8 bytes, so that it is written and read without a loop.
+DECIMAL_FIXED_DIGITS = 18
+DECIMAL_FIXED_BYTES = 8
+# BIGINT UNSIGNED and BIT(64): nine bytes, big-endian two's complement, the first one always 0.
+UNSIGNED_LONG_BYTES = 9
+UNSIGNED_LONG_DIGITS = 20
+
+
+class ValueKind(str, Enum):
+    """How the values of a column lie on the wire; every value may also be null."""
+
+    INT = "int"  # Avro int: all integer types that fit 32 signed bits
+    LONG = "long"  # Avro long: INT UNSIGNED, BIGINT
+    UNSIGNED_LONG = "unsigned-long"  # fixed(9), decimal(20,0): BIGINT UNSIGNED
+    FLOAT = "float"
+    DOUBLE = "double"
+    DECIMAL = "decimal"  # bytes, decimal(p,s), big-endian two's complement, 8 bytes when p <= 18
+    STRING = "string"  # UTF-8 whatever the column's character set
+    BYTES = "bytes"
+    DATE = "date"  # int, days since 1970-01-01; zero and partial dates: null beside off_calendar
+    TIME = "time"  # long, microseconds, -838:59:59 to 838:59:59 (so not Avro's time of day)
+    DATETIME = "datetime"  # long, local-timestamp-micros
+    TIMESTAMP = "timestamp"  # long, timestamp-micros, UTC
+    YEAR = "year"  # int; year 0 is 0
+    ENUM = "enum"  # string, the label; index 0 (the error value) is ""
+    SET = "set"  # array of strings, labels in the order of the declaration
+    BIT = "bit"  # long, BIT(1) to BIT(63)
+    BIT64 = "bit64"  # fixed(9), decimal(20,0): BIT(64)
+    JSON = "json"  # string, JSON text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `sql_type` is for people (`bigint unsigned`); precision and scale: DECIMAL only."""
+
+    name: str
+    kind: ValueKind
+    sql_type: str
+    precision: int = 0
+    scale: int = 0
+    labels: tuple[str, ...] = ()  # ENUM and SET
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """A table version: what the table map of a row event says."""
+
+    database: str
+    table: str
+    columns: tuple[Column, ...]
+    primary_key: tuple[int, ...] = ()  # column indexes in key order; empty: no primary key
+
+
+def avro_type(column: Column) -> Any:
+    """Avro type of a column's value without the null branch."""
+    match column.kind:
+        case ValueKind.INT | ValueKind.YEAR:
+            return "int"
+        case ValueKind.LONG | ValueKind.BIT:
+            return "long"
+        case ValueKind.UNSIGNED_LONG | ValueKind.BIT64:
+            return {
+                "type": "fixed",
+                # A named type must be unique in a schema, so each column has its own.
+                "name": "unsigned_" + avro_name(column.name),
+                "size": UNSIGNED_LONG_BYTES,
+                "logicalType": "decimal",
+                "precision": UNSIGNED_LONG_DIGITS,
+                "scale": 0,
+            }
+        case ValueKind.FLOAT:
+            return "float"
+        case ValueKind.DOUBLE:
+            return "double"
+        case ValueKind.DECIMAL:
+            return {
+                "type": "bytes",
+                "logicalType": "decimal",
+                "precision": column.precision,
+                "scale": column.scale,
+            }
+        case ValueKind.STRING | ValueKind.ENUM | ValueKind.JSON:
+            return "string"
+        case ValueKind.BYTES:
+            return "bytes"
+        case ValueKind.DATE:
+            return {"type": "int", "logicalType": "date"}
+        case ValueKind.TIME:
+            return "long"
+        case ValueKind.DATETIME:
+            return {"type": "long", "logicalType": "local-timestamp-micros"}
+        case ValueKind.TIMESTAMP:
+            return {"type": "long", "logicalType": "timestamp-micros"}
+        case ValueKind.SET:
+            return {"type": "array", "items": "string"}
+
+
+def avro_name(name: str) -> str:
+    """A valid Avro name for `name`, reversible: other characters become `_xHEX_`, `_x` is escaped."""
+    out = []
+    for i, c in enumerate(name):
+        plain = c.isascii() and (c.isalpha() or c == "_" or (c.isdigit() and i > 0))
+        if plain and not name.startswith("_x", i):
+            out.append(c)
+        else:
+            out.append(f"_x{ord(c):x}_")
+    return "".join(out)
+
+
+# Bump when the envelope changes; readers refuse another one than they know.
+ENVELOPE_VERSION = 1
+
+EVENT_TYPES = ("ROW", "DDL", "JOURNAL", "LAST_PK", "COPY_COMPLETED")
+OPS = ("NONE", "INSERT", "UPDATE", "DELETE", "READ")
+
+_TOKEN_FIELDS = [
+    {"name": "timestamp_us", "type": "long"},
+    {"name": "shard", "type": "string"},
+    {"name": "position", "type": "string"},
+]
+
+
+def envelope_fields() -> list[dict[str, Any]]:
+    """The fields that every record of a shard log begins with, in their fixed order.
+
+    `columns_before` and `columns_after` are bit maps: column i is in the row image when bit
+    (i & 7), counted from the lowest, of byte (i >> 3) is set; empty where there is no such image.
+    `off_calendar` holds the server's text of dates that no calendar has (image: 0 before, 1 after).
+    """
+    origin = {"type": "record", "name": "Origin", "fields": _TOKEN_FIELDS}
+    off_calendar = {
+        "type": "record",
+        "name": "OffCalendar",
+        "fields": [
+            {"name": "image", "type": "int"},
+            {"name": "column", "type": "int"},
+            {"name": "text", "type": "string"},
+        ],
+    }
+    token = [*_TOKEN_FIELDS, {"name": "origin", "type": ["null", origin]}]
+    return [
+        {"name": "type", "type": {"type": "enum", "name": "Type", "symbols": list(EVENT_TYPES)}},
+        {"name": "seq", "type": "long"},
+        {"name": "token", "type": {"type": "record", "name": "EventToken", "fields": token}},
+        {"name": "commit_us", "type": "long"},
+        {"name": "gtid", "type": "string"},
+        {"name": "row_index", "type": "long"},
+        {"name": "last", "type": "boolean"},
+        {"name": "database", "type": "string"},
+        {"name": "table", "type": "string"},
+        {"name": "op", "type": {"type": "enum", "name": "Op", "symbols": list(OPS)}},
+        {"name": "keyspace_id_before", "type": ["null", "bytes"]},
+        {"name": "keyspace_id_after", "type": ["null", "bytes"]},
+        {"name": "columns_before", "type": "bytes"},
+        {"name": "columns_after", "type": "bytes"},
+        {"name": "off_calendar", "type": {"type": "array", "items": off_calendar}},
+    ]
+
+
+def _record(body: list[dict[str, Any]], **attributes: Any) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": "VEvent",
+        "namespace": "shardstream",
+        "envelope": ENVELOPE_VERSION,
+        **attributes,
+        "fields": [*envelope_fields(), *body],
+    }
+
+
+def row_schema(shape: TableShape) -> dict[str, Any]:
+    """The Avro schema of ROW events of one table version.
+
+    Column fields carry the attributes `column` (the true name), `kind`, `sql_type`, and `labels`
+    for ENUM and SET; the record carries `database`, `table` and `primary_key` (column names).
+    """
+    fields = []
+    for column in shape.columns:
+        field: dict[str, Any] = {
+            "name": avro_name(column.name),
+            "type": ["null", avro_type(column)],
+            "default": None,
+            "column": column.name,
+            "kind": column.kind.value,
+            "sql_type": column.sql_type,
+        }
+        if column.labels:
+            field["labels"] = list(column.labels)
+        fields.append(field)
+    body = [
+        {"name": "before", "type": ["null", {"type": "record", "name": "Row", "fields": fields}]},
+        {"name": "after", "type": ["null", "Row"]},
+    ]
+    return _record(
+        body,
+        database=shape.database,
+        table=shape.table,
+        primary_key=[shape.columns[i].name for i in shape.primary_key],
+    )
+
+
+def ddl_schema() -> dict[str, Any]:
+    """The Avro schema of DDL events: `database` is the default database, `table` is empty."""
+    return _record([{"name": "statement", "type": "string"}])
+
+
+def shape_of(schema: dict[str, Any]) -> TableShape | None:
+    """The table version that a ROW schema describes, None for the schema of another event type."""
+    body = [f for f in schema["fields"] if f["name"] == "before"]
+    if not body:
+        return None
+    columns = []
+    for field in body[0]["type"][1]["fields"]:
+        value_type = field["type"][1]
+        logical = value_type if isinstance(value_type, dict) else {}
+        kind = ValueKind(field["kind"])
+        is_decimal = kind is ValueKind.DECIMAL
+        columns.append(
+            Column(
+                name=field["column"],
+                kind=kind,
+                sql_type=field["sql_type"],
+                precision=logical["precision"] if is_decimal else 0,
+                scale=logical["scale"] if is_decimal else 0,
+                labels=tuple(field.get("labels", ())),
+            )
+        )
+    names = [c.name for c in columns]
+    key = tuple(names.index(name) for name in schema["primary_key"])
+    return TableShape(schema["database"], schema["table"], tuple(columns), key)
+
+
+def schema_text(schema: dict[str, Any]) -> str:
+    """The text that is registered: compact JSON, with every attribute that readers need."""
+    return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+
+
+def fingerprint(text: str) -> str:
+    """SHA-256 of the registered text. Avro's own fingerprint leaves out the attributes."""
+    return hashlib.sha256(text.encode()).hexdigest()
