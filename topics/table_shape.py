@@ -44,12 +44,12 @@ class ValueKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `sql_type` is for people (`bigint unsigned`); precision and scale: DECIMAL only."""
+    """One column; `sql_type` is for people (`bigint unsigned`)."""
 
     name: str
     kind: ValueKind
     sql_type: str
-    precision: int = 0
+    precision: int = 0  # this and the scale: DECIMAL only
     scale: int = 0
     labels: tuple[str, ...] = ()  # ENUM and SET
 
@@ -109,7 +109,7 @@ def avro_type(column: Column) -> Any:
 
 
 def avro_name(name: str) -> str:
-    """A valid Avro name for `name`, reversible: other characters become `_xHEX_`, `_x` is escaped."""
+    """A valid Avro name, reversible: other characters become `_xHEX_`, and so does `_x` itself."""
     out = []
     for i, c in enumerate(name):
         plain = c.isascii() and (c.isalpha() or c == "_" or (c.isdigit() and i > 0))
