@@ -3,8 +3,8 @@
     ShardstreamError
     ├── UsageError   bad input, settings, grants: mend them and start again (exit status 2)
     ├── Retry        a passing fault: the same call may be made again
-    ├── Rebuild      this connection, producer or reader is spent: make a new one from what is committed
-    └── Halt         an operator must act: going on could lose or repeat a change (exit status 1)
+    ├── Rebuild      this connection, producer or reader is spent: make a new one
+    └── Halt         an operator must act: going on could lose or repeat a change (status 1)
 
 Packages derive their own from these; none stands beside the tree. They live in the lowest package because
 every other one raises them.
