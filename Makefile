@@ -1,0 +1,48 @@
+# shardstream: every task of this repository. `make` alone lists them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build check test bench demo format clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "shardstream needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 2; }
+	@command -v java >/dev/null || { echo "shardstream needs Java 17 or newer on PATH"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup: $(STAMP)  ## make the environment in .venv
+
+build: $(STAMP)  ## compile the hot path (without a compiler: plain Python, and it says so)
+	@$(BIN)/python -m producers.build
+
+check: $(STAMP)  ## ruff, mypy strict, import rule, budgets: under a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_imports.py tests/test_budgets.py
+
+test: build  ## all tests, on real servers
+	$(BIN)/python -m pytest tests
+
+bench: build  ## measure; writes benchmarks/results/latest.json
+	$(BIN)/python -m benchmarks
+
+demo: build  ## the whole system at work on real servers, about two minutes
+	$(BIN)/shardstream demo
+
+format: $(STAMP)  ## let ruff format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove what the targets made here (not the fetched servers)
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name '*.so' -not -path './$(VENV)/*' -delete

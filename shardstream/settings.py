@@ -1,0 +1,222 @@
+"""Settings: one `shardstream.toml`, overridden by the environment, secrets from files or variables.
+
+A setting `a.b` of the file is overridden by the variable `SHARDSTREAM_A__B`. Secrets are never
+written in the file itself: it names a file or a variable that holds them.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from event_token import KeyRange, ShardName
+from event_token.errors import UsageError
+from topics.kafka_client import ClientConfig
+from topics.names import check_keyspace
+
+DEFAULT_CONFIG = "shardstream.toml"
+CONFIG_VARIABLE = "SHARDSTREAM_CONFIG"
+
+
+class _Section(BaseModel):
+    # A misspelt setting that is silently left out would be a setting that loses data.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TlsSection(_Section):
+    """TLS to a database server: the certificate and the host name are always verified."""
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+
+
+class ServerSection(_Section):
+    """One server of a shard. The password is in a file or in a variable, never here."""
+
+    host: str
+    port: Annotated[int, Field(ge=1, le=65535)] = 3306
+    user: str
+    password_file: Path | None = None
+    password_env: str | None = None
+    tls: TlsSection | None = None
+
+    def password(self, folder: Path) -> SecretStr:
+        """The password, read now; empty when the settings name none."""
+        return read_secret(f"{self.user}@{self.host}", self.password_file, self.password_env, folder)
+
+
+class ShardSection(_Section):
+    """One shard: the family of its servers, and the servers, the preferred one first."""
+
+    flavor: Literal["mysql", "mariadb"]
+    servers: Annotated[tuple[ServerSection, ...], Field(min_length=1)]
+
+
+class KeyspaceSection(_Section):
+    """A keyspace by its shards; the key is the shard's name, e.g. `-80`."""
+
+    shards: Annotated[dict[str, ShardSection], Field(min_length=1)]
+
+
+class SecretSource(_Section):
+    """Where a secret of the Kafka client stands."""
+
+    file: Path | None = None
+    env: str | None = None
+
+
+class KafkaSection(_Section):
+    """Brokers; `client` takes any librdkafka setting, `secrets` those that must not stand here."""
+
+    bootstrap_servers: str
+    schema_registry_url: str | None = None
+    # None: the broker's own default.
+    replication_factor: Annotated[int, Field(ge=1)] | None = None
+    client: dict[str, str | int | bool] = {}
+    secrets: dict[str, SecretSource] = {}
+
+
+class ProducerSection(_Section):
+    """What one shard's producer may be told; the defaults favour 20 ms from commit to reader."""
+
+    heartbeat_ms: Annotated[int, Field(ge=10, le=60_000)] = 250
+    commit_ms: Annotated[int, Field(ge=1, le=60_000)] = 20
+    commit_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
+    max_clock_ahead_ms: Annotated[int, Field(ge=0)] = 5_000
+    verify_checksum: bool = True
+    accept_unlogged_cascades: bool = False
+
+
+class Settings(BaseSettings):
+    """All settings of one installation."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SHARDSTREAM_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+    )
+
+    kafka: KafkaSection
+    keyspaces: dict[str, KeyspaceSection] = {}
+    producer: ProducerSection = ProducerSection()
+    # Where the settings came from: relative paths in them start here.
+    folder: Path = Path()
+
+    def shard(self, keyspace: str, shard: str) -> ShardSection:
+        """The settings of one shard; UsageError names the shards that there are."""
+        section = self.keyspace(keyspace)
+        if shard not in section.shards:
+            known = ", ".join(sorted(section.shards))
+            message = f"keyspace {keyspace} has no shard {shard!r}; the settings name: {known}"
+            raise UsageError(message)
+        return section.shards[shard]
+
+    def keyspace(self, keyspace: str) -> KeyspaceSection:
+        """The settings of one keyspace; UsageError names those that there are."""
+        if keyspace not in self.keyspaces:
+            known = ", ".join(sorted(self.keyspaces)) or "none"
+            message = f"unknown keyspace {keyspace!r}; the settings name: {known}"
+            raise UsageError(message)
+        return self.keyspaces[keyspace]
+
+    def kafka_client(self) -> ClientConfig:
+        """The Kafka client's configuration with its secrets filled in."""
+        client = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.kafka.client.items()
+        }
+        for name, source in self.kafka.secrets.items():
+            secret = read_secret(f"kafka.secrets.{name}", source.file, source.env, self.folder)
+            client[name] = secret.get_secret_value()
+        return ClientConfig({"bootstrap.servers": self.kafka.bootstrap_servers, **client})
+
+
+def read_secret(what: str, file: Path | None, variable: str | None, folder: Path) -> SecretStr:
+    """Read a secret from the one place that is named; empty when none is."""
+    if file is not None and variable is not None:
+        message = f"{what}: the secret is named twice, by a file and by a variable; keep one"
+        raise UsageError(message)
+    if file is not None:
+        path = folder / file
+        try:
+            return SecretStr(path.read_text().strip())
+        except OSError as error:
+            message = f"{what}: cannot read the secret's file {path}: {error.strerror}"
+            raise UsageError(message) from error
+    if variable is not None:
+        if variable not in os.environ:
+            message = f"{what}: the variable {variable} that should hold the secret is not set"
+            raise UsageError(message)
+        return SecretStr(os.environ[variable])
+    return SecretStr("")
+
+
+def load_settings(config: Path | None) -> Settings:
+    """Read and check everything; one UsageError lists all that is wrong.
+
+    `config`: the file; None takes the variable SHARDSTREAM_CONFIG, else ./shardstream.toml.
+    """
+    path = config or Path(os.environ.get(CONFIG_VARIABLE, DEFAULT_CONFIG))
+    if not path.is_file():
+        message = (
+            f"no settings at {path}; name a file with --config, "
+            "or run `shardstream local up`, which writes one"
+        )
+        raise UsageError(message)
+    try:
+        settings = _sources(path)(folder=path.resolve().parent)
+    except ValidationError as error:
+        problems = "\n".join(
+            f"  {'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()
+        )
+        message = f"{path}: {error.error_count()} wrong setting(s)\n{problems}"
+        raise UsageError(message) from error
+    except ValueError as error:  # tomllib's syntax error
+        message = f"{path} is not TOML: {error}"
+        raise UsageError(message) from error
+    _check_names(path, settings)
+    return settings
+
+
+def _sources(path: Path) -> type[Settings]:
+    class FileSettings(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            **_: Any,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            file_settings = TomlConfigSettingsSource(settings_cls, toml_file=path)
+            return init_settings, env_settings, file_settings
+
+    return FileSettings
+
+
+def _check_names(path: Path, settings: Settings) -> None:
+    problems = []
+    for keyspace, section in settings.keyspaces.items():
+        try:
+            check_keyspace(keyspace)
+            names = {shard: ShardName.parse(shard) for shard in section.shards}
+        except UsageError as error:
+            problems.append(f"  {error}")
+            continue
+        ranges: dict[KeyRange, str] = {}
+        for shard, name in names.items():
+            for other_range, other in ranges.items():
+                if name.key_range.overlaps(other_range):
+                    problems.append(f"  {keyspace}: shards {other} and {shard} overlap")
+            ranges[name.key_range] = shard
+    if problems:
+        raise UsageError("\n".join([f"{path}: {len(problems)} wrong setting(s)", *problems]))
