@@ -1,0 +1,194 @@
+"""GTID sets of MySQL: `uuid:1-5:7,uuid:1-5:tag:1-5`, tags and gaps included."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+from uuid import UUID
+
+from event_token.gtid_flavor import (
+    Flavor,
+    GtidError,
+    GtidSetBase,
+    excerpt,
+    flavor_mismatch,
+    parse_number,
+    split_parts,
+)
+from event_token.gtid_intervals import (
+    Interval,
+    Intervals,
+    includes,
+    intersect,
+    normalise,
+    subtract,
+)
+
+# The server's own bound: GNO_END is 2**63 - 1 and is never assigned.
+GNO_MAX = 2**63 - 2
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_TAG = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,31}")  # 32 characters at most, says the server
+
+# The server that committed and the tag it committed under ("" for none).
+Tsid = tuple[bytes, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlGtidSet(GtidSetBase):
+    """A set of MySQL GTIDs; make one with `parse`, `of` or an operation, not by hand.
+
+    `servers` holds `((16 raw uuid bytes, tag), intervals)` sorted by uuid, then tag, none
+    empty; so equal sets are equal objects.
+    """
+
+    servers: tuple[tuple[Tsid, Intervals], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the set that a server prints as text; GtidError on anything else."""
+        found: dict[Tsid, list[Interval]] = {}
+        for part in split_parts(text):
+            _parse_part(part, found)
+        return cls.of(found)
+
+    @classmethod
+    def of(cls, servers: dict[Tsid, list[Interval]]) -> Self:
+        """Return the set of these intervals, given in any order and possibly overlapping."""
+        return cls(
+            tuple(
+                (tsid, normalise(intervals))
+                for tsid, intervals in sorted(servers.items())
+                if intervals
+            ),
+        )
+
+    @property
+    def flavor(self) -> Flavor:
+        """Always MYSQL."""
+        return Flavor.MYSQL
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the set holds nothing."""
+        return not self.servers
+
+    def __str__(self) -> str:
+        """Return the text as MySQL prints it, without line breaks."""
+        pieces: list[str] = []
+        sid_before = b""
+        for (sid, tag), intervals in self.servers:
+            if sid != sid_before:
+                pieces.append(f"{',' if pieces else ''}{UUID(bytes=sid)}")
+                sid_before = sid
+            if tag:
+                pieces.append(f":{tag}")
+            pieces.extend(
+                f":{first}" if first == last else f":{first}-{last}" for first, last in intervals
+            )
+        return "".join(pieces)
+
+    def union(self, other: GtidSetBase) -> "MysqlGtidSet":
+        """Return what either holds."""
+        theirs = self._same_flavor(other)
+        joined: dict[Tsid, list[Interval]] = {}
+        for tsid, intervals in self.servers + theirs.servers:
+            joined.setdefault(tsid, []).extend(intervals)
+        return MysqlGtidSet.of(joined)
+
+    def intersection(self, other: GtidSetBase) -> "MysqlGtidSet":
+        """Return what both hold."""
+        return self._by_server(other, intersect)
+
+    def subtract(self, other: GtidSetBase) -> "MysqlGtidSet":
+        """Return what this set holds and other does not."""
+        return self._by_server(other, subtract)
+
+    def includes(self, other: GtidSetBase) -> bool:
+        """Tell whether this set holds all that other holds."""
+        theirs = self._same_flavor(other)
+        mine = dict(self.servers)
+        return all(includes(mine.get(tsid, ()), intervals) for tsid, intervals in theirs.servers)
+
+    def contains_gtid(self, gtid_text: str) -> bool:
+        """Tell whether the set holds the one GTID `uuid:5` or `uuid:tag:5`."""
+        sid, tag, gno = parse_mysql_gtid(gtid_text)
+        return includes(dict(self.servers).get((sid, tag), ()), ((gno, gno),))
+
+    def add_gtid(self, gtid_text: str) -> "MysqlGtidSet":
+        """Return the set with the one GTID `uuid:5` or `uuid:tag:5`, which it may hold already."""
+        sid, tag, gno = parse_mysql_gtid(gtid_text)
+        return self.union(MysqlGtidSet((((sid, tag), ((gno, gno),)),)))
+
+    def _same_flavor(self, other: GtidSetBase) -> "MysqlGtidSet":
+        if not isinstance(other, MysqlGtidSet):
+            raise flavor_mismatch(self, other)
+        return other
+
+    def _by_server(
+        self,
+        other: GtidSetBase,
+        combine: Callable[[Intervals, Intervals], Intervals],
+    ) -> "MysqlGtidSet":
+        theirs = dict(self._same_flavor(other).servers)
+        combined = (
+            (tsid, combine(intervals, theirs.get(tsid, ()))) for tsid, intervals in self.servers
+        )
+        return MysqlGtidSet(tuple((tsid, intervals) for tsid, intervals in combined if intervals))
+
+
+def parse_mysql_gtid(text: str) -> tuple[bytes, str, int]:
+    """Return (16 raw uuid bytes, tag or "", gno) of one GTID; GtidError on anything else."""
+    fields = text.strip().split(":")
+    tag = ""
+    if len(fields) == len(("uuid", "tag", "gno")):
+        tag = _parse_tag(fields.pop(1))
+    if len(fields) != len(("uuid", "gno")):
+        raise GtidError(f"'{excerpt(text)}' is not one MySQL GTID (uuid:5 or uuid:tag:5)")
+    return _parse_uuid(fields[0]), tag, parse_number(fields[1], 1, GNO_MAX, "transaction number")
+
+
+def check_tag(tag: str) -> None:
+    """Check that tag is "" or as a server prints it, in lower case; GtidError otherwise."""
+    if tag and (_TAG.fullmatch(tag) is None or tag != tag.lower()):
+        raise GtidError(f"'{excerpt(tag)}' is not a GTID tag in lower case")
+
+
+def _parse_part(part: str, found: dict[Tsid, list[Interval]]) -> None:
+    """Add the intervals of `uuid:1-5:tag:1-3:7` to found; a tag holds until the next one."""
+    uuid_text, *fields = (field.strip() for field in part.split(":"))
+    sid = _parse_uuid(uuid_text)
+    intervals: list[Interval] | None = None
+    tag = ""
+    for field in fields:
+        if not field[:1].isdecimal():
+            if tag and intervals is None:
+                raise GtidError(f"tag '{tag}' in '{excerpt(part)}' has no interval")
+            tag, intervals = _parse_tag(field), None
+        else:
+            if intervals is None:
+                intervals = found.setdefault((sid, tag), [])
+            intervals.append(_parse_interval(field))
+    if intervals is None:
+        raise GtidError(f"'{excerpt(part)}' ends without an interval (uuid:1-5 or uuid:tag:1-5)")
+
+
+def _parse_uuid(text: str) -> bytes:
+    if _UUID.fullmatch(text) is None:
+        raise GtidError(f"'{excerpt(text)}' is not a server uuid")
+    return UUID(text).bytes
+
+
+def _parse_tag(text: str) -> str:
+    if _TAG.fullmatch(text) is None:
+        raise GtidError(f"'{excerpt(text)}' is neither an interval nor a GTID tag")
+    return text.lower()
+
+
+def _parse_interval(text: str) -> Interval:
+    first_text, dash, last_text = (field.strip() for field in text.partition("-"))
+    first = parse_number(first_text, 1, GNO_MAX, "transaction number")
+    last = parse_number(last_text, 1, GNO_MAX, "transaction number") if dash else first
+    if last < first:
+        raise GtidError(f"interval '{excerpt(text)}' ends before it begins")
+    return (first, last)
