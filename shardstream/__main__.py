@@ -1,0 +1,5 @@
+"""`python -m shardstream`."""
+
+from shardstream.cli import main
+
+main()

@@ -1,0 +1,151 @@
+"""The command line. Each command imports what it needs when it runs, so that none needs Spark but its own."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from event_token.errors import Halt, ShardstreamError, UsageError
+from shardstream.local.cli import app as local_app
+
+# Exit statuses: 2 for what the caller can mend (bad input, settings, grants), 1 for the rest.
+EXIT_USAGE = 2
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="shardstream",
+    help="One change stream for a sharded MySQL or MariaDB database, on Kafka and Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(local_app, name="local", help="Real servers on loopback: databases and Kafka.")
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="Settings file; default $SHARDSTREAM_CONFIG, ./shardstream.toml"),
+]
+Keyspace = Annotated[str, typer.Argument(help="Keyspace, e.g. commerce")]
+KeyRangeOption = Annotated[
+    str, typer.Option("--key-range", help="Part of the keyspace, e.g. -80; default all of it")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines")]
+
+
+@app.callback()
+def _root(
+    *,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error")] = False,
+) -> None:
+    # main() takes --debug out wherever it stands; the option is here for the help text.
+    del debug
+
+
+# A shard's name may begin with a dash (-80): a single dash and digits is no option of ours.
+@app.command(context_settings={"ignore_unknown_options": True})
+def produce(
+    keyspace: Keyspace,
+    shard: Annotated[str, typer.Argument(help="Shard, e.g. -80")],
+    config: Config = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="Where an empty log starts: current, earliest, or gtid:SET; "
+            "a log that holds anything goes on at its tail",
+        ),
+    ] = "current",
+    *,
+    as_json: Json = False,
+) -> None:
+    """Run the producer of one shard: its binlog becomes its log on Kafka."""
+    from shardstream.produce import run_produce
+    from shardstream.settings import load_settings
+
+    run_produce(load_settings(config), keyspace, shard, start=start, as_json=as_json)
+
+
+@app.command()
+def preflight(
+    keyspace: Annotated[str | None, typer.Argument(help="Keyspace; default all")] = None,
+    config: Config = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """List every problem of settings, grants and topics at once, with what mends each."""
+    from shardstream.check import run_preflight
+    from shardstream.settings import load_settings
+
+    run_preflight(load_settings(config), keyspace, as_json=as_json)
+
+
+@app.command()
+def tail(
+    keyspace: Keyspace,
+    config: Config = None,
+    key_range: KeyRangeOption = "-",
+    start: Annotated[
+        str,
+        typer.Option("--from", help="earliest, latest, a time (2026-01-31T12:00:00Z) or a position"),
+    ] = "latest",
+    until_idle_s: Annotated[
+        float | None,
+        typer.Option("--until-idle", help="End when nothing came for this many seconds", min=0),
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", help="database.table; may be repeated")
+    ] = None,
+    max_hold_ms: Annotated[
+        int | None,
+        typer.Option("--max-hold-ms", help="Go on without a shard that is silent for this long"),
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show the merged stream."""
+    from shardstream.settings import load_settings
+    from shardstream.tail import TailOptions, run_tail
+
+    options = TailOptions(
+        keyspace=keyspace,
+        key_range=key_range,
+        start=start,
+        until_idle_s=until_idle_s,
+        tables=tuple(table or ()),
+        max_hold_ms=max_hold_ms,
+        as_json=as_json,
+    )
+    run_tail(load_settings(config), options)
+
+
+@app.command()
+def version() -> None:
+    """Print the version and whether the compiled hot path is in use."""
+    from shardstream.version import version_line
+
+    typer.echo(version_line())
+
+
+def main() -> None:
+    """Entry point: errors of the tree become one message and an exit status."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    try:
+        app(args=[a for a in arguments if a != "--debug"])
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except ShardstreamError as error:
+        if debug:
+            raise
+        _say(error)
+        sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
+
+
+def _say(error: ShardstreamError) -> None:
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    word = "stopped" if isinstance(error, Halt) else "error"
+    console.print(f"[bold red]{word}:[/] ", end="")
+    console.print(str(error), markup=False)
