@@ -1,0 +1,1 @@
+"""The command line, the settings, the local stack of real servers, and the demo."""

@@ -1,0 +1,97 @@
+"""What a database family needs to run: the server's command, its first data folder, its client programs."""
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from event_token.errors import Halt, Retry, UsageError
+
+Flavor: TypeAlias = Literal["mysql", "mariadb"]
+
+# An initialisation takes 2-10 s; slower by this much, it hangs.
+INITIALISE_S_MAX = 300
+OUTPUT_TAIL_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseBinaries:
+    """Commands of one family and version; `binlog_dump` is empty where there is no mysqlbinlog program."""
+
+    flavor: Flavor
+    version: str
+    server: tuple[str, ...]
+    binlog_dump: tuple[str, ...] = ()
+    origin: str = "PATH"
+    base_folder: Path | None = None
+
+    @property
+    def template_name(self) -> str:
+        """Name of the cache entry with an initialised data folder of this version."""
+        return f"{self.flavor}-datadir-{re.sub(r'[^0-9A-Za-z.]+', '_', self.version)}"
+
+
+def as_root_arguments() -> list[str]:
+    """What a server started by root has to be told before it consents."""
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+def version_line(server: Sequence[str]) -> str:
+    """Give what the server prints for `--version`. Raises UsageError when it cannot run."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            [*server, "--version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=INITIALISE_S_MAX,
+        )
+    except OSError as fault:
+        message = f"{server[0]} cannot be run: {fault}"
+        raise UsageError(message) from fault
+    if done.returncode != 0:
+        message = f"{' '.join(server)} --version failed: {done.stderr.strip()}"
+        raise UsageError(message)
+    return done.stdout.strip()
+
+
+def version_number(line: str) -> str:
+    """Give the version inside a `--version` line: `9.7.4`, `11.4.5-MariaDB`. Raises UsageError."""
+    found = re.search(r"\bVer\s+(\d+\.\d+\.\d+\S*)", line)
+    if found is None:
+        message = f"no version in {line!r}"
+        raise UsageError(message)
+    return found.group(1)
+
+
+def run_step(
+    command: Sequence[str],
+    *,
+    what: str,
+    timeout_s: float,
+    error: type[Halt | Retry] = Halt,
+    env: dict[str, str] | None = None,
+) -> None:
+    """Run a command to its end; raises `error` with the end of its output when it fails or takes too long."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=timeout_s,
+            env=None if env is None else {**os.environ, **env},
+        )
+    except subprocess.TimeoutExpired as slow:
+        message = f"{what} has not finished after {timeout_s:.0f} s"
+        raise error(message) from slow
+    if done.returncode != 0:
+        tail = "\n".join(done.stdout.splitlines()[-OUTPUT_TAIL_LINES:])
+        message = f"{what} failed with status {done.returncode}:\n{tail}"
+        raise error(message)

@@ -1,0 +1,303 @@
+"""A real MySQL or MariaDB server on loopback, in a folder of its own."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
+from event_token.errors import Halt
+from shardstream.local.binaries import DatabaseBinaries, Flavor, as_root_arguments
+from shardstream.local.cache import Report, cached, quiet
+from shardstream.local.mariadb_binaries import find_mariadb, initialise_mariadb
+from shardstream.local.mysql_binaries import find_mysql, initialise_mysql
+from shardstream.local.ports import HOST, answers, free_ports
+from shardstream.local.processes import ServerProcess
+
+# A start takes 1-3 s; recovery after a kill on a busy machine much longer.
+READY_S_MAX = 120.0
+READY_POLL_S = 0.1
+# Another process can take a free port between choosing and binding; thrice in a row it is something else.
+PORT_ATTEMPTS_MAX = 3
+PORT_TAKEN = "already in use"
+# sun_path of a Unix socket is 108 bytes with its final zero.
+SOCKET_PATH_MAX = 107
+ROOT_USER = "root"
+
+# What a producer needs, and no more.
+GRANTS = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
+
+COMMON_ARGUMENTS = (
+    f"--bind-address={HOST}",
+    "--skip-name-resolve",
+    "--secure-file-priv=",
+    # Several servers share one machine.
+    "--innodb-buffer-pool-size=64M",
+    "--max-connections=200",
+)
+MYSQL_ARGUMENTS = (
+    "--mysqlx=OFF",
+    "--gtid-mode=ON",
+    "--enforce-gtid-consistency=ON",
+    "--binlog-row-metadata=FULL",
+)
+MARIADB_ARGUMENTS = (
+    "--log-bin=binlog",
+    "--log-slave-updates=ON",
+    "--binlog-format=ROW",
+    "--binlog-row-metadata=FULL",
+    "--gtid-strict-mode=ON",
+    "--gtid-domain-id=0",
+)
+# For data that nobody keeps: a commit does not wait for the disk.
+NOT_DURABLE = ("--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0")
+
+DatabaseConnection: TypeAlias = "Connection[Cursor]"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A database account."""
+
+    user: str
+    password: str
+
+
+class DatabaseServer:
+    """One server: `start()` makes its data folder where there is none, and gives it the replication account."""
+
+    flavor: Flavor
+
+    def __init__(  # noqa: PLR0913 - one keyword a property of the server
+        self,
+        folder: Path,
+        *,
+        server_id: int,
+        account: Account,
+        extra_args: Sequence[str] = (),
+        die_with_parent: bool = False,
+        report: Report = quiet,
+    ) -> None:
+        """Say what and where; nothing is started. `extra_args` come last, so they win."""
+        self.folder = folder.resolve()
+        self.name = f"{self.flavor} {self.folder.name}"
+        self.server_id = server_id
+        self.host = HOST
+        self.root_user = ROOT_USER
+        self.user = account.user
+        self.password = account.password
+        self.extra_args = tuple(extra_args)
+        self._report = report
+        self._process = ServerProcess(self.name, self.folder, die_with_parent=die_with_parent)
+
+    @property
+    def port(self) -> int:
+        """The TCP port; the same at each start of this folder. Raises Halt before the first start."""
+        if not self._port_path.exists():
+            message = f"{self.name} has not been started yet, it has no port"
+            raise Halt(message)
+        return int(self._port_path.read_text())
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, None when it does not run."""
+        return self._process.pid
+
+    @property
+    def log_path(self) -> Path:
+        """The server's error log."""
+        return self._process.log_path
+
+    @property
+    def socket_path(self) -> Path:
+        """The Unix socket: in the folder, or in the temporary folder where that path is too long for one."""
+        beside = self.folder / "server.sock"
+        if len(str(beside).encode()) <= SOCKET_PATH_MAX:
+            return beside
+        digest = hashlib.sha256(str(beside).encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"shardstream-{digest}.sock"
+
+    @property
+    def datadir(self) -> Path:
+        """The data folder, where the binlogs lie too."""
+        return self.folder / "data"
+
+    def binaries(self) -> DatabaseBinaries:
+        """Give the family's binaries. Raises UsageError when they cannot be had, Halt when fetching fails."""
+        raise NotImplementedError
+
+    def initialise(self, binaries: DatabaseBinaries, target: Path) -> None:
+        """Make an empty data folder."""
+        raise NotImplementedError
+
+    def family_arguments(self) -> Sequence[str]:
+        """Settings that this family alone has."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start, wait until it serves, make the account. Raises Halt with the log's tail."""
+        first_start = not self._port_path.exists()
+        for attempt in range(1, PORT_ATTEMPTS_MAX + 1):
+            self.launch()
+            try:
+                self.wait_ready()
+            except Halt:
+                retry = (
+                    first_start
+                    and attempt < PORT_ATTEMPTS_MAX
+                    and PORT_TAKEN in self._process.log_tail()
+                )
+                if self.pid is not None:
+                    self.kill()
+                if not retry:
+                    raise
+                self._port_path.unlink()
+                self.log_path.unlink()
+            else:
+                return
+
+    def launch(self) -> None:
+        """Start without waiting: `wait_ready` follows. Several servers come up side by side this way."""
+        binaries = self.binaries()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.datadir.exists():
+            self._make_datadir(binaries)
+        if not self._port_path.exists():
+            self._port_path.write_text(f"{free_ports(1)[0]}\n")
+        self._report(f"starting {self.name} {binaries.version}")
+        self._process.launch(
+            [
+                *binaries.server,
+                *as_root_arguments(),
+                f"--datadir={self.datadir}",
+                f"--socket={self.socket_path}",
+                f"--pid-file={self.folder}/mysqld.pid",
+                f"--port={self.port}",
+                f"--server-id={self.server_id}",
+                *COMMON_ARGUMENTS,
+                *self.family_arguments(),
+                *self.extra_args,
+            ]
+        )
+
+    def wait_ready(self) -> None:
+        """Wait until the server answers queries, then make the replication account. Raises Halt."""
+        deadline = time.monotonic() + READY_S_MAX
+        while not self._serves():
+            self._process.check_alive()
+            if time.monotonic() > deadline:
+                raise self._process.fail_start(READY_S_MAX)
+            time.sleep(READY_POLL_S)
+        self._make_account()
+
+    def stop(self) -> None:
+        """Shut down cleanly and wait."""
+        self._process.stop()
+
+    def ask_to_stop(self) -> None:
+        """Ask for a clean shutdown without waiting; `stop` waits."""
+        self._process.ask_to_stop()
+
+    def kill(self) -> None:
+        """Kill as a power cut would, and wait."""
+        self._process.kill()
+
+    def connect(self, **arguments: object) -> DatabaseConnection:
+        """Give a connection as root with autocommit; `arguments` are PyMySQL's and win."""
+        chosen = {
+            "host": self.host,
+            "port": self.port,
+            "user": self.root_user,
+            "autocommit": True,
+            "charset": "utf8mb4",
+            **arguments,
+        }
+        return pymysql.connect(**chosen)  # type: ignore[call-overload,no-any-return]  # keywords as given
+
+    @property
+    def _port_path(self) -> Path:
+        return self.folder / "port"
+
+    def _make_datadir(self, binaries: DatabaseBinaries) -> None:
+        def make(folder: Path) -> None:
+            self._report(f"initialising {binaries.flavor} {binaries.version}")
+            self.initialise(binaries, folder / "data")
+
+        template = cached(binaries.template_name, make, report=self._report)
+        # The rename makes it complete or absent, like a cache entry.
+        copying = self.folder / ".copying"
+        if copying.exists():
+            shutil.rmtree(copying)
+        shutil.copytree(template / "data", copying)
+        copying.rename(self.datadir)
+
+    def _serves(self) -> bool:
+        if not answers(self.port):
+            return False
+        try:
+            connection = self.connect(connect_timeout=5, read_timeout=5)
+        except pymysql.err.OperationalError:
+            return False
+        with connection, connection.cursor() as cursor:
+            cursor.execute("SELECT @@datadir")
+            row = cursor.fetchone()
+        if row is None or Path(row[0]).resolve() != self.datadir:
+            message = f"port {self.port} of {self.name} is {PORT_TAKEN} by another server ({row})"
+            raise Halt(message)
+        return True
+
+    def _make_account(self) -> None:
+        """Outside the binlog: a new server's executed set stays empty."""
+        quoted = json.dumps(self.password)
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION sql_log_bin = 0")
+            # By socket the server sees localhost.
+            for host in (HOST, "localhost"):
+                account = f"'{self.user}'@'{host}'"
+                cursor.execute(f"CREATE USER IF NOT EXISTS {account}")
+                cursor.execute(f"ALTER USER {account} IDENTIFIED BY {quoted}")
+                cursor.execute(f"GRANT {GRANTS} ON *.* TO {account}")
+
+
+class MysqlServer(DatabaseServer):
+    """A MySQL server with GTIDs and full row metadata."""
+
+    flavor: Flavor = "mysql"
+
+    def binaries(self) -> DatabaseBinaries:
+        """Give the mysqld on PATH, or Debian's."""
+        return find_mysql(self._report)
+
+    def initialise(self, binaries: DatabaseBinaries, target: Path) -> None:
+        """Run `mysqld --initialize-insecure`."""
+        initialise_mysql(binaries, target)
+
+    def family_arguments(self) -> Sequence[str]:
+        """Settings that MySQL alone has."""
+        return MYSQL_ARGUMENTS
+
+
+class MariadbServer(DatabaseServer):
+    """A MariaDB server with a row binlog, strict GTIDs and full row metadata."""
+
+    flavor: Flavor = "mariadb"
+
+    def binaries(self) -> DatabaseBinaries:
+        """Give the mariadbd on PATH, or the Maven artifact's."""
+        return find_mariadb(self._report)
+
+    def initialise(self, binaries: DatabaseBinaries, target: Path) -> None:
+        """Run mariadb-install-db."""
+        initialise_mariadb(binaries, target)
+
+    def family_arguments(self) -> Sequence[str]:
+        """Settings that MariaDB alone has."""
+        return MARIADB_ARGUMENTS

@@ -1,0 +1,336 @@
+"""A real Kafka cluster on loopback: KRaft, each node broker and controller at once."""
+
+import base64
+import secrets
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from event_token.errors import Halt, UsageError
+from shardstream.local.cache import Report, quiet
+from shardstream.local.maven import MavenArtifact, fetch_all, java_command
+from shardstream.local.ports import HOST, answers, free_ports
+from shardstream.local.processes import STOP_S_MAX, ServerProcess
+
+VERSION = "4.3.1"
+JARS = [
+    MavenArtifact("org.apache.kafka", "kafka_2.13", VERSION),
+    # Shows the broker's log; the version that goes with the slf4j-api that Kafka brings.
+    MavenArtifact("org.slf4j", "slf4j-simple", "1.7.36"),
+]
+# One broker, or three: with replication 3 the loss of one leaves a majority, and more teach nothing new here.
+BROKER_COUNTS = (1, 3)
+HEAP_MB = 512
+# A start takes about 5 s alone, several times that beside others on two cores.
+READY_S_MAX = 180.0
+READY_POLL_S = 0.2
+METADATA_S_MAX = 5.0
+FORMAT_S_MAX = 120.0
+# Another process can take a free port between choosing and binding; thrice in a row it is something else.
+PORT_ATTEMPTS_MAX = 3
+PORT_TAKEN = "already in use"
+
+
+def kafka_jars(report: Report = quiet) -> Path:
+    """Give the folder with the broker's jars. Raises UsageError without Java, Halt when they cannot be fetched."""
+    return fetch_all(f"kafka-{VERSION}", JARS, report=report)
+
+
+def broker_settings(
+    node_id: int, ports: Mapping[int, tuple[int, int]], folder: Path
+) -> dict[str, str]:
+    """Give the settings of one node; `ports` holds (client port, controller port) by node id. Pure."""
+    client_port, controller_port = ports[node_id]
+    replicas = len(ports)
+    in_sync_min = 2 if replicas > 1 else 1
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": ",".join(
+            f"{node}@{HOST}:{pair[1]}" for node, pair in ports.items()
+        ),
+        "listeners": f"PLAINTEXT://{HOST}:{client_port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{client_port},CONTROLLER://{HOST}:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "log.dirs": str(folder / "data"),
+        # A topic that nobody provisioned is a mistake that has to show.
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(in_sync_min),
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(in_sync_min),
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": str(in_sync_min),
+        # Fewer partitions than the default 50: the first transaction waits until they are loaded.
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        # 16 MB: the default's 128 are a quarter of the heap.
+        "log.cleaner.dedupe.buffer.size": "16777216",
+    }
+
+
+class KafkaBroker:
+    """One node of a cluster: it can be stopped, killed and started again by itself."""
+
+    def __init__(
+        self, node_id: int, folder: Path, cluster_id: str, *, heap_mb: int, die_with_parent: bool
+    ) -> None:
+        """Say what and where; nothing is started."""
+        self.node_id = node_id
+        self.folder = folder
+        self.name = f"kafka broker {node_id}"
+        self._cluster_id = cluster_id
+        self._heap_mb = heap_mb
+        self._client_port = 0
+        self._process = ServerProcess(self.name, folder, die_with_parent=die_with_parent)
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process, None when it does not run."""
+        return self._process.pid
+
+    @property
+    def address(self) -> str:
+        """Host and port for clients."""
+        return f"{HOST}:{self._client_port}"
+
+    @property
+    def log_path(self) -> Path:
+        """The broker's log."""
+        return self._process.log_path
+
+    def configure(self, ports: Mapping[int, tuple[int, int]]) -> None:
+        """Write the broker's settings file."""
+        self._client_port = ports[self.node_id][0]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lines = broker_settings(self.node_id, ports, self.folder).items()
+        self._settings_path.write_text("".join(f"{key}={value}\n" for key, value in lines))
+
+    def begin_format(self, jars: Path) -> "subprocess.Popen[str] | None":
+        """Start to format the broker's folder; None when it is formatted already."""
+        if (self.folder / "data" / "meta.properties").exists():
+            return None
+        tool = [
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            self._cluster_id,
+            "-c",
+            str(self._settings_path),
+        ]
+        command = [java_command(), "-Xmx256m", "-cp", f"{jars}/*", *tool]
+        return subprocess.Popen(  # noqa: S603
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def end_format(self, formatting: "subprocess.Popen[str]") -> None:
+        """Wait for the end of formatting. Raises Halt when it failed."""
+        try:
+            said, _ = formatting.communicate(timeout=FORMAT_S_MAX)
+        except BaseException:
+            formatting.kill()
+            formatting.wait()
+            raise
+        if formatting.returncode != 0:
+            message = f"{self.name}: formatting {self.folder} failed:\n{said[-2000:]}"
+            raise Halt(message)
+
+    def launch(self) -> None:
+        """Start without waiting: `wait_ready` follows."""
+        jars = kafka_jars()
+        self._process.launch(
+            [
+                java_command(),
+                f"-Xmx{self._heap_mb}m",
+                "-XX:+ExitOnOutOfMemoryError",
+                "-Djava.awt.headless=true",
+                "-Dorg.slf4j.simpleLogger.showDateTime=true",
+                "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+                "-cp",
+                f"{jars}/*",
+                "kafka.Kafka",
+                str(self._settings_path),
+            ]
+        )
+
+    def start(self) -> None:
+        """Start and wait until the cluster counts this broker in. Raises Halt with the log's tail."""
+        self.launch()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until this broker answers and names itself among the cluster's. Raises Halt."""
+        deadline = time.monotonic() + READY_S_MAX
+        client: AdminClient | None = None
+        while True:
+            self._process.check_alive()
+            if answers(self._client_port):
+                client = client or AdminClient({"bootstrap.servers": self.address})
+                if self._counted_in(client):
+                    return
+            if time.monotonic() > deadline:
+                raise self._process.fail_start(READY_S_MAX)
+            time.sleep(READY_POLL_S)
+
+    def stop(self, timeout_s: float = STOP_S_MAX) -> None:
+        """Shut down: hand over leaderships first; after `timeout_s` seconds kill."""
+        self._process.stop(timeout_s)
+
+    def ask_to_stop(self) -> None:
+        """Ask for a shutdown without waiting; `stop` waits."""
+        self._process.ask_to_stop()
+
+    def kill(self) -> None:
+        """Kill as a power cut would, and wait."""
+        self._process.kill()
+
+    def log_tail(self) -> str:
+        """Give the last lines of the log."""
+        return self._process.log_tail()
+
+    @property
+    def _settings_path(self) -> Path:
+        return self.folder / "server.properties"
+
+    def _counted_in(self, client: AdminClient) -> bool:
+        try:
+            metadata = client.list_topics(timeout=METADATA_S_MAX)
+        except KafkaException:
+            return False
+        if metadata.cluster_id != self._cluster_id:
+            message = (
+                f"{self.address} of {self.name} is {PORT_TAKEN} by cluster {metadata.cluster_id}"
+            )
+            raise Halt(message)
+        return self.node_id in metadata.brokers
+
+
+class KafkaCluster:
+    """One or three brokers in one folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        brokers: int = 1,
+        heap_mb: int = HEAP_MB,
+        die_with_parent: bool = False,
+        report: Report = quiet,
+    ) -> None:
+        """Say what and where; nothing is started. Raises UsageError for another number of brokers."""
+        if brokers not in BROKER_COUNTS:
+            message = f"a cluster has 1 or 3 brokers, not {brokers}"
+            raise UsageError(message)
+        self.folder = folder.resolve()
+        self._report = report
+        self._first_start = not self._ports_path.exists()
+        cluster_id = self._kept_cluster_id()
+        self.brokers = tuple(
+            KafkaBroker(
+                node_id,
+                self.folder / f"broker-{node_id}",
+                cluster_id,
+                heap_mb=heap_mb,
+                die_with_parent=die_with_parent,
+            )
+            for node_id in range(1, brokers + 1)
+        )
+        if not self._first_start:
+            self._configure()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of all brokers, as clients take them. Raises Halt before the first start."""
+        if not self._ports_path.exists():
+            message = "the Kafka cluster has not been started yet, it has no ports"
+            raise Halt(message)
+        return ",".join(broker.address for broker in self.brokers)
+
+    def start(self) -> None:
+        """Start those brokers that do not run, and wait for all. Raises Halt with the log's tail."""
+        for attempt in range(1, PORT_ATTEMPTS_MAX + 1):
+            self.launch()
+            try:
+                self.wait_ready()
+            except Halt:
+                taken = any(PORT_TAKEN in broker.log_tail() for broker in self.brokers)
+                self.kill()
+                if not (taken and self._first_start and attempt < PORT_ATTEMPTS_MAX):
+                    raise
+                self._ports_path.unlink()
+                for broker in self.brokers:
+                    broker.log_path.unlink()
+            else:
+                self._first_start = False
+                return
+
+    def launch(self) -> None:
+        """Start without waiting: `wait_ready` follows."""
+        jars = kafka_jars(self._report)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._ports_path.exists():
+            ports = free_ports(2 * len(self.brokers))
+            self._ports_path.write_text("".join(f"{port}\n" for port in ports))
+        self._configure()
+        formatting = [(broker, broker.begin_format(jars)) for broker in self.brokers]
+        for broker, process in formatting:
+            if process is not None:
+                broker.end_format(process)
+        self._report(f"starting Kafka {VERSION}, {len(self.brokers)} broker(s)")
+        for broker in self.brokers:
+            if broker.pid is None:
+                broker.launch()
+
+    def wait_ready(self) -> None:
+        """Wait until every broker is counted in. Raises Halt."""
+        for broker in self.brokers:
+            broker.wait_ready()
+
+    def stop(self) -> None:
+        """Shut all brokers down and wait."""
+        for broker in self.brokers:
+            broker.ask_to_stop()
+        for broker in self.brokers:
+            # The last ones have nobody left to hand over to and would wait for minutes.
+            broker.stop(STOP_S_MAX if len(self.brokers) == 1 else STOP_S_MAX / len(self.brokers))
+
+    def kill(self) -> None:
+        """Kill all brokers and wait."""
+        for broker in self.brokers:
+            broker.kill()
+
+    @property
+    def _ports_path(self) -> Path:
+        return self.folder / "ports"
+
+    def _kept_cluster_id(self) -> str:
+        path = self.folder / "cluster_id"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # 16 random bytes as Kafka prints a uuid; a leading dash would read as an option.
+            drawn = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+            path.write_text(drawn.replace("-", "A"))
+        return path.read_text()
+
+    def _configure(self) -> None:
+        kept = [int(line) for line in self._ports_path.read_text().split()]
+        count = len(self.brokers)
+        if len(kept) != 2 * count:
+            message = f"{self.folder} holds a cluster of {len(kept) // 2} broker(s), not {count}: choose another folder"
+            raise UsageError(message)
+        ports = {
+            broker.node_id: (kept[i], kept[count + i]) for i, broker in enumerate(self.brokers)
+        }
+        for broker in self.brokers:
+            broker.configure(ports)

@@ -1,0 +1,162 @@
+"""One server process: started with its log in a file, found again by its pid file, stopped for certain."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from event_token.errors import Halt, UsageError
+
+# How long a polite stop may take before SIGKILL: a database flushes its pages first.
+STOP_S_MAX = 30.0
+# A killed process is gone at once, unless the kernel waits for a disk.
+KILL_S_MAX = 30.0
+POLL_S = 0.05
+# What a failed start shows of the server's log.
+LOG_TAIL_LINES = 25
+LOG_TAIL_BYTES = 64 * 1024
+
+_GUARD = Path(__file__).with_name("guard.py")
+# The kernel's "parent died" means the *thread* that forked. This one lives as long as the process does.
+_spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-spawner")
+
+
+def with_parent_guard(command: Sequence[str]) -> list[str]:
+    """Wrap a command so that the kernel kills it when this process ends, however that happens (Linux).
+
+    Raises UsageError on other systems.
+    """
+    if sys.platform != "linux":
+        message = "a server that dies with its parent needs Linux"
+        raise UsageError(message)
+    return [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *command]
+
+
+def command_line(pid: int) -> str:
+    """Give the command line of a process; empty when there is none (or only a zombie)."""
+    proc = Path("/proc")
+    if proc.joinpath("self").exists():
+        try:
+            return (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+    listed = subprocess.run(  # noqa: S603
+        ["ps", "-o", "command=", "-p", str(pid)],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return listed.stdout.strip()
+
+
+class ServerProcess:
+    """A process whose folder names it: its command line contains the folder, its pid and log lie in it."""
+
+    def __init__(self, name: str, folder: Path, *, die_with_parent: bool) -> None:
+        """Say where; nothing is started."""
+        self.name = name
+        self.folder = folder
+        self.die_with_parent = die_with_parent
+        self.log_path = folder / "server.log"
+        self._pid_path = folder / "server.pid"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the running server; None when it does not run.
+
+        A pid in the file counts only while its command line names this folder: pids are used again.
+        """
+        if self._child is not None:
+            return self._child.pid if self._child.poll() is None else None
+        try:
+            pid = int(self._pid_path.read_text())
+        except FileNotFoundError:
+            return None
+        return pid if f"{self.folder}{os.sep}" in command_line(pid) else None
+
+    def launch(self, command: Sequence[str], env: dict[str, str] | None = None) -> None:
+        """Start the process, without waiting until it serves. Raises Halt when it already runs."""
+        if (pid := self.pid) is not None:
+            message = f"{self.name} already runs with pid {pid}"
+            raise Halt(message)
+        if f"{self.folder}{os.sep}" not in " ".join(command):
+            message = (
+                f"{self.name}: the command does not name {self.folder}, it could not be found again"
+            )
+            raise ValueError(message)
+        full = with_parent_guard(command) if self.die_with_parent else list(command)
+        with self.log_path.open("ab") as log:
+            self._child = _spawner.submit(
+                # Its own session: Ctrl-C in the terminal reaches the parent alone, which then stops its servers.
+                lambda: subprocess.Popen(  # noqa: S603
+                    full,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    cwd=self.folder,
+                    env=None if env is None else {**os.environ, **env},
+                )
+            ).result()
+        self._pid_path.write_text(f"{self._child.pid}\n")
+
+    def check_alive(self) -> None:
+        """Raise Halt with the log's tail when the process has ended."""
+        if self.pid is None:
+            code = None if self._child is None else self._child.returncode
+            message = f"{self.name} ended (status {code}); its log {self.log_path} ends:\n{self.log_tail()}"
+            raise Halt(message)
+
+    def fail_start(self, seconds: float) -> Halt:
+        """Give the error for a server that runs but has not answered in time."""
+        message = f"{self.name} did not answer within {seconds:.0f} s; its log {self.log_path} ends:\n{self.log_tail()}"
+        return Halt(message)
+
+    def log_tail(self) -> str:
+        """Give the last lines of the log."""
+        if not self.log_path.exists():
+            return "(no log)"
+        with self.log_path.open("rb") as log:
+            log.seek(max(0, self.log_path.stat().st_size - LOG_TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-LOG_TAIL_LINES:])
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM, without waiting; nothing happens when the server does not run."""
+        self._signal(signal.SIGTERM)
+
+    def stop(self, timeout_s: float = STOP_S_MAX) -> None:
+        """Stop politely, wait, and after `timeout_s` seconds kill."""
+        self.ask_to_stop()
+        if not self._wait_gone(timeout_s):
+            self.kill()
+        self._pid_path.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait until the process is gone. Raises Halt when the kernel keeps it."""
+        self._signal(signal.SIGKILL)
+        if not self._wait_gone(KILL_S_MAX):
+            message = (
+                f"{self.name} (pid {self.pid}) is still there {KILL_S_MAX:.0f} s after SIGKILL"
+            )
+            raise Halt(message)
+        self._pid_path.unlink(missing_ok=True)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if (pid := self.pid) is not None:
+            with suppress(ProcessLookupError):  # it ended by itself just now
+                os.kill(pid, number)
+
+    def _wait_gone(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while self.pid is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+        return True

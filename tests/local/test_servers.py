@@ -1,0 +1,71 @@
+"""The servers behind the fixtures are real, apart from each other, and set as the producers need."""
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+
+
+def _ask(database: DatabaseFixture, sql: str, **arguments: object) -> tuple[object, ...]:
+    with database.connect(**arguments) as connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        row = cursor.fetchone()
+    assert row is not None
+    return tuple(row)
+
+
+def test_server_settings_suit_the_producer(database: DatabaseFixture) -> None:
+    """Both families log full rows with full metadata, and keep what they log after a schema change."""
+    assert _ask(database, "SELECT @@binlog_format, @@binlog_row_image, @@binlog_row_metadata") == (
+        "ROW",
+        "FULL",
+        "FULL",
+    )
+
+
+def test_replication_account_has_exactly_its_grants(database: DatabaseFixture) -> None:
+    """The account can read binlogs and tables and nothing else."""
+    login = {"user": database.user, "password": database.password}
+
+    (grants,) = _ask(database, "SHOW GRANTS", **login)
+
+    granted = (
+        str(grants)
+        .split("GRANT ")[1]
+        .split(" ON ")[0]
+        .replace("BINLOG MONITOR", "REPLICATION CLIENT")
+    )
+    assert {"SELECT", "REPLICATION SLAVE", "REPLICATION CLIENT"} == set(granted.split(", "))
+
+
+def test_two_mysql_servers_are_two(mysql_a: DatabaseFixture, mysql_b: DatabaseFixture) -> None:
+    """Copies of one data folder template differ in what identifies a server, and start with an empty history."""
+    identity = "SELECT @@server_uuid, @@server_id, @@port"
+
+    first, second = _ask(mysql_a, identity), _ask(mysql_b, identity)
+
+    assert all(one != other for one, other in zip(first, second, strict=True))
+
+
+def test_broker_carries_a_record(kafka: KafkaCluster, keyspace: str) -> None:
+    """What a producer writes a consumer reads."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(keyspace, 1, 1)])[keyspace].result()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(keyspace, b"value")
+    assert producer.flush(30) == 0
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": keyspace,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([keyspace])
+
+    message = consumer.poll(30)
+    consumer.close()
+
+    assert message is not None
+    assert message.value() == b"value"
