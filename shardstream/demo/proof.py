@@ -1,0 +1,211 @@
+"""The demo's proof: the change log replayed equals the databases, and its order is right."""
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from deltalake import DeltaTable
+
+from shardstream.demo.workload import DATABASE, Connect, Ledger
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+# One table of one shard, by primary key.
+Tables = dict[tuple[str, str], dict[Key, Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the proof found; all but `changes` and `moves` must be 0."""
+
+    changes: int
+    moves: int
+    lost: int
+    repeated: int
+    out_of_order: int
+    rows_compared: int
+    rows_different: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing at all is wrong."""
+        wrong = self.lost + self.repeated + self.out_of_order + self.rows_different
+        # A proof over nothing proves nothing.
+        return wrong == 0 and self.changes > 0 and self.rows_compared > 0
+
+    def last_line(self) -> str:
+        """The line that the demo ends with."""
+        return (
+            f"demo: {self.changes} changes, {self.lost} lost, {self.repeated} repeated, "
+            f"{self.out_of_order} out of order"
+        )
+
+
+def prove(changelog_path: str, shards: Mapping[str, Connect], ledger: Ledger) -> Verdict:
+    """Compare the change log with the databases and with what the workload says it did."""
+    versions = _read_versions(changelog_path)
+    changes = [row for version in versions for row in version if row["type"] == "ROW"]
+    expected: Tables = {}
+    keys: dict[str, list[str]] = {}
+    for shard, connect in shards.items():
+        _read_database(shard, connect, expected, keys)
+    replayed = _replay(changes, keys)
+    lost, repeated = _missing_and_repeated(versions)
+    different = _different_rows(expected, replayed)
+    return Verdict(
+        changes=len(changes),
+        moves=ledger.moves,
+        lost=lost + max(0, ledger.changes - len(changes)),
+        repeated=repeated + max(0, len(changes) - ledger.changes),
+        out_of_order=_out_of_order(versions) + _coupons_in_two_places(changes),
+        rows_compared=sum(len(rows) for rows in expected.values()),
+        rows_different=different,
+    )
+
+
+def _read_versions(path: str) -> list[list[Row]]:
+    """The rows that each commit of the Delta table added, in merged order within the commit."""
+    columns = ["type", "table", "op", "before", "after", "shard", "seq", "offset", "timestamp_us"]
+    table = DeltaTable(path)
+    added: dict[int, list[str]] = {}
+    for version in range(table.version() + 1):
+        table.load_as_version(version)
+        files = set(table.file_uris())
+        known = {uri for uris in added.values() for uri in uris}
+        added[version] = sorted(files - known)
+    import pyarrow.parquet as pq
+
+    versions = []
+    for uris in added.values():
+        rows = [row for uri in uris for row in pq.read_table(uri, columns=columns).to_pylist()]
+        rows.sort(key=lambda row: (row["timestamp_us"], row["shard"], row["offset"]))
+        versions.append(rows)
+    return versions
+
+
+def _missing_and_repeated(versions: list[list[Row]]) -> tuple[int, int]:
+    """Holes and repeats in each shard's sequence numbers, which begin at 1."""
+    seen: dict[str, Counter[int]] = {}
+    for version in versions:
+        for row in version:
+            seen.setdefault(row["shard"], Counter())[row["seq"]] += 1
+    missing = sum(max(counts) - len(counts) for counts in seen.values())
+    repeated = sum(counts.total() - len(counts) for counts in seen.values())
+    return missing, repeated
+
+
+def _out_of_order(versions: list[list[Row]]) -> int:
+    """Rows that are older than an earlier commit, or whose seq runs back within their shard."""
+    wrong = 0
+    newest_us = -1
+    last_seq: dict[str, int] = {}
+    for version in versions:
+        wrong += sum(row["timestamp_us"] < newest_us for row in version)
+        for row in version:
+            wrong += row["seq"] <= last_seq.get(row["shard"], 0)
+            last_seq[row["shard"]] = row["seq"]
+        newest_us = max([newest_us, *(row["timestamp_us"] for row in version)])
+    return wrong
+
+
+def _coupons_in_two_places(changes: list[Row]) -> int:
+    """A coupon that moves is deleted before it is inserted elsewhere, also in the merged stream."""
+    home: dict[str, str] = {}
+    wrong = 0
+    for row in changes:
+        if row["table"] != "coupons":
+            continue
+        if row["op"] == "INSERT":
+            code = json.loads(row["after"])["code"]
+            wrong += code in home
+            home[code] = row["shard"]
+        elif row["op"] == "DELETE":
+            code = json.loads(row["before"])["code"]
+            wrong += home.pop(code, None) != row["shard"]
+    return wrong
+
+
+def _replay(changes: list[Row], keys: dict[str, list[str]]) -> Tables:
+    tables: Tables = {}
+    for change in changes:
+        rows = tables.setdefault((change["shard"], change["table"]), {})
+        names = keys[change["table"]]
+        if change["before"] is not None:
+            before = json.loads(change["before"])
+            rows.pop(tuple(before[name] for name in names), None)
+        if change["after"] is not None:
+            after = json.loads(change["after"])
+            rows[tuple(after[name] for name in names)] = after
+    return tables
+
+
+def _read_database(
+    shard: str, connect: Connect, tables: Tables, keys: dict[str, list[str]]
+) -> None:
+    with connect() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_name, column_name, data_type, column_key FROM information_schema.columns "
+            "WHERE table_schema = %s ORDER BY table_name, ordinal_position",
+            (DATABASE,),
+        )
+        columns: dict[str, dict[str, str]] = {}
+        key_names: dict[str, list[str]] = {}
+        for table, column, data_type, column_key in cursor.fetchall():
+            columns.setdefault(table, {})[column] = data_type
+            if column_key == "PRI":
+                key_names.setdefault(table, []).append(column)
+        keys.update(key_names)
+        for table, types in columns.items():
+            cursor.execute(f"SELECT * FROM {DATABASE}.{table}")  # noqa: S608 - our own table names
+            rows = tables.setdefault((shard, table), {})
+            for values in cursor.fetchall():
+                row = {
+                    name: _json_value(value, data_type)
+                    for (name, data_type), value in zip(types.items(), values, strict=True)
+                }
+                rows[tuple(row[name] for name in key_names[table])] = row
+
+
+def _json_value(value: Any, data_type: str) -> Any:
+    """A value that PyMySQL read, in the words of the change log's JSON."""
+    match value:
+        case None:
+            return None
+        case Decimal():
+            return str(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime():
+            return value.isoformat() + ("Z" if data_type == "timestamp" else "")
+        case date():
+            return value.isoformat()
+        case str() if data_type == "json":
+            return json.loads(value)
+        case str() if data_type == "set":
+            return value.split(",") if value else []
+        case _:
+            return value
+
+
+def _different_rows(expected: Tables, replayed: Tables) -> int:
+    different = 0
+    for place in expected.keys() | replayed.keys():
+        there, here = expected.get(place, {}), replayed.get(place, {})
+        for key in there.keys() | here.keys():
+            different += _comparable(there.get(key)) != _comparable(here.get(key))
+    return different
+
+
+def _comparable(row: Row | None) -> Row | None:
+    """Times as moments: how many zeros the text of a fraction ends with says nothing."""
+    if row is None:
+        return None
+    return {
+        name: datetime.fromisoformat(value) if name in {"created", "placed"} else value
+        for name, value in row.items()
+    }
