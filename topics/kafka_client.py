@@ -128,16 +128,24 @@ def producer_config(
     return settings
 
 
-def consumer_config(config: ClientConfig, *, read_committed: bool = True) -> dict[str, str]:
+def consumer_config(
+    config: ClientConfig,
+    *,
+    read_committed: bool = True,
+    fetch_wait_ms: int | None = None,
+) -> dict[str, str]:
     """Return the settings of a consumer whose partitions are assigned and sought by hand.
 
     A position out of range is an error (never a jump to another one), and the end of a
-    partition is reported.
+    partition is reported. `fetch_wait_ms`: how long the broker may hold a fetch that has nothing
+    to return, and with it the report of a partition's end (librdkafka: 500).
     """
+    wait = {} if fetch_wait_ms is None else {"fetch.wait.max.ms": str(fetch_wait_ms)}
     return {
         "group.id": DEFAULT_GROUP_ID,
         "receive.message.max.bytes": str(_RECEIVE_BYTES_MAX),
         **config,
+        **wait,
         "isolation.level": "read_committed" if read_committed else "read_uncommitted",
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
@@ -171,10 +179,20 @@ def open_producer(
         return Producer(settings, logger=_LOG)
 
 
-def open_consumer(config: ClientConfig, *, read_committed: bool = True) -> Consumer:
+def open_consumer(
+    config: ClientConfig,
+    *,
+    read_committed: bool = True,
+    fetch_wait_ms: int | None = None,
+) -> Consumer:
     """Return a consumer; nothing is read yet. UsageError when a setting is refused."""
+    settings = consumer_config(
+        config,
+        read_committed=read_committed,
+        fetch_wait_ms=fetch_wait_ms,
+    )
     with kafka_errors("opening a consumer", config.brokers):
-        return Consumer(consumer_config(config, read_committed=read_committed), logger=_LOG)
+        return Consumer(settings, logger=_LOG)
 
 
 def open_admin(config: ClientConfig) -> AdminClient:
