@@ -216,7 +216,8 @@ class RunningMariadbSet:
         self._server: int = -1
         for domain, server, seq in start.domains:
             self._domains[domain] = (server, seq)
-            self._focus(domain, server, seq)
+        if start.domains:
+            self._focus(*start.domains[-1])
 
     def add(self, domain: int, server: int, seq: int) -> None:
         """Move the domain on to this GTID; gaps are legal.
