@@ -1,0 +1,48 @@
+"""Which part of an event a key range sees: rows by keyspace id, everything else always."""
+
+from dataclasses import replace
+
+from event_token import KeyRange
+from topics.reading.errors import RowImageMissing
+from topics.vevent import EventType, Op, Row, VEvent
+
+
+def in_key_range(event: VEvent, key_range: KeyRange) -> VEvent | None:
+    """The event as `key_range` sees it, or None where it does not.
+
+    An update that crosses the border becomes a DELETE (it leaves) or an INSERT (it comes in).
+    DDL, JOURNAL and the marks of a copy go to everyone. RowImageMissing (Halt) when a row has
+    no keyspace id or only part of its columns: then nobody can say where it belongs.
+    """
+    if event.type is not EventType.ROW:
+        return event
+    before = _sees(event, event.before, event.keyspace_id_before, key_range, "before")
+    after = _sees(event, event.after, event.keyspace_id_after, key_range, "after")
+    if before is False and after:
+        return replace(event, op=Op.INSERT, before=None, keyspace_id_before=None)
+    if before and after is False:
+        return replace(event, op=Op.DELETE, after=None, keyspace_id_after=None)
+    return event if before or after else None
+
+
+def _sees(
+    event: VEvent, row: Row | None, keyspace_id: bytes | None, key_range: KeyRange, image: str
+) -> bool | None:
+    """Whether the range has this row image; None where there is no such image."""
+    if row is None:
+        return None
+    where = (
+        f"shard {event.shard}, {event.gtid}, offset {event.offset}: the {image} image of a row "
+        f"of {event.database}.{event.table}"
+    )
+    if keyspace_id is None:
+        raise RowImageMissing(
+            f"{where} has no keyspace id: the table has no vindex, so the key range {key_range} "
+            f"cannot be told. Give the table a vindex in the topology, or read whole shards",
+        )
+    if event.shape is not None and len(row) != len(event.shape.columns):
+        raise RowImageMissing(
+            f"{where} has {len(row)} of {len(event.shape.columns)} columns: the key range "
+            f"{key_range} needs full row images. Set binlog_row_image=FULL, or read whole shards",
+        )
+    return key_range.contains(keyspace_id)

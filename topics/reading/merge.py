@@ -1,0 +1,65 @@
+"""The merged order (timestamp_us, shard, offset), and the checks that it rests on."""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from topics.reading.errors import LogGap, LogRepeat, ProgressBroken
+
+
+class RawRecord(NamedTuple):
+    """A record of a shard log as read, with the part of its envelope that orders it.
+
+    The first three fields are the merged order, so records compare as tuples.
+    """
+
+    timestamp_us: int
+    shard: str
+    offset: int
+    seq: int
+    last: bool  # ends its MySQL transaction
+    timestamp_ms: int  # of the Kafka record
+    key: bytes | None
+    value: bytes
+
+
+class SeqChecker:
+    """Checks that the records of one shard log come without gap or repeat."""
+
+    def __init__(self, topic: str, next_seq: int) -> None:
+        """Expect `next_seq` first."""
+        self.topic = topic
+        self.next_seq = next_seq
+
+    def check(self, seq: int, offset: int) -> None:
+        """Take the next record's seq. LogGap or LogRepeat when it is not the one expected."""
+        if seq == self.next_seq:
+            self.next_seq = seq + 1
+            return
+        where = f"{self.topic}, offset {offset}: seq {seq} where {self.next_seq} must be"
+        if seq > self.next_seq:
+            raise LogGap(f"{where}: {seq - self.next_seq} records are missing from the log")
+        raise LogRepeat(f"{where}: a record of the log has come again")
+
+
+def merge(streams: Iterable[Iterator[RawRecord]], frontier_us: int) -> Iterator[RawRecord]:
+    """Yield the records of a batch, each stream one shard's range, in the merged order.
+
+    ProgressBroken when a shard's times run back, or a record is not older than the batch's
+    frontier: progress that promised otherwise was wrong, and order cannot be kept.
+    """
+    checked = [_checked(stream, frontier_us) for stream in streams]
+    return checked[0] if len(checked) == 1 else heapq.merge(*checked)
+
+
+def _checked(stream: Iterator[RawRecord], frontier_us: int) -> Iterator[RawRecord]:
+    before_us = 0
+    for record in stream:
+        if not before_us <= record.timestamp_us < frontier_us:
+            raise ProgressBroken(
+                f"shard {record.shard}, offset {record.offset}, seq {record.seq}: time "
+                f"{record.timestamp_us} us is not in [{before_us}, {frontier_us}), which is what "
+                f"the record before and the progress of the shard have promised",
+            )
+        before_us = record.timestamp_us
+        yield record

@@ -1,0 +1,321 @@
+"""Which rows of which shard come next: decided from progress records alone (design.md §7).
+
+The frontier F is the least head of all shards, on the grid. A batch holds, of every shard, what
+lies between the last cut and the cut at F: exactly the records with F(previous) <= t < F. So
+batches are disjoint in time, and what is ahead is not read rather than held.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from event_token.errors import UsageError
+from event_token.position import ShardPosition, StreamPosition
+from topics.progress import Progress
+from topics.reading.errors import ReshardAhead
+from topics.reading.shard_ticks import Cut, ShardTicks
+
+# One minute of a shard that is busy in every grid cell: far more than a batch needs, and some
+# hundred kilobytes. A shard that is further ahead is paused at its progress topic.
+TICKS_MAX = 6_000
+
+
+@dataclass(frozen=True, slots=True)
+class Strict:
+    """A shard without progress holds the frontier back for as long as it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaxHold:
+    """A shard that holds the frontier back for longer is left out; its rows then come late.
+
+    `max_hold_ms` counts from the moment at which the other shards could have gone on.
+    """
+
+    max_hold_ms: int
+
+    def __post_init__(self) -> None:
+        """Refuse a negative time."""
+        if self.max_hold_ms < 0:
+            raise UsageError(f"max_hold_ms {self.max_hold_ms} is negative")
+
+
+Mode = Strict | MaxHold
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """Part of a shard log: the records `first_seq`..`last_seq`, at or after `start_offset`.
+
+    Empty when `last_seq < first_seq`. No record from `end_offset` on belongs to it.
+    """
+
+    shard: str
+    start_offset: int
+    end_offset: int
+    first_seq: int
+    last_seq: int
+
+    @property
+    def rows(self) -> int:
+        """How many records the range has."""
+        return self.last_seq - self.first_seq + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What to read next: of the shards in `ranges` (those with rows), then stand at `end`.
+
+    All rows are older than `frontier_us`; those older than `start_frontier_us` are late, and
+    only the shards in `late_shards` have such. A batch without ranges only moves the frontier.
+    """
+
+    start_frontier_us: int
+    frontier_us: int
+    ranges: Mapping[str, ShardRange]
+    end: StreamPosition
+    late_shards: frozenset[str]
+
+    @property
+    def rows(self) -> int:
+        """How many records the batch has."""
+        return sum(part.rows for part in self.ranges.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be read yet; `shards` hold the frontier back, `reason` says how."""
+
+    reason: str
+    shards: tuple[str, ...]
+
+
+def ranges_between(start: StreamPosition, end: StreamPosition) -> dict[str, ShardRange]:
+    """What lies between two positions, shard by shard; empty ranges are left out.
+
+    UsageError when the positions are not of the same shards or `end` is before `start`.
+    """
+    if start.shards.keys() != end.shards.keys() or start.epoch != end.epoch:
+        raise UsageError(
+            f"positions of different shards: {', '.join(start.shards)} (epoch {start.epoch}) "
+            f"and {', '.join(end.shards)} (epoch {end.epoch})",
+        )
+    ranges = {}
+    for shard, at in start.shards.items():
+        to = end.shards[shard]
+        if to.seq < at.seq or to.offset < at.offset:
+            raise UsageError(
+                f"shard {shard}: the end (seq {to.seq}, offset {to.offset}) lies before the "
+                f"start (seq {at.seq}, offset {at.offset})",
+            )
+        if to.seq > at.seq:
+            ranges[shard] = ShardRange(shard, at.offset, to.offset, at.seq + 1, to.seq)
+    return ranges
+
+
+class Planner:
+    """Plans batches from a position on. Give it progress with `observe`, ask with `next_batch`.
+
+    `position` may lie between any two records, also in the middle of a batch or a transaction.
+    Times named `..._ms` are milliseconds on one clock of the caller's. UsageError when the
+    position is not of exactly these shards.
+    """
+
+    def __init__(
+        self,
+        position: StreamPosition,
+        shards: Iterable[str],
+        mode: Mode = Strict(),
+    ) -> None:
+        """Begin at `position` with no progress seen."""
+        wanted = sorted(shards)
+        if not wanted or wanted != list(position.shards):
+            raise UsageError(
+                f"the position is of the shards {', '.join(position.shards) or '(none)'}, the "
+                f"stream of {', '.join(wanted) or '(none)'}: start from a time, or from a "
+                f"position of this stream",
+            )
+        self.position = position
+        self.mode = mode
+        self._shards = {shard: ShardTicks(shard, position.shards[shard]) for shard in wanted}
+        # MaxHold: the shards left out, with the head that each had then.
+        self._left_out: dict[str, int] = {}
+        self._held_since_ms: int | None = None
+
+    def observe(self, shard: str, progress: Progress, seen_at_ms: int) -> None:
+        """Take in a shard's next progress record, in the order of its topic.
+
+        The first one must cover or precede the position, else PositionTooOld; ProgressBroken
+        when one does not follow the one before.
+        """
+        self._shards[shard].observe(progress, seen_at_ms)
+
+    def wants(self, shard: str) -> bool:
+        """Whether to go on reading a shard's progress: False bounds the planner's memory."""
+        known = self._shards[shard]
+        if known.mark is not None:
+            return False
+        # A shard that holds the frontier back is wanted however much is known of it: clocks
+        # that were ahead can leave many ticks beyond the head.
+        return known.ticks < TICKS_MAX or known.head_cell_us <= self.position.frontier_us
+
+    def next_batch(self, now_ms: int, max_rows: int | None = None) -> Batch | Wait:
+        """The next batch, or which shards are waited for. Nothing changes before `advance`.
+
+        A batch has at most `max_rows` rows, except that one grid cell is never split. At a
+        reshard's mark: ReshardAhead, once all rows that can be ordered before it are read.
+        """
+        if max_rows is not None and max_rows < 1:
+            raise UsageError(f"max_rows {max_rows}: a batch has at least one row")
+        frontier_us = self._frontier_us(now_ms)
+        cuts = self._late_cuts(max_rows)
+        late_rows = sum(cut.seq - self._shards[shard].at.seq for shard, cut in cuts.items())
+        if max_rows is not None:
+            frontier_us = self._bounded_frontier_us(frontier_us, cuts, late_rows, max_rows)
+        for shard, known in self._shards.items():
+            if shard not in cuts:
+                cuts[shard] = known.cut(frontier_us)
+        batch = self._batch(frontier_us, cuts)
+        if batch.ranges or frontier_us > self.position.frontier_us:
+            return batch
+        return self._wait(now_ms)
+
+    def advance(self, batch: Batch) -> None:
+        """Take a batch as read; the next one begins where it ends."""
+        for shard, known in self._shards.items():
+            to = batch.end.shards[shard]
+            known.advance(Cut(to.offset, to.seq))
+        self.position = batch.end
+
+    def _frontier_us(self, now_ms: int) -> int:
+        """The least head of the shards that take part; never less than the frontier so far."""
+        so_far_us = self.position.frontier_us
+        if isinstance(self.mode, MaxHold):
+            self._rejoin(self.mode.max_hold_ms)
+            self._leave_out(self.mode.max_hold_ms, now_ms)
+        heads = [s.head_cell_us for s in self._shards.values() if s.shard not in self._left_out]
+        return max(so_far_us, min(heads))
+
+    def _rejoin(self, max_hold_ms: int) -> None:
+        """Let shards take part again that move, and are no further behind than may be held."""
+        behind_us_max = max_hold_ms * 1_000
+        for shard, head_then_us in list(self._left_out.items()):
+            head_us = self._shards[shard].head_cell_us
+            if head_us > head_then_us and head_us >= self.position.frontier_us - behind_us_max:
+                del self._left_out[shard]
+
+    def _leave_out(self, max_hold_ms: int, now_ms: int) -> None:
+        """Leave out the shards that have held the others back for too long.
+
+        At a mark a shard is ended, not silent: it is never left out. The last shard is not
+        left out either, for nobody gains by it.
+        """
+        taking_part = [s for s in self._shards.values() if s.shard not in self._left_out]
+        so_far_us = self.position.frontier_us
+        holding = [s for s in taking_part if s.head_cell_us <= so_far_us and s.mark is None]
+        others = [s for s in taking_part if s.head_cell_us > so_far_us]
+        if not holding or not others:
+            self._held_since_ms = None
+            return
+        if self._held_since_ms is None:
+            self._held_since_ms = now_ms
+        if now_ms - self._held_since_ms >= max_hold_ms:
+            self._left_out.update({s.shard: s.head_cell_us for s in holding})
+            self._held_since_ms = None
+
+    def _late_cuts(self, max_rows: int | None) -> dict[str, Cut]:
+        """Cuts of shards that have more rows before the frontier so far than go into a batch.
+
+        Late rows take half of a batch, so that neither they nor the others are starved.
+        """
+        if max_rows is None:
+            return {}
+        cuts = {}
+        left = max(1, max_rows // 2)
+        for shard, known in self._shards.items():
+            due = known.cut(self.position.frontier_us)
+            if due.seq == known.at.seq:
+                continue
+            if left <= 0:
+                cuts[shard] = known.at
+                continue
+            cuts[shard] = known.cut_within(self.position.frontier_us, left)
+            left -= cuts[shard].seq - known.at.seq
+        return cuts
+
+    def _bounded_frontier_us(
+        self, frontier_us: int, late: Mapping[str, Cut], late_rows: int, max_rows: int
+    ) -> int:
+        """The greatest frontier up to `frontier_us` whose batch has at most `max_rows` rows.
+
+        With no rows taken yet, at least the first cell that has rows.
+        """
+        so_far_us = self.position.frontier_us
+        shards = [known for shard, known in self._shards.items() if shard not in late]
+
+        def rows_until(time_us: int) -> int:
+            return late_rows + sum(known.cut(time_us).seq - known.at.seq for known in shards)
+
+        if rows_until(frontier_us) <= max_rows:
+            return frontier_us
+        # The cuts change only at ticks, so only ticks need be tried.
+        times_us = sorted(
+            {t for known in shards for t in known.times_us if so_far_us < t < frontier_us}
+        )
+        low, high = 0, len(times_us)  # times_us[:low] fit, times_us[high:] do not
+        while low < high:
+            middle = (low + high) // 2
+            if rows_until(times_us[middle]) <= max_rows:
+                low = middle + 1
+            else:
+                high = middle
+        fits_us = times_us[low - 1] if low else so_far_us
+        if late_rows or rows_until(fits_us):
+            return fits_us
+        return times_us[low] if low < len(times_us) else frontier_us
+
+    def _batch(self, frontier_us: int, cuts: Mapping[str, Cut]) -> Batch:
+        late = [
+            shard
+            for shard, known in self._shards.items()
+            if known.cut(self.position.frontier_us).seq > known.at.seq
+            and cuts[shard].seq > known.at.seq
+        ]
+        shards = {}
+        for shard, at in self.position.shards.items():
+            cut = cuts[shard]
+            moved = cut.seq > at.seq
+            # Progress does not say the token of a record inside a Kafka transaction.
+            shards[shard] = ShardPosition(cut.offset, cut.seq, None) if moved else at
+        end = StreamPosition(self.position.epoch, frontier_us, shards)
+        return Batch(
+            start_frontier_us=self.position.frontier_us,
+            frontier_us=frontier_us,
+            ranges=ranges_between(self.position, end),
+            end=end,
+            late_shards=frozenset(late),
+        )
+
+    def _wait(self, now_ms: int) -> Wait:
+        so_far_us = self.position.frontier_us
+        holding = [
+            known
+            for shard, known in self._shards.items()
+            if shard not in self._left_out and known.head_cell_us <= so_far_us
+        ]
+        for known in holding:
+            if known.mark is not None:
+                raise ReshardAhead(
+                    f"shard {known.shard}: the {known.mark.kind.value} mark of reshard "
+                    f"{known.mark.reshard_id} stands at offset {known.mark.offset}: going on "
+                    f"without the hop would lose changes. Start again on the shards of after "
+                    f"the reshard, from the frontier {so_far_us} us on",
+                )
+        reason = "; ".join(_silence(known, now_ms) for known in holding)
+        return Wait(reason, tuple(known.shard for known in holding))
+
+
+def _silence(known: ShardTicks, now_ms: int) -> str:
+    if known.head_us is None or known.moved_at_ms is None:
+        return f"shard {known.shard} has no progress yet: does its producer run?"
+    age_ms = max(0, now_ms - known.moved_at_ms)
+    return f"shard {known.shard} holds at head {known.head_us} us, unmoved for {age_ms} ms"
