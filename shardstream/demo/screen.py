@@ -1,0 +1,60 @@
+"""The demo's live screen."""
+
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from shardstream.demo.watch import ProgressWatch, ShardView
+from shardstream.demo.workload import Ledger
+
+# A GTID set of one server is 36 characters and a range; its end says where the shard is.
+POSITION_WIDTH = 24
+
+
+def clock(timestamp_us: int | None) -> str:
+    """Time of day with milliseconds, UTC."""
+    if not timestamp_us:
+        return "-"
+    return datetime.fromtimestamp(timestamp_us / 1e6, tz=UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def render(watch: ProgressWatch, ledger: Ledger, changelog_rows: int, phase: str) -> RenderableType:
+    """Shards, the frontier and the change log, as they stand."""
+    table = Table(expand=True, pad_edge=False, box=None)
+    table.add_column("shard", style="bold blue")
+    table.add_column("position")
+    table.add_column("head")
+    for heading in ("lag", "rows", "rows/s"):
+        table.add_column(heading, justify="right")
+    for view in watch.views.values():
+        table.add_row(*_cells(view))
+    summary = Text.assemble(
+        ("frontier ", "dim"),
+        clock(watch.frontier_us),
+        ("   written to the databases ", "dim"),
+        f"{ledger.changes:,}",
+        ("   in the shard logs ", "dim"),
+        f"{watch.rows:,}",
+        ("   in the change log ", "dim"),
+        (f"{changelog_rows:,}", "bold green"),
+    )
+    return Panel(Group(table, Text(), summary), title=f"shardstream demo: {phase}", padding=(1, 2))
+
+
+def _cells(view: ShardView) -> tuple[str, ...]:
+    progress = view.progress
+    if progress is None:
+        return (view.shard, "-", "-", "-", "0", "0")
+    position = progress.position
+    shown = position if len(position) <= POSITION_WIDTH else "…" + position[1 - POSITION_WIDTH :]
+    return (
+        view.shard,
+        shown,
+        clock(progress.head_us),
+        f"{progress.lag_ms} ms",
+        f"{view.seq:,}",
+        f"{view.rows_per_s:,.0f}",
+    )
