@@ -1,4 +1,4 @@
-"""Real servers for all tests: started when first asked for, shared by the session, dead with pytest."""
+"""Real servers for all tests: started when asked for, shared by the session, dead with pytest."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ SERVER_ID_FIRST_OWN = 9100
 
 
 class DatabaseFixture:
-    """A running server: root connections, a replication account, schema names that nobody else has."""
+    """A running server: root connections, a replication account, fresh schema names."""
 
     def __init__(self, server: DatabaseServer) -> None:
         """Take a server that runs."""

@@ -1,4 +1,4 @@
-"""What a database family needs to run: the server's command, its first data folder, its client programs."""
+"""What a database family needs to run: its commands and its first data folder."""
 
 import os
 import re
@@ -6,11 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
 
-from event_token.errors import Halt, Retry, UsageError
-
-Flavor: TypeAlias = Literal["mysql", "mariadb"]
+from event_token import Flavor, Halt, Retry, UsageError
 
 # An initialisation takes 2-10 s; slower by this much, it hangs.
 INITIALISE_S_MAX = 300
@@ -19,7 +16,7 @@ OUTPUT_TAIL_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class DatabaseBinaries:
-    """Commands of one family and version; `binlog_dump` is empty where there is no mysqlbinlog program."""
+    """Commands of one family and version; `binlog_dump` is empty where there is none."""
 
     flavor: Flavor
     version: str
@@ -42,7 +39,7 @@ def as_root_arguments() -> list[str]:
 def version_line(server: Sequence[str]) -> str:
     """Give what the server prints for `--version`. Raises UsageError when it cannot run."""
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             [*server, "--version"],
             capture_output=True,
             text=True,
@@ -75,9 +72,12 @@ def run_step(
     error: type[Halt | Retry] = Halt,
     env: dict[str, str] | None = None,
 ) -> None:
-    """Run a command to its end; raises `error` with the end of its output when it fails or takes too long."""
+    """Run a command to its end.
+
+    Raises `error` with the end of its output when it fails or takes too long.
+    """
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,7 +1,7 @@
 """The user's cache folder: what is fetched or initialised once and then used by every stack.
 
-An entry is a folder that is either complete or absent: it is made under a temporary name beside its place and
-renamed, under a lock that other processes respect.
+An entry is a folder that is either complete or absent: it is made under a temporary name beside its
+place and renamed, under a lock that other processes respect.
 """
 
 import fcntl
@@ -66,8 +66,9 @@ def exclusive(lock_path: Path, *, report: Report = quiet) -> Iterator[None]:
 def cached(name: str, make: Callable[[Path], None], *, report: Report = quiet) -> Path:
     """Give the cache entry `name`, made by `make(temporary folder)` where it is not there yet.
 
-    `make` raises Retry for a fault worth another attempt (at most `FETCH_ATTEMPTS_MAX`, in the same folder, so that
-    what has come already need not come again). Raises Halt when no attempt succeeded.
+    `make` raises Retry for a fault worth another attempt (at most `FETCH_ATTEMPTS_MAX`, in the same
+    folder, so that what has come already need not come again). Raises Halt when no attempt
+    succeeded.
     """
     folder = cache_folder()
     entry = folder / name
@@ -77,9 +78,9 @@ def cached(name: str, make: Callable[[Path], None], *, report: Report = quiet) -
         if entry.is_dir():
             return entry
         # What a killed process left behind: the lock says that nobody is writing there now.
-        for stale in folder.glob(f".{name}.*"):
+        for stale in folder.glob(f".{name}~*"):
             shutil.rmtree(stale)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{name}~", dir=folder))
         try:
             _attempt(name, make, temporary, report)
             temporary.chmod(0o755)

@@ -8,14 +8,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from event_token.errors import Halt
-from shardstream.local.binaries import DatabaseBinaries, Flavor, as_root_arguments
+from event_token import Flavor, Halt
+from shardstream.local.binaries import DatabaseBinaries, as_root_arguments
 from shardstream.local.cache import Report, cached, quiet
 from shardstream.local.mariadb_binaries import find_mariadb, initialise_mariadb
 from shardstream.local.mysql_binaries import find_mysql, initialise_mysql
@@ -25,7 +25,8 @@ from shardstream.local.processes import ServerProcess
 # A start takes 1-3 s; recovery after a kill on a busy machine much longer.
 READY_S_MAX = 120.0
 READY_POLL_S = 0.1
-# Another process can take a free port between choosing and binding; thrice in a row it is something else.
+# Another process can take a free port between choosing and binding; thrice in a row it is something
+# else.
 PORT_ATTEMPTS_MAX = 3
 PORT_TAKEN = "already in use"
 # sun_path of a Unix socket is 108 bytes with its final zero.
@@ -72,11 +73,11 @@ class Account:
 
 
 class DatabaseServer:
-    """One server: `start()` makes its data folder where there is none, and gives it the replication account."""
+    """One server; `start()` makes its data folder and its replication account too."""
 
     flavor: Flavor
 
-    def __init__(  # noqa: PLR0913 - one keyword a property of the server
+    def __init__(
         self,
         folder: Path,
         *,
@@ -96,12 +97,18 @@ class DatabaseServer:
         self.password = account.password
         self.extra_args = tuple(extra_args)
         self._report = report
+        self._port_is_new = False
         self._process = ServerProcess(self.name, self.folder, die_with_parent=die_with_parent)
 
     @property
+    def has_port(self) -> bool:
+        """Whether this folder's server has ever been launched."""
+        return self._port_path.exists()
+
+    @property
     def port(self) -> int:
-        """The TCP port; the same at each start of this folder. Raises Halt before the first start."""
-        if not self._port_path.exists():
+        """The TCP port, the same at each start of this folder; Halt before the first."""
+        if not self.has_port:
             message = f"{self.name} has not been started yet, it has no port"
             raise Halt(message)
         return int(self._port_path.read_text())
@@ -118,7 +125,7 @@ class DatabaseServer:
 
     @property
     def socket_path(self) -> Path:
-        """The Unix socket: in the folder, or in the temporary folder where that path is too long for one."""
+        """The Unix socket; outside of the folder where its path is too long for one."""
         beside = self.folder / "server.sock"
         if len(str(beside).encode()) <= SOCKET_PATH_MAX:
             return beside
@@ -131,7 +138,10 @@ class DatabaseServer:
         return self.folder / "data"
 
     def binaries(self) -> DatabaseBinaries:
-        """Give the family's binaries. Raises UsageError when they cannot be had, Halt when fetching fails."""
+        """Give the family's binaries.
+
+        Raises UsageError when they cannot be had here, Halt when fetching fails.
+        """
         raise NotImplementedError
 
     def initialise(self, binaries: DatabaseBinaries, target: Path) -> None:
@@ -144,34 +154,39 @@ class DatabaseServer:
 
     def start(self) -> None:
         """Start, wait until it serves, make the account. Raises Halt with the log's tail."""
-        first_start = not self._port_path.exists()
+        self.launch()
+        self.finish_start()
+
+    def finish_start(self) -> None:
+        """Wait for a launched server; launch it anew where its new port was taken meanwhile.
+
+        Raises Halt with the log's tail, and leaves no process behind then.
+        """
         for attempt in range(1, PORT_ATTEMPTS_MAX + 1):
-            self.launch()
             try:
                 self.wait_ready()
             except Halt:
-                retry = (
-                    first_start
-                    and attempt < PORT_ATTEMPTS_MAX
-                    and PORT_TAKEN in self._process.log_tail()
-                )
-                if self.pid is not None:
-                    self.kill()
-                if not retry:
+                taken = PORT_TAKEN in self._process.log_tail()
+                self.kill()
+                if not (taken and self._port_is_new and attempt < PORT_ATTEMPTS_MAX):
                     raise
                 self._port_path.unlink()
                 self.log_path.unlink()
+                self.launch()
             else:
+                self._port_is_new = False
                 return
 
     def launch(self) -> None:
-        """Start without waiting: `wait_ready` follows. Several servers come up side by side this way."""
+        """Start without waiting, so that servers come up side by side; `finish_start` follows."""
         binaries = self.binaries()
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.datadir.exists():
             self._make_datadir(binaries)
-        if not self._port_path.exists():
+        if not self.has_port:
             self._port_path.write_text(f"{free_ports(1)[0]}\n")
+            self._port_is_new = True
+        self._remove_socket()
         self._report(f"starting {self.name} {binaries.version}")
         self._process.launch(
             [
@@ -201,18 +216,20 @@ class DatabaseServer:
     def stop(self) -> None:
         """Shut down cleanly and wait."""
         self._process.stop()
+        self._remove_socket()
 
     def ask_to_stop(self) -> None:
         """Ask for a clean shutdown without waiting; `stop` waits."""
         self._process.ask_to_stop()
 
     def kill(self) -> None:
-        """Kill as a power cut would, and wait."""
+        """Kill without warning and wait."""
         self._process.kill()
+        self._remove_socket()
 
-    def connect(self, **arguments: object) -> DatabaseConnection:
+    def connect(self, **arguments: Any) -> DatabaseConnection:
         """Give a connection as root with autocommit; `arguments` are PyMySQL's and win."""
-        chosen = {
+        chosen: dict[str, Any] = {
             "host": self.host,
             "port": self.port,
             "user": self.root_user,
@@ -220,11 +237,17 @@ class DatabaseServer:
             "charset": "utf8mb4",
             **arguments,
         }
-        return pymysql.connect(**chosen)  # type: ignore[call-overload,no-any-return]  # keywords as given
+        return pymysql.connect(**chosen)
 
     @property
     def _port_path(self) -> Path:
         return self.folder / "port"
+
+    def _remove_socket(self) -> None:
+        """A killed server leaves it, with a lock that names a pid which may be another's by now."""
+        if self.pid is None:
+            self.socket_path.unlink(missing_ok=True)
+            Path(f"{self.socket_path}.lock").unlink(missing_ok=True)
 
     def _make_datadir(self, binaries: DatabaseBinaries) -> None:
         def make(folder: Path) -> None:
@@ -270,7 +293,7 @@ class DatabaseServer:
 class MysqlServer(DatabaseServer):
     """A MySQL server with GTIDs and full row metadata."""
 
-    flavor: Flavor = "mysql"
+    flavor: Flavor = Flavor.MYSQL
 
     def binaries(self) -> DatabaseBinaries:
         """Give the mysqld on PATH, or Debian's."""
@@ -288,7 +311,7 @@ class MysqlServer(DatabaseServer):
 class MariadbServer(DatabaseServer):
     """A MariaDB server with a row binlog, strict GTIDs and full row metadata."""
 
-    flavor: Flavor = "mariadb"
+    flavor: Flavor = Flavor.MARIADB
 
     def binaries(self) -> DatabaseBinaries:
         """Give the mariadbd on PATH, or the Maven artifact's."""

@@ -1,7 +1,7 @@
-"""Run a command that dies with the process that asked for it: `python guard.py PARENT_PID COMMAND...`.
+"""Run a command that dies with the process that asked for it: `guard.py PARENT_PID COMMAND...`.
 
-The kernel is asked first and the command replaces this process afterwards, so the pid stays the same and nothing
-runs between fork and exec in a parent that has threads.
+The kernel is asked first and the command replaces this process afterwards, so the pid stays the
+same and nothing runs between fork and exec in a parent that has threads.
 """
 
 import ctypes

@@ -22,7 +22,8 @@ JARS = [
     # Shows the broker's log; the version that goes with the slf4j-api that Kafka brings.
     MavenArtifact("org.slf4j", "slf4j-simple", "1.7.36"),
 ]
-# One broker, or three: with replication 3 the loss of one leaves a majority, and more teach nothing new here.
+# One broker, or three: with replication 3 the loss of one leaves a majority, and more teach nothing
+# new here.
 BROKER_COUNTS = (1, 3)
 HEAP_MB = 512
 # A start takes about 5 s alone, several times that beside others on two cores.
@@ -30,22 +31,27 @@ READY_S_MAX = 180.0
 READY_POLL_S = 0.2
 METADATA_S_MAX = 5.0
 FORMAT_S_MAX = 120.0
-# Another process can take a free port between choosing and binding; thrice in a row it is something else.
+# Another process can take a free port between choosing and binding; thrice in a row it is something
+# else.
 PORT_ATTEMPTS_MAX = 3
 PORT_TAKEN = "already in use"
 
 
 def kafka_jars(report: Report = quiet) -> Path:
-    """Give the folder with the broker's jars. Raises UsageError without Java, Halt when they cannot be fetched."""
+    """Give the folder with the broker's jars.
+
+    Raises UsageError without Java, Halt when they cannot be fetched.
+    """
     return fetch_all(f"kafka-{VERSION}", JARS, report=report)
 
 
 def broker_settings(
     node_id: int, ports: Mapping[int, tuple[int, int]], folder: Path
 ) -> dict[str, str]:
-    """Give the settings of one node; `ports` holds (client port, controller port) by node id. Pure."""
+    """Give the settings of one node; `ports` holds (client, controller) ports by node id. Pure."""
     client_port, controller_port = ports[node_id]
     replicas = len(ports)
+    listeners = f"PLAINTEXT://{HOST}:{client_port},CONTROLLER://{HOST}:{controller_port}"
     in_sync_min = 2 if replicas > 1 else 1
     return {
         "process.roles": "broker,controller",
@@ -53,8 +59,8 @@ def broker_settings(
         "controller.quorum.voters": ",".join(
             f"{node}@{HOST}:{pair[1]}" for node, pair in ports.items()
         ),
-        "listeners": f"PLAINTEXT://{HOST}:{client_port},CONTROLLER://{HOST}:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{client_port},CONTROLLER://{HOST}:{controller_port}",
+        "listeners": listeners,
+        "advertised.listeners": listeners,
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(folder / "data"),
@@ -126,7 +132,7 @@ class KafkaBroker:
             str(self._settings_path),
         ]
         command = [java_command(), "-Xmx256m", "-cp", f"{jars}/*", *tool]
-        return subprocess.Popen(  # noqa: S603
+        return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -138,10 +144,9 @@ class KafkaBroker:
         """Wait for the end of formatting. Raises Halt when it failed."""
         try:
             said, _ = formatting.communicate(timeout=FORMAT_S_MAX)
-        except BaseException:
-            formatting.kill()
-            formatting.wait()
-            raise
+        except subprocess.TimeoutExpired as slow:
+            message = f"{self.name}: formatting has not finished after {FORMAT_S_MAX:.0f} s"
+            raise Halt(message) from slow
         if formatting.returncode != 0:
             message = f"{self.name}: formatting {self.folder} failed:\n{said[-2000:]}"
             raise Halt(message)
@@ -165,7 +170,7 @@ class KafkaBroker:
         )
 
     def start(self) -> None:
-        """Start and wait until the cluster counts this broker in. Raises Halt with the log's tail."""
+        """Start and wait until the cluster counts this broker in; Halt shows the log's tail."""
         self.launch()
         self.wait_ready()
 
@@ -192,7 +197,7 @@ class KafkaBroker:
         self._process.ask_to_stop()
 
     def kill(self) -> None:
-        """Kill as a power cut would, and wait."""
+        """Kill without warning and wait."""
         self._process.kill()
 
     def log_tail(self) -> str:
@@ -228,13 +233,14 @@ class KafkaCluster:
         die_with_parent: bool = False,
         report: Report = quiet,
     ) -> None:
-        """Say what and where; nothing is started. Raises UsageError for another number of brokers."""
+        """Say what and where; nothing is started. UsageError for another number."""
         if brokers not in BROKER_COUNTS:
             message = f"a cluster has 1 or 3 brokers, not {brokers}"
             raise UsageError(message)
         self.folder = folder.resolve()
         self._report = report
-        self._first_start = not self._ports_path.exists()
+        self._ports_are_new = False
+        self._launched: list[KafkaBroker] = []
         cluster_id = self._kept_cluster_id()
         self.brokers = tuple(
             KafkaBroker(
@@ -246,51 +252,63 @@ class KafkaCluster:
             )
             for node_id in range(1, brokers + 1)
         )
-        if not self._first_start:
+        if self.has_ports:
             self._configure()
+
+    @property
+    def has_ports(self) -> bool:
+        """Whether this folder's cluster has ever been launched."""
+        return self._ports_path.exists()
 
     @property
     def bootstrap_servers(self) -> str:
         """Addresses of all brokers, as clients take them. Raises Halt before the first start."""
-        if not self._ports_path.exists():
+        if not self.has_ports:
             message = "the Kafka cluster has not been started yet, it has no ports"
             raise Halt(message)
         return ",".join(broker.address for broker in self.brokers)
 
     def start(self) -> None:
-        """Start those brokers that do not run, and wait for all. Raises Halt with the log's tail."""
+        """Start the brokers that do not run, wait for all; Halt shows the log's tail."""
+        self.launch()
+        self.finish_start()
+
+    def finish_start(self) -> None:
+        """Wait for launched brokers; launch them anew where their new ports were taken meanwhile.
+
+        Raises Halt with the log's tail, and leaves no process behind then.
+        """
         for attempt in range(1, PORT_ATTEMPTS_MAX + 1):
-            self.launch()
             try:
                 self.wait_ready()
             except Halt:
                 taken = any(PORT_TAKEN in broker.log_tail() for broker in self.brokers)
-                self.kill()
-                if not (taken and self._first_start and attempt < PORT_ATTEMPTS_MAX):
+                for broker in self._launched:
+                    broker.kill()
+                if not (taken and self._ports_are_new and attempt < PORT_ATTEMPTS_MAX):
                     raise
                 self._ports_path.unlink()
                 for broker in self.brokers:
-                    broker.log_path.unlink()
+                    broker.log_path.unlink(missing_ok=True)
+                self.launch()
             else:
-                self._first_start = False
+                self._ports_are_new = False
                 return
 
     def launch(self) -> None:
         """Start without waiting: `wait_ready` follows."""
         jars = kafka_jars(self._report)
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self._ports_path.exists():
+        if not self.has_ports:
+            self._ports_are_new = True
             ports = free_ports(2 * len(self.brokers))
             self._ports_path.write_text("".join(f"{port}\n" for port in ports))
         self._configure()
-        formatting = [(broker, broker.begin_format(jars)) for broker in self.brokers]
-        for broker, process in formatting:
-            if process is not None:
-                broker.end_format(process)
+        self._format(jars)
         self._report(f"starting Kafka {VERSION}, {len(self.brokers)} broker(s)")
-        for broker in self.brokers:
-            if broker.pid is None:
-                broker.launch()
+        self._launched = [broker for broker in self.brokers if broker.pid is None]
+        for broker in self._launched:
+            broker.launch()
 
     def wait_ready(self) -> None:
         """Wait until every broker is counted in. Raises Halt."""
@@ -323,11 +341,29 @@ class KafkaCluster:
             path.write_text(drawn.replace("-", "A"))
         return path.read_text()
 
+    def _format(self, jars: Path) -> None:
+        formatting: list[tuple[KafkaBroker, subprocess.Popen[str]]] = []
+        try:
+            for broker in self.brokers:
+                process = broker.begin_format(jars)
+                if process is not None:
+                    formatting.append((broker, process))
+            for broker, process in formatting:
+                broker.end_format(process)
+        finally:
+            # After a failure or Ctrl-C the others must not go on by themselves.
+            for _, process in formatting:
+                process.kill()
+                process.wait()
+
     def _configure(self) -> None:
         kept = [int(line) for line in self._ports_path.read_text().split()]
         count = len(self.brokers)
         if len(kept) != 2 * count:
-            message = f"{self.folder} holds a cluster of {len(kept) // 2} broker(s), not {count}: choose another folder"
+            message = (
+                f"{self.folder} holds a cluster of {len(kept) // 2} broker(s), not {count}: "
+                "choose another folder"
+            )
             raise UsageError(message)
         ports = {
             broker.node_id: (kept[i], kept[count + i]) for i, broker in enumerate(self.brokers)

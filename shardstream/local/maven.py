@@ -19,7 +19,7 @@ OUTPUT_TAIL_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class MavenArtifact:
-    """One artifact of a repository, by Maven's coordinates; `transitive` brings what it depends on too."""
+    """An artifact by Maven's coordinates; `transitive` brings what it depends on too."""
 
     group: str
     artifact: str
@@ -37,7 +37,8 @@ class MavenArtifact:
     def as_dependency(self) -> str:
         """The artifact as a dependency element of an Ivy file."""
         attributes = (
-            f"org={quoteattr(self.group)} name={quoteattr(self.artifact)} rev={quoteattr(self.version)}"
+            f"org={quoteattr(self.group)} name={quoteattr(self.artifact)}"
+            f" rev={quoteattr(self.version)}"
             f' conf="default" transitive="{str(self.transitive).lower()}"'
         )
         if self.classifier is None and self.type == "jar":
@@ -45,8 +46,8 @@ class MavenArtifact:
         classifier = f" m:classifier={quoteattr(self.classifier)}" if self.classifier else ""
         kind = quoteattr(self.type)
         return (
-            f"<dependency {attributes}><artifact name={quoteattr(self.artifact)} type={kind} ext={kind}{classifier}/>"
-            "</dependency>"
+            f"<dependency {attributes}><artifact name={quoteattr(self.artifact)} "
+            f"type={kind} ext={kind}{classifier}/></dependency>"
         )
 
 
@@ -61,7 +62,7 @@ def java_command() -> str:
         message = f"Java {JAVA_VERSION_MIN}+ is needed: install one (or set JAVA_HOME)"
         raise UsageError(message)
     asked = [java, "-XshowSettings:properties", "-version"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False).stderr  # noqa: S603
+    said = subprocess.run(asked, capture_output=True, text=True, check=False).stderr
     for line in said.splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "java.specification.version":
@@ -93,7 +94,7 @@ def fetch_maven(
     transitive: bool = True,
     report: Report = quiet,
 ) -> Path:
-    """Give the cache folder that holds the artifact's files (and, if `transitive`, its dependencies').
+    """Give the cache folder with the artifact's files and, if `transitive`, its dependencies'.
 
     Raises UsageError without Java or Ivy, Halt when it cannot be fetched.
     """
@@ -115,7 +116,7 @@ def fetch_all(name: str, wanted: list[MavenArtifact], *, report: Report = quiet)
 
 
 def resolve(wanted: list[MavenArtifact], folder: Path) -> None:
-    """Put the files of `wanted` into `folder`. Raises Retry with the end of Ivy's words when that fails."""
+    """Put the files of `wanted` into `folder`. Raises Retry with what Ivy said last."""
     scratch = folder / ".ivy"
     scratch.mkdir(exist_ok=True)
     ivy_file = scratch / "ivy.xml"
@@ -144,7 +145,7 @@ def resolve(wanted: list[MavenArtifact], folder: Path) -> None:
         f"{folder}/[artifact]-[revision](-[classifier]).[ext]",
     ]
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=RESOLVE_S_MAX
         )
     except subprocess.TimeoutExpired as slow:

@@ -1,11 +1,11 @@
-"""Where MySQL comes from: the mysqld on PATH, else Debian's packages unpacked without installing them."""
+"""Where MySQL comes from: the mysqld on PATH, else Debian's packages, unpacked, not installed."""
 
 import platform
 import re
 import shutil
 from pathlib import Path
 
-from event_token.errors import Retry, UsageError
+from event_token import Flavor, Retry, UsageError
 from shardstream.local.binaries import (
     INITIALISE_S_MAX,
     DatabaseBinaries,
@@ -25,14 +25,16 @@ PACKAGES = ("mysql-server-core", "mysql-client-core")
 # Package lists are 10 MB, the packages 66 MB.
 DOWNLOAD_S_MAX = 900
 UNPACK_S_MAX = 120
-# Enough for the redo of an initialisation; the default would make every copy of the template 100 MB larger.
+# Enough for the redo of an initialisation; the default would make every copy of the template 100 MB
+# larger.
 TEMPLATE_REDO = "--innodb-redo-log-capacity=16M"
 
 
 def find_mysql(report: Report = quiet) -> DatabaseBinaries:
     """Give MySQL's binaries, fetching them where needed and possible.
 
-    Raises UsageError with the reasons when there is no way to have them here, Halt when fetching fails.
+    Raises UsageError with the reasons when there is no way to have them here, Halt when fetching
+    fails.
     """
     reasons = []
     if mysqld := shutil.which("mysqld"):
@@ -44,7 +46,7 @@ def find_mysql(report: Report = quiet) -> DatabaseBinaries:
         else:
             dump = shutil.which("mysqlbinlog")
             return DatabaseBinaries(
-                "mysql",
+                Flavor.MYSQL,
                 version_number(line),
                 (mysqld, "--no-defaults"),
                 (dump, "--no-defaults") if dump else (),
@@ -96,7 +98,7 @@ def keyring() -> Path | None:
 
 
 def fetch_debian(folder: Path, report: Report) -> None:
-    """Unpack the server and all libraries it needs into `folder`, without touching the system's packages.
+    """Unpack the server and all its libraries into `folder`; the system stays as it is.
 
     Raises Retry when apt cannot bring them.
     """
@@ -137,7 +139,7 @@ def fetch_debian(folder: Path, report: Report) -> None:
 
 
 def unpacked(root: Path) -> DatabaseBinaries:
-    """Give the binaries of an unpacked tree: run by its own loader, so the host's libc does not matter."""
+    """Give the binaries of an unpacked tree, run by its own loader: any host's libc will do."""
     loader = next(iter(sorted(root.glob("usr/lib*/ld-linux*.so*"))), None)
     libraries = next(iter(sorted(root.glob("usr/lib/*-linux-gnu*"))), None)
     if loader is None or libraries is None:
@@ -160,7 +162,7 @@ def unpacked(root: Path) -> DatabaseBinaries:
         f"--character-sets-dir={share}/charsets",
     )
     version = version_number(version_line(mysqld))
-    return DatabaseBinaries("mysql", version, server, dump, "Debian's packages")
+    return DatabaseBinaries(Flavor.MYSQL, version, server, dump, "Debian's packages")
 
 
 def initialise_mysql(binaries: DatabaseBinaries, target: Path) -> None:

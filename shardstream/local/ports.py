@@ -6,8 +6,8 @@ import socket
 from event_token.errors import Halt
 
 HOST = "127.0.0.1"
-# Below the range from which Linux takes the ports of outgoing connections (32768 on): else a client's
-# connection could sit on a server's port when that server starts again.
+# Below the range from which Linux takes the ports of outgoing connections (32768 on): else a
+# client's connection could sit on a server's port when that server starts again.
 PORT_MIN = 15000
 PORT_MAX = 32000
 ATTEMPTS_MAX = 1000

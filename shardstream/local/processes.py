@@ -1,4 +1,4 @@
-"""One server process: started with its log in a file, found again by its pid file, stopped for certain."""
+"""One server process: its log in a file, found again by its pid file, stopped for certain."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,14 +22,15 @@ LOG_TAIL_LINES = 25
 LOG_TAIL_BYTES = 64 * 1024
 
 _GUARD = Path(__file__).with_name("guard.py")
-# The kernel's "parent died" means the *thread* that forked. This one lives as long as the process does.
+# The kernel's "parent died" means the *thread* that forked. This one lives as long as the process
+# does.
 _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-spawner")
 
 
 def with_parent_guard(command: Sequence[str]) -> list[str]:
-    """Wrap a command so that the kernel kills it when this process ends, however that happens (Linux).
+    """Wrap a command so that the kernel kills it when this process ends, however that is.
 
-    Raises UsageError on other systems.
+    Raises UsageError elsewhere than on Linux.
     """
     if sys.platform != "linux":
         message = "a server that dies with its parent needs Linux"
@@ -45,8 +46,8 @@ def command_line(pid: int) -> str:
             return (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except (FileNotFoundError, ProcessLookupError):
             return ""
-    listed = subprocess.run(  # noqa: S603
-        ["ps", "-o", "command=", "-p", str(pid)],  # noqa: S607
+    listed = subprocess.run(
+        ["ps", "-o", "command=", "-p", str(pid)],
         capture_output=True,
         text=True,
         check=False,
@@ -54,8 +55,21 @@ def command_line(pid: int) -> str:
     return listed.stdout.strip()
 
 
+def start_mark(pid: int) -> str:
+    """Give what tells a process from a later one with its pid: when it began, in ticks.
+
+    Empty where the system has no /proc, and when there is no such process.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    # The name in parentheses may hold anything; the start time is the 20th field after it.
+    return stat.rpartition(")")[2].split()[19]
+
+
 class ServerProcess:
-    """A process whose folder names it: its command line contains the folder, its pid and log lie in it."""
+    """A process named by its folder: in its command line; its pid and log lie there."""
 
     def __init__(self, name: str, folder: Path, *, die_with_parent: bool) -> None:
         """Say where; nothing is started."""
@@ -64,58 +78,55 @@ class ServerProcess:
         self.die_with_parent = die_with_parent
         self.log_path = folder / "server.log"
         self._pid_path = folder / "server.pid"
+        self._marker = f"{folder}{os.sep}"
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
         """The pid of the running server; None when it does not run.
 
-        A pid in the file counts only while its command line names this folder: pids are used again.
+        Pids are used again: one in the file counts only while its command line names this folder
+        and it began when the file says.
         """
         if self._child is not None:
             return self._child.pid if self._child.poll() is None else None
         try:
-            pid = int(self._pid_path.read_text())
+            pid_text, _, kept_mark = self._pid_path.read_text().strip().partition(" ")
         except FileNotFoundError:
             return None
-        return pid if f"{self.folder}{os.sep}" in command_line(pid) else None
+        pid = int(pid_text)
+        ours = self._marker in command_line(pid) and start_mark(pid) == kept_mark
+        return pid if ours else None
 
-    def launch(self, command: Sequence[str], env: dict[str, str] | None = None) -> None:
+    def launch(self, command: Sequence[str]) -> None:
         """Start the process, without waiting until it serves. Raises Halt when it already runs."""
         if (pid := self.pid) is not None:
             message = f"{self.name} already runs with pid {pid}"
             raise Halt(message)
-        if f"{self.folder}{os.sep}" not in " ".join(command):
+        if self._marker not in " ".join(command):
             message = (
                 f"{self.name}: the command does not name {self.folder}, it could not be found again"
             )
             raise ValueError(message)
         full = with_parent_guard(command) if self.die_with_parent else list(command)
-        with self.log_path.open("ab") as log:
-            self._child = _spawner.submit(
-                # Its own session: Ctrl-C in the terminal reaches the parent alone, which then stops its servers.
-                lambda: subprocess.Popen(  # noqa: S603
-                    full,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    cwd=self.folder,
-                    env=None if env is None else {**os.environ, **env},
-                )
-            ).result()
-        self._pid_path.write_text(f"{self._child.pid}\n")
+        spawning = _spawner.submit(self._spawn, full)
+        try:
+            spawning.result()
+        except KeyboardInterrupt:
+            # Not before the pid is known: else nobody could stop the process.
+            wait([spawning])
+            raise
 
     def check_alive(self) -> None:
         """Raise Halt with the log's tail when the process has ended."""
         if self.pid is None:
             code = None if self._child is None else self._child.returncode
-            message = f"{self.name} ended (status {code}); its log {self.log_path} ends:\n{self.log_tail()}"
+            message = f"{self.name} ended (status {code}); {self._log_end()}"
             raise Halt(message)
 
     def fail_start(self, seconds: float) -> Halt:
         """Give the error for a server that runs but has not answered in time."""
-        message = f"{self.name} did not answer within {seconds:.0f} s; its log {self.log_path} ends:\n{self.log_tail()}"
+        message = f"{self.name} did not answer within {seconds:.0f} s; {self._log_end()}"
         return Halt(message)
 
     def log_tail(self) -> str:
@@ -147,6 +158,23 @@ class ServerProcess:
             )
             raise Halt(message)
         self._pid_path.unlink(missing_ok=True)
+
+    def _log_end(self) -> str:
+        return f"its log {self.log_path} ends:\n{self.log_tail()}"
+
+    def _spawn(self, command: Sequence[str]) -> None:
+        with self.log_path.open("ab") as log:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Its own session: Ctrl-C in the terminal reaches the parent alone, which then
+                # stops its servers in order.
+                start_new_session=True,
+                cwd=self.folder,
+            )
+        self._pid_path.write_text(f"{self._child.pid} {start_mark(self._child.pid)}\n")
 
     def _signal(self, number: signal.Signals) -> None:
         if (pid := self.pid) is not None:

@@ -1,7 +1,8 @@
-"""The servers behind the fixtures are real, apart from each other, and set as the producers need."""
+"""The servers behind the fixtures are real, distinct, and set as the producers need."""
 
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
@@ -16,7 +17,7 @@ def _ask(database: DatabaseFixture, sql: str, **arguments: object) -> tuple[obje
 
 
 def test_server_settings_suit_the_producer(database: DatabaseFixture) -> None:
-    """Both families log full rows with full metadata, and keep what they log after a schema change."""
+    """Both families log full rows with full metadata."""
     assert _ask(database, "SELECT @@binlog_format, @@binlog_row_image, @@binlog_row_metadata") == (
         "ROW",
         "FULL",
@@ -40,7 +41,7 @@ def test_replication_account_has_exactly_its_grants(database: DatabaseFixture) -
 
 
 def test_two_mysql_servers_are_two(mysql_a: DatabaseFixture, mysql_b: DatabaseFixture) -> None:
-    """Copies of one data folder template differ in what identifies a server, and start with an empty history."""
+    """Servers made from one data folder template differ in what identifies them."""
     identity = "SELECT @@server_uuid, @@server_id, @@port"
 
     first, second = _ask(mysql_a, identity), _ask(mysql_b, identity)

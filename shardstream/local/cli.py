@@ -1,0 +1,169 @@
+"""`shardstream local up|status|down`: real servers on loopback."""
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from event_token import Flavor, UsageError
+from shardstream.local.cache import exclusive
+from shardstream.local.shape import DEFAULT_KEYSPACE, SHARDS_MAX, StackFacts, StackShape
+from shardstream.local.stack import LOCK_FILE, Stack, flavor_at_hand, read_shape
+
+DEFAULT_FOLDER = Path(".local")
+DEFAULT_SHARDS = 2
+DEFAULT_BROKERS = 1
+# How often a stack in the foreground looks whether it has been stopped from outside.
+FOREGROUND_POLL_S = 0.5
+
+app = typer.Typer(
+    help="Real servers on loopback: databases and Kafka.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Folder = Annotated[Path, typer.Option("--folder", help="Where servers and their data lie")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print ports, sockets and addresses as JSON")]
+
+
+@app.command()
+def up(
+    *,
+    mysql: Annotated[
+        int | None, typer.Option(help="So many MySQL servers, one a shard", min=1, max=SHARDS_MAX)
+    ] = None,
+    mariadb: Annotated[
+        int | None, typer.Option(help="So many MariaDB servers", min=1, max=SHARDS_MAX)
+    ] = None,
+    brokers: Annotated[int | None, typer.Option(help="Kafka brokers: 1 or 3", min=1)] = None,
+    keyspace: Annotated[str | None, typer.Option(help="Keyspace in the settings")] = None,
+    folder: Folder = DEFAULT_FOLDER,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay; the servers end with this command")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start the servers (fetching them the first time) and write a shardstream.toml for them."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    errors = Console(stderr=True)
+    with errors.status("looking") as line:
+
+        def report(message: str) -> None:
+            line.update(message)
+            if not errors.is_terminal:
+                errors.print(message, soft_wrap=True)
+
+        with exclusive(folder / LOCK_FILE, report=report):
+            held = read_shape(folder)
+            shape = _shape(mysql, mariadb, brokers, keyspace, held=held)
+            if shape is None:
+                shape = StackShape(
+                    flavor=flavor_at_hand(report),
+                    shards=DEFAULT_SHARDS,
+                    brokers=brokers or DEFAULT_BROKERS,
+                    keyspace=keyspace or DEFAULT_KEYSPACE,
+                )
+            stack = Stack(folder, shape, die_with_parent=foreground, report=report)
+            already = stack.running
+            if already and foreground:
+                message = (
+                    f"the stack in {stack.folder} already runs: `shardstream local down` first"
+                )
+                raise UsageError(message)
+            stack.start()
+    _print(stack.facts(), "already running" if already else "running", as_json=as_json)
+    if foreground:
+        _stay(stack)
+
+
+@app.command()
+def status(folder: Folder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
+    """Show what runs, and where."""
+    stack = _existing(folder)
+    facts = stack.facts()
+    word = "running" if facts.running else "stopped" if stack.stopped else "partly running"
+    _print(facts, word, as_json=as_json)
+
+
+@app.command()
+def down(folder: Folder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
+    """Stop all servers of the folder and wait for their end; the data stays."""
+    stack = _existing(folder)
+    with Console(stderr=True).status("stopping"), exclusive(folder / LOCK_FILE):
+        already = stack.stopped
+        stack.stop()
+    _print(stack.facts(), "already stopped" if already else "stopped", as_json=as_json)
+
+
+def _shape(
+    mysql: int | None,
+    mariadb: int | None,
+    brokers: int | None,
+    keyspace: str | None,
+    *,
+    held: StackShape | None,
+) -> StackShape | None:
+    """What the options ask for, completed by what the folder holds; None leaves the family open."""
+    if mysql is not None and mariadb is not None:
+        message = "a stack is of one family: --mysql or --mariadb, not both"
+        raise UsageError(message)
+    wanted = mysql if mysql is not None else mariadb
+    if wanted is None and held is None:
+        return None
+    if wanted is None and held is not None:
+        flavor, shards = held.flavor, held.shards
+    else:
+        flavor, shards = (Flavor.MARIADB if mysql is None else Flavor.MYSQL), wanted or 0
+    if brokers is None:
+        brokers = held.brokers if held else DEFAULT_BROKERS
+    if keyspace is None:
+        keyspace = held.keyspace if held else DEFAULT_KEYSPACE
+    return StackShape(flavor=flavor, shards=shards, brokers=brokers, keyspace=keyspace)
+
+
+def _existing(folder: Path) -> Stack:
+    held = read_shape(folder)
+    if held is None:
+        message = f"there is no stack in {folder}: `shardstream local up` makes one"
+        raise UsageError(message)
+    return Stack(folder, held)
+
+
+def _stay(stack: Stack) -> None:
+    """Wait for Ctrl-C, SIGTERM or a `down` from outside, and stop what is left."""
+    try:
+        while not stack.stopped:
+            time.sleep(FOREGROUND_POLL_S)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopping")
+    finally:
+        stack.stop()
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends the command as Ctrl-C does: with everything stopped that it started."""
+    raise KeyboardInterrupt
+
+
+def _print(facts: StackFacts, word: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(facts.model_dump_json(indent=2))
+        return
+    table = Table(title=f"{facts.folder}: {word}", title_justify="left")
+    for heading in ("server", "address", "pid", "log"):
+        table.add_column(heading, overflow="fold")
+    for database in facts.databases:
+        address = "-" if database.port is None else f"{database.host}:{database.port}"
+        name = f"{database.flavor} {facts.keyspace}/{database.shard}"
+        table.add_row(name, address, str(database.pid or "-"), database.log)
+    for broker in facts.brokers:
+        name = f"kafka broker {broker.node_id}"
+        table.add_row(name, broker.address or "-", str(broker.pid or "-"), broker.log)
+    console = Console()
+    console.print(table)
+    console.print(f"settings: {facts.settings}", soft_wrap=True, highlight=False)

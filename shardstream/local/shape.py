@@ -1,0 +1,121 @@
+"""What a stack consists of, and the files that say so. Pure."""
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from event_token import Flavor, UsageError
+
+DEFAULT_KEYSPACE = "commerce"
+ACCOUNT_USER = "shardstream"
+# A database server takes some 400 MB here; more of them than this is no longer a local stack.
+SHARDS_MAX = 16
+STATE_VERSION = 1
+
+PASSWORD_FILE = "password"  # noqa: S105 - the name of the file that holds it
+SETTINGS_FILE = "shardstream.toml"
+
+
+class StackShape(BaseModel):
+    """How many servers of which family: one database server a shard."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    flavor: Flavor
+    shards: int = Field(ge=1, le=SHARDS_MAX)
+    brokers: int = Field(ge=1)
+    keyspace: str = DEFAULT_KEYSPACE
+
+    def __str__(self) -> str:
+        """As the command line says it."""
+        return f"{self.shards} x {self.flavor} and {self.brokers} x kafka"
+
+
+class StackState(BaseModel):
+    """The state file of a stack's folder; ports and pids lie in the folders of the servers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: int = STATE_VERSION
+    shape: StackShape
+
+
+class BrokerFacts(BaseModel):
+    """One Kafka broker in `--json`: pid while it runs, address from its first start on."""
+
+    node_id: int
+    address: str | None
+    pid: int | None
+    log: str
+
+
+class DatabaseFacts(BaseModel):
+    """One database server in `--json`: pid while it runs, port from its first start on."""
+
+    shard: str
+    flavor: Flavor
+    host: str
+    port: int | None
+    socket: str
+    pid: int | None
+    server_id: int
+    root_user: str
+    user: str
+    password_file: str
+    log: str
+
+
+class StackFacts(BaseModel):
+    """A whole stack as `--json` shows it; `running` only when every server runs."""
+
+    running: bool
+    folder: str
+    settings: str
+    keyspace: str
+    bootstrap_servers: str | None
+    brokers: list[BrokerFacts]
+    databases: list[DatabaseFacts]
+
+
+def even_shards(count: int) -> list[str]:
+    """Give the names of `count` shards of even key ranges: `-`; `-80`, `80-`; `-40`, `40-80`, ...
+
+    Raises UsageError for a count that is not from 1 to `SHARDS_MAX`.
+    """
+    if not 1 <= count <= SHARDS_MAX:
+        message = f"a stack has 1 to {SHARDS_MAX} shards, not {count}"
+        raise UsageError(message)
+    bounds = ["", *(f"{256 * i // count:02x}" for i in range(1, count)), ""]
+    return [f"{low}-{high}" for low, high in pairwise(bounds)]
+
+
+def settings_text(
+    keyspace: str,
+    flavor: Flavor,
+    bootstrap_servers: str,
+    addresses: Mapping[str, tuple[str, int]],
+) -> str:
+    """Give the `shardstream.toml` of a stack; `addresses` holds (host, port) by shard."""
+    # A JSON string is a TOML basic string.
+    quote = json.dumps
+    lines = [
+        "# Written by `shardstream local up` at each start of this stack.",
+        "[kafka]",
+        f"bootstrap_servers = {quote(bootstrap_servers)}",
+        "",
+        "[kafka.client]",
+    ]
+    for shard, (host, port) in addresses.items():
+        server = (
+            f"host = {quote(host)}, port = {port}, user = {quote(ACCOUNT_USER)}, "
+            f"password_file = {quote(PASSWORD_FILE)}"
+        )
+        lines += [
+            "",
+            f"[keyspaces.{quote(keyspace)}.shards.{quote(shard)}]",
+            f"flavor = {quote(flavor.value)}",
+            f"servers = [{{ {server} }}]",
+        ]
+    return "\n".join(lines) + "\n"

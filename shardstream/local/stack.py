@@ -1,0 +1,239 @@
+"""A whole stack in one folder: a database server a shard, and Kafka."""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pydantic import ValidationError
+
+from event_token import Flavor, Halt, UsageError
+from shardstream.local.cache import Report, quiet
+from shardstream.local.database_server import (
+    Account,
+    DatabaseServer,
+    MariadbServer,
+    MysqlServer,
+)
+from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.local.mysql_binaries import find_mysql
+from shardstream.local.shape import (
+    ACCOUNT_USER,
+    PASSWORD_FILE,
+    SETTINGS_FILE,
+    BrokerFacts,
+    DatabaseFacts,
+    StackFacts,
+    StackShape,
+    StackState,
+    even_shards,
+    settings_text,
+)
+
+STATE_FILE = "stack.json"
+LOCK_FILE = "stack.lock"
+# Server ids of the databases; producers draw theirs from far above.
+SERVER_ID_FIRST = 101
+PASSWORD_BYTES = 16
+
+_SERVERS: dict[Flavor, type[DatabaseServer]] = {
+    Flavor.MYSQL: MysqlServer,
+    Flavor.MARIADB: MariadbServer,
+}
+
+
+def flavor_at_hand(report: Report = quiet) -> Flavor:
+    """Give MySQL where it can be had on this machine, else MariaDB."""
+    try:
+        find_mysql(report)
+    except UsageError as reason:
+        report(f"MariaDB instead of MySQL: {reason}")
+        return Flavor.MARIADB
+    return Flavor.MYSQL
+
+
+class Stack:
+    """The servers of one folder. As a context manager it starts them and stops them for certain."""
+
+    def __init__(
+        self,
+        folder: Path,
+        shape: StackShape,
+        *,
+        die_with_parent: bool = False,
+        extra_args: Sequence[str] = (),
+        report: Report = quiet,
+    ) -> None:
+        """Take an empty folder, or one that holds a stack of this shape; nothing is started.
+
+        `extra_args` are settings for every database server. Raises UsageError when the folder
+        holds a stack of another shape.
+        """
+        self.folder = folder.resolve()
+        self.shape = shape
+        held = read_shape(self.folder)
+        if held is not None and held != shape:
+            message = (
+                f"{self.folder} holds {held} (keyspace {held.keyspace}), not {shape} (keyspace "
+                f"{shape.keyspace}): choose another folder, or stop it and remove this one"
+            )
+            raise UsageError(message)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        account = Account(ACCOUNT_USER, self._kept_password())
+        self.databases: dict[str, DatabaseServer] = {
+            shard: _SERVERS[shape.flavor](
+                self.folder / f"shard_{shard}",
+                server_id=SERVER_ID_FIRST + number,
+                account=account,
+                extra_args=extra_args,
+                die_with_parent=die_with_parent,
+                report=report,
+            )
+            for number, shard in enumerate(even_shards(shape.shards))
+        }
+        self.kafka = KafkaCluster(
+            self.folder / "kafka",
+            brokers=shape.brokers,
+            die_with_parent=die_with_parent,
+            report=report,
+        )
+        if held is None:
+            self._write(STATE_FILE, StackState(shape=shape).model_dump_json(indent=2) + "\n")
+
+    @property
+    def settings_path(self) -> Path:
+        """The `shardstream.toml` for this stack."""
+        return self.folder / SETTINGS_FILE
+
+    @property
+    def running(self) -> bool:
+        """Whether every server runs."""
+        pids = [server.pid for server in self.databases.values()]
+        return None not in [*pids, *(broker.pid for broker in self.kafka.brokers)]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no server runs."""
+        pids = [server.pid for server in self.databases.values()]
+        return not any([*pids, *(broker.pid for broker in self.kafka.brokers)])
+
+    def start(self) -> None:
+        """Start what does not run yet and wait until all serve; write the settings file.
+
+        What this call started is gone again when it fails or is interrupted. Raises Halt with the
+        log of the server that failed, UsageError when a server cannot be had here.
+        """
+        idle = [server for server in self.databases.values() if server.pid is None]
+        kafka_idle = [broker for broker in self.kafka.brokers if broker.pid is None]
+        try:
+            # All are launched before any is waited for: they come up side by side.
+            for server in idle:
+                server.launch()
+            if kafka_idle:
+                self.kafka.launch()
+                self.kafka.finish_start()
+            for server in idle:
+                server.finish_start()
+        except BaseException:
+            for server in idle:
+                server.kill()
+            for broker in kafka_idle:
+                broker.kill()
+            raise
+        addresses = {shard: (server.host, server.port) for shard, server in self.databases.items()}
+        text = settings_text(
+            self.shape.keyspace, self.shape.flavor, self.kafka.bootstrap_servers, addresses
+        )
+        self._write(SETTINGS_FILE, text)
+
+    def stop(self) -> None:
+        """Shut everything down and wait. Raises Halt when a server cannot be stopped."""
+        for server in self.databases.values():
+            server.ask_to_stop()
+        self.kafka.stop()
+        for server in self.databases.values():
+            server.stop()
+
+    def kill(self) -> None:
+        """Kill everything and wait."""
+        for server in self.databases.values():
+            server.kill()
+        self.kafka.kill()
+
+    def facts(self) -> StackFacts:
+        """Give what a user needs to connect."""
+        return StackFacts(
+            running=self.running,
+            folder=str(self.folder),
+            settings=str(self.settings_path),
+            keyspace=self.shape.keyspace,
+            bootstrap_servers=self.kafka.bootstrap_servers if self.kafka.has_ports else None,
+            brokers=[
+                BrokerFacts(
+                    node_id=broker.node_id,
+                    address=broker.address if self.kafka.has_ports else None,
+                    pid=broker.pid,
+                    log=str(broker.log_path),
+                )
+                for broker in self.kafka.brokers
+            ],
+            databases=[
+                DatabaseFacts(
+                    shard=shard,
+                    flavor=server.flavor,
+                    host=server.host,
+                    port=server.port if server.has_port else None,
+                    socket=str(server.socket_path),
+                    pid=server.pid,
+                    server_id=server.server_id,
+                    root_user=server.root_user,
+                    user=server.user,
+                    password_file=str(self.folder / PASSWORD_FILE),
+                    log=str(server.log_path),
+                )
+                for shard, server in self.databases.items()
+            ],
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _kept_password(self) -> str:
+        path = self.folder / PASSWORD_FILE
+        if not path.exists():
+            self._write(PASSWORD_FILE, f"{secrets.token_hex(PASSWORD_BYTES)}\n")
+        return path.read_text().strip()
+
+    def _write(self, name: str, text: str) -> None:
+        """Whole or not at all, and for the owner's eyes alone."""
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.folder)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(temporary).replace(self.folder / name)
+
+
+def read_shape(folder: Path) -> StackShape | None:
+    """Give the shape of the stack that a folder holds; None when it holds none.
+
+    Raises Halt when its state file cannot be understood.
+    """
+    path = folder / STATE_FILE
+    try:
+        return StackState.model_validate_json(path.read_text()).shape
+    except FileNotFoundError:
+        return None
+    except ValidationError as fault:
+        message = f"{path} is not a state file of this version: {fault}"
+        raise Halt(message) from fault
