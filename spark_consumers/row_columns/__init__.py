@@ -1,0 +1,1 @@
+"""Shard-log records into Arrow columns, row by row: compiled by mypyc, right uncompiled too."""

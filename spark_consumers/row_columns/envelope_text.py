@@ -1,0 +1,64 @@
+"""Writes what an envelope says besides its plain fields. Typed for mypyc."""
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from spark_consumers.row_columns.images import has_column
+from spark_consumers.row_columns.text import write_json_string
+
+
+def write_token(
+    out: BytesWriter, timestamp_us: i64, shard: bytes, position: bytes, has_origin: bool
+) -> None:
+    """Append a token's fields as `event_token.token.write_token` does."""
+    # Only MySQL's positions have colons (`uuid:1-5`); MariaDB's are `0-1-5`.
+    flags: i64 = 1 | (2 if has_origin else 0) | (0 if b":" in position else 4)
+    out.append(u8(flags))
+    _write_unsigned(out, timestamp_us)
+    _write_unsigned(out, len(shard))
+    out.write(shard)
+    _write_unsigned(out, len(position))
+    out.write(position)
+
+
+def _write_unsigned(out: BytesWriter, value: i64) -> None:
+    if value < 0:
+        raise ValueError(f"{value} in a token is negative")
+    while value > 0x7F:
+        out.append(u8(0x80 | (value & 0x7F)))
+        value = value >> 7
+    out.append(u8(value))
+
+
+def _write_name(out: BytesWriter, name: str) -> None:
+    encoded = name.encode("utf-8")
+    write_json_string(out, encoded, 0, len(encoded))
+
+
+def write_texts(out: BytesWriter, names: list[str], texts: dict[int, str]) -> None:
+    """Write off-calendar texts as a JSON object by column name."""
+    out.write(b"{")
+    is_first = True
+    for column in sorted(texts):
+        if not is_first:
+            out.write(b",")
+        is_first = False
+        _write_name(out, names[column])
+        out.write(b":")
+        _write_name(out, texts[column])
+    out.write(b"}")
+
+
+def write_absent(out: BytesWriter, names: list[str], bits: bytes) -> None:
+    """Write the names of the columns that a bit map lacks as a JSON list; no bits: no image."""
+    out.write(b"[")
+    is_first = True
+    column: i64 = 0
+    for name in names:
+        if bits and not has_column(bits, column):
+            if not is_first:
+                out.write(b",")
+            is_first = False
+            _write_name(out, name)
+        column += 1  # noqa: SIM113 - enumerate() would not count in native integers
+    out.write(b"]")

@@ -1,0 +1,188 @@
+"""Readers of column values into JSON text, one class a kind. Typed for mypyc."""
+
+from base64 import b64encode
+from typing import Final
+
+from librt.strings import BytesWriter, read_f32_le, read_f64_le
+from mypy_extensions import i64, u8
+
+from spark_consumers.row_columns.text import (
+    decimal_text,
+    write_date,
+    write_decimal,
+    write_json_string,
+    write_moment,
+    write_number,
+    write_time,
+)
+from spark_consumers.row_columns.wire import Cursor
+
+_QUOTE: Final = 0x22
+_COMMA: Final = 0x2C
+_OPEN: Final = 0x5B
+_CLOSE: Final = 0x5D
+_LETTER_Z: Final = 0x5A
+
+
+class JsonValue:
+    """Writes one column's values as JSON."""
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        raise NotImplementedError
+
+
+class JsonNumber(JsonValue):
+    """int, long."""
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        write_number(out, cursor.take_long())
+
+
+class JsonFloat(JsonValue):
+    """float and double; neither server stores infinities or NaN."""
+
+    def __init__(self, is_double: bool) -> None:
+        """Take eight bytes for a double, four for a float."""
+        self.is_double: bool = is_double
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        at = cursor.at
+        value: float
+        if self.is_double:
+            cursor.skip(8)
+            value = read_f64_le(cursor.record, at)
+        else:
+            cursor.skip(4)
+            value = read_f32_le(cursor.record, at)
+        if value - value != 0.0:
+            raise ValueError("a number that is not finite")
+        out.write(repr(value).encode("ascii"))
+
+
+class JsonUnsigned(JsonValue):
+    """fixed(9): an integer of 64 bits without a sign."""
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        at = cursor.at
+        cursor.skip(9)
+        high: i64 = cursor.record[at]
+        cursor.at = at + 1
+        low = cursor.take_big_endian(8)
+        if high == 0 and low >= 0:
+            write_number(out, low)
+        else:
+            number = int.from_bytes(cursor.record[at : at + 9], "big", signed=True)
+            out.write(str(number).encode("ascii"))
+
+
+class JsonDecimal(JsonValue):
+    """decimal, as a string: JSON's readers would round it."""
+
+    def __init__(self, scale: i64) -> None:
+        """Take the scale of the column."""
+        self.scale: i64 = scale
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        size = cursor.take_size()
+        out.append(u8(_QUOTE))
+        if size <= 8:
+            write_decimal(out, cursor.take_big_endian(size), self.scale)
+        else:
+            at = cursor.at
+            cursor.skip(size)
+            number = int.from_bytes(cursor.record[at : at + size], "big", signed=True)
+            out.write(decimal_text(number, int(self.scale)))
+        out.append(u8(_QUOTE))
+
+
+class JsonString(JsonValue):
+    """string."""
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        size = cursor.take_size()
+        at = cursor.at
+        cursor.at = at + size
+        write_json_string(out, cursor.record, at, at + size)
+
+
+class JsonBase64(JsonValue):
+    """bytes, in base64."""
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        out.append(u8(_QUOTE))
+        out.write(b64encode(cursor.take_bytes()))
+        out.append(u8(_QUOTE))
+
+
+class JsonDate(JsonValue):
+    """date: YYYY-MM-DD."""
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        out.append(u8(_QUOTE))
+        write_date(out, cursor.take_long())
+        out.append(u8(_QUOTE))
+
+
+class JsonTime(JsonValue):
+    """time: [-]HH:MM:SS with six decimals unless they are zero."""
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        out.append(u8(_QUOTE))
+        write_time(out, cursor.take_long())
+        out.append(u8(_QUOTE))
+
+
+class JsonMoment(JsonValue):
+    """datetime and timestamp; the latter ends in Z."""
+
+    def __init__(self, is_utc: bool) -> None:
+        """Tell a timestamp from a datetime."""
+        self.is_utc: bool = is_utc
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        out.append(u8(_QUOTE))
+        write_moment(out, cursor.take_long())
+        if self.is_utc:
+            out.append(u8(_LETTER_Z))
+        out.append(u8(_QUOTE))
+
+
+class JsonStringList(JsonValue):
+    """array of strings."""
+
+    def __init__(self) -> None:
+        """Have a writer for the single items."""
+        self.item: JsonString = JsonString()
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        out.append(u8(_OPEN))
+        is_first = True
+        count = cursor.take_block_count()
+        while count != 0:
+            while count > 0:
+                if not is_first:
+                    out.append(u8(_COMMA))
+                is_first = False
+                self.item.write(cursor, out)
+                count -= 1
+            count = cursor.take_block_count()
+        out.append(u8(_CLOSE))
+
+
+class JsonVerbatim(JsonValue):
+    """The server's JSON text, which it keeps valid."""
+
+    def write(self, cursor: Cursor, out: BytesWriter) -> None:
+        """Take a value and write it."""
+        out.write(cursor.take_bytes())

@@ -1,0 +1,364 @@
+"""The loop over the records of a shard log: bytes in, Arrow columns in the making out.
+
+Typed for mypyc: this is what the throughput of every Spark reader hangs on. All envelope fields
+are read in their fixed order (`topics.table_shape.envelope_fields`); those that nobody asked for
+are passed.
+"""
+
+from binascii import b2a_base64, crc32
+from collections.abc import Callable
+from typing import Final
+
+from librt.strings import BytesWriter, read_i32_be
+from mypy_extensions import i64, u8
+
+from spark_consumers.row_columns.builders import BooleanBuilder, Int64Builder, TextBuilder
+from spark_consumers.row_columns.envelope_text import write_absent, write_texts, write_token
+from spark_consumers.row_columns.images import Image, KeyColumns
+from spark_consumers.row_columns.wire import Cursor
+
+WIRE_HEADER_BYTES: Final = 5  # a zero and the schema id
+
+# What a plan says about records of its schema.
+SKIP: Final = 0
+ROW: Final = 1
+STATEMENT: Final = 2
+
+
+class Plan:
+    """What is done with the records of one schema."""
+
+    def __init__(
+        self,
+        *,
+        kind: int,
+        schema_id: int,
+        names: list[str],
+        before: Image | None,
+        after: Image | None,
+        key: KeyColumns | None,
+    ) -> None:
+        """`names`: the columns, in wire order. Without images the body of a row is passed."""
+        self.kind: i64 = kind
+        self.schema_id: i64 = schema_id
+        self.names: list[str] = names
+        self.before: Image | None = before
+        self.after: Image | None = after
+        self.key: KeyColumns | None = key
+        # The bit maps of whole images, to be compared instead of counting bits.
+        count = len(names)
+        whole = bytearray((count + 7) // 8)
+        for column in range(count):
+            whole[column >> 3] |= 1 << (column & 7)
+        self.whole: bytes = bytes(whole)
+
+
+class EnvelopeColumns:
+    """The envelope's columns; None where nobody asked for one."""
+
+    def __init__(self) -> None:
+        """Begin with none asked for."""
+        self.type: TextBuilder | None = None
+        self.database: TextBuilder | None = None
+        self.table: TextBuilder | None = None
+        self.op: TextBuilder | None = None
+        self.statement: TextBuilder | None = None
+        self.key: TextBuilder | None = None
+        self.old_key: TextBuilder | None = None
+        self.absent: TextBuilder | None = None
+        self.off_calendar: TextBuilder | None = None
+        self.shard: TextBuilder | None = None
+        self.seq: Int64Builder | None = None
+        self.offset: Int64Builder | None = None
+        self.timestamp_us: Int64Builder | None = None
+        self.commit_us: Int64Builder | None = None
+        self.gtid: TextBuilder | None = None
+        self.token: TextBuilder | None = None
+        self.row_index: Int64Builder | None = None
+        self.last: BooleanBuilder | None = None
+        self.late: BooleanBuilder | None = None
+        self.schema_id: Int64Builder | None = None
+
+
+class Broken(ValueError):  # noqa: N818 - always caught, with the place added, at the border
+    """Raised where the chain of `seq` is broken."""
+
+
+class RecordLoop:
+    """Decodes records of one shard log, in order."""
+
+    def __init__(
+        self,
+        *,
+        shard: str,
+        columns: EnvelopeColumns,
+        event_types: list[bytes],
+        ops: list[bytes],
+        plan_of: Callable[[int], Plan],
+        token_version: int,
+    ) -> None:
+        """`plan_of` gives the plan of a schema id; it is asked once for each."""
+        self.shard: bytes = shard.encode("utf-8")
+        self.columns: EnvelopeColumns = columns
+        self.event_types: list[bytes] = event_types
+        self.ops: list[bytes] = ops
+        self.plan_of: Callable[[int], Plan] = plan_of
+        self.token_version: i64 = token_version
+        self.plans: dict[int, Plan] = {}
+        self.cursor: Cursor = Cursor()
+        self.seq: i64 = 0  # of the last record
+        self.offset: i64 = -1  # of the record at hand, for messages
+        self.rows: i64 = 0  # appended since the last take
+        self.late_before_us: i64 = 0
+        self._token_fields: bytes = b""
+        self._token: bytes = b""
+        self._before_texts: dict[int, str] = {}
+        self._after_texts: dict[int, str] = {}
+        self._has_texts: bool = False
+
+    def decode(self, records: list[bytes], offsets: list[int]) -> None:
+        """Append records; each one's seq must be the next.
+
+        IndexError, ValueError: a record's bytes are broken (`offset` says which one's).
+        Broken: a gap or a repeat.
+        """
+        plan: Plan | None = None
+        at: i64 = 0
+        for record in records:
+            offset: i64 = offsets[at]
+            at += 1  # noqa: SIM113 - enumerate() would not count in native integers
+            self.offset = offset
+            if len(record) < WIRE_HEADER_BYTES or record[0] != 0:
+                raise ValueError("it does not begin with a zero and a schema id")
+            schema_id: i64 = i64(read_i32_be(record, 1))
+            if plan is None or plan.schema_id != schema_id:
+                plan = self._plan(int(schema_id))
+            self.cursor.open(record, WIRE_HEADER_BYTES)
+            self._decode_record(plan, offset)
+
+    def _plan(self, schema_id: int) -> Plan:
+        if schema_id not in self.plans:
+            self.plans[schema_id] = self.plan_of(schema_id)
+        return self.plans[schema_id]
+
+    def _decode_record(self, plan: Plan, offset: i64) -> None:
+        cursor = self.cursor
+        columns = self.columns
+        event_type = cursor.take_long()
+        seq = cursor.take_long()
+        if seq != self.seq + 1:
+            raise Broken(f"seq {seq} follows seq {self.seq}")
+        self.seq = seq
+        if plan.kind == SKIP:
+            return
+        token_at = cursor.at
+        timestamp_us = cursor.take_long()
+        if columns.timestamp_us is not None:
+            columns.timestamp_us.add(timestamp_us)
+        if columns.late is not None:
+            columns.late.add(timestamp_us < self.late_before_us)
+        self._take_token(token_at)
+        commit_us = cursor.take_long()
+        if columns.commit_us is not None:
+            columns.commit_us.add(commit_us)
+        self._take_text(columns.gtid)
+        row_index = cursor.take_long()
+        if columns.row_index is not None:
+            columns.row_index.add(row_index)
+        last = cursor.take_byte()
+        if columns.last is not None:
+            columns.last.add(last == 1)
+        self._take_text(columns.database)
+        self._take_text(columns.table)
+        op = cursor.take_long()
+        if columns.type is not None:
+            columns.type.add(self.event_types[event_type])
+        if columns.op is not None:
+            columns.op.add(self.ops[op])
+        if columns.shard is not None:
+            columns.shard.add(self.shard)
+        if columns.seq is not None:
+            columns.seq.add(seq)
+        if columns.offset is not None:
+            columns.offset.add(offset)
+        if columns.schema_id is not None:
+            columns.schema_id.add(plan.schema_id)
+        if cursor.take_present():  # keyspace_id_before
+            cursor.skip_bytes()
+        if cursor.take_present():  # keyspace_id_after
+            cursor.skip_bytes()
+        bits_before = cursor.take_bytes()
+        bits_after = cursor.take_bytes()
+        self._take_off_calendar(plan)
+        if plan.kind == ROW:
+            self._take_images(plan, bits_before, bits_after)
+        else:
+            self._take_statement(plan)
+        if cursor.at != cursor.end:
+            raise ValueError(f"{cursor.end - cursor.at} bytes are left after its last field")
+        self.rows += 1
+
+    def _take_text(self, into: TextBuilder | None) -> None:
+        if into is None:
+            self.cursor.skip_bytes()
+        else:
+            into.add(self.cursor.take_bytes())
+
+    def _take_token(self, begin: i64) -> None:
+        """Take the token's other fields; the rows of one transaction share its opaque string."""
+        cursor = self.cursor
+        if cursor.take_bytes() != self.shard:
+            raise ValueError("its token is of another shard")
+        cursor.skip_bytes()  # position
+        if cursor.take_present():  # origin
+            cursor.take_long()
+            cursor.skip_bytes()
+            cursor.skip_bytes()
+        into = self.columns.token
+        if into is None:
+            return
+        end = cursor.at
+        fields = cursor.record[begin:end]
+        if fields != self._token_fields:
+            cursor.at = begin
+            self._token = self._opaque_token()
+            self._token_fields = fields
+            cursor.at = end
+        into.add(self._token)
+
+    def _opaque_token(self) -> bytes:
+        """Write the token at the cursor as `event_token.EventToken.to_string` does."""
+        cursor = self.cursor
+        out = BytesWriter()
+        out.append(u8(self.token_version))
+        # The flags come before the fields, and say whether an origin comes after them.
+        timestamp_us = cursor.take_long()
+        shard = cursor.take_bytes()
+        position = cursor.take_bytes()
+        has_origin = cursor.take_present()
+        write_token(out, timestamp_us, shard, position, has_origin)
+        if has_origin:
+            timestamp_us = cursor.take_long()
+            shard = cursor.take_bytes()
+            position = cursor.take_bytes()
+            write_token(out, timestamp_us, shard, position, False)
+        body = out.getvalue()
+        sealed = body + crc32(body).to_bytes(4, "big")
+        text = b2a_base64(sealed, newline=False)
+        return text.rstrip(b"=").replace(b"+", b"-").replace(b"/", b"_")
+
+    def _take_off_calendar(self, plan: Plan) -> None:
+        cursor = self.cursor
+        into = self.columns.off_calendar
+        count = cursor.take_block_count()
+        if count == 0:
+            if self._has_texts:
+                self._before_texts = {}
+                self._after_texts = {}
+                self._has_texts = False
+            if into is not None:
+                into.add_null()
+            return
+        self._before_texts = {}
+        self._after_texts = {}
+        self._has_texts = True
+        while count != 0:
+            while count > 0:
+                image = cursor.take_long()
+                column = cursor.take_long()
+                text = cursor.take_bytes().decode("utf-8")
+                if image == 0:
+                    self._before_texts[int(column)] = text
+                else:
+                    self._after_texts[int(column)] = text
+                count -= 1
+            count = cursor.take_block_count()
+        if into is not None:
+            out = into.values
+            out.write(b'{"before":')
+            write_texts(out, plan.names, self._before_texts)
+            out.write(b',"after":')
+            write_texts(out, plan.names, self._after_texts)
+            out.write(b"}")
+            into.end_value()
+
+    def _take_images(self, plan: Plan, bits_before: bytes, bits_after: bytes) -> None:
+        cursor = self.cursor
+        columns = self.columns
+        before = plan.before
+        after = plan.after
+        before_at: i64 = -1
+        after_at: i64 = -1
+        size: i64 = len(plan.whole)
+        if (bits_before and len(bits_before) != size) or (bits_after and len(bits_after) != size):
+            raise ValueError("a bit map of columns has the wrong size")
+        if before is None or after is None:
+            cursor.at = cursor.end
+        else:
+            if cursor.take_present():
+                before_at = cursor.at
+                before.read(cursor, bits_before, self._before_texts)
+            else:
+                before.null()
+            if cursor.take_present():
+                after_at = cursor.at
+                after.read(cursor, bits_after, self._after_texts)
+            else:
+                after.null()
+        if columns.key is not None or columns.old_key is not None:
+            self._add_keys(plan, before_at, after_at)
+        if columns.absent is not None:
+            self._add_absent(plan, bits_before, bits_after)
+        if columns.statement is not None:
+            columns.statement.add_null()
+
+    def _add_keys(self, plan: Plan, before_at: i64, after_at: i64) -> None:
+        """Append the key that the row has now (a DELETE: had), and the other one it had before."""
+        columns = self.columns
+        old = b""
+        new = b""
+        if plan.key is not None:
+            old = plan.key.of_image(self.cursor.record, before_at)
+            new = plan.key.of_image(self.cursor.record, after_at)
+        if columns.key is not None:
+            if new or old:
+                # A MINIMAL after image leaves out a key that has not changed.
+                columns.key.add(new or old)
+            else:
+                columns.key.add_null()
+        if columns.old_key is not None:
+            if old and new and old != new:
+                columns.old_key.add(old)
+            else:
+                columns.old_key.add_null()
+
+    def _add_absent(self, plan: Plan, bits_before: bytes, bits_after: bytes) -> None:
+        """Name the columns that an image lacks; no bits at all: there is no such image."""
+        into = self.columns.absent
+        if into is None:
+            return
+        whole = plan.whole
+        if (not bits_before or bits_before == whole) and (not bits_after or bits_after == whole):
+            into.add_null()
+            return
+        out = into.values
+        out.write(b'{"before":')
+        write_absent(out, plan.names, bits_before)
+        out.write(b',"after":')
+        write_absent(out, plan.names, bits_after)
+        out.write(b"}")
+        into.end_value()
+
+    def _take_statement(self, plan: Plan) -> None:
+        columns = self.columns
+        self._take_text(columns.statement)
+        if plan.before is not None:
+            plan.before.null()
+        if plan.after is not None:
+            plan.after.null()
+        if columns.key is not None:
+            columns.key.add_null()
+        if columns.old_key is not None:
+            columns.old_key.add_null()
+        if columns.absent is not None:
+            columns.absent.add_null()

@@ -1,0 +1,116 @@
+"""Reads Avro values out of a record's bytes. Typed for mypyc, and right uncompiled too.
+
+Bytes beyond the record raise IndexError or ValueError; the caller says where they lie.
+"""
+
+from typing import Final
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+# A 64-bit number takes at most ten bytes of seven bits.
+VARINT_SHIFT_MAX: Final = 63
+# Clears the sign that an arithmetic shift of 64 native bits copies in; without effect on the
+# unbounded integers of uncompiled code.
+POSITIVE_MASK: Final = 0x7FFFFFFFFFFFFFFF
+
+
+class Cursor:
+    """A place in the bytes of one record."""
+
+    def __init__(self) -> None:
+        """Begin without a record."""
+        self.record: bytes = b""
+        self.at: i64 = 0
+        self.end: i64 = 0
+
+    def open(self, record: bytes, at: i64) -> None:
+        """Stand at byte `at` of a record."""
+        self.record = record
+        self.at = at
+        self.end = len(record)
+
+    def take_long(self) -> i64:
+        """Take an int or a long: zigzag, seven bits a byte, lowest first."""
+        record = self.record
+        at = self.at
+        byte: i64 = record[at]
+        at += 1
+        value: i64 = byte & 0x7F
+        shift: i64 = 7
+        while byte & 0x80:
+            if shift > VARINT_SHIFT_MAX:
+                raise ValueError("a number does not end")
+            byte = record[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        self.at = at
+        return ((value >> 1) & POSITIVE_MASK) ^ -(value & 1)
+
+    def take_byte(self) -> i64:
+        """Take one byte: a union's branch (0 null, 2 value), a boolean."""
+        at = self.at
+        byte: i64 = self.record[at]
+        self.at = at + 1
+        return byte
+
+    def take_present(self) -> bool:
+        """Take the branch of a ["null", T] union: whether a value follows."""
+        byte = self.take_byte()
+        if byte == 2:
+            return True
+        if byte != 0:
+            raise ValueError(f"{byte} is not a branch of a nullable value")
+        return False
+
+    def take_size(self) -> i64:
+        """Take the length of a string, of bytes or of a block that lies in the record."""
+        size = self.take_long()
+        if size < 0 or size > self.end - self.at:
+            raise ValueError(f"a value of {size} bytes does not fit the record")
+        return size
+
+    def take_bytes(self) -> bytes:
+        """Take a string's or bytes' content."""
+        size = self.take_size()
+        at = self.at
+        self.at = at + size
+        return self.record[at : at + size]
+
+    def skip_bytes(self) -> None:
+        """Pass a string or bytes."""
+        size = self.take_size()
+        self.at += size
+
+    def skip(self, size: i64) -> None:
+        """Pass `size` bytes."""
+        if size > self.end - self.at:
+            raise ValueError(f"a value of {size} bytes does not fit the record")
+        self.at += size
+
+    def take_block_count(self) -> i64:
+        """Take the count that begins a block of an array; 0 ends the array."""
+        count = self.take_long()
+        if count < 0:
+            self.take_long()  # the block's size in bytes: only for readers that jump
+            return -count
+        return count
+
+    def take_big_endian(self, size: i64) -> i64:
+        """Take a two's complement number of at most eight bytes, highest first."""
+        at = self.at
+        if size > self.end - at:
+            raise ValueError(f"a number of {size} bytes does not fit the record")
+        self.at = at + size
+        if size == 8:
+            return read_i64_be(self.record, at)
+        value: i64 = 0
+        if size > 0 and self.record[at] >= 0x80:
+            value = -1
+        end = at + size
+        while at < end:
+            byte: i64 = self.record[at]
+            value = (value << 8) | byte
+            at += 1
+        return value
