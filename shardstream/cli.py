@@ -89,7 +89,9 @@ def tail(
     key_range: KeyRangeOption = "-",
     start: Annotated[
         str,
-        typer.Option("--from", help="earliest, latest, a time (2026-01-31T12:00:00Z) or a position"),
+        typer.Option(
+            "--from", help="earliest, latest, a time (2026-01-31T12:00:00Z) or a position"
+        ),
     ] = "latest",
     until_idle_s: Annotated[
         float | None,
@@ -119,6 +121,73 @@ def tail(
         as_json=as_json,
     )
     run_tail(load_settings(config), options)
+
+
+@app.command()
+def changelog(
+    keyspace: Keyspace,
+    target: Annotated[Path, typer.Option("--target", help="Folder of the Delta table")],
+    config: Config = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Default: TARGET and `.checkpoint`")
+    ] = None,
+    key_range: KeyRangeOption = "-",
+    start: Annotated[
+        str,
+        typer.Option("--from", help="Of a new checkpoint: earliest, latest, a time, a position"),
+    ] = "earliest",
+    max_rows_per_batch: Annotated[
+        int | None, typer.Option("--max-rows-per-batch", help="Smaller batches, less memory", min=1)
+    ] = None,
+    max_hold_ms: Annotated[
+        int | None,
+        typer.Option("--max-hold-ms", help="Go on without a shard that is silent for this long"),
+    ] = None,
+    *,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Take what is there now, then end")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Keep the change log: every change once in a Delta table, written by Spark."""
+    from shardstream.changelog import ChangelogOptions, run_changelog_command
+    from shardstream.settings import load_settings
+
+    options = ChangelogOptions(
+        keyspace=keyspace,
+        target=target,
+        checkpoint=checkpoint or target.with_name(target.name + ".checkpoint"),
+        key_range=key_range,
+        start=start,
+        max_rows_per_batch=max_rows_per_batch,
+        max_hold_ms=max_hold_ms,
+        available_now=available_now,
+        as_json=as_json,
+    )
+    run_changelog_command(load_settings(config), options)
+
+
+@app.command()
+def query(
+    path: Annotated[Path, typer.Argument(help="Folder of the Delta table")],
+    sql: Annotated[str, typer.Argument(help="SQL; the table is called log")],
+) -> None:
+    """Ask a change log something, without Spark."""
+    from shardstream.query import run_query
+
+    run_query(path, sql)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[int, typer.Option(help="How long the shop's traffic runs", min=5)] = 45,
+    folder: Annotated[Path, typer.Option(help="Where everything lies")] = Path(".local/demo"),
+) -> None:
+    """Show the whole system at work on real servers, and prove that nothing was lost."""
+    from shardstream.demo.run import run_demo
+
+    if not run_demo(seconds, folder):
+        raise typer.Exit(EXIT_FAILED)
 
 
 @app.command()

@@ -103,4 +103,3 @@ class _StatusPrinter:
             f"{status.rows_total} rows, {status.rows_per_s:.0f} rows/s, lag {status.lag_ms} ms"
         )
         self._console.print(f"{line}; {status.note}" if status.note else line, markup=False)
-

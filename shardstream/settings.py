@@ -50,7 +50,9 @@ class ServerSection(_Section):
 
     def password(self, folder: Path) -> SecretStr:
         """The password, read now; empty when the settings name none."""
-        return read_secret(f"{self.user}@{self.host}", self.password_file, self.password_env, folder)
+        return read_secret(
+            f"{self.user}@{self.host}", self.password_file, self.password_env, folder
+        )
 
 
 class ShardSection(_Section):
