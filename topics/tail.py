@@ -64,7 +64,7 @@ def read_tail(
 
     UsageError when the topic does not exist, Retry when the broker does not answer in time.
     """
-    with _PartitionReader(config, topic, partition, timeout_s) as reader:
+    with PartitionReader(config, topic, partition, timeout_s) as reader:
         start, end = reader.bounds()
         upper, window = end, _WINDOW_FIRST
         while upper > start:
@@ -100,7 +100,7 @@ def read_to_end(
     Offsets below the log's start are passed over. UsageError when the topic does not exist,
     Retry when the end is not reached within `timeout_s`.
     """
-    with _PartitionReader(config, topic, partition, timeout_s) as reader:
+    with PartitionReader(config, topic, partition, timeout_s) as reader:
         start, end = reader.bounds()
         lower = start if start_offset is None else max(start, start_offset)
         yield from reader.records(lower, end)
@@ -125,7 +125,7 @@ def partition_bounds(
     return bounds
 
 
-class _PartitionReader:
+class PartitionReader:
     """A consumer on one partition, with one budget of time for all that it reads."""
 
     def __init__(self, config: ClientConfig, topic: str, partition: int, timeout_s: float) -> None:
