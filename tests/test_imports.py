@@ -1,0 +1,170 @@
+"""The one-way rule of imports: who may import whom, held against the source of all packages.
+
+`event_token <- topics <- producers, resharding, caching, spark_consumers <- shardstream`:
+never the other way, never sideways. Imports inside functions and for type checking count too.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.repository import PACKAGES, ROOT, module_name, python_files
+
+MIDDLE = ("producers", "resharding", "caching", "spark_consumers")
+
+# What each package may import of the others.
+BELOW: dict[str, tuple[str, ...]] = {
+    "event_token": (),
+    "topics": ("event_token",),
+    **dict.fromkeys(MIDDLE, ("event_token", "topics")),
+    "shardstream": ("event_token", "topics", *MIDDLE),
+}
+
+# Other parts of the repository, which no package may need.
+NOT_SHIPPED = ("tests", "benchmarks", "examples", "docs", "build")
+
+# The pure modules decide on values alone: no network, no files, no clock, no chance.
+PURE = ("event_token", "topics.reading")
+IMPURE_IMPORTS = (
+    *("asyncio", "confluent_kafka", "http", "logging", "os", "pathlib", "random", "requests"),
+    *("secrets", "select", "shutil", "signal", "socket", "ssl", "structlog", "subprocess"),
+    *("tempfile", "threading", "time", "urllib.request"),
+)
+
+# event_token imports nothing else than the standard library and these.
+EVENT_TOKEN_MAY_IMPORT = frozenset(("mypy_extensions", "librt"))
+
+# A subscriber and an application server must not need Spark or what comes with it.
+SPARK_EXTRA = frozenset(("pyspark", "pyarrow", "numpy", "pandas", "deltalake"))
+MAY_IMPORT_SPARK_EXTRA = ("spark_consumers", "shardstream")
+
+
+def _is_in(module: str, names: tuple[str, ...]) -> bool:
+    """Tell whether module is one of the names or inside one of them."""
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+def imported_modules(module: str, source: str, *, is_package: bool = False) -> Iterator[str]:
+    """Yield the absolute names that source imports, wherever in it the import stands."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=base, names=names, level=level):
+                package = module if is_package else module.rpartition(".")[0]
+                for _ in range(level - 1):
+                    package = package.rpartition(".")[0]
+                prefix = ".".join(part for part in (package if level else "", base) if part)
+                # `from topics import reading` imports topics.reading: each name is judged too.
+                yield from (f"{prefix}.{alias.name}" for alias in names)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module")
+                | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name
+            case _:
+                pass
+
+
+def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    """Return what the imports of a module's source break, one sentence each."""
+    package = module.split(".", maxsplit=1)[0]
+    broken: list[str] = []
+    for name in imported_modules(module, source, is_package=is_package):
+        top = name.split(".", maxsplit=1)[0]
+        if top in PACKAGES and top != package and top not in BELOW[package]:
+            broken.append(f"{module} imports {name}: {package} may not import {top}")
+        if top in NOT_SHIPPED:
+            broken.append(f"{module} imports {name}, which is not shipped")
+        if _is_in(module, PURE) and _is_in(name, IMPURE_IMPORTS):
+            broken.append(f"{module} imports {name}, but is pure: no I/O, no clock")
+        if package == "event_token" and not (
+            top == package or top in sys.stdlib_module_names or top in EVENT_TOKEN_MAY_IMPORT
+        ):
+            broken.append(f"{module} imports {name}: not in the standard library")
+        if top in SPARK_EXTRA and package not in MAY_IMPORT_SPARK_EXTRA:
+            broken.append(f"{module} imports {name}, which only a Spark user has")
+    return broken
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_go_one_way(package: str) -> None:
+    """No module of a package imports sideways, upwards, or what its users need not have."""
+    broken = [
+        sentence
+        for path in python_files(package)
+        for sentence in violations(
+            module_name(path), path.read_text("utf-8"), is_package=path.name == "__init__.py"
+        )
+    ]
+
+    assert broken == []
+
+
+def test_every_folder_is_judged() -> None:
+    """No Python file of the repository stands outside the packages and what is not shipped."""
+    found = {
+        path.name for path in ROOT.iterdir() if path.is_dir() and next(path.rglob("*.py"), None)
+    }
+    shipped = {name for name in found if not name.startswith(".")} - set(NOT_SHIPPED)
+
+    assert {"event_token", "topics"} <= shipped <= {*PACKAGES, "docker"}
+    assert [path.name for path in ROOT.glob("*.py")] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("event_token.token", "import topics"),
+        ("event_token.token", "import numpy"),
+        ("event_token.token", "import fastavro"),
+        ("event_token.token", "from time import monotonic"),
+        ("event_token.token", "def f():\n    import socket"),
+        ("topics.codec", "from producers.decoder import Decoder"),
+        ("topics.subscriber", "import pyarrow as pa"),
+        ("topics.reading.merge", "from os import environ"),
+        ("topics.reading.merge", "import os.path"),
+        ("topics.reading.merge", "import urllib.request"),
+        ("topics.reading", "from confluent_kafka import Consumer"),
+        ("producers.main", "from spark_consumers import sinks"),
+        ("producers.main", "from ..caching import client"),
+        ("producers.main", "if TYPE_CHECKING:\n    import shardstream.settings"),
+        ("producers.main", "import importlib\nimportlib.import_module('caching.client')"),
+        ("producers.main", "import tests.conftest"),
+        ("spark_consumers.source", "import producers"),
+        ("caching.client", "import pyspark"),
+    ],
+)
+def test_rule_finds_what_breaks_it(module: str, source: str) -> None:
+    """Each kind of forbidden import is found, wherever it hides."""
+    assert violations(module, source) != []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("event_token.token", "from event_token import errors\nfrom mypy_extensions import i64"),
+        ("event_token.token", "from . import errors\nimport re"),
+        ("event_token.running_set", "from librt.strings import BytesWriter"),
+        ("topics.subscriber", "import time\nimport confluent_kafka\nimport topics.reading.merge"),
+        ("topics.reading_list", "import time"),
+        ("topics.reading.merge", "from topics.reading.times import time\nfrom urllib import parse"),
+        ("producers.main", "from .decoder import Decoder\nimport event_token, topics.codec"),
+        ("spark_consumers.source", "import numpy, pyspark.sql.datasource"),
+        ("shardstream.cli", "import spark_consumers, producers.main"),
+    ],
+)
+def test_rule_lets_the_rest_pass(module: str, source: str) -> None:
+    """What goes downwards, stays inside or comes from the standard library is allowed."""
+    assert violations(module, source) == []
+
+
+def test_relative_imports_are_resolved() -> None:
+    """A relative import is judged by the name that it stands for."""
+    inside, package = "from ..reading import merge", "from .reading import merge"
+
+    assert list(imported_modules("topics.client.sub", inside)) == ["topics.reading.merge"]
+    assert list(imported_modules("topics", package, is_package=True)) == ["topics.reading.merge"]
