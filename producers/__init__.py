@@ -1,0 +1,1 @@
+"""MySQL and MariaDB to the shard log: wire, decoder, publisher."""

@@ -1,0 +1,58 @@
+"""The producer's own errors, each of one kind of `event_token.errors`.
+
+`Fenced` is raised too; it comes from Kafka and lives in `topics.kafka_errors`.
+"""
+
+from dataclasses import dataclass
+
+from event_token.errors import Halt, Rebuild, UsageError
+
+
+class BinlogPurged(Halt):
+    """Raised when the server no longer has transactions that the log still needs."""
+
+
+class ServerBehindLog(Halt):
+    """Raised when the log holds transactions that a primary does not have."""
+
+
+class SameServerId(Halt):
+    """Raised when another replication connection with the same server id ended this one."""
+
+
+class LogDisagrees(Halt):
+    """Raised when the shard log and its progress topic, or delivered offsets, contradict."""
+
+
+class ServerLost(Rebuild):
+    """Raised when a connection to the database is gone; another one may be made."""
+
+
+class ReplicaBehindLog(ServerLost):
+    """Raised when a replica does not yet have what the log holds; wait, or take another server."""
+
+
+class PublisherSpent(Rebuild):
+    """Raised when the Kafka producer must not be used again; a new one starts from the log."""
+
+
+class ServerRefused(UsageError):  # noqa: N818 - named by what happened
+    """Raised when the server refuses the account or its settings fail the preflight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, where, and the statement or setting that mends it."""
+
+    what: str
+    where: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}. Mend: {self.mend}"
+
+
+def refused(problems: list[Problem]) -> ServerRefused:
+    """One error that lists all problems of a preflight."""
+    lines = [f"the preflight found {len(problems)} problem(s):", *(f"  {p}" for p in problems)]
+    return ServerRefused("\n".join(lines))

@@ -1,0 +1,206 @@
+"""Everything on a server that would stop or mislead the stream, listed at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from event_token import Flavor
+from event_token.errors import ShardstreamError
+from producers.connection import open_query_connection, server_errors
+from producers.faults import Problem
+from producers.flavor import MariadbFamily, ServerFamily, family_of, rows, version_of
+from producers.grants import Account, missing_grants, read_account
+from producers.settings import ServerSettings
+
+MYSQL_VERSION_MIN: Final = (8, 0, 14)  # binlog_row_metadata, and commit times in microseconds
+MARIADB_VERSION_MIN: Final = (10, 5, 0)  # binlog_row_metadata
+# From here on the SQL layer carries cascades out and logs them, unless InnoDB is told to.
+MYSQL_LOGS_CASCADES: Final = (9, 6, 0)
+# Bits of InnoDB's foreign keys: on delete and on update, cascade and set null.
+_CASCADE_BITS: Final = 1 | 2 | 4 | 8
+# More names than fit on a screen help nobody.
+_TABLES_SHOWN_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A server variable, the values that work, and what mends another one."""
+
+    variable: str
+    works: Callable[[str], bool]
+    why: str
+    mend: str
+
+
+def _is(*values: str) -> Callable[[str], bool]:
+    return lambda value: value.upper() in values
+
+
+def _persist(variable: str, value: str) -> str:
+    return f"SET PERSIST {variable} = {value};"
+
+
+def _global(variable: str, value: str) -> str:
+    return f"SET GLOBAL {variable} = {value}; and the same in the server's option file"
+
+
+_LOG_BIN: Final = _Wanted(
+    "log_bin",
+    _is("ON", "1"),
+    "there is no binlog to read",
+    "start the server with --log-bin",
+)
+_STATEMENTS: Final = "statements instead of rows would be logged"
+_NAMES: Final = "without it the binlog holds no column names, signs, character sets and keys"
+_MYSQL_WANTED: Final = (
+    _LOG_BIN,
+    _Wanted("binlog_format", _is("ROW"), _STATEMENTS, _persist("binlog_format", "ROW")),
+    _Wanted("binlog_row_metadata", _is("FULL"), _NAMES, _persist("binlog_row_metadata", "FULL")),
+    _Wanted(
+        "gtid_mode",
+        _is("ON"),
+        "the stream is followed by GTIDs",
+        "SET PERSIST enforce_gtid_consistency = ON; then gtid_mode step by step: "
+        "OFF_PERMISSIVE, ON_PERMISSIVE, ON (SET PERSIST gtid_mode = ...)",
+    ),
+    _Wanted(
+        "enforce_gtid_consistency",
+        _is("ON"),
+        "a transaction could be logged that one GTID cannot name",
+        _persist("enforce_gtid_consistency", "ON"),
+    ),
+)
+_MARIADB_WANTED: Final = (
+    _LOG_BIN,
+    _Wanted("binlog_format", _is("ROW"), _STATEMENTS, _global("binlog_format", "ROW")),
+    _Wanted("binlog_row_metadata", _is("FULL"), _NAMES, _global("binlog_row_metadata", "FULL")),
+    _Wanted(
+        "gtid_strict_mode",
+        _is("ON", "1"),
+        "numbers may run backwards within a domain, and positions would say too much",
+        _global("gtid_strict_mode", "ON"),
+    ),
+)
+
+
+def preflight(
+    server: ServerSettings, flavor: Flavor, *, accept_unlogged_cascades: bool = False
+) -> list[Problem]:
+    """Connect and list every problem of the server's settings and the account's grants.
+
+    An unreachable server, refused credentials and failed TLS are problems too. No message holds a
+    secret.
+    """
+    try:
+        connection = open_query_connection(server)
+    except ShardstreamError as error:
+        mend = "check host, port, account, password and TLS files, and that the server runs"
+        return [Problem(str(error), server.name, mend)]
+    try:
+        return check_connection(
+            connection, server, flavor, accept_unlogged_cascades=accept_unlogged_cascades
+        )
+    finally:
+        connection.close()
+
+
+def check_connection(
+    connection: Any,
+    server: ServerSettings,
+    flavor: Flavor,
+    *,
+    accept_unlogged_cascades: bool = False,
+) -> list[Problem]:
+    """The same on a connection that is open. Raises ServerLost when it breaks."""
+    with server_errors(server, "checking the settings of"):
+        [(version,)] = rows(connection, "SELECT @@version")
+        there = Flavor.MARIADB if "mariadb" in version.lower() else Flavor.MYSQL
+        if there is not flavor:
+            what = f"the server is {there.value} {version}, the settings say {flavor.value}"
+            return [Problem(what, server.name, f'set flavor = "{there.value}" for this shard')]
+        family = family_of(flavor)
+        account = read_account(connection)
+        problems = [
+            *_version_problems(server, flavor, version),
+            *_variable_problems(connection, server, flavor),
+            *_replica_problems(connection, server, family, account),
+            *missing_grants(account, server, flavor),
+        ]
+        if not accept_unlogged_cascades:
+            problems += _cascade_problems(connection, server, flavor, version, account)
+    return problems
+
+
+def _version_problems(server: ServerSettings, flavor: Flavor, version: str) -> list[Problem]:
+    oldest = MYSQL_VERSION_MIN if flavor is Flavor.MYSQL else MARIADB_VERSION_MIN
+    if version_of(version) >= oldest:
+        return []
+    wanted = ".".join(map(str, oldest))
+    what = f"version {version} does not log what is needed (binlog_row_metadata)"
+    return [Problem(what, server.name, f"upgrade to {wanted} or later")]
+
+
+def _variable_problems(connection: Any, server: ServerSettings, flavor: Flavor) -> list[Problem]:
+    wanted = _MYSQL_WANTED if flavor is Flavor.MYSQL else _MARIADB_WANTED
+    names = ", ".join(f"'{item.variable}'" for item in wanted)
+    found = dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
+    problems = []
+    for item in wanted:
+        value = found.get(item.variable)
+        if value is None or not item.works(value):
+            shown = "not known to this server" if value is None else value
+            what = f"{item.variable} is {shown}: {item.why}"
+            problems.append(Problem(what, server.name, item.mend))
+    return problems
+
+
+def _replica_problems(
+    connection: Any, server: ServerSettings, family: ServerFamily, account: Account
+) -> list[Problem]:
+    """A replica must log what it applies, else its binlog lacks the rows."""
+    if family.flavor is Flavor.MYSQL and not account.has("REPLICATION CLIENT"):
+        return []  # The missing grant is listed already.
+    if not family.is_replica(connection):
+        return []
+    listed = "'log_slave_updates', 'log_replica_updates'"
+    found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})")
+    if any(value == "ON" for _, value in found):
+        return []
+    what = "the server is a replica and does not log what it applies (log_replica_updates is OFF)"
+    mend = "start it with --log-replica-updates (--log-slave-updates on older servers and MariaDB)"
+    return [Problem(what, server.name, mend)]
+
+
+def _cascade_problems(
+    connection: Any, server: ServerSettings, flavor: Flavor, version: str, account: Account
+) -> list[Problem]:
+    """Foreign keys whose cascades the server carries out without logging them."""
+    if flavor is Flavor.MYSQL and version_of(version) >= MYSQL_LOGS_CASCADES:
+        native = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+        if not native or native[0][1] == "OFF":
+            return []
+    accept = "or set accept_unlogged_cascades = true and live with the hole"
+    if not account.has("PROCESS"):
+        what = (
+            "this server does not log the rows that foreign keys cascade to, and whether there are "
+            "such keys cannot be seen without the PROCESS privilege"
+        )
+        return [Problem(what, server.name, f"GRANT PROCESS ON *.* TO {account.name}; {accept}")]
+    view = (
+        "INNODB_SYS_FOREIGN" if isinstance(family_of(flavor), MariadbFamily) else "INNODB_FOREIGN"
+    )
+    bits = f"type & {_CASCADE_BITS} <> 0"
+    found = rows(
+        connection,
+        f"SELECT id, for_name, ref_name FROM information_schema.{view} WHERE {bits} "  # noqa: S608 - constants
+        f"ORDER BY id LIMIT {_TABLES_SHOWN_MAX}",
+    )
+    return [
+        Problem(
+            f"table {child} changes with {parent} by foreign key {key} (CASCADE or SET NULL), and "
+            "this server does not log such changes",
+            server.name,
+            f"make the key RESTRICT and the change explicit, {accept}",
+        )
+        for key, child, parent in found
+    ]

@@ -1,0 +1,118 @@
+"""What a shard's producer is told, and what it tells. Plain values; no I/O.
+
+`shardstream.settings` reads them from a file; passwords never appear in a repr.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from event_token import Flavor
+from event_token.errors import UsageError
+from topics.kafka_client import ClientConfig
+
+# Heads move once a heartbeat; one-digit periods would only load the server.
+HEARTBEAT_MS_MIN = 10
+HEARTBEAT_MS_MAX = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """TLS to a server: the certificate and the host name are always verified.
+
+    `ca`, `cert` and `key` are paths of PEM files; `cert` and `key` go together.
+    """
+
+    ca: str
+    cert: str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse half a client certificate."""
+        if (self.cert is None) != (self.key is None):
+            message = "TLS settings: `cert` and `key` go together, one of them is missing"
+            raise UsageError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """One database server. Without `tls` the connection is in clear text."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    tls: TlsSettings | None = None
+
+    @property
+    def name(self) -> str:
+        """`host:port`, as messages and progress records name the server."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProducerSettings:
+    """One shard's producer.
+
+    `servers`: tried in order; the next one takes over when a connection is lost.
+    `start`, of an empty log alone: `current`, `earliest`, `gtid:<set>`; `tail` starts nothing new.
+    `server_id`: how the replication connection is known to the server; None takes a random one
+    from a high range. Times in milliseconds.
+    """
+
+    keyspace: str
+    shard: str
+    flavor: Flavor
+    servers: tuple[ServerSettings, ...]
+    kafka: ClientConfig
+    registry_url: str | None = None
+    start: str = "tail"
+    server_id: int | None = None
+    heartbeat_ms: int = 250
+    commit_ms: int = 20
+    commit_rows: int = 5_000
+    max_clock_ahead_ms: int = 5_000
+    replication_factor: int | None = None
+    verify_checksum: bool = True
+    accept_unlogged_cascades: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot work."""
+        problems = []
+        if not self.servers:
+            problems.append("no server is named")
+        if not HEARTBEAT_MS_MIN <= self.heartbeat_ms <= HEARTBEAT_MS_MAX:
+            problems.append(f"heartbeat_ms {self.heartbeat_ms} is not in 10..60000")
+        if self.commit_ms < 0 or self.commit_rows < 1:
+            problems.append("commit_ms is below 0 or commit_rows below 1")
+        if self.server_id is not None and not 0 < self.server_id < 2**32:
+            problems.append(f"server_id {self.server_id} is not in 1..4294967295")
+        if problems:
+            raise UsageError(f"{self.keyspace}.{self.shard}: {'; '.join(problems)}")
+
+
+class ProducerState(str, Enum):
+    """What a producer is doing."""
+
+    STARTING = "starting"
+    STREAMING = "streaming"
+    IDLE = "idle"
+    RECONNECTING = "reconnecting"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatus:
+    """A producer's state after a commit or a change of state.
+
+    `lag_ms`: age of the newest transaction in the log by the server's clock, 0 when caught up.
+    `note`: what an operator should hear (an ignored start, a reconnect and its reason), else "".
+    """
+
+    shard: str
+    position: str
+    head_us: int
+    lag_ms: int
+    rows_total: int
+    rows_per_s: float
+    state: ProducerState
+    note: str = ""

@@ -1,0 +1,356 @@
+"""One life of a shard's producer: from fencing and resuming to a stop or the first fault."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, Final
+
+from producers.connection import (
+    STREAM_SILENCE_S_MAX,
+    ReplicationStream,
+    open_query_connection,
+    server_error,
+    server_errors,
+)
+from producers.decoder import BatchSummary, Decoder
+from producers.decoder.errors import ServerError
+from producers.faults import LogDisagrees, PublisherSpent, ServerLost, refused
+from producers.flavor import ServerFamily, ServerMoment, family_of
+from producers.preflight import check_connection
+from producers.publisher import Publisher
+from producers.resume import (
+    START_TAIL,
+    LastRow,
+    LogEnd,
+    ResumePoint,
+    check_reachable,
+    first_point,
+    resume_point,
+    start_position,
+)
+from producers.settings import ProducerState, ServerSettings, ShardProducerSettings
+from topics.names import ShardTopics
+from topics.progress import Progress, Tick
+from topics.progress_codec import PROGRESS_KEY, decode_progress, encode_progress
+from topics.schema_ids import SchemaIds
+from topics.tail import read_tail
+from topics.wire import read_envelope
+
+# The longest wait for bytes: a stop is noticed within it.
+WAIT_S_MAX: Final = 0.1
+# Rows that trickle in without a pause are committed at the latest after this time.
+COMMIT_AGE_S_MAX: Final = 0.25
+# Rows of many bytes are committed before their number is reached: readers hold a transaction's
+# rows, and so much waits for the flush.
+COMMIT_BYTES_MAX: Final = 32 * 1024 * 1024
+# A heartbeat's executed set that the stream does not reach within this time, though nothing comes
+# any more, is looked into: GTIDs may have been added or purged by hand.
+UNREACHED_S_MAX: Final = 10.0
+
+
+@dataclass(slots=True)
+class Committed:
+    """What is known to be on Kafka."""
+
+    position: str
+    head_us: int
+    end_offset: int
+    lag_ms: int = 0
+    rows_total: int = 0
+    commits: int = 0
+
+
+Report = Callable[[ProducerState, Committed, str], None]
+
+
+class ShardSession:
+    """Owns the connections and the Kafka producer of one life; `run` ends them in any case."""
+
+    def __init__(
+        self,
+        settings: ShardProducerSettings,
+        server: ServerSettings,
+        *,
+        server_id: int,
+        schema_ids: SchemaIds,
+        transaction_timeout_ms: int,
+        stop: Event,
+        report: Report,
+    ) -> None:
+        self.committed = Committed("", 0, 0)
+        self.connected = False
+        self._settings = settings
+        self._server = server
+        self._server_id = server_id
+        self._schema_ids = schema_ids
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._stop = stop
+        self._report = report
+        self._family: ServerFamily = family_of(settings.flavor)
+        self._topics = ShardTopics(settings.keyspace, settings.shard)
+        self._replica = False
+        self._clock_ahead_us = 0
+        self._moment: ServerMoment | None = None
+        self._asked_s = 0.0
+        self._progress_s = 0.0
+        self._heard_s = 0.0
+        self._batch_s = 0.0
+        self._publisher: Publisher
+        self._stream: ReplicationStream
+        self._decoder: Decoder
+        self._connection: Any
+
+    def run(self) -> None:
+        """Stream until the stop. Raises Rebuild and Retry for another life, Halt and UsageError."""
+        opened: list[Callable[[], None]] = []
+        try:
+            self._open(opened)
+            while not self._stop.is_set():
+                self._step()
+            self._commit_rest()
+        finally:
+            for close in reversed(opened):
+                close()
+
+    def _open(self, opened: list[Callable[[], None]]) -> None:
+        self._connection = open_query_connection(self._server)
+        opened.append(self._connection.close)
+        problems = check_connection(
+            self._connection,
+            self._server,
+            self._settings.flavor,
+            accept_unlogged_cascades=self._settings.accept_unlogged_cascades,
+        )
+        if problems:
+            raise refused(problems)
+        self.connected = True
+        # Only now is a predecessor fenced off: who cannot read must not end one that can.
+        self._publisher = Publisher(
+            self._settings.kafka, self._topics, self._transaction_timeout_ms, self._stop.is_set
+        )
+        opened.append(self._publisher.close)
+        self._publisher.fence()
+        point = self._resume()
+        self._stream = ReplicationStream.open(
+            self._server, self._family, point.position, self._server_id
+        )
+        opened.append(self._stream.close)
+        self._decoder = self._new_decoder(point)
+        self._heard_s = time.monotonic()
+        self._report(ProducerState.STREAMING, self.committed, "")
+
+    def _resume(self) -> ResumePoint:
+        """Read what is committed, after fencing, and check that the server can go on from there."""
+        progress, log = self._read_log()
+        point = resume_point(self._topics, self._settings.flavor, progress, log)
+        with server_errors(self._server, "reading the executed set of"):
+            self._replica = self._family.is_replica(self._connection)
+            history = self._family.history(self._connection)
+        note = ""
+        if point is None:
+            point = first_point(
+                start_position(self._topics, self._settings.start, self._settings.flavor, history)
+            )
+        elif self._settings.start != START_TAIL:
+            note = (
+                f"start {self._settings.start!r} does not count: {self._topics.log} is not empty "
+                "and goes on from its tail"
+            )
+        check_reachable(
+            self._topics, self._server.name, point.position, history, replica=self._replica
+        )
+        self.committed = Committed(str(point.position), max(point.head_us, 0), point.end_offset)
+        self._report(ProducerState.STARTING, self.committed, note)
+        return point
+
+    def _read_log(self) -> tuple[Progress | None, LogEnd]:
+        config, topics = self._settings.kafka, self._topics
+        log = read_tail(config, topics.log)
+        last_progress = read_tail(config, topics.progress).last
+        last = None
+        if log.last is not None:
+            where = f"{topics.log}, offset {log.last.offset}"
+            _, seq, timestamp_us, _ = read_envelope(log.last.value or b"", where)
+            last = LastRow(log.last.offset, seq, timestamp_us)
+        progress = None
+        if last_progress is not None:
+            where = f"{topics.progress}, offset {last_progress.offset}"
+            progress = decode_progress(last_progress.value, self._schema_ids, where)
+        return progress, LogEnd(log.start_offset, last)
+
+    def _new_decoder(self, point: ResumePoint) -> Decoder:
+        decoder = Decoder(
+            self._topics.log,
+            self._settings.shard,
+            self._settings.flavor.value,
+            str(point.position),
+            point.next_seq,
+            point.clamp_us,
+            point.last_cell_us,
+            self._publisher.produce,
+            self._publisher.wait_for_room,
+            self._schema_ids.register,
+            verify_checksum=self._settings.verify_checksum,
+            max_clock_ahead_us=self._settings.max_clock_ahead_ms * 1000,
+            now_us=_now_us,
+            on_notice=self._notice,
+        )
+        decoder.set_delivery_callback(self._publisher.on_delivery)
+        return decoder
+
+    def _notice(self, text: str) -> None:
+        self._report(ProducerState.STREAMING, self.committed, text)
+
+    def _step(self) -> None:
+        """Wait for bytes, decode what came, commit and promise what is due."""
+        if self._stream.wait(self._wait_s()):
+            if self._stream.fill():
+                self._heard_s = time.monotonic()
+                self._decode()
+        elif time.monotonic() - self._heard_s > STREAM_SILENCE_S_MAX:
+            raise ServerLost(
+                f"{self._server.name} has sent nothing for {STREAM_SILENCE_S_MAX} s, not even a "
+                "heartbeat"
+            )
+        dry = not self._stream.wait(0)
+        self._commit_if_due(dry=dry)
+        self._heartbeat_if_due(dry=dry)
+
+    def _wait_s(self) -> float:
+        due_s = self._progress_s + self._settings.heartbeat_ms / 1000
+        return min(WAIT_S_MAX, max(0.001, due_s - time.monotonic()))
+
+    def _decode(self) -> None:
+        decoder, stream = self._decoder, self._stream
+        while True:
+            self._publisher.begin()
+            if decoder.messages == 0:
+                self._batch_s = time.monotonic()
+            # A batch that is large enough but too young goes on by as many rows again.
+            limit = decoder.messages + self._settings.commit_rows
+            with self._publisher.errors("writing rows"):
+                try:
+                    stream.start = decoder.feed(stream.buffer, stream.start, stream.end, limit)
+                except ServerError as error:
+                    where = f"replication stream of {self._server.name}"
+                    raise server_error(error.code, error.server_message, where) from error
+            self._publisher.serve()
+            if decoder.in_transaction or decoder.messages < limit:
+                return
+            self._commit_if_due(dry=False)
+
+    def _commit_if_due(self, *, dry: bool) -> None:
+        decoder = self._decoder
+        if decoder.in_transaction or decoder.messages == 0:
+            return
+        age_s = time.monotonic() - self._batch_s
+        many = decoder.messages >= self._settings.commit_rows
+        if (
+            dry
+            or (many and age_s * 1000 >= self._settings.commit_ms)
+            or age_s >= COMMIT_AGE_S_MAX
+            or decoder.bytes_produced >= COMMIT_BYTES_MAX
+        ):
+            self._commit()
+
+    def _commit_rest(self) -> None:
+        """After a stop: what is whole is committed, what is not is aborted by closing."""
+        if not self._decoder.in_transaction and self._decoder.messages:
+            self._commit()
+
+    def _heartbeat_if_due(self, *, dry: bool) -> None:
+        """Promise the server's clock as head once the log holds all it had executed by then."""
+        if self._decoder.in_transaction:
+            return
+        now_s = time.monotonic()
+        moment = self._moment
+        if moment is None:
+            if now_s - self._progress_s < self._settings.heartbeat_ms / 1000:
+                return
+            moment = self._moment = self._ask_moment()
+        if self._decoder.reached(moment.executed):
+            self._moment = None
+            # What comes later may bear an earlier commit time (up to 0.1 s under load, or a whole
+            # statement on MariaDB): the decoder clamps it to this head. On a replica the clock says
+            # nothing about what the primary has committed.
+            if not self._replica:
+                ahead_us = self._settings.max_clock_ahead_ms * 1000
+                self._promise(min(moment.clock_us, _now_us() + ahead_us))
+            self._commit()
+        elif dry and now_s - self._asked_s > UNREACHED_S_MAX:
+            self._look_into_unreached()
+
+    def _promise(self, head_us: int) -> None:
+        self.committed.head_us = max(self.committed.head_us, head_us)
+        self._decoder.advance_head(self.committed.head_us)
+
+    def _ask_moment(self) -> ServerMoment:
+        with server_errors(self._server, "asking for clock and executed set of"):
+            moment = self._family.moment(self._connection)
+        self._asked_s = time.monotonic()
+        self._clock_ahead_us = moment.clock_us - _now_us()
+        return moment
+
+    def _look_into_unreached(self) -> None:
+        """Raise what explains that the executed set is not reached; else ask again."""
+        summary = self._decoder.position_set()
+        with server_errors(self._server, "reading the executed set of"):
+            history = self._family.history(self._connection)
+        check_reachable(self._topics, self._server.name, summary, history, replica=self._replica)
+        self._moment = None
+        self._notice(f"{self._server.name} has executed what its binlog stream does not send yet")
+
+    def _commit(self) -> None:
+        """One Kafka transaction: the rows so far and the progress record."""
+        summary = self._decoder.take_batch()
+        count = summary.last_seq - summary.first_seq + 1
+        self._publisher.begin()
+        progress = self._progress(summary, self._publisher.flush(count) if count else -1)
+        value = encode_progress(progress, self._schema_ids)
+        self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000)
+        self._progress_s = time.monotonic()
+        committed = self.committed
+        committed.position = progress.position
+        committed.head_us = progress.head_us
+        committed.end_offset = progress.end_offset
+        committed.lag_ms = progress.lag_ms
+        committed.rows_total += count
+        committed.commits += 1
+        self._report(ProducerState.STREAMING if count else ProducerState.IDLE, committed, "")
+        if self._publisher.spent:
+            raise PublisherSpent(f"{self._topics.log}: {self._publisher.spent}; a new one begins")
+
+    def _progress(self, summary: BatchSummary, first_offset: int) -> Progress:
+        """The record of this transaction; `first_offset` of its rows, -1 without a row."""
+        end_offset = self.committed.end_offset
+        now_us = _now_us() + self._clock_ahead_us
+        lag_ms = 0
+        ticks: tuple[Tick, ...] = ()
+        if first_offset >= 0:
+            if first_offset < end_offset:
+                raise LogDisagrees(
+                    f"{self._topics.log}: a record was stored at offset {first_offset}, below the "
+                    f"log's end {end_offset}: the topic was made anew or truncated"
+                )
+            shift = first_offset - summary.first_seq
+            end_offset = summary.last_seq + shift + 1
+            ticks = tuple(Tick(cell_us, seq + shift) for cell_us, seq in summary.ticks)
+            lag_ms = max(0, now_us - summary.last_commit_us) // 1000
+        return Progress(
+            first_seq=summary.first_seq,
+            last_seq=summary.last_seq,
+            end_offset=end_offset,
+            flavor=self._settings.flavor.value,
+            position=summary.position,
+            head_us=max(self.committed.head_us, summary.head_us),
+            ticks=ticks,
+            mark=None,
+            server=self._server.name,
+            server_time_us=now_us,
+            lag_ms=lag_ms,
+        )
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
