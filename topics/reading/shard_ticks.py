@@ -15,6 +15,29 @@ class Cut(NamedTuple):
     seq: int
 
 
+def first_offset_of(progress: Progress) -> int:
+    """Offset of the first record that this progress record adds; offsets inside are contiguous."""
+    return progress.end_offset - (progress.last_seq - progress.first_seq + 1)
+
+
+def cut_at(progress: Progress, tick: Tick) -> Cut:
+    """The cut before the record to which a tick of this progress record points."""
+    return Cut(tick.offset, progress.first_seq + (tick.offset - first_offset_of(progress)) - 1)
+
+
+def ordered_from_seq(progress: Progress) -> int:
+    """The first seq whose grid cell a reader knows that begins with this progress record.
+
+    Records before its first tick go on in a cell that began earlier; behind a record without
+    ticks, its head says enough.
+    """
+    if progress.first_seq == 1:
+        return 1
+    if progress.ticks:
+        return cut_at(progress, progress.ticks[0]).seq + 1
+    return progress.last_seq + 1
+
+
 class ShardTicks:
     """Head and ticks of one shard from a reader's position on.
 
@@ -98,12 +121,9 @@ class ShardTicks:
             self._times_us.append(cell_start_us(progress.head_us))
             self._cuts.append(Cut(progress.end_offset, progress.last_seq))
             return
-        first_offset = progress.end_offset - (progress.last_seq - progress.first_seq + 1)
-        known_from = progress.first_seq
-        if known_from > 1 and progress.ticks:
-            known_from += progress.ticks[0].offset - first_offset
+        known_from = ordered_from_seq(progress)
         wanted = self.at.seq + 1
-        if known_from > wanted or (progress.first_seq > 1 and not progress.ticks):
+        if known_from > wanted:
             raise PositionTooOld(
                 f"shard {self.shard}: {how} to seq {known_from}, the reader stands before seq "
                 f"{wanted}: what lies between can no longer be ordered. Start again from "
@@ -111,14 +131,13 @@ class ShardTicks:
             )
 
     def _take_ticks(self, progress: Progress) -> None:
-        first_offset = progress.end_offset - (progress.last_seq - progress.first_seq + 1)
+        first_offset = first_offset_of(progress)
         for tick in progress.ticks:
             self._check_tick(progress, tick, first_offset)
-            seq = progress.first_seq + (tick.offset - first_offset) - 1
             if self._times_us and tick.timestamp_us == self._times_us[-1]:
                 continue  # the chain began inside this cell
             self._times_us.append(tick.timestamp_us)
-            self._cuts.append(Cut(tick.offset, seq))
+            self._cuts.append(cut_at(progress, tick))
         self._forget()
 
     def _check_tick(self, progress: Progress, tick: Tick, first_offset: int) -> None:

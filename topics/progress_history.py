@@ -1,0 +1,107 @@
+"""Looks into a progress topic before a reader follows it: at a time, at its ends."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+from confluent_kafka import TopicPartition
+
+from topics.kafka_client import REQUEST_TIMEOUT_S, ClientConfig, open_consumer
+from topics.kafka_errors import kafka_errors
+from topics.names import ShardTopics
+from topics.progress import Progress
+from topics.progress_codec import decode_progress
+from topics.reading.shard_ticks import ordered_from_seq
+from topics.reading.start_point import CLOCK_AHEAD_US_MAX
+from topics.schema_ids import SchemaIds
+from topics.tail import TAIL_TIMEOUT_S, PartitionReader, partition_bounds, read_tail
+
+# Steps back by ever larger windows, so that a position far behind costs a handful of looks.
+_STEP_FIRST: Final = 64
+_STEP_GROWTH: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressAt:
+    """A progress record and its offset in the progress topic."""
+
+    offset: int
+    progress: Progress
+
+
+class ProgressHistory:
+    """The progress topic of one shard, as far as it is on Kafka now. A context manager.
+
+    UsageError when the topic does not exist, Retry when no broker answers in time.
+    """
+
+    def __init__(
+        self, config: ClientConfig, keyspace: str, shard: str, schema_ids: SchemaIds
+    ) -> None:
+        """Open a consumer; nothing is read."""
+        self.topics = ShardTopics(keyspace, shard)
+        self._config = config
+        self._schema_ids = schema_ids
+        self._consumer = open_consumer(config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._consumer.close()
+
+    def log_start(self) -> int:
+        """The first offset that the shard log still has."""
+        return partition_bounds(self._consumer, self._config, self.topics.log)[0]
+
+    def last(self) -> ProgressAt | None:
+        """The newest record."""
+        record = read_tail(self._config, self.topics.progress).last
+        return None if record is None else self._decoded(record.offset, record.value)
+
+    def records(self, start_offset: int = 0) -> Iterator[ProgressAt]:
+        """The records from an offset of the progress topic on, to its present end."""
+        with PartitionReader(self._config, self.topics.progress, 0, TAIL_TIMEOUT_S) as reader:
+            start, end = reader.bounds()
+            for record in reader.records(max(start, start_offset), end):
+                yield self._decoded(record.offset, record.value)
+
+    def offset_for_time(self, time_us: int) -> int:
+        """An offset from which all is read that speaks of records of that time or later.
+
+        The record there has a head so long before the time that all below is older, unless it
+        is the topic's first.
+        """
+        wanted_us = max(0, time_us - CLOCK_AHEAD_US_MAX)
+        return self._step_back(wanted_us, lambda progress: progress.head_us <= wanted_us)
+
+    def offset_for_position(self, seq: int, frontier_us: int) -> int:
+        """An offset from which a planner can go on that stands after `seq` with this frontier."""
+        wanted_us = max(0, frontier_us - CLOCK_AHEAD_US_MAX)
+        return self._step_back(wanted_us, lambda progress: ordered_from_seq(progress) <= seq + 1)
+
+    def _step_back(self, wanted_us: int, is_early: Callable[[Progress], bool]) -> int:
+        """From the first record with that head, go back until a record is early enough."""
+        topic = self.topics.progress
+        start, end = partition_bounds(self._consumer, self._config, topic)
+        offset = max(start, min(end, self._lower_bound(topic, wanted_us // 1_000, end)))
+        step = _STEP_FIRST
+        while offset > start:
+            first = next(self.records(offset), None)
+            if first is not None and is_early(first.progress):
+                break
+            offset = max(start, offset - step)
+            step *= _STEP_GROWTH
+        return offset
+
+    def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:
+        # Commit markers carry the broker's clock and count, so the answer may be far too early.
+        with kafka_errors(f"asking {topic} for an offset by time", self._config.brokers):
+            found = self._consumer.offsets_for_times(
+                [TopicPartition(topic, 0, timestamp_ms)], timeout=REQUEST_TIMEOUT_S
+            )
+        return found[0].offset if found[0].offset >= 0 else end
+
+    def _decoded(self, offset: int, value: bytes | None) -> ProgressAt:
+        where = f"{self.topics.progress}, offset {offset}"
+        return ProgressAt(offset, decode_progress(value, self._schema_ids, where))
