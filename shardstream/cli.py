@@ -1,4 +1,4 @@
-"""The command line. Each command imports what it needs when it runs, so that none needs Spark but its own."""
+"""The command line. Each command imports what it needs when it runs: tail needs no Spark."""
 
 import sys
 from pathlib import Path

@@ -10,51 +10,15 @@ from types import FrameType
 
 from rich.console import Console
 
-from event_token import Flavor
-from producers.settings import (
-    ProducerState,
-    ProducerStatus,
-    ServerSettings,
-    ShardProducerSettings,
-    TlsSettings,
-)
+from producers.settings import ProducerState, ProducerStatus
 from producers.shard_producer import run_shard
+from shardstream.check import refuse_problems
 from shardstream.keyspace_topology import ensure_topology
-from shardstream.settings import ServerSection, Settings
+from shardstream.settings import Settings
+from shardstream.shard_settings import shard_producer_settings
 
 # A status line a second is enough for people and for logs; changes of state are always told.
 STATUS_INTERVAL_S = 1.0
-
-
-def shard_producer_settings(
-    settings: Settings, keyspace: str, shard: str, start: str = "tail"
-) -> ShardProducerSettings:
-    """The settings of one shard's producer; UsageError when the shard or a secret is unknown."""
-    section = settings.shard(keyspace, shard)
-    return ShardProducerSettings(
-        keyspace=keyspace,
-        shard=shard,
-        flavor=Flavor(section.flavor),
-        servers=tuple(_server(server, settings) for server in section.servers),
-        kafka=settings.kafka_client(),
-        registry_url=settings.kafka.schema_registry_url,
-        start=start,
-        replication_factor=settings.kafka.replication_factor,
-        **settings.producer.model_dump(),
-    )
-
-
-def _server(section: ServerSection, settings: Settings) -> ServerSettings:
-    tls = None
-    if section.tls is not None:
-        paths = section.tls
-        tls = TlsSettings(
-            ca=str(settings.folder / paths.ca),
-            cert=None if paths.cert is None else str(settings.folder / paths.cert),
-            key=None if paths.key is None else str(settings.folder / paths.key),
-        )
-    password = section.password(settings.folder).get_secret_value()
-    return ServerSettings(section.host, section.port, section.user, password, tls)
 
 
 def run_produce(
@@ -62,6 +26,8 @@ def run_produce(
 ) -> None:
     """Produce until SIGINT or SIGTERM; then end with what is committed."""
     producer_settings = shard_producer_settings(settings, keyspace, shard, start)
+    # Everything is checked before the first topic is made.
+    refuse_problems(settings, producer_settings)
     ensure_topology(settings, keyspace)
     stop = threading.Event()
 

@@ -80,8 +80,10 @@ class KafkaSection(_Section):
 
     bootstrap_servers: str
     schema_registry_url: str | None = None
-    # None: the broker's own default.
-    replication_factor: Annotated[int, Field(ge=1)] | None = None
+    # -1: the brokers' own default.
+    replication_factor: int = -1
+    # Of the shard logs. It counts from the time of the change, not of its arrival; -1: for ever.
+    retention_ms: Annotated[int, Field(ge=-1)] = -1
     client: dict[str, str | int | bool] = {}
     secrets: dict[str, SecretSource] = {}
 
@@ -175,7 +177,8 @@ def load_settings(config: Path | None) -> Settings:
         )
         raise UsageError(message)
     try:
-        settings = _sources(path)(folder=path.resolve().parent)
+        given: dict[str, Any] = {"folder": path.resolve().parent}
+        settings = _sources(path)(**given)
     except ValidationError as error:
         problems = "\n".join(
             f"  {'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()
@@ -197,7 +200,8 @@ def _sources(path: Path) -> type[Settings]:
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
             env_settings: PydanticBaseSettingsSource,
-            **_: Any,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic passes it
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             file_settings = TomlConfigSettingsSource(settings_cls, toml_file=path)
             return init_settings, env_settings, file_settings

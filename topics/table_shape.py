@@ -200,7 +200,7 @@ def row_schema(shape: TableShape) -> dict[str, Any]:
         if column.labels:
             field["labels"] = list(column.labels)
         fields.append(field)
-    body = [
+    body: list[dict[str, Any]] = [
         {"name": "before", "type": ["null", {"type": "record", "name": "Row", "fields": fields}]},
         {"name": "after", "type": ["null", "Row"]},
     ]

@@ -1,1 +1,1 @@
-"""`shardstream demo`: the whole system at work on real servers, and the proof that nothing went wrong."""
+"""`shardstream demo`: the whole system at work on real servers, and the proof that it held."""

@@ -9,6 +9,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from shardstream.demo.workload import DATABASE, Connect, Ledger
@@ -60,8 +61,8 @@ def prove(changelog_path: str, shards: Mapping[str, Connect], ledger: Ledger) ->
     return Verdict(
         changes=len(changes),
         moves=ledger.moves,
-        lost=lost + max(0, ledger.changes - len(changes)),
-        repeated=repeated + max(0, len(changes) - ledger.changes),
+        lost=max(lost, ledger.changes - len(changes)),
+        repeated=max(repeated, len(changes) - ledger.changes),
         out_of_order=_out_of_order(versions) + _coupons_in_two_places(changes),
         rows_compared=sum(len(rows) for rows in expected.values()),
         rows_different=different,
@@ -78,8 +79,6 @@ def _read_versions(path: str) -> list[list[Row]]:
         files = set(table.file_uris())
         known = {uri for uris in added.values() for uri in uris}
         added[version] = sorted(files - known)
-    import pyarrow.parquet as pq
-
     versions = []
     for uris in added.values():
         rows = [row for uri in uris for row in pq.read_table(uri, columns=columns).to_pylist()]

@@ -71,7 +71,7 @@ class ProgressWatch:
         for message in self._consumer.consume(RECORDS_MAX, timeout=timeout_s):
             error = message.error()
             if error is None:
-                shard = self._shard_of[message.topic()]
+                shard = self._shard_of[message.topic() or ""]
                 self.views[shard].progress = decode_progress(message.value(), self._schema_ids)
             elif error.fatal():
                 raise Halt(f"reading progress: {error.str()}")

@@ -126,7 +126,7 @@ class ShopWorkload:
                 source = connections[home[code]]
                 home[code] = (home[code] + 1) % len(connections)
                 with source.cursor() as cursor:
-                    cursor.execute(f"DELETE FROM {DATABASE}.coupons WHERE code = %s", (code,))
+                    cursor.execute("DELETE FROM shop.coupons WHERE code = %s", (code,))
                 source.commit()
                 self._ledger.add(1)
                 moves += 1
@@ -140,7 +140,7 @@ class ShopWorkload:
 def _insert_coupon(connection: Any, code: str, value: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            f"INSERT INTO {DATABASE}.coupons VALUES (%s, %s, %s)",
+            "INSERT INTO shop.coupons VALUES (%s, %s, %s)",
             (code, value + 1, Decimal(value) / 4),
         )
     connection.commit()

@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from event_token import Flavor, Halt, Retry, UsageError
@@ -36,7 +37,8 @@ def as_root_arguments() -> list[str]:
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
-def version_line(server: Sequence[str]) -> str:
+@cache
+def version_line(server: tuple[str, ...]) -> str:
     """Give what the server prints for `--version`. Raises UsageError when it cannot run."""
     try:
         done = subprocess.run(

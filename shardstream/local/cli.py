@@ -154,16 +154,18 @@ def _print(facts: StackFacts, word: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo(facts.model_dump_json(indent=2))
         return
-    table = Table(title=f"{facts.folder}: {word}", title_justify="left")
-    for heading in ("server", "address", "pid", "log"):
-        table.add_column(heading, overflow="fold")
+    console = Console()
+    # Paths are not broken: people copy them.
+    console.print(f"{word}: {facts.folder}", soft_wrap=True, highlight=False)
+    table = Table("server", "address", "pid")
     for database in facts.databases:
         address = "-" if database.port is None else f"{database.host}:{database.port}"
         name = f"{database.flavor} {facts.keyspace}/{database.shard}"
-        table.add_row(name, address, str(database.pid or "-"), database.log)
+        table.add_row(name, address, str(database.pid or "-"))
     for broker in facts.brokers:
-        name = f"kafka broker {broker.node_id}"
-        table.add_row(name, broker.address or "-", str(broker.pid or "-"), broker.log)
-    console = Console()
+        table.add_row(
+            f"kafka broker {broker.node_id}", broker.address or "-", str(broker.pid or "-")
+        )
     console.print(table)
     console.print(f"settings: {facts.settings}", soft_wrap=True, highlight=False)
+    console.print(f"logs: server.log beside each server's data in {facts.folder}", soft_wrap=True)

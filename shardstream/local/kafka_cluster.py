@@ -131,7 +131,7 @@ class KafkaBroker:
             "-c",
             str(self._settings_path),
         ]
-        command = [java_command(), "-Xmx256m", "-cp", f"{jars}/*", *tool]
+        command = [java_command(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", *tool]
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

@@ -35,8 +35,8 @@ def find_mariadb(report: Report = quiet) -> DatabaseBinaries:
     fails.
     """
     reason = "no mariadbd on PATH"
-    if mariadbd := shutil.which("mariadbd", path=None) or _debian_path():
-        number = version_number(version_line([mariadbd]))
+    if mariadbd := shutil.which("mariadbd") or _debian_path():
+        number = version_number(version_line((mariadbd,)))
         major, minor, *_ = number.split(".")
         if (int(major), int(minor)) >= VERSION_MIN and shutil.which("mariadb-install-db"):
             dump = shutil.which("mariadb-binlog")
@@ -77,7 +77,7 @@ def unpacked(folder: Path) -> DatabaseBinaries:
     mariadbd = str(base / "bin/mariadbd")
     return DatabaseBinaries(
         Flavor.MARIADB,
-        version_number(version_line([mariadbd])),
+        version_number(version_line((mariadbd,))),
         (mariadbd, "--no-defaults", f"--basedir={base}", f"--lc-messages-dir={base}/share"),
         origin="Maven artifact",
         base_folder=base,

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -61,15 +62,21 @@ def java_command() -> str:
     if java is None or not Path(java).exists():
         message = f"Java {JAVA_VERSION_MIN}+ is needed: install one (or set JAVA_HOME)"
         raise UsageError(message)
+    version = _java_version(java)
+    if version < JAVA_VERSION_MIN:
+        message = f"Java {JAVA_VERSION_MIN}+ is needed, {java} is {version}"
+        raise UsageError(message)
+    return java
+
+
+@cache
+def _java_version(java: str) -> int:
     asked = [java, "-XshowSettings:properties", "-version"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False).stderr
     for line in said.splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "java.specification.version":
-            if int(value.strip().removeprefix("1.")) >= JAVA_VERSION_MIN:
-                return java
-            message = f"Java {JAVA_VERSION_MIN}+ is needed, {java} is {value.strip()}"
-            raise UsageError(message)
+            return int(value.strip().removeprefix("1."))
     message = f"{java} does not tell its version: {said[:200]!r}"
     raise UsageError(message)
 

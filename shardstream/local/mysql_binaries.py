@@ -38,7 +38,7 @@ def find_mysql(report: Report = quiet) -> DatabaseBinaries:
     """
     reasons = []
     if mysqld := shutil.which("mysqld"):
-        line = version_line([mysqld])
+        line = version_line((mysqld,))
         if "MariaDB" in line:
             reasons.append(f"{mysqld} is MariaDB")
         elif (number := _release(line)) < VERSION_MIN:
