@@ -95,7 +95,7 @@ class RunningMysqlSet:
             self._focus(tsid, len(self._servers[tsid].firsts) - 1)
 
     def add(self, sid: bytes, tag: str, gno: i64) -> None:
-        """Add one GTID: 16 raw uuid bytes, the tag or "", the number.
+        """Add one GTID: 16 raw uuid bytes, the tag or "", the number (signed, 64 bits).
 
         Gaps and any order are legal. GtidError on a GTID that the set holds already and on
         one that cannot be; the set is then as before.
