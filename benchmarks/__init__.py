@@ -1,0 +1,1 @@
+"""Measurements on real servers, beside the peers that do the same work: `python -m benchmarks`."""

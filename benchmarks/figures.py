@@ -1,0 +1,147 @@
+"""Figures and how they are worked out of raw samples. Pure."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+
+from event_token.errors import Halt
+
+# The part of a drain that counts: not a JVM's start, not the last half-full batch.
+STEADY_FROM = 0.2
+STEADY_TO = 0.9
+PER_MESSAGES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What had been done at a moment, and the processor time the process had used by then.
+
+    `done` counts messages, offsets or bytes.
+    """
+
+    at_s: float
+    done: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The raw figures of one turn: ours, and the peer's taken right after it (None: no peer)."""
+
+    ours: float
+    theirs: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the result: medians over the turns."""
+
+    name: str
+    unit: str
+    ours: float
+    peer: str | None
+    theirs: float | None
+    ratio: float | None
+    runs: list[Turn] = field(default_factory=list)
+
+    def to_json_dict(self) -> dict[str, object]:
+        """The line as it stands in the result file."""
+        return asdict(self)
+
+
+def figure(name: str, unit: str, turns: Sequence[Turn], *, peer: str | None = None) -> Figure:
+    """Sum up the turns by medians; the ratio is ours / theirs.
+
+    Raises ValueError when there is no turn, or when a peer's figures are missing.
+    """
+    if not turns:
+        message = f"{name}: no run"
+        raise ValueError(message)
+    theirs = [turn.theirs for turn in turns if turn.theirs is not None]
+    if len(theirs) != (len(turns) if peer is not None else 0):
+        message = f"{name}: {len(turns)} runs with {len(theirs)} figures of peer {peer}"
+        raise ValueError(message)
+    ours = median(turn.ours for turn in turns)
+    if peer is None:
+        return Figure(name, unit, round_sig(ours), None, None, None, _rounded(turns))
+    their_median = median(theirs)
+    ratio = round_sig(ours / their_median) if their_median else None
+    return Figure(
+        name, unit, round_sig(ours), peer, round_sig(their_median), ratio, _rounded(turns)
+    )
+
+
+def _rounded(turns: Sequence[Turn]) -> list[Turn]:
+    return [
+        Turn(round_sig(t.ours), None if t.theirs is None else round_sig(t.theirs)) for t in turns
+    ]
+
+
+def round_sig(value: float, digits: int = 4) -> float:
+    """Round to significant digits: more of them would be noise."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    return round(value, digits - 1 - math.floor(math.log10(abs(value))))
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRates:
+    """A drain: its steady rate, its rate from process start to last commit, its processor time."""
+
+    steady_per_s: float
+    whole_per_s: float
+    cpu_s_per_100k: float
+
+
+def drain_rates(samples: Sequence[Sample], *, messages: int, started_at_s: float) -> DrainRates:
+    """Work out a drain's rates from samples of what was done.
+
+    `samples` are in order of time; the last one is the first that saw everything done. What they
+    count is scaled to `messages`. Raises Halt when they cannot tell a rate.
+    """
+    total = samples[-1].done if samples else 0
+    if total <= 0 or len(samples) < 2:
+        message = f"{len(samples)} samples of a drain, {total:.0f} done at last: that tells no rate"
+        raise Halt(message)
+    begin = _crossing(samples, total * STEADY_FROM)
+    end = _crossing(samples, total * STEADY_TO)
+    steady_s = end.at_s - begin.at_s
+    whole_s = samples[-1].at_s - started_at_s
+    if steady_s <= 0 or whole_s <= 0:
+        message = f"a drain of {messages} messages was over between two samples: take more messages"
+        raise Halt(message)
+    steady_messages = messages * (STEADY_TO - STEADY_FROM)
+    return DrainRates(
+        steady_per_s=steady_messages / steady_s,
+        whole_per_s=messages / whole_s,
+        cpu_s_per_100k=(end.cpu_s - begin.cpu_s) * PER_MESSAGES / steady_messages,
+    )
+
+
+def _crossing(samples: Sequence[Sample], level: float) -> Sample:
+    """The moment at which `level` was reached, on the straight line between two samples."""
+    before = samples[0]
+    for sample in samples:
+        if sample.done >= level:
+            if sample.done == before.done:
+                return sample
+            part = (level - before.done) / (sample.done - before.done)
+            return Sample(
+                before.at_s + part * (sample.at_s - before.at_s),
+                level,
+                before.cpu_s + part * (sample.cpu_s - before.cpu_s),
+            )
+        before = sample
+    message = f"no sample reaches {level:.0f}; the last one is {before.done:.0f}"
+    raise Halt(message)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` % do not exceed. Raises ValueError for none."""
+    if not values:
+        message = "no values, so no percentile"
+        raise ValueError(message)
+    ordered = sorted(values)
+    rank = math.ceil(len(ordered) * percent / 100)
+    return ordered[max(rank, 1) - 1]

@@ -1,0 +1,58 @@
+"""One writer of the latency benchmark, a process of its own: `python -m benchmarks.paced_writer`.
+
+Commits single-row transactions at a steady pace, and tells at the end when each had returned.
+"""
+
+import argparse
+import json
+import sys
+import time
+
+import pymysql
+
+
+def write_paced(
+    connection: "pymysql.Connection", table: str, *, count: int, per_s: int
+) -> list[int]:
+    """Insert rows with the ids 0 to count - 1; gives when each commit returned (monotonic ns).
+
+    A writer that falls behind its pace goes on without a pause.
+    """
+    returned_ns = []
+    insert = (
+        f"INSERT INTO {table} VALUES (%s, 7, 'a title of an order', 12.34, 'new', "
+        "'a note of some length that goes with the order', NOW(3), NOW(6))"
+    )
+    with connection.cursor() as cursor:
+        begun_ns = time.monotonic_ns()
+        for number in range(count):
+            due_ns = begun_ns + number * 1_000_000_000 // per_s
+            if (early_ns := due_ns - time.monotonic_ns()) > 0:
+                time.sleep(early_ns / 1e9)
+            cursor.execute(insert, (number,))
+            returned_ns.append(time.monotonic_ns())
+    return returned_ns
+
+
+def main() -> None:
+    """Read the arguments, write, print the times as one JSON list."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--host", "--user", "--database", "--table"):
+        parser.add_argument(name, required=True)
+    for name in ("--port", "--count", "--per-s"):
+        parser.add_argument(name, required=True, type=int)
+    options = parser.parse_args()
+    connection = pymysql.connect(
+        host=options.host,
+        port=options.port,
+        user=options.user,
+        database=options.database,
+        autocommit=True,
+    )
+    with connection:
+        times = write_paced(connection, options.table, count=options.count, per_s=options.per_s)
+    json.dump(times, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

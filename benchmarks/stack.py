@@ -1,0 +1,79 @@
+"""The real servers that the benchmarks share: started when first asked for, killed at the end."""
+
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+
+from shardstream.local.database_server import Account, MysqlServer
+from shardstream.local.kafka_cluster import KafkaCluster
+
+SERVER_ID_FIRST = 9500
+# Filling is not what is measured: no commit waits for the disk, and pages stay in memory.
+FAST_FILL = (
+    "--sync-binlog=0",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-buffer-pool-size=512M",
+    "--innodb-redo-log-capacity=1G",
+    "--max-binlog-size=1G",
+)
+BROKER_HEAP_MB = 1024
+
+
+class Stack:
+    """One broker and as many MySQL servers as a benchmark asks for, all in one folder."""
+
+    def __init__(self, folder: Path, console: Console) -> None:
+        """Say where; nothing is started."""
+        self.folder = folder
+        self._console = console
+        self._servers: list[MysqlServer] = []
+        self._kafka: KafkaCluster | None = None
+
+    def report(self, message: str) -> None:
+        """Tell the person what is being done."""
+        self._console.print(f"[dim]  {message}[/]", highlight=False)
+
+    def kafka(self) -> KafkaCluster:
+        """The broker. Raises Halt when it does not come up."""
+        if self._kafka is None:
+            self._kafka = KafkaCluster(
+                self.folder / "kafka",
+                heap_mb=BROKER_HEAP_MB,
+                die_with_parent=True,
+                report=self.report,
+            )
+            self._kafka.start()
+        return self._kafka
+
+    def mysql(self, index: int) -> MysqlServer:
+        """Server number `index`, from 0. Raises UsageError where MySQL cannot be had, else Halt."""
+        while len(self._servers) <= index:
+            number = len(self._servers)
+            server = MysqlServer(
+                self.folder / f"mysql-{number}",
+                server_id=SERVER_ID_FIRST + number,
+                account=Account("shardstream", secrets.token_hex(8)),
+                extra_args=FAST_FILL,
+                die_with_parent=True,
+                report=self.report,
+            )
+            self._servers.append(server)
+            server.start()
+        return self._servers[index]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for server in self._servers:
+            server.kill()
+        if self._kafka is not None:
+            self._kafka.kill()

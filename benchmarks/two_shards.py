@@ -1,0 +1,93 @@
+"""Two shards of one keyspace: two servers with a producer each."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from benchmarks.binlog_fill import executed_set
+from benchmarks.our_producer import OurProducer, ShardOfServer
+from benchmarks.stack import Stack
+from event_token.errors import Halt
+from topics.kafka_client import ClientConfig
+from topics.names import ShardTopics
+from topics.progress_codec import decode_progress
+from topics.schema_registry import open_schema_ids
+from topics.tail import read_last_committed
+
+SHARDS = ("-80", "80-")
+# Catching up with a million rows takes seconds; this long, a producer hangs.
+WAIT_S_MAX = 240.0
+POLL_S = 0.1
+
+
+class TwoShards:
+    """The producers of both shards, from now on; killed at the end."""
+
+    def __init__(self, stack: Stack, keyspace: str) -> None:
+        """Start the servers and make the topics; the producers start with the context."""
+        brokers = stack.kafka().bootstrap_servers
+        self.keyspace = keyspace
+        self.client = ClientConfig({"bootstrap.servers": brokers})
+        self.servers = [stack.mysql(index) for index in range(len(SHARDS))]
+        self._topics = [ShardTopics(keyspace, shard) for shard in SHARDS]
+        self._producers = [
+            OurProducer(
+                stack.folder / f"{keyspace}-{index}",
+                ShardOfServer(topics, server, brokers),
+                start=f"gtid:{executed_set(server)}",
+            )
+            for index, (topics, server) in enumerate(zip(self._topics, self.servers, strict=True))
+        ]
+
+    def __enter__(self) -> Self:
+        """Start both producers."""
+        try:
+            for producer in self._producers:
+                producer.start()
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            for producer in self._producers:
+                producer.stop()
+        self._kill()
+
+    def wait_for_heads(self, time_us: int) -> None:
+        """Wait until both shards promise that nothing older than `time_us` is to come.
+
+        Raises Halt when a producer has ended or a head does not move on.
+        """
+        deadline = time.monotonic() + WAIT_S_MAX
+        schema_ids = open_schema_ids(self.client, None)
+        for topics, producer in zip(self._topics, self._producers, strict=True):
+            while True:
+                producer.check_alive()
+                last = read_last_committed(self.client, topics.progress)
+                head_us = 0
+                if last is not None and last.value is not None:
+                    head_us = decode_progress(last.value, schema_ids).head_us
+                if head_us > time_us:
+                    break
+                if time.monotonic() > deadline:
+                    message = f"the head of {topics.log} has not moved on in {WAIT_S_MAX:.0f} s"
+                    raise Halt(message)
+                time.sleep(POLL_S)
+
+    def check_rows(self, rows_per_shard: int) -> None:
+        """Raise Halt when a shard log does not hold exactly these many records."""
+        for topics, producer in zip(self._topics, self._producers, strict=True):
+            if (found := producer.last_seq()) != rows_per_shard:
+                message = f"{topics.log} holds {found} records, not {rows_per_shard}"
+                raise Halt(message)
+
+    def _kill(self) -> None:
+        for producer in self._producers:
+            producer.kill()

@@ -1,0 +1,102 @@
+"""Following a drain from outside: the end of a topic, the processor time of a process."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public
+
+from benchmarks.figures import Sample
+from event_token.errors import Halt
+from shardstream.local.processes import ServerProcess
+
+# Fine enough for a drain of a second, and nothing beside the work that it watches.
+SAMPLE_S = 0.05
+OFFSETS_S_MAX = 10.0
+# Slower than any peer has been on two cores by a factor of ten: what takes longer hangs.
+DRAIN_S_MAX = 300.0
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process: user and system, all threads. Raises Halt when it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError) as gone:
+        message = f"process {pid} ended while it was measured"
+        raise Halt(message) from gone
+    # The name in brackets may hold spaces; utime and stime are the 14th and 15th field.
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def server_cpu_s(process: ServerProcess) -> float:
+    """Processor time that a server has used. Raises Halt with its log's tail when it has ended."""
+    process.check_alive()
+    pid = process.pid
+    if pid is None:
+        message = f"{process.name} ended while it was measured"
+        raise Halt(message)
+    return cpu_seconds(pid)
+
+
+class TopicEnd:
+    """The end offset of a topic's only partition as a reader of committed records sees it."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        """Say where; the first question connects."""
+        self._partition = TopicPartition(topic, 0)
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": "benchmark-watch",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+            }
+        )
+
+    def __call__(self) -> int:
+        """Ask the broker. Raises KafkaException."""
+        _, high = self._consumer.get_watermark_offsets(
+            self._partition, timeout=OFFSETS_S_MAX, cached=False
+        )
+        return int(high)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+
+def sample_until(
+    done: Callable[[], float],
+    finished: Callable[[float], bool],
+    *,
+    cpu_s: Callable[[], float],
+    check_alive: Callable[[], None],
+) -> list[Sample]:
+    """Sample `done` until `finished(done)`; the last sample is the first that is finished.
+
+    `check_alive` raises when the process has ended too early. Raises Halt when DRAIN_S_MAX passes.
+    """
+    deadline = time.monotonic() + DRAIN_S_MAX
+    samples: list[Sample] = []
+    while True:
+        value = done()
+        samples.append(Sample(time.monotonic(), value, cpu_s()))
+        if finished(value):
+            return samples
+        check_alive()
+        if time.monotonic() > deadline:
+            message = (
+                f"the drain has not finished after {DRAIN_S_MAX:.0f} s; it stands at {value:.0f}"
+            )
+            raise Halt(message)
+        time.sleep(SAMPLE_S)
+
+
+def create_topic(bootstrap_servers: str, topic: str) -> None:
+    """Create a topic of one partition and wait until it is there. Raises KafkaException."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    wanted = NewTopic(topic, num_partitions=1, replication_factor=1)
+    admin.create_topics([wanted])[topic].result(OFFSETS_S_MAX)

@@ -1,0 +1,102 @@
+"""The rates, the medians and the result file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.figures import Sample, Turn, drain_rates, figure, percentile
+from benchmarks.report import LATEST, MACHINE, write_results
+from event_token.errors import Halt
+
+FIELDS = {"name", "unit", "ours", "peer", "theirs", "ratio", "runs"}
+
+
+def test_steady_rate_leaves_out_start_and_end() -> None:
+    """The steady rate counts from 20 % to 90 %; the whole one counts all of the process's time."""
+    start = [Sample(0, 0, 0), Sample(10, 0, 5)]
+    # 100 messages a second and 0.5 s of processor time a second, then a slow end.
+    steady = [Sample(10 + n, 100 * n, 5 + 0.5 * n) for n in range(1, 10)]
+    end = [Sample(30, 1000, 12)]
+
+    rates = drain_rates([*start, *steady, *end], messages=1000, started_at_s=0)
+
+    assert rates.steady_per_s == pytest.approx(100)
+    assert rates.whole_per_s == pytest.approx(1000 / 30)
+    assert rates.cpu_s_per_100k == pytest.approx(500)
+
+
+def test_crossings_lie_between_samples() -> None:
+    """A drain that is quicker than the sampling is judged on straight lines between samples."""
+    samples = [Sample(0, 0, 0), Sample(1, 500, 1), Sample(2, 1000, 2)]
+
+    rates = drain_rates(samples, messages=1000, started_at_s=0)
+
+    assert rates.steady_per_s == pytest.approx(500)
+
+
+def test_offsets_and_bytes_are_scaled_to_messages() -> None:
+    """Markers take offsets and files count bytes: what is done counts as a share of the whole."""
+    samples = [Sample(0, 0, 0), Sample(1, 50_000, 1), Sample(2, 100_000, 2)]
+
+    rates = drain_rates(samples, messages=1000, started_at_s=0)
+
+    assert rates.steady_per_s == pytest.approx(500)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [],
+        [Sample(0, 0, 0), Sample(1, 0, 0)],
+        [Sample(1, 1000, 0)],
+        [Sample(1, 0, 0), Sample(1, 1000, 0)],
+    ],
+)
+def test_too_few_samples_tell_no_rate(samples: list[Sample]) -> None:
+    """Samples that cannot tell a rate are an error, not a figure."""
+    with pytest.raises(Halt):
+        drain_rates(samples, messages=1000, started_at_s=0)
+
+
+def test_figure_takes_medians() -> None:
+    """The figure is the median of the turns, the ratio that of the medians."""
+    turns = [Turn(500, 50), Turn(600, 60), Turn(9000, 1)]
+
+    line = figure("drain", "rows/s", turns, peer="other")
+
+    assert (line.ours, line.theirs, line.ratio) == (600, 50, 12)
+
+
+def test_figure_without_a_turn_of_the_peer_is_refused() -> None:
+    """Ratios come from pairs of turns alone."""
+    with pytest.raises(ValueError, match="other"):
+        figure("drain", "rows/s", [Turn(1, 2), Turn(1)], peer="other")
+    with pytest.raises(ValueError, match="None"):
+        figure("drain", "rows/s", [Turn(1, 2)])
+
+
+def test_result_file_is_a_list_of_lines(tmp_path: Path) -> None:
+    """latest.json is a list with seven fields a line, null where there is no peer."""
+    lines = [
+        figure("a", "rows/s", [Turn(10, 5), Turn(20, 10)], peer="other"),
+        figure("b", "ms", [Turn(1.5)]),
+    ]
+
+    path = write_results(lines, {"cores": "2"}, tmp_path)
+
+    assert path == tmp_path / LATEST
+    written = json.loads(path.read_text())
+    assert [set(line) for line in written] == [FIELDS, FIELDS]
+    assert written[0]["runs"] == [{"ours": 10, "theirs": 5}, {"ours": 20, "theirs": 10}]
+    assert (written[1]["peer"], written[1]["theirs"], written[1]["ratio"]) == (None, None, None)
+    assert json.loads((tmp_path / MACHINE).read_text()) == {"cores": "2"}
+
+
+def test_percentile_is_a_value_that_occurred() -> None:
+    """Percentiles are nearest ranks: no value is made up between two."""
+    values = [float(n) for n in range(1, 101)]
+
+    assert percentile(values, 50) == 50
+    assert percentile(values, 99) == 99
+    assert percentile([7.0], 99) == 7
