@@ -145,3 +145,33 @@ def percentile(values: Sequence[float], percent: float) -> float:
     ordered = sorted(values)
     rank = math.ceil(len(ordered) * percent / 100)
     return ordered[max(rank, 1) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One micro-batch of a streaming query: when it began, how long it took, what it brought."""
+
+    start_s: float
+    duration_s: float
+    rows: int
+
+
+def micro_batch_rate(batches: Sequence[MicroBatch], *, rows: int) -> float:
+    """Rows per second from the second batch's start to the last one's end: steady work.
+
+    The first batch also starts the query's processes. Raises Halt when the batches do not bring
+    exactly `rows` rows, or when there is only one.
+    """
+    with_rows = [batch for batch in batches if batch.rows > 0]
+    found = sum(batch.rows for batch in with_rows)
+    if found != rows:
+        message = f"the query read {found} rows, the log holds {rows}"
+        raise Halt(message)
+    if len(with_rows) < 2:
+        message = (
+            f"{len(with_rows)} micro-batch of {rows} rows tells no steady rate: take smaller ones"
+        )
+        raise Halt(message)
+    steady = with_rows[1:]
+    took_s = steady[-1].start_s + steady[-1].duration_s - steady[0].start_s
+    return sum(batch.rows for batch in steady) / took_s

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Sample, Turn, drain_rates, figure, percentile
+from benchmarks.figures import (
+    MicroBatch,
+    Sample,
+    Turn,
+    drain_rates,
+    figure,
+    micro_batch_rate,
+    percentile,
+)
 from benchmarks.report import LATEST, MACHINE, write_results
 from event_token.errors import Halt
 
@@ -100,3 +108,27 @@ def test_percentile_is_a_value_that_occurred() -> None:
     assert percentile(values, 50) == 50
     assert percentile(values, 99) == 99
     assert percentile([7.0], 99) == 7
+
+
+def test_micro_batches_count_from_the_second_on() -> None:
+    """The first batch starts processes; empty ones bring nothing; pauses between batches count."""
+    batches = [
+        MicroBatch(0, 10, 100),
+        MicroBatch(10, 1, 200),
+        MicroBatch(12, 2, 200),
+        MicroBatch(14, 5, 0),
+    ]
+
+    assert micro_batch_rate(batches, rows=500) == pytest.approx(400 / 4)
+
+
+def test_micro_batches_must_bring_every_row_once() -> None:
+    """A query that lost or repeated rows has no rate."""
+    with pytest.raises(Halt, match="300 rows, the log holds 299"):
+        micro_batch_rate([MicroBatch(0, 1, 100), MicroBatch(1, 1, 200)], rows=299)
+
+
+def test_one_micro_batch_tells_no_rate() -> None:
+    """With the first batch left out, nothing would be measured."""
+    with pytest.raises(Halt, match="smaller"):
+        micro_batch_rate([MicroBatch(0, 1, 100)], rows=100)

@@ -1,0 +1,137 @@
+"""`python -m benchmarks [NAME...] [--quick] [--runs N]`: measure, print, write the results."""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import drain, latency, spark_read
+from benchmarks.figures import Figure
+from benchmarks.machine import machine_facts
+from benchmarks.report import RESULTS, print_facts, print_figures, write_results
+from benchmarks.stack import Stack
+from event_token.errors import ShardstreamError, UsageError
+
+RUNS = 3
+RUNS_QUICK = 1
+# Ten turns of everything last most of an hour; more is a mistyped number.
+RUNS_MAX = 10
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one start of the program measures."""
+
+    names: tuple[str, ...]
+    runs: int
+    quick: bool
+
+
+Group = Callable[[Stack, Plan, tuple[str, ...]], list[Figure]]
+
+
+def _drain(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Figure]:
+    return drain.DrainBenchmark(stack).run(drain.workloads(names, quick=plan.quick), plan.runs)
+
+
+def _spark(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Figure]:
+    return spark_read.run(stack, names, runs=plan.runs, quick=plan.quick)
+
+
+def _latency(stack: Stack, plan: Plan, _names: tuple[str, ...]) -> list[Figure]:
+    return latency.run(stack, runs=plan.runs, quick=plan.quick)
+
+
+GROUPS: dict[tuple[str, ...], Group] = {
+    (drain.SINGLE_ROW, drain.ROWS_100): _drain,
+    (spark_read.NOOP, spark_read.CHANGELOG): _spark,
+    (latency.NAME,): _latency,
+}
+NAMES = tuple(name for group in GROUPS for name in group)
+
+
+def chosen_names(asked: Sequence[str]) -> tuple[str, ...]:
+    """The benchmarks whose names begin with one of those asked for; all when none is asked for.
+
+    Raises UsageError for a name that fits none.
+    """
+    for prefix in asked:
+        if not any(name.startswith(prefix) for name in NAMES):
+            message = f"no benchmark is called {prefix!r}; there are: {', '.join(NAMES)}"
+            raise UsageError(message)
+    return tuple(name for name in NAMES if not asked or name.startswith(tuple(asked)))
+
+
+def read_plan(arguments: Sequence[str]) -> Plan:
+    """Read the command line. Raises UsageError for what cannot be measured."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"beginnings of names; all of: {', '.join(NAMES)}")
+    parser.add_argument("--quick", action="store_true", help="one turn, less time and noisier")
+    parser.add_argument("--runs", type=int, help=f"turns; default {RUNS}, quick {RUNS_QUICK}")
+    options = parser.parse_args(arguments)
+    runs = options.runs or (RUNS_QUICK if options.quick else RUNS)
+    if not 1 <= runs <= RUNS_MAX:
+        message = f"--runs {runs} is not in 1..{RUNS_MAX}"
+        raise UsageError(message)
+    return Plan(chosen_names(options.names), runs, options.quick)
+
+
+def measure(plan: Plan, console: Console) -> tuple[list[Figure], list[str]]:
+    """Run the groups one after the other; gives the figures and what failed."""
+    figures: list[Figure] = []
+    failures: list[str] = []
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="shardstream-bench-", ignore_cleanup_errors=True
+        ) as name,
+        Stack(Path(name).resolve(), console) as stack,
+    ):
+        for group, run in GROUPS.items():
+            names = tuple(name for name in group if name in plan.names)
+            if not names:
+                continue
+            console.print(f"[bold]{', '.join(names)}[/]")
+            try:
+                figures += run(stack, plan, names)
+            except ShardstreamError as error:
+                # The others' figures are worth having; the exit status tells that some are missing.
+                failures.append(f"{', '.join(names)}: {error}")
+                console.print(failures[-1], style="red", markup=False)
+    return figures, failures
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print and write; gives the exit status."""
+    # The processes that are measured import the same sources.
+    os.environ["PYTHONPATH"] = str(REPOSITORY)
+    console = Console()
+    plan = read_plan(arguments)
+    facts = machine_facts()
+    print_facts(console, facts)
+    begun_s = time.monotonic()
+    figures, failures = measure(plan, console)
+    facts["took"] = f"{time.monotonic() - begun_s:.0f} s"
+    facts["turns"] = f"{plan.runs}{', quick' if plan.quick else ''}"
+    print_figures(console, figures)
+    path = write_results(figures, facts, RESULTS)
+    console.print(f"{path} written after {facts['took']}", highlight=False)
+    for failure in failures:
+        console.print(f"failed: {failure}", style="bold red", markup=False)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UsageError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,114 @@
+"""From COMMIT's return in MySQL to the event in the Subscriber, two busy shards."""
+
+import json
+import subprocess
+import sys
+import time
+
+from benchmarks.binlog_fill import DATABASE, create_table
+from benchmarks.figures import Figure, Turn, figure, percentile
+from benchmarks.stack import Stack
+from benchmarks.two_shards import SHARDS, TwoShards
+from event_token.errors import Halt
+from shardstream.local.database_server import MysqlServer
+from shardstream.local.processes import with_parent_guard
+from topics.subscriber import Subscriber
+
+NAME = "latency.commit_to_subscriber"
+PER_SHARD_PER_S = 500
+# A connection's first statements and a reader's first fetches are no steady state.
+WARM_UP_S = 2
+MEASURE_S = 15
+MEASURE_S_QUICK = 8
+# After the last commit: what has not come by then is lost.
+ARRIVE_S_MAX = 60.0
+NS_PER_MS = 1_000_000
+
+
+def run(stack: Stack, *, runs: int, quick: bool) -> list[Figure]:
+    """Measure `runs` times; gives p50 and p99 in milliseconds."""
+    seconds = WARM_UP_S + (MEASURE_S_QUICK if quick else MEASURE_S)
+    p50, p99 = [], []
+    for number in range(1, runs + 1):
+        stack.report(f"{NAME}: run {number} of {runs}, {len(SHARDS)} x {PER_SHARD_PER_S}/s")
+        delays_ms = _measure(stack, f"latency{number}", seconds)
+        p50.append(Turn(percentile(delays_ms, 50)))
+        p99.append(Turn(percentile(delays_ms, 99)))
+    return [figure(f"{NAME}.p50", "ms", p50), figure(f"{NAME}.p99", "ms", p99)]
+
+
+def _measure(stack: Stack, keyspace: str, seconds: int) -> list[float]:
+    """Delays of all events after the warm-up, in milliseconds."""
+    count = seconds * PER_SHARD_PER_S
+    for index in range(len(SHARDS)):
+        create_table(stack.mysql(index), keyspace, rows_per_transaction=1)
+    with TwoShards(stack, keyspace) as shards:
+        # Both are at the live edge before the first write.
+        shards.wait_for_heads(time.time_ns() // 1000)
+        with Subscriber(keyspace, start="latest", config=shards.client) as subscriber:
+            writers = [_start_writer(server, keyspace, count) for server in shards.servers]
+            try:
+                arrived_ns = _receive(subscriber, keyspace, count)
+                committed_ns = [_times_of(writer, count) for writer in writers]
+            finally:
+                for writer in writers:
+                    writer.kill()
+                    writer.wait()
+    first = WARM_UP_S * PER_SHARD_PER_S
+    return [
+        (arrived_ns[shard][number] - committed_ns[index][number]) / NS_PER_MS
+        for index, shard in enumerate(SHARDS)
+        for number in range(first, count)
+    ]
+
+
+def _start_writer(server: MysqlServer, table: str, count: int) -> "subprocess.Popen[str]":
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.paced_writer",
+        f"--host={server.host}",
+        f"--port={server.port}",
+        f"--user={server.root_user}",
+        f"--database={DATABASE}",
+        f"--table={table}",
+        f"--count={count}",
+        f"--per-s={PER_SHARD_PER_S}",
+    ]
+    return subprocess.Popen(with_parent_guard(command), stdout=subprocess.PIPE, text=True)
+
+
+def _times_of(writer: "subprocess.Popen[str]", count: int) -> list[int]:
+    said, _ = writer.communicate(timeout=ARRIVE_S_MAX)
+    if writer.returncode != 0:
+        message = f"a writer ended with status {writer.returncode}"
+        raise Halt(message)
+    times: list[int] = json.loads(said)
+    if len(times) != count:
+        message = f"a writer committed {len(times)} of {count} rows"
+        raise Halt(message)
+    return times
+
+
+def _receive(subscriber: Subscriber, table: str, count: int) -> dict[str, dict[int, int]]:
+    """Receive `count` rows from each shard: when each came (monotonic ns), by shard and id.
+
+    Raises Halt when one comes twice, or when not all have come in time.
+    """
+    arrived_ns: dict[str, dict[int, int]] = {shard: {} for shard in SHARDS}
+    missing = count * len(SHARDS)
+    for event in subscriber:
+        now_ns = time.monotonic_ns()
+        if event.table != table or event.after is None:
+            continue
+        number = event.after["id"]
+        assert isinstance(number, int)  # noqa: S101 - the column is a BIGINT
+        if number in arrived_ns[event.shard]:
+            message = f"row {number} of shard {event.shard} came twice"
+            raise Halt(message)
+        arrived_ns[event.shard][number] = now_ns
+        missing -= 1
+        if missing == 0:
+            return arrived_ns
+    message = f"the stream ended with {missing} of {count * len(SHARDS)} rows missing"
+    raise Halt(message)
