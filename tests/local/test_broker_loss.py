@@ -1,0 +1,42 @@
+"""A cluster of three brokers goes on without one of them."""
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from shardstream.local.kafka_cluster import KafkaCluster
+
+# Longer than the failure detection of a broker (9 s) and the election after it, on a busy machine.
+DELIVERY_S_MAX = 120
+
+
+def _commit(producer: Producer, topic: str, value: bytes) -> None:
+    producer.begin_transaction()
+    producer.produce(topic, value)
+    producer.commit_transaction(DELIVERY_S_MAX)
+
+
+def test_transactions_go_on_without_a_killed_broker(kafka3: KafkaCluster, keyspace: str) -> None:
+    """With one broker killed transactions still commit; the broker comes back on its old port."""
+    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
+    admin.create_topics([NewTopic(keyspace, 1)])[keyspace].result(DELIVERY_S_MAX)
+    partition = admin.list_topics(keyspace, timeout=30).topics[keyspace].partitions[0]
+    assert sorted(partition.replicas) == [1, 2, 3]
+    producer = Producer(
+        {"bootstrap.servers": kafka3.bootstrap_servers, "transactional.id": keyspace}
+    )
+    producer.init_transactions(DELIVERY_S_MAX)
+    _commit(producer, keyspace, b"before")
+    victim = kafka3.brokers[partition.leader - 1]
+    address = victim.address
+
+    victim.kill()
+    try:
+        assert victim.pid is None
+        _commit(producer, keyspace, b"without the leader")
+    finally:
+        victim.start()
+
+    assert victim.address == address
+    assert sorted(admin.list_topics(timeout=30).brokers) == [1, 2, 3]
+    _commit(producer, keyspace, b"after")
