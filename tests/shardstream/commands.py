@@ -1,0 +1,101 @@
+"""Runs `shardstream ...` as a user does, as a process of its own."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shardstream.local.processes import with_parent_guard
+
+# Commands that end by themselves take seconds; this is for a busy machine.
+COMMAND_S_MAX = 180
+WAIT_S_MAX = 120
+POLL_S = 0.1
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of a shardstream command."""
+    return [sys.executable, "-m", "shardstream", *arguments]
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end."""
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, check=False, timeout=COMMAND_S_MAX
+    )
+
+
+class Background:
+    """A command that runs until it is stopped; its output goes to files."""
+
+    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
+        self.output_path = folder / f"{name}.out"
+        self.error_path = folder / f"{name}.err"
+        with self.output_path.open("wb") as out, self.error_path.open("wb") as err:
+            self.process = subprocess.Popen(
+                with_parent_guard(command(*arguments)), stdout=out, stderr=err
+            )
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The JSON objects printed so far."""
+        text = self.output_path.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in text.splitlines()]
+
+    @property
+    def errors(self) -> str:
+        """What was said on standard error."""
+        return self.error_path.read_text()
+
+    def wait_for(self, what: str, condition: Callable[["Background"], bool]) -> None:
+        """Wait until a condition holds; fails with the command's errors when it ends before."""
+        deadline = time.monotonic() + WAIT_S_MAX
+        while not condition(self):
+            assert self.process.poll() is None, f"ended before {what}: {self.errors}"
+            assert time.monotonic() < deadline, f"no {what}: {self.errors} {self.lines[-3:]}"
+            time.sleep(POLL_S)
+
+    def wait_end(self) -> int:
+        """Wait for the end by itself; the exit status."""
+        return self.process.wait(WAIT_S_MAX)
+
+
+@contextmanager
+def background(folder: Path, name: str, *arguments: str) -> Iterator[Background]:
+    """Run a command for the length of a block."""
+    started = Background(folder, name, *arguments)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.wait()
+
+
+def write_settings(
+    folder: Path, bootstrap_servers: str, keyspace: str, shards: Mapping[str, Any]
+) -> Path:
+    """Write a settings file for shards on given database fixtures."""
+    lines = ["[kafka]", f'bootstrap_servers = "{bootstrap_servers}"']
+    for shard, database in shards.items():
+        lines += [
+            f'[keyspaces.{keyspace}.shards."{shard}"]',
+            f'flavor = "{database.flavor}"',
+            f'[[keyspaces.{keyspace}.shards."{shard}".servers]]',
+            f'host = "{database.host}"',
+            f"port = {database.port}",
+            f'user = "{database.user}"',
+            f'password_file = "password_{shard}"',
+        ]
+        (folder / f"password_{shard}").write_text(database.password)
+    path = folder / "shardstream.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def streaming(producer: Background) -> bool:
+    """Whether a producer has begun to stream."""
+    return any(line["state"] in {"streaming", "idle"} for line in producer.lines)
