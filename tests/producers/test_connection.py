@@ -1,0 +1,285 @@
+"""Connections to real servers: TLS, credentials, and the replication stream as bytes."""
+
+import datetime as dt
+import ipaddress
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from event_token import Flavor, GtidSet, MysqlGtidSet
+from producers.connection import (
+    BUFFER_BYTES,
+    RANDOM_SERVER_ID_MIN,
+    ReplicationStream,
+    open_query_connection,
+    random_server_id,
+    server_error,
+)
+from producers.faults import BinlogPurged, SameServerId, ServerLost, ServerRefused
+from producers.flavor import family_of, rows
+from producers.settings import ServerSettings, TlsSettings
+from tests.conftest import DatabaseFixture
+
+WAIT_S = 20.0
+QUIET_S = 0.5
+MARKER = "s3cret-marker"
+
+# Event types after which a stream of the family is at its end (a heartbeat or the GTID list).
+PACKET_HEADER = 4
+EVENT_TYPE_AT = PACKET_HEADER + 1 + 4
+
+
+class Certificates:
+    """A certificate authority and a server certificate for one address."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder = folder
+        authority_key = ec.generate_private_key(ec.SECP256R1())
+        authority = self._signed("authority", authority_key, authority_key, "authority", None)
+        server_key = ec.generate_private_key(ec.SECP256R1())
+        server = self._signed("server", server_key, authority_key, "authority", address)
+        self.ca = self._write("ca.pem", authority.public_bytes(serialization.Encoding.PEM))
+        self.cert = self._write("cert.pem", server.public_bytes(serialization.Encoding.PEM))
+        self.key = self._write(
+            "key.pem",
+            server_key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            ),
+        )
+
+    def _write(self, name: str, content: bytes) -> str:
+        path = self.folder / name
+        path.write_bytes(content)
+        return str(path)
+
+    @staticmethod
+    def _signed(
+        subject: str,
+        key: ec.EllipticCurvePrivateKey,
+        signer: ec.EllipticCurvePrivateKey,
+        issuer: str,
+        address: str | None,
+    ) -> x509.Certificate:
+        def name(text: str) -> x509.Name:
+            return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+        now = dt.datetime.now(dt.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name(subject))
+            .issuer_name(name(issuer))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(hours=1))
+            .not_valid_after(now + dt.timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=address is None, path_length=None), True)
+        )
+        if address is not None:
+            names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+            builder = builder.add_extension(names, critical=False)
+        return builder.sign(signer, hashes.SHA256())
+
+
+def settings_of(database: DatabaseFixture, tls: TlsSettings | None = None) -> ServerSettings:
+    """The server with its replication account."""
+    return ServerSettings(database.host, database.port, database.user, database.password, tls)
+
+
+def executed(database: DatabaseFixture) -> GtidSet:
+    """The server's executed set."""
+    connection = open_query_connection(settings_of(database))
+    try:
+        return family_of(Flavor(database.flavor.value)).history(connection).executed
+    finally:
+        connection.close()
+
+
+def event_types(stream: ReplicationStream) -> Iterator[int]:
+    """The types of the events that come until nothing comes for a moment."""
+    wait_s = WAIT_S
+    while stream.wait(wait_s):
+        wait_s = QUIET_S
+        stream.fill()
+        while stream.end - stream.start >= PACKET_HEADER:
+            header = stream.buffer[stream.start : stream.start + PACKET_HEADER]
+            end = stream.start + PACKET_HEADER + int.from_bytes(header[:3], "little")
+            if end > stream.end:
+                break
+            yield stream.buffer[stream.start + EVENT_TYPE_AT]
+            stream.start = end
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority and a certificate for the loopback address."""
+    return Certificates(tmp_path_factory.mktemp("certificates"), "127.0.0.1")
+
+
+def test_stream_after_a_position_holds_what_came_later(database: DatabaseFixture) -> None:
+    """Both families send the one transaction that is not in the position, and not those in it."""
+    name = database.new_database()
+    flavor = Flavor(database.flavor.value)
+    with database.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        position = executed(database)
+        cursor.execute("INSERT INTO t VALUES (1)")
+    stream = ReplicationStream.open(
+        settings_of(database), family_of(flavor), position, random_server_id()
+    )
+    try:
+        types = list(event_types(stream))
+    finally:
+        stream.close()
+
+    table_map, write_rows, xid = 19, {Flavor.MYSQL: 30, Flavor.MARIADB: 23}[flavor], 16
+    assert types.count(xid) == 1
+    assert types[types.index(table_map) :][:3] == [table_map, write_rows, xid]
+
+
+def test_position_with_tags_is_understood(mysql_a: DatabaseFixture) -> None:
+    """A set with a tagged GTID makes the server send the transactions that are missing in it."""
+    name = mysql_a.new_database()
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        cursor.execute("SET SESSION gtid_next = 'AUTOMATIC:tagged'")
+        cursor.execute("INSERT INTO t VALUES (1)")
+        position = executed(mysql_a)
+        cursor.execute("INSERT INTO t VALUES (2)")
+    assert isinstance(position, MysqlGtidSet)
+    assert "tagged" in str(position)
+    stream = ReplicationStream.open(
+        settings_of(mysql_a), family_of(Flavor.MYSQL), position, random_server_id()
+    )
+    try:
+        types = list(event_types(stream))
+    finally:
+        stream.close()
+
+    gtid_tagged, xid = 42, 16
+    assert (types.count(gtid_tagged), types.count(xid)) == (1, 1)
+
+
+def test_buffer_grows_for_a_large_event_and_shrinks_again(mysql_a: DatabaseFixture) -> None:
+    """An event larger than the buffer is held whole; afterwards the memory is given back."""
+    name = mysql_a.new_database()
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, b LONGBLOB)")
+        position = executed(mysql_a)
+        cursor.execute("INSERT INTO t VALUES (1, REPEAT('x', 5000000))")
+        cursor.execute("INSERT INTO t VALUES (2, 'y')")
+    stream = ReplicationStream.open(
+        settings_of(mysql_a), family_of(Flavor.MYSQL), position, random_server_id()
+    )
+    sizes = set()
+    try:
+        for _ in event_types(stream):
+            sizes.add(len(stream.buffer))
+        stream.fill()
+        last = len(stream.buffer)
+    finally:
+        stream.close()
+
+    assert max(sizes) > 5_000_000
+    assert last == BUFFER_BYTES
+
+
+def test_query_connection_speaks_utc(database: DatabaseFixture) -> None:
+    """Clocks are read in UTC whatever the server's own zone."""
+    connection = open_query_connection(settings_of(database))
+    try:
+        assert rows(connection, "SELECT @@SESSION.time_zone") == [("+00:00",)]
+    finally:
+        connection.close()
+
+
+def test_verified_tls_carries_the_stream(
+    start_mysql: Callable[..., DatabaseFixture], certificates: Certificates
+) -> None:
+    """With the right authority and address both connections are encrypted."""
+    database = start_mysql(
+        (
+            f"--ssl-ca={certificates.ca}",
+            f"--ssl-cert={certificates.cert}",
+            f"--ssl-key={certificates.key}",
+        )
+    )
+    server = settings_of(database, TlsSettings(certificates.ca))
+
+    connection = open_query_connection(server)
+    stream = ReplicationStream.open(
+        server, family_of(Flavor.MYSQL), MysqlGtidSet(), random_server_id()
+    )
+    try:
+        assert rows(connection, "SHOW STATUS LIKE 'Ssl_cipher'")[0][1]
+        assert 15 in list(event_types(stream))
+    finally:
+        stream.close()
+        connection.close()
+
+
+def test_other_authority_is_refused(mysql_a: DatabaseFixture, certificates: Certificates) -> None:
+    """A certificate that the named authority did not sign ends the attempt."""
+    with pytest.raises(ServerRefused, match="TLS failed"):
+        open_query_connection(settings_of(mysql_a, TlsSettings(certificates.ca)))
+
+
+def test_other_host_name_is_refused(mysql_a: DatabaseFixture) -> None:
+    """The server's own authority signed it, but for another name: that is not enough."""
+    own_authority = str(mysql_a.server.datadir / "ca.pem")
+
+    with pytest.raises(ServerRefused, match="TLS failed"):
+        open_query_connection(settings_of(mysql_a, TlsSettings(own_authority)))
+
+
+def test_server_without_tls_is_refused_when_tls_is_set(
+    start_mariadb: Callable[..., DatabaseFixture], certificates: Certificates
+) -> None:
+    """Clear text is not fallen back to."""
+    database = start_mariadb(("--skip-ssl",))
+
+    with pytest.raises(ServerRefused):
+        open_query_connection(settings_of(database, TlsSettings(certificates.ca)))
+
+
+def test_wrong_password_is_refused_without_showing_it(database: DatabaseFixture) -> None:
+    """Credentials are not tried again, and not repeated in the message."""
+    server = ServerSettings(database.host, database.port, database.user, MARKER)
+
+    with pytest.raises(ServerRefused, match="Access denied") as raised:
+        open_query_connection(server)
+
+    assert MARKER not in str(raised.value) + repr(server)
+
+
+def test_nobody_listening_is_a_lost_server() -> None:
+    """An unreachable server may come back: another life may be tried."""
+    with pytest.raises(ServerLost, match=r"127\.0\.0\.1:1"):
+        open_query_connection(ServerSettings("127.0.0.1", 1, "nobody", MARKER))
+
+
+def test_server_errors_have_their_names() -> None:
+    """The errors that a stream ends with are told apart by what an operator must do."""
+    same = "A replica with the same server_uuid/server_id as this replica has connected"
+    purged = "the source has purged binary logs containing GTIDs that the replica requires"
+
+    assert isinstance(server_error(1236, same, "stream"), SameServerId)
+    assert "server_id" in str(server_error(1236, same, "stream"))
+    assert isinstance(server_error(1236, purged, "stream"), BinlogPurged)
+    assert isinstance(server_error(1045, "Access denied", "stream"), ServerRefused)
+    assert isinstance(server_error(1053, "Server shutdown in progress", "stream"), ServerLost)
+
+
+def test_random_server_ids_stay_in_their_range() -> None:
+    """Ids of producers lie above those that people give, and differ."""
+    ids = {random_server_id() for _ in range(100)}
+
+    assert min(ids) >= RANDOM_SERVER_ID_MIN
+    assert max(ids) < 2**32
+    assert len(ids) > 90
