@@ -125,6 +125,8 @@ class Planner:
         position: StreamPosition,
         shards: Iterable[str],
         mode: Mode = Strict(),
+        *,
+        ticks_max: int = TICKS_MAX,
     ) -> None:
         """Begin at `position` with no progress seen."""
         wanted = sorted(shards)
@@ -136,6 +138,7 @@ class Planner:
             )
         self.position = position
         self.mode = mode
+        self._ticks_max = ticks_max
         self._shards = {shard: ShardTicks(shard, position.shards[shard]) for shard in wanted}
         # MaxHold: the shards left out, with the head that each had then.
         self._left_out: dict[str, int] = {}
@@ -156,7 +159,7 @@ class Planner:
             return False
         # A shard that holds the frontier back is wanted however much is known of it: clocks
         # that were ahead can leave many ticks beyond the head.
-        return known.ticks < TICKS_MAX or known.head_cell_us <= self.position.frontier_us
+        return known.ticks < self._ticks_max or known.head_cell_us <= self.position.frontier_us
 
     def next_batch(self, now_ms: int, max_rows: int | None = None) -> Batch | Wait:
         """The next batch, or which shards are waited for. Nothing changes before `advance`.

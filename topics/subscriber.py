@@ -1,0 +1,285 @@
+"""The merged stream of a keyspace as a plain Python iterator."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Final, Self
+
+from event_token import KeyRange, ShardName, StreamPosition
+from event_token.errors import ShardstreamError, UsageError
+from topics.codec import VEventCodec
+from topics.delivery import Delivery
+from topics.kafka_client import ClientConfig
+from topics.log_reader import ShardLogReader
+from topics.progress_feed import ProgressFeed, clock_ms
+from topics.reading.merge import RawRecord, merge
+from topics.reading.planner import Batch, Mode, Planner, Strict, Wait
+from topics.schema_registry import open_schema_ids
+from topics.start import LATEST, Start, resolve_start
+from topics.topology import read_topology
+from topics.vevent import VEvent
+
+# Rows planned at once while there is a backlog. They are streamed, not held; the bound keeps
+# the ticks that one plan walks over few.
+BATCH_ROWS_MAX: Final = 10_000
+# Events made ready at once; each keeps the short history of its run for its position.
+RUN_ROWS_MAX: Final = 256
+# How soon an iterator that waits notices `close` or the end of `idle_timeout_s`.
+POLL_S: Final = 0.1
+# An iterator in another thread leaves Kafka by itself if it does not let go within this time.
+CLOSE_WAIT_S: Final = 5.0
+
+
+class Subscriber:
+    """Iterates over the events of a keyspace in the merged order (timestamp_us, shard, offset).
+
+    Each event comes once; those of one MySQL transaction stand together. `event.position` is
+    where to start to go on after that event. Iteration ends after `close`, or when no event has
+    come for `idle_timeout_s`. `tables` are `database.table` names (events without a table, as
+    DDL, come always). A key range that is not made of whole shards is filtered by keyspace id.
+
+    One thread iterates; any may call `close`. No network before the first event is asked for.
+    After a Retry the iteration may go on: it starts again after the last event delivered.
+    Errors: UsageError for what cannot be subscribed to, PositionTooOld, LogGap, LogRepeat,
+    ReshardAhead and other Halts, Retry (BrokersUnreachable, RowsNotReadable, StartNotReached).
+    """
+
+    def __init__(
+        self,
+        keyspace: str,
+        key_range: str = "-",
+        start: Start = LATEST,
+        *,
+        config: ClientConfig,
+        registry_url: str | None = None,
+        mode: Mode = Strict(),
+        idle_timeout_s: float | None = None,
+        tables: Iterable[str] | None = None,
+    ) -> None:
+        """Say what to subscribe to."""
+        self.keyspace = keyspace
+        self.key_range = KeyRange.parse(key_range)
+        self._start: Start = start
+        self._config = config
+        self._registry_url = registry_url
+        self._mode = mode
+        self._idle_timeout_s = idle_timeout_s
+        self._tables = None if tables is None else frozenset(map(_table_name, tables))
+        self._ready: deque[VEvent] = deque()
+        self._session: _Session | None = None
+        self._last: VEvent | None = None
+        self._failure: ShardstreamError | None = None
+        self._closing = threading.Event()
+        self._reading = threading.Lock()  # held by whoever uses the session
+
+    def __iter__(self) -> Iterator[VEvent]:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __next__(self) -> VEvent:
+        if not self._ready:
+            self._refill()
+        if self._closing.is_set() or not self._ready:
+            raise StopIteration
+        self._last = self._ready.popleft()
+        return self._last
+
+    @property
+    def waiting(self) -> Wait | None:
+        """Which shards hold the stream back; None while events come, and before the first."""
+        session = self._session
+        return None if session is None else session.waiting
+
+    @property
+    def position(self) -> StreamPosition | None:
+        """Where to start to go on after all that was delivered; None before the start is known."""
+        session = self._session
+        if session is not None and not self._ready:
+            return session.position
+        if self._last is not None:
+            return self._last.position
+        if session is not None:
+            return session.start
+        return self._start if isinstance(self._start, StreamPosition) else None
+
+    def _refill(self) -> None:
+        with self._reading:
+            try:
+                self._read()
+            finally:
+                if self._closing.is_set():
+                    self._leave()
+
+    def _read(self) -> None:
+        """Make at least one event ready, unless closed or idle for too long."""
+        idle_since_s = time.monotonic()
+        while not self._ready and not self._closing.is_set():
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            try:
+                if self._session is None:
+                    self._session = self._open()
+                    idle_since_s = time.monotonic()
+                self._session.read(self._ready)
+            except ShardstreamError as error:
+                self._spent(error)
+                continue
+            idle_s = time.monotonic() - idle_since_s
+            if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
+                return
+
+    def _spent(self, error: ShardstreamError) -> None:
+        """End the session; what it made ready comes first, then the error, then a new one."""
+        if self._session is not None:
+            self._start = self._session.position
+        self._failure = error
+        self._leave()
+
+    def _open(self) -> "_Session":
+        topology = read_topology(self._config, self.keyspace)
+        if topology is None:
+            raise UsageError(f"keyspace {self.keyspace} has no topology: provision it first")
+        shards = topology.shards_for(self.key_range)
+        schema_ids = open_schema_ids(self._config, self._registry_url)
+        start = resolve_start(
+            self._start,
+            config=self._config,
+            keyspace=self.keyspace,
+            shards=shards,
+            schema_ids=schema_ids,
+            epoch=topology.epoch,
+        )
+        # Only shards that reach beyond the range need a filter.
+        filters = {
+            shard: self.key_range
+            for shard in shards
+            if not self.key_range.includes(ShardName.parse(shard).key_range)
+        }
+        return _Session(
+            start,
+            planner=Planner(start, shards, self._mode),
+            feed=ProgressFeed(self._config, self.keyspace, shards, schema_ids),
+            readers={s: ShardLogReader(self._config, self.keyspace, s) for s in shards},
+            delivery=Delivery(VEventCodec(schema_ids), filters, self._tables, start),
+        )
+
+    def _leave(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        """End the iteration and leave Kafka. From any thread, any number of times."""
+        self._closing.set()
+        session = self._session
+        if session is not None:
+            session.stop()
+        if self._reading.acquire(timeout=CLOSE_WAIT_S):
+            try:
+                self._leave()
+            finally:
+                self._reading.release()
+
+
+class _Session:
+    """One start of the stream: planner, consumers, and how far they have come."""
+
+    def __init__(
+        self,
+        start: StreamPosition,
+        *,
+        planner: Planner,
+        feed: ProgressFeed,
+        readers: dict[str, ShardLogReader],
+        delivery: Delivery,
+    ) -> None:
+        self.start = start
+        self.position = start  # after the last event that was made ready
+        self.waiting: Wait | None = None
+        self._planner = planner
+        self._feed = feed
+        self._readers = readers
+        self._delivery = delivery
+        self._batch: Batch | None = None
+        self._records: Iterator[RawRecord] = iter(())
+        self._rows_left = 0
+        self._is_open = False
+
+    def read(self, ready: deque[VEvent]) -> None:
+        """Make the next events ready, or wait for a moment."""
+        if not self._is_open:
+            self._open()
+        if self._batch is None and not self._plan():
+            self._feed.poll(self._planner, POLL_S)
+            if not self._plan():
+                return
+        if self._rows_left > 0:
+            self._run(ready)
+        if self._rows_left == 0:
+            self._end_batch()
+
+    def _open(self) -> None:
+        self._feed.seek(self.start)
+        for shard, reader in self._readers.items():
+            at = self.start.shards[shard]
+            # Rows are fetched while their progress is still on its way.
+            reader.seek(at.offset, at.seq + 1)
+        self._is_open = True
+
+    def _plan(self) -> bool:
+        plan = self._planner.next_batch(clock_ms(), BATCH_ROWS_MAX)
+        if isinstance(plan, Wait):
+            self.waiting = plan
+            return False
+        self.waiting = None
+        self._planner.advance(plan)
+        self._batch = plan
+        self._rows_left = plan.rows
+        streams = [self._readers[shard].read(part) for shard, part in plan.ranges.items()]
+        self._records = merge(streams, plan.frontier_us)
+        return True
+
+    def _run(self, ready: deque[VEvent]) -> None:
+        rows = min(self._rows_left, RUN_ROWS_MAX)
+        try:
+            self._delivery.run(islice(self._records, rows), self.position, ready)
+        finally:
+            self.position = self._delivery.position
+        self._rows_left -= rows
+
+    def _end_batch(self) -> None:
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return
+        shards = {
+            shard: replace(at, token=at.token or self.position.shards[shard].token)
+            for shard, at in batch.end.shards.items()
+        }
+        self.position = replace(batch.end, shards=shards)
+
+    def stop(self) -> None:
+        """End a wait, from any thread."""
+        for reader in self._readers.values():
+            reader.stop()
+
+    def close(self) -> None:
+        """Leave Kafka."""
+        self._feed.close()
+        for reader in self._readers.values():
+            reader.close()
+
+
+def _table_name(name: str) -> tuple[str, str]:
+    database, dot, table = name.partition(".")
+    if not (database and dot and table):
+        raise UsageError(f"table {name!r}: write it as database.table")
+    return database, table
