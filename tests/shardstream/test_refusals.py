@@ -33,7 +33,7 @@ def config(tmp_path: Path, kafka: KafkaCluster, keyspace: str, mysql_a: Database
 def test_settings_that_lose_data_are_listed_at_once(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
 ) -> None:
-    """Format, metadata and GTIDs that lose data are all named, each with the statement that mends."""
+    """Format, metadata and GTIDs that lose data are all named, each with what mends it."""
     server = start_mysql(
         (
             "--binlog-format=STATEMENT",
@@ -58,7 +58,7 @@ def test_settings_that_lose_data_are_listed_at_once(
 def test_a_server_without_binlog_and_an_account_without_grants_are_refused(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
 ) -> None:
-    """binlog off and a missing grant stand in one list."""
+    """Binlog off and a missing grant stand in one list."""
     server = start_mysql(("--skip-log-bin",))
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"REVOKE REPLICATION SLAVE ON *.* FROM {server.user}")
