@@ -1,0 +1,30 @@
+"""The replication stream to Avro records (design.md §5); typed Python that mypyc compiles."""
+
+from producers.decoder.batch import BatchSummary
+from producers.decoder.build_check import COMPILED, StaleBuild
+from producers.decoder.decoder import Decoder
+from producers.decoder.errors import (
+    CorruptBinlog,
+    DecoderHalt,
+    QueueStayedFull,
+    ServerError,
+    StatementInRowStream,
+    StreamEnded,
+    UnsupportedColumn,
+    UnsupportedEvent,
+)
+
+__all__ = [
+    "COMPILED",
+    "BatchSummary",
+    "CorruptBinlog",
+    "Decoder",
+    "DecoderHalt",
+    "QueueStayedFull",
+    "ServerError",
+    "StaleBuild",
+    "StatementInRowStream",
+    "StreamEnded",
+    "UnsupportedColumn",
+    "UnsupportedEvent",
+]

@@ -1,0 +1,177 @@
+"""Character sets of columns: which collation ids belong to which, and their text as UTF-8."""
+
+from typing import Final
+
+from librt.strings import BytesWriter, read_i64_le
+from mypy_extensions import i64, u8
+
+from producers.decoder.errors import CorruptBinlog
+from producers.decoder.plan import ColumnPlan
+from producers.decoder.wire import copy, take, write_long, write_string
+
+# How a column's bytes become UTF-8.
+BINARY: Final = 0
+UTF8: Final = 1  # both servers refuse ill-formed UTF-8, so it is copied as it is
+LATIN1: Final = 2
+ASCII: Final = 3
+WIDE: Final = 4  # ucs2, utf16, utf16le, utf32: Python's codecs agree with the servers'
+OTHER: Final = 5
+
+_HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80  # 0x8080808080808080 as a signed number
+
+# Collation ids of MySQL 8.0-9.7 and MariaDB 10.5-11.4, as information_schema lists them.
+# MariaDB's NOPAD collations have the id of their padded twin + 1024, its UCA 14 ones start at 2048.
+_RANGES: Final[list[tuple[str, int, int]]] = [
+    ("utf8mb4", 45, 46),
+    ("utf8mb4", 224, 247),
+    ("utf8mb4", 255, 323),
+    ("utf8mb4", 608, 610),
+    ("utf8mb4", 1069, 1070),
+    ("utf8mb4", 1248, 1270),
+    ("utf8mb4", 2304, 2559),
+    ("utf8mb3", 33, 33),
+    ("utf8mb3", 76, 76),
+    ("utf8mb3", 83, 83),
+    ("utf8mb3", 192, 215),
+    ("utf8mb3", 223, 223),
+    ("utf8mb3", 576, 578),
+    ("utf8mb3", 1057, 1057),
+    ("utf8mb3", 1107, 1107),
+    ("utf8mb3", 1216, 1238),
+    ("utf8mb3", 2048, 2303),
+    ("binary", 63, 63),
+    ("latin1", 5, 5),
+    ("latin1", 8, 8),
+    ("latin1", 15, 15),
+    ("latin1", 31, 31),
+    ("latin1", 47, 49),
+    ("latin1", 94, 94),
+    ("latin1", 1032, 1032),
+    ("latin1", 1071, 1071),
+    ("ascii", 11, 11),
+    ("ascii", 65, 65),
+    ("ascii", 1035, 1035),
+    ("ascii", 1089, 1089),
+    ("ucs2", 35, 35),
+    ("ucs2", 90, 90),
+    ("ucs2", 128, 151),
+    ("ucs2", 159, 159),
+    ("ucs2", 640, 642),
+    ("ucs2", 1059, 1059),
+    ("ucs2", 1114, 1114),
+    ("ucs2", 1152, 1174),
+    ("ucs2", 2560, 2815),
+    ("utf16", 54, 55),
+    ("utf16", 101, 124),
+    ("utf16", 672, 674),
+    ("utf16", 1078, 1079),
+    ("utf16", 1125, 1147),
+    ("utf16", 2816, 3071),
+    ("utf16le", 56, 56),
+    ("utf16le", 62, 62),
+    ("utf16le", 1080, 1080),
+    ("utf16le", 1086, 1086),
+    ("utf32", 60, 61),
+    ("utf32", 160, 183),
+    ("utf32", 736, 738),
+    ("utf32", 1084, 1085),
+    ("utf32", 1184, 1206),
+    ("utf32", 3072, 3327),
+]
+
+_WIDE_CODECS: Final = {
+    "ucs2": "utf-16-be",
+    "utf16": "utf-16-be",
+    "utf16le": "utf-16-le",
+    "utf32": "utf-32-be",
+}
+_CHAR_BYTES_MAX: Final = {
+    "utf8mb4": 4,
+    "utf8mb3": 3,
+    "ucs2": 2,
+    "utf16": 4,
+    "utf16le": 4,
+    "utf32": 4,
+}
+
+
+def charset_of(collation: int) -> str:
+    """Name of the character set, or `collation N` for one that the decoder does not know."""
+    for name, first, last in _RANGES:
+        if first <= collation <= last:
+            return name
+    return f"collation {collation}"
+
+
+def charset_kind(name: str) -> int:
+    """How text in that character set becomes UTF-8; OTHER: not at all."""
+    if name in ("utf8mb4", "utf8mb3"):
+        return UTF8
+    if name in _WIDE_CODECS:
+        return WIDE
+    known = {"binary": BINARY, "latin1": LATIN1, "ascii": ASCII}
+    return known.get(name, OTHER)
+
+
+def char_bytes_max(name: str) -> int:
+    """Bytes that one character takes at most."""
+    return _CHAR_BYTES_MAX.get(name, 1)
+
+
+def _latin1_table() -> list[bytes]:
+    """MySQL's latin1 is cp1252, with the five bytes that cp1252 leaves out as C1 controls."""
+    table: list[bytes] = []
+    for byte in range(256):
+        raw = bytes([byte])
+        codec = "latin-1" if byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D) else "cp1252"
+        table.append(raw.decode(codec).encode("utf-8"))
+    return table
+
+
+_LATIN1: Final[list[bytes]] = _latin1_table()
+
+
+def decode_text(raw: bytes, charset: str) -> str:
+    """Return text that is not in a row (labels, statements); ValueError on what is no text."""
+    kind = charset_kind(charset)
+    if kind == LATIN1:
+        return b"".join([_LATIN1[byte] for byte in raw]).decode("utf-8")
+    if kind == WIDE:
+        return raw.decode(_WIDE_CODECS[charset])
+    if kind == ASCII:
+        return raw.decode("ascii")
+    return raw.decode("utf-8")
+
+
+def is_ascii(buf: bytes, pos: i64, size: i64) -> bool:
+    """Tell whether no byte has its high bit set."""
+    end = pos + size
+    while pos + 8 <= end:
+        if read_i64_le(buf, pos) & _HIGH_BITS:
+            return False
+        pos += 8
+    while pos < end:
+        if i64(buf[pos]) & 0x80:
+            return False
+        pos += 1
+    return True
+
+
+def write_text(out: BytesWriter, buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> None:
+    """Write a column's text as an Avro string."""
+    kind = column.charset_kind
+    if kind <= UTF8 or (kind != WIDE and is_ascii(buf, pos, size)):
+        if size < 64:
+            out.append(u8((size << 1) & 0x7F))
+        else:
+            write_long(out, size)
+        copy(out, buf, pos, size)
+    elif kind == LATIN1:
+        text = BytesWriter()
+        for i in range(size):
+            text.write(_LATIN1[i64(buf[pos + i])])
+        write_string(out, text.getvalue())
+    elif kind == WIDE:
+        write_string(out, take(buf, pos, size).decode(_WIDE_CODECS[column.charset]).encode("utf-8"))
+    else:
+        raise CorruptBinlog(f"text in character set {column.charset} has a byte above 127")

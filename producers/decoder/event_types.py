@@ -1,0 +1,72 @@
+"""Binlog event types, and what is said of those that stop the shard."""
+
+from typing import Final
+
+QUERY: Final = 2
+STOP: Final = 3
+ROTATE: Final = 4
+FORMAT_DESCRIPTION: Final = 15
+XID: Final = 16
+TABLE_MAP: Final = 19
+WRITE_ROWS_V1: Final = 23
+UPDATE_ROWS_V1: Final = 24
+DELETE_ROWS_V1: Final = 25
+HEARTBEAT: Final = 27
+IGNORABLE: Final = 28
+ROWS_QUERY: Final = 29
+WRITE_ROWS: Final = 30
+UPDATE_ROWS: Final = 31
+DELETE_ROWS: Final = 32
+GTID: Final = 33
+PREVIOUS_GTIDS: Final = 35
+TRANSACTION_CONTEXT: Final = 36
+VIEW_CHANGE: Final = 37
+HEARTBEAT_V2: Final = 41
+GTID_TAGGED: Final = 42
+MARIADB_ANNOTATE_ROWS: Final = 160
+MARIADB_BINLOG_CHECKPOINT: Final = 161
+MARIADB_GTID: Final = 162
+MARIADB_GTID_LIST: Final = 163
+MARIADB_QUERY_COMPRESSED: Final = 165
+MARIADB_WRITE_ROWS_COMPRESSED_V1: Final = 166
+MARIADB_DELETE_ROWS_COMPRESSED: Final = 171
+
+# They carry no change: comments, book-keeping, and what group replication certifies by.
+WITHOUT_CHANGE: Final = frozenset(
+    (
+        STOP,
+        HEARTBEAT,
+        HEARTBEAT_V2,
+        IGNORABLE,
+        ROWS_QUERY,
+        PREVIOUS_GTIDS,
+        TRANSACTION_CONTEXT,
+        VIEW_CHANGE,
+        MARIADB_ANNOTATE_ROWS,
+        MARIADB_BINLOG_CHECKPOINT,
+        MARIADB_GTID_LIST,
+    )
+)
+
+_STATEMENT: Final = "a statement logged as such: SET GLOBAL binlog_format=ROW on the source"
+
+# Names of events that stop the shard by what they are.
+REFUSED: Final[dict[int, str]] = {
+    26: "INCIDENT: the source says that changes are missing from its binlog; start from a copy",
+    34: "ANONYMOUS_GTID: the source runs without GTIDs; SET GLOBAL gtid_mode=ON step by step",
+    38: "XA_PREPARE: XA transactions are not handled",
+    39: "PARTIAL_UPDATE_ROWS: SET GLOBAL binlog_row_value_options='' on the source",
+    40: "TRANSACTION_PAYLOAD: SET GLOBAL binlog_transaction_compression=OFF on the source",
+    164: "START_ENCRYPTION: the binlog is sent encrypted",
+}
+
+# Events that only statement based logging writes.
+STATEMENTS: Final[dict[int, str]] = {
+    5: f"INTVAR, {_STATEMENT}",
+    9: f"APPEND_BLOCK, {_STATEMENT}",
+    11: f"DELETE_FILE, {_STATEMENT}",
+    13: f"RAND, {_STATEMENT}",
+    14: f"USER_VAR, {_STATEMENT}",
+    17: f"BEGIN_LOAD_QUERY, {_STATEMENT}",
+    18: f"EXECUTE_LOAD_QUERY, {_STATEMENT}",
+}

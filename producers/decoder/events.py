@@ -1,0 +1,394 @@
+"""Events to records: which transaction is open, when it ends, and what each event adds to it."""
+
+import zlib
+from typing import Final
+from uuid import UUID
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from event_token import MariadbGtidSet, MysqlGtidSet, RunningMariadbSet, RunningMysqlSet
+from producers.decoder import event_types as types
+from producers.decoder.errors import (
+    CorruptBinlog,
+    StatementInRowStream,
+    UnsupportedEvent,
+)
+from producers.decoder.gtid_events import (
+    MariadbGtid,
+    MysqlGtid,
+    read_mariadb_gtid,
+    read_mysql_gtid,
+    read_tagged_gtid,
+)
+from producers.decoder.mariadb_compression import uncompress_query, uncompress_rows
+from producers.decoder.query_events import (
+    Statement,
+    classify,
+    query_begin,
+    query_database,
+    query_text,
+)
+from producers.decoder.records import RecordSink
+from producers.decoder.row_values import write_image
+from producers.decoder.stream_clock import StreamClock
+from producers.decoder.tables import (
+    DUMMY_TABLE_ID,
+    INSERT,
+    UPDATE,
+    Tables,
+    ddl_header,
+    rows_plan,
+)
+from producers.decoder.wire import (
+    encode_string,
+    packed_size,
+    read_packed,
+    read_u16,
+    read_u32,
+    read_u48,
+    take,
+)
+
+HEADER_BYTES: Final = 19
+CHECKSUM_BYTES: Final = 4
+_CRC32: Final = 1
+_BEGIN: Final = b"BEGIN"
+_STATEMENT_SHOWN_MAX: Final = 200
+# Offsets in a format description: event header length, then the post-header length of each type.
+_HEADER_LENGTH_AT: Final = 56
+_POST_HEADER_AT: Final = 57
+_POST_HEADERS: Final = (
+    (types.TABLE_MAP, 8),
+    (types.WRITE_ROWS_V1, 8),
+    (types.UPDATE_ROWS_V1, 8),
+    (types.DELETE_ROWS_V1, 8),
+    (types.WRITE_ROWS, 10),
+    (types.UPDATE_ROWS, 10),
+    (types.DELETE_ROWS, 10),
+)
+
+
+class EventReader:
+    """Takes the events of one stream in order. Offsets are into the buffer given with each."""
+
+    def __init__(
+        self,
+        sink: RecordSink,
+        tables: Tables,
+        clock: StreamClock,
+        mysql_start: MysqlGtidSet | None,
+        mariadb_start: MariadbGtidSet | None,
+    ) -> None:
+        """One of the two starts is the position that the log holds already; it says the family."""
+        self.sink: RecordSink = sink
+        self.tables: Tables = tables
+        self.clock: StreamClock = clock
+        self.is_mysql: bool = mysql_start is not None
+        self._mysql_set: RunningMysqlSet = RunningMysqlSet(mysql_start or MysqlGtidSet())
+        self._mariadb_set: RunningMariadbSet = RunningMariadbSet(mariadb_start or MariadbGtidSet())
+        self._mysql_gtid: MysqlGtid = MysqlGtid()
+        self._mariadb_gtid: MariadbGtid = MariadbGtid()
+        self._named_sid: bytes = b""
+        self._named_tag: str = ""
+        self._gtid_prefix: bytes = b""
+        self.gtid: bytes = b""
+        self.is_open: bool = False  # between a GTID event and its transaction's end
+        self._has_begun: bool = False  # MySQL: BEGIN was seen
+        self._has_records: bool = False
+        self.verify_checksum: bool = True
+        self._has_format: bool = False
+        self._has_checksum: bool = False
+        self.binlog_file: str = ""
+        self.binlog_pos: i64 = 0
+        self.committed_file: str = ""
+        self.committed_pos: i64 = 0
+        self.transactions: i64 = 0
+        self.commit_us: i64 = 0
+        self.committed_us: i64 = 0
+
+    def position(self) -> str:
+        """The set executed up to and including the last transaction whose GTID was seen."""
+        text = self._mysql_set.text() if self.is_mysql else self._mariadb_set.text()
+        return text.decode("ascii")
+
+    def position_set(self) -> MysqlGtidSet | MariadbGtidSet:
+        """The same as a value."""
+        if self.is_mysql:
+            return self._mysql_set.to_set()
+        return self._mariadb_set.to_set()
+
+    def event(self, buf: bytes, pos: i64, end: i64) -> None:
+        """Take one event, header included."""
+        if end - pos < HEADER_BYTES:
+            raise CorruptBinlog(f"an event of {end - pos} bytes")
+        kind = i64(buf[pos + 4])
+        size = read_u32(buf, pos + 9)
+        if size != end - pos:
+            raise CorruptBinlog(f"an event says that it has {size} bytes, and has {end - pos}")
+        log_pos = read_u32(buf, pos + 13)
+        if log_pos:
+            self.binlog_pos = log_pos
+        # ROTATE and FORMAT_DESCRIPTION see to theirs; of the types between, all are refused.
+        if self._has_checksum and not types.ROTATE <= kind <= types.FORMAT_DESCRIPTION:
+            end -= CHECKSUM_BYTES
+            if self.verify_checksum:
+                self._check(buf, pos, end)
+        body: i64 = pos + HEADER_BYTES
+        if body > end:
+            raise CorruptBinlog("an event has no room for its checksum")
+        if kind == types.TABLE_MAP:
+            self._require_open("TABLE_MAP")
+            self.tables.map(buf, body, end)
+        elif kind >= types.WRITE_ROWS and kind <= types.DELETE_ROWS:
+            self._rows(buf, body, end, kind - types.WRITE_ROWS + INSERT, True)
+        elif kind == types.GTID:
+            self._mysql_transaction(buf, body, end, False)
+        elif kind == types.QUERY:
+            self._query(buf, body, end)
+        elif kind == types.XID:
+            self._require_open("XID")
+            self._end_transaction()
+        elif kind >= types.WRITE_ROWS_V1 and kind <= types.DELETE_ROWS_V1:
+            self._rows(buf, body, end, kind - types.WRITE_ROWS_V1 + INSERT, False)
+        elif kind == types.MARIADB_GTID:
+            self._mariadb_transaction(buf, pos, body, end)
+        else:
+            self._rare_event(buf, pos, body, end, kind)
+
+    def _check(self, buf: bytes, pos: i64, end: i64) -> None:
+        computed: int = zlib.crc32(buf[pos:end])
+        if computed != read_u32(buf, end):
+            raise CorruptBinlog(
+                f"the checksum of an event of type {buf[pos + 4]} does not match its bytes"
+            )
+
+    def _rare_event(self, buf: bytes, pos: i64, body: i64, end: i64, kind: i64) -> None:
+        if kind == types.ROTATE:
+            self._rotate(buf, pos, end)
+        elif kind == types.FORMAT_DESCRIPTION:
+            self._format(buf, pos, end)
+        elif kind in types.WITHOUT_CHANGE:
+            if not self._has_format and kind not in (types.HEARTBEAT, types.HEARTBEAT_V2):
+                raise CorruptBinlog("an event comes before the format description")
+        elif kind == types.GTID_TAGGED:
+            self._mysql_transaction(buf, body, end, True)
+        elif kind == types.MARIADB_QUERY_COMPRESSED:
+            plain = uncompress_query(take(buf, body, end - body))
+            self._query(plain, 0, len(plain))
+        elif types.MARIADB_WRITE_ROWS_COMPRESSED_V1 <= kind <= types.MARIADB_DELETE_ROWS_COMPRESSED:
+            index: i64 = kind - types.MARIADB_WRITE_ROWS_COMPRESSED_V1
+            has_extra = index >= 3
+            op: i64 = index % 3 + INSERT
+            plain = uncompress_rows(take(buf, body, end - body), op == UPDATE, has_extra)
+            self._rows(plain, 0, len(plain), op, has_extra)
+        elif kind in types.STATEMENTS:
+            raise StatementInRowStream(types.STATEMENTS[kind])
+        elif kind in types.REFUSED:
+            raise UnsupportedEvent(types.REFUSED[kind])
+        else:
+            raise UnsupportedEvent(f"an event of the unknown type {kind}")
+
+    def _rotate(self, buf: bytes, pos: i64, end: i64) -> None:
+        """Take a ROTATE; the first one comes before it is known whether events have checksums."""
+        checked: i64 = end - CHECKSUM_BYTES
+        name_at: i64 = pos + HEADER_BYTES + 8
+        if name_at > end:
+            raise CorruptBinlog("a ROTATE event without a file name")
+        computed: int = zlib.crc32(buf[pos:checked])
+        has_checksum = checked >= name_at and computed == read_u32(buf, checked)
+        if self._has_checksum and self.verify_checksum and not has_checksum:
+            raise CorruptBinlog("the checksum of a ROTATE event does not match its bytes")
+        if has_checksum:
+            end = checked
+        if self.is_open:
+            raise CorruptBinlog("a binlog file ends inside a transaction")
+        self.binlog_file = buf[name_at:end].decode("utf-8")
+        self.binlog_pos = read_u32(buf, pos + HEADER_BYTES)
+
+    def _format(self, buf: bytes, pos: i64, end: i64) -> None:
+        """Take a format description: believe its checksum byte, whatever was asked for."""
+        if self.is_open:
+            raise CorruptBinlog("a binlog file begins inside a transaction")
+        body = take(buf, pos + HEADER_BYTES, end - pos - HEADER_BYTES)
+        if len(body) < _POST_HEADER_AT + types.DELETE_ROWS + 1 + CHECKSUM_BYTES:
+            raise UnsupportedEvent("the format description of a server before MySQL 5.6")
+        if read_u16(body, 0) != 4 or body[_HEADER_LENGTH_AT] != HEADER_BYTES:
+            raise UnsupportedEvent("a binlog version other than 4")
+        for event_type, size in _POST_HEADERS:
+            told = body[_POST_HEADER_AT + event_type - 1]
+            if told not in (0, size):  # 0: the server does not write this one
+                raise UnsupportedEvent(f"events of type {event_type} with a head of {told} bytes")
+        algorithm = body[len(body) - CHECKSUM_BYTES - 1]
+        if algorithm > _CRC32:
+            raise UnsupportedEvent(f"checksums by the unknown algorithm {algorithm}")
+        self._has_checksum = algorithm == _CRC32
+        if self._has_checksum and self.verify_checksum:
+            self._check(buf, pos, end - CHECKSUM_BYTES)
+        self._has_format = True
+        self.tables.forget_ids()
+
+    def _require_open(self, what: str) -> None:
+        if not self.is_open:
+            raise UnsupportedEvent(
+                f"{what} outside a transaction with a GTID: the source must run with GTIDs"
+            )
+
+    def _open_transaction(self, commit_us: i64) -> None:
+        if self.is_open:
+            raise CorruptBinlog("a GTID event inside a transaction")
+        if not self._has_format:
+            raise CorruptBinlog("a GTID event comes before the format description")
+        self.is_open = True
+        self._has_begun = False
+        self._has_records = False
+        self.commit_us = commit_us
+        self.clock.take(commit_us)
+
+    def _mysql_transaction(self, buf: bytes, body: i64, end: i64, tagged: bool) -> None:
+        gtid = self._mysql_gtid
+        if not self.is_mysql:
+            raise UnsupportedEvent("a GTID event of MySQL from a server set up as MariaDB")
+        if tagged:
+            read_tagged_gtid(take(buf, body, end - body), gtid)
+        else:
+            read_mysql_gtid(buf, body, end, gtid)
+        if gtid.sid != self._named_sid or gtid.tag != self._named_tag:
+            self._named_sid = gtid.sid
+            self._named_tag = gtid.tag
+            tag = f"{gtid.tag}:" if gtid.tag else ""
+            self._gtid_prefix = f"{UUID(bytes=gtid.sid)}:{tag}".encode("ascii")
+        self.gtid = self._gtid_prefix + str(gtid.gno).encode("ascii")
+        self._open_transaction(gtid.commit_us)
+        self._mysql_set.add(gtid.sid, gtid.tag, gtid.gno)
+
+    def _mariadb_transaction(self, buf: bytes, pos: i64, body: i64, end: i64) -> None:
+        gtid = self._mariadb_gtid
+        if self.is_mysql:
+            raise UnsupportedEvent("a GTID event of MariaDB from a server set up as MySQL")
+        read_mariadb_gtid(buf, body, end, gtid)
+        server = read_u32(buf, pos + 5)
+        self.gtid = f"{gtid.domain}-{server}-{gtid.sequence}".encode("ascii")
+        if gtid.refused:
+            raise UnsupportedEvent(gtid.refused)
+        self._open_transaction(read_u32(buf, pos) * 1_000_000)
+        self._has_begun = not gtid.is_standalone
+        self._mariadb_set.add(gtid.domain, server, gtid.sequence)
+
+    def _begin_records(self) -> None:
+        """Encode what the transaction's records share, before the first of them."""
+        text = self._mysql_set.text() if self.is_mysql else self._mariadb_set.text()
+        self.sink.begin_transaction(self.clock.timestamp_us, text, self.commit_us, self.gtid)
+        self._has_records = True
+
+    def _end_transaction(self) -> None:
+        if self._has_records:
+            self.sink.end_transaction()
+        self.clock.commit()
+        self.is_open = False
+        self.transactions += 1
+        self.committed_us = self.commit_us
+        self.committed_file = self.binlog_file
+        self.committed_pos = self.binlog_pos
+
+    def _rows(self, buf: bytes, pos: i64, end: i64, op: i64, has_extra: bool) -> None:
+        """Take a row event's body."""
+        if not self.is_open or not self._has_begun:
+            raise CorruptBinlog("a row event outside a transaction")
+        table_id = read_u48(buf, pos)
+        pos += 8
+        if has_extra:
+            pos += read_u16(buf, pos)
+        if table_id == DUMMY_TABLE_ID:
+            return
+        table = self.tables.table(table_id)
+        bitmaps_at: i64 = pos
+        maps: i64 = 2 if op == UPDATE else 1
+        pos += packed_size(buf, pos) + maps * ((read_packed(buf, pos) + 7) >> 3)
+        if pos > end:
+            raise CorruptBinlog("a row event is cut short")
+        rows = rows_plan(table, op, buf[bitmaps_at:pos])
+        if not self._has_records:
+            self._begin_records()
+        sink = self.sink
+        while pos < end:
+            out: BytesWriter = sink.open_row(table, rows)
+            if rows.has_before:
+                sink.image = 0
+                out.append(u8(2))
+                pos = write_image(sink, rows.before, rows.before_present, buf, pos)
+            else:
+                out.append(u8(0))
+            if rows.has_after:
+                sink.image = 1
+                out.append(u8(2))
+                pos = write_image(sink, rows.after, rows.after_present, buf, pos)
+            else:
+                out.append(u8(0))
+            if pos > end:
+                raise CorruptBinlog("a row passes the end of its event")
+            sink.close()
+
+    def _query(self, buf: bytes, pos: i64, end: i64) -> None:
+        """Take a query event's body; BEGIN, which most are, without a copy."""
+        begin: i64 = pos + 13 + i64(buf[pos + 8]) + 1 + read_u16(buf, pos + 11)
+        if begin > end:
+            raise CorruptBinlog("a query event is cut short")
+        if end - begin == len(_BEGIN) and self.is_open and buf[begin:end] == _BEGIN:
+            self._has_begun = True
+            return
+        self._statement(take(buf, pos, end - pos))
+
+    def _statement(self, body: bytes) -> None:
+        raw = body[query_begin(body) :]
+        statement = classify(raw)
+        if statement == Statement.NOTHING:
+            if self.is_open and not self._has_begun:
+                self._end_transaction()
+            return
+        self._require_open("a statement")
+        if statement == Statement.DDL:
+            self._ddl(body)
+        elif statement == Statement.BEGIN:
+            self._has_begun = True
+        elif statement == Statement.COMMIT:
+            self._end_transaction()
+        elif statement == Statement.SAVEPOINT:
+            pass  # what was rolled back to it never reached the binlog, or comes as ROLLBACK TO
+        elif statement in (Statement.ROLLBACK, Statement.ROLLBACK_TO):
+            if self._has_records:
+                raise UnsupportedEvent(
+                    "a ROLLBACK behind rows: the transaction mixes tables that can be rolled "
+                    "back with tables that cannot, and the binlog does not say which rows stayed"
+                )
+            if statement == Statement.ROLLBACK:
+                self._end_transaction()
+        elif statement == Statement.XA:
+            raise UnsupportedEvent("XA transactions are not handled")
+        elif statement == Statement.CHANGE:
+            raise StatementInRowStream(
+                f"a change was logged as a statement, so its rows are in no binlog: "
+                f"SET GLOBAL binlog_format=ROW on the source; the statement begins: {_shown(raw)}"
+            )
+        else:
+            raise UnsupportedEvent(f"an unknown statement, beginning: {_shown(raw)}")
+
+    def _ddl(self, body: bytes) -> None:
+        """Add a DDL record; outside BEGIN it is a transaction of its own."""
+        if not self._has_records:
+            self._begin_records()
+        database = query_database(body)
+        self.sink.add_statement(
+            self.tables.ddl_prefix(),
+            ddl_header(database.encode("utf-8")),
+            encode_string(database) + encode_string(""),
+            query_text(body).encode("utf-8"),
+        )
+        if not self._has_begun:
+            self._end_transaction()
+
+
+def _shown(statement: bytes) -> str:
+    """The beginning of a statement; its values stay out of messages and logs."""
+    words = statement[:_STATEMENT_SHOWN_MAX].decode("utf-8", "replace").split()
+    return " ".join(words[:3])

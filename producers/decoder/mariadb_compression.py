@@ -1,0 +1,42 @@
+"""MariaDB's `log_bin_compress`: the statement, or the rows, of an event in a zlib wrapper."""
+
+import zlib
+from typing import Final
+
+from producers.decoder.wire import packed_size, read_packed, read_u16, take
+
+# The servers' largest packet; nothing longer was ever logged.
+PLAIN_BYTES_MAX: Final = 1024 * 1024 * 1024
+_ZLIB: Final = 0
+
+
+def uncompress_query(body: bytes) -> bytes:
+    """Return a compressed query event's body as that of a plain one."""
+    begin = 13 + body[8] + 1 + read_u16(body, 11)
+    return take(body, 0, begin) + _uncompress(body, begin)
+
+
+def uncompress_rows(body: bytes, is_update: bool, has_extra: bool) -> bytes:
+    """Return a compressed row event's body as that of a plain one: ids and bitmaps are plain."""
+    pos: int = 8
+    if has_extra:
+        pos += read_u16(body, pos)
+    bitmap_bytes = (read_packed(body, pos) + 7) // 8
+    pos += packed_size(body, pos) + (2 if is_update else 1) * bitmap_bytes
+    return take(body, 0, pos) + _uncompress(body, pos)
+
+
+def _uncompress(body: bytes, pos: int) -> bytes:
+    """A byte says the algorithm and how many bytes, big-endian, say the plain length."""
+    head = body[pos]
+    algorithm = head >> 4 & 7
+    if algorithm != _ZLIB:
+        raise ValueError(f"an event is compressed by the unknown algorithm {algorithm}")
+    width = head & 7
+    size = int.from_bytes(take(body, pos + 1, width), "big")
+    if size > PLAIN_BYTES_MAX:
+        raise ValueError(f"a compressed event says that it holds {size} bytes")
+    plain = zlib.decompressobj().decompress(body[pos + 1 + width :], size + 1)
+    if len(plain) != size:
+        raise ValueError(f"a compressed event says {size} bytes and does not hold as many")
+    return plain

@@ -1,0 +1,116 @@
+"""How each column of a table version is read and written: made once, used for every row."""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from topics.table_shape import Column, TableShape
+
+# What to do with a column's value. Small numbers in the order of the decoder's comparisons.
+ABSENT: Final = 0  # not in this row image
+I8: Final = 1
+U8: Final = 2
+I16: Final = 3
+U16: Final = 4
+I24: Final = 5
+U24: Final = 6
+I32: Final = 7
+U32: Final = 8
+I64: Final = 9
+U64: Final = 10
+VARCHAR: Final = 11  # one or two bytes of length
+BLOB: Final = 12  # one to four bytes of length
+FIXED_BINARY: Final = 13  # BINARY(n): the server strips zeros that belong to the value
+DECIMAL: Final = 14
+BIG_DECIMAL: Final = 15  # more than 18 digits
+FLOAT: Final = 16
+DOUBLE: Final = 17
+DATE: Final = 18
+TIME: Final = 19
+DATETIME: Final = 20
+TIMESTAMP: Final = 21
+YEAR: Final = 22
+ENUM: Final = 23
+SET: Final = 24
+BIT: Final = 25
+BIT64: Final = 26
+JSON: Final = 27
+
+NO_KEY: Final = -1
+
+
+class ColumnPlan:
+    """One column. `size`: bytes of the value, or of its length, as the operation needs it."""
+
+    def __init__(self, index: i64, name: str, op: i64, size: i64) -> None:
+        """Make a plan without text, key or labels; those are set by the table's parser."""
+        self.index: i64 = index
+        self.name: str = name
+        self.op: i64 = op
+        self.size: i64 = size
+        self.length: i64 = 0  # BINARY(n): n
+        self.key_slot: i64 = NO_KEY  # place in the primary key
+        self.charset: str = ""
+        self.charset_kind: i64 = 0
+        self.labels: list[bytes] = []  # Avro strings; ENUM has its error value "" in front
+        self.whole_digits: i64 = 0
+        self.fraction_digits: i64 = 0
+        self.second_digits: i64 = 0  # fractional digits of temporal types
+
+
+ABSENT_COLUMN: Final = ColumnPlan(0, "", ABSENT, 0)
+
+
+class RowsPlan:
+    """One kind of row event of a table: its operation and the columns that its images hold."""
+
+    def __init__(
+        self, header: bytes, before: list[ColumnPlan] | None, after: list[ColumnPlan] | None
+    ) -> None:
+        """`header`: the envelope's bytes from `database` to `columns_after`."""
+        self.header: bytes = header
+        self.has_before: bool = before is not None
+        self.has_after: bool = after is not None
+        self.before: list[ColumnPlan] = before if before is not None else []
+        self.after: list[ColumnPlan] = after if after is not None else []
+        self.before_present: i64 = count_present(self.before)
+        self.after_present: i64 = count_present(self.after)
+
+
+def count_present(columns: list[ColumnPlan]) -> i64:
+    """How many columns a row image holds."""
+    present: i64 = 0
+    for column in columns:
+        if column.op != ABSENT:
+            present += 1
+    return present
+
+
+class TablePlan:
+    """A table version. `problem`: why its rows cannot be decoded, empty when they can."""
+
+    def __init__(self, body: bytes, database: str, table: str) -> None:
+        """`body`: the table map without its id and flags, which tells versions apart."""
+        self.body: bytes = body
+        self.database: str = database
+        self.table: str = table
+        self.problem: str = ""
+        self.columns: list[ColumnPlan] = []
+        self.count: i64 = 0
+        self.key_size: i64 = 0
+        self.key_names: list[str] = []
+        self.shape_columns: list[Column] = []
+        self.primary_key: list[int] = []
+        self.prefix: bytes = b""  # wire format: 0, schema id, the envelope's type; set on first use
+        self.key_prefix: bytes = b""  # Avro strings of database and table
+        self.rows_plans: dict[tuple[int, bytes], RowsPlan] = {}
+        # The plan of the last row event of this table, and what told it apart.
+        self.last_op: i64 = 0
+        self.last_bitmaps: bytes = b""
+        self.last_rows_plan: RowsPlan | None = None
+
+    def shape(self) -> TableShape:
+        """The table version as readers see it."""
+        return TableShape(
+            self.database, self.table, tuple(self.shape_columns), tuple(self.primary_key)
+        )

@@ -1,0 +1,127 @@
+"""Query events: what a statement in the binlog is, judged by its first words (an allow-list)."""
+
+import re
+from enum import IntEnum
+from typing import Final
+
+from mypy_extensions import i64
+
+from producers.decoder.charset import OTHER, charset_kind, charset_of, decode_text
+from producers.decoder.wire import read_u16, take
+
+
+class Statement(IntEnum):
+    """What a query event means to the stream."""
+
+    BEGIN = 0
+    COMMIT = 1
+    SAVEPOINT = 2
+    ROLLBACK_TO = 3
+    ROLLBACK = 4
+    DDL = 5  # definitions and administration: a DDL record
+    NOTHING = 6  # a place holder of the server's
+    XA = 7
+    CHANGE = 8  # rows were changed by it, and are in no binlog
+    UNKNOWN = 9
+
+
+_POST_HEADER_BYTES: Final = 13
+# Status variables up to the client's character set, and their sizes; -1: a length byte and text,
+# -2: the same and a zero byte. They are written in this order.
+_STATUS_SIZES: Final = {0: 4, 1: 8, 2: -2, 3: 4, 6: -1}
+_STATUS_CHARSET: Final = 4
+
+_DEFINITIONS: Final = frozenset(
+    (
+        *("ALTER", "ANALYZE", "CHECK", "CREATE", "DROP", "FLUSH", "GRANT", "IMPORT", "INSTALL"),
+        *("OPTIMIZE", "RENAME", "REPAIR", "REVOKE", "SET", "TRUNCATE", "UNINSTALL"),
+    )
+)
+_CHANGES: Final = frozenset(
+    (
+        *("CALL", "DELETE", "DO", "EXECUTE", "HANDLER", "INSERT", "LOAD", "REPLACE", "SELECT"),
+        *("UPDATE", "VALUES", "WITH"),
+    )
+)
+# A comment that runs, `/*!40000 ... */` or `/*M! ... */`, counts by what stands in it.
+_SPACE: Final = re.compile(
+    rb"(?:\s+|--[ \t][^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?!!|M!).*?\*/|/\*M?!\d*|\*/|\()", re.DOTALL
+)
+_WORD: Final = re.compile(rb"[A-Za-z_]+")
+_DUMMY: Final = b"# Dummy event"
+
+
+def query_begin(body: bytes) -> int:
+    """Offset of the statement in a query event's body."""
+    return int(_POST_HEADER_BYTES + body[8] + 1 + read_u16(body, 11))
+
+
+def query_database(body: bytes) -> str:
+    """The default database of a query event, "" for none."""
+    begin = query_begin(body) - 1 - body[8]
+    return take(body, begin, body[8]).decode("utf-8")
+
+
+def query_text(body: bytes) -> str:
+    """The statement as text; ValueError when its character set is not known."""
+    raw = body[query_begin(body) :]
+    if raw.isascii():
+        return raw.decode("ascii")
+    charset = _client_charset(body)
+    if charset_kind(charset) == OTHER:
+        raise ValueError(f"a statement is in character set {charset}")
+    return decode_text(raw, charset)
+
+
+def _client_charset(body: bytes) -> str:
+    pos = _POST_HEADER_BYTES
+    end = pos + read_u16(body, 11)
+    while pos < end:
+        code = body[pos]
+        if code == _STATUS_CHARSET:
+            return charset_of(read_u16(body, pos + 1))
+        size = _STATUS_SIZES.get(code)
+        if size is None:
+            break
+        pos += 1 + (size if size >= 0 else 1 + body[pos + 1] + (1 if size == -2 else 0))
+    raise ValueError("a statement does not say its character set")
+
+
+def classify(statement: bytes) -> Statement:
+    """Say what a statement means to the stream."""
+    if statement.startswith(_DUMMY):
+        return Statement.NOTHING
+    words = _first_words(statement)
+    first = words[0] if words else ""
+    if first == "BEGIN" or words == ["START", "TRANSACTION"]:
+        return Statement.BEGIN
+    if first == "COMMIT":
+        return Statement.COMMIT
+    if first in ("SAVEPOINT", "RELEASE"):
+        return Statement.SAVEPOINT
+    if first == "ROLLBACK":
+        return Statement.ROLLBACK_TO if len(words) > 1 else Statement.ROLLBACK
+    if first == "XA":
+        return Statement.XA
+    if first in _DEFINITIONS:
+        return Statement.DDL
+    if first in _CHANGES:
+        return Statement.CHANGE
+    return Statement.UNKNOWN
+
+
+def _first_words(statement: bytes) -> list[str]:
+    """The first two words, in upper case, behind white space and comments."""
+    words: list[str] = []
+    pos: i64 = 0
+    while len(words) < 2:
+        space = _SPACE.match(statement, pos)
+        if space is not None:
+            pos = space.end()
+            continue
+        word = _WORD.match(statement, pos)
+        if word is None:
+            break
+        words.append(word.group().decode("ascii").upper())
+        pos = word.end()
+    return words

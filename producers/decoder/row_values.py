@@ -1,0 +1,239 @@
+"""A row image: the server's values to Avro values, each behind its null branch."""
+
+from librt.strings import (
+    BytesWriter,
+    read_f32_le,
+    read_f64_le,
+    read_i16_le,
+    read_i32_le,
+    read_i64_le,
+    write_f32_le,
+    write_f64_le,
+    write_i64_be,
+)
+from mypy_extensions import i64, u8
+
+from producers.decoder import plan as ops
+from producers.decoder.charset import write_text
+from producers.decoder.decimals import write_big_decimal, write_decimal
+from producers.decoder.json_binary import json_text
+from producers.decoder.plan import ColumnPlan
+from producers.decoder.records import RecordSink
+from producers.decoder.temporal import (
+    OFF_CALENDAR,
+    US_A_SECOND,
+    date_days,
+    date_text,
+    datetime_text,
+    datetime_us,
+    fraction_bytes,
+    fraction_text,
+    read_datetime,
+    read_fraction,
+    read_time_us,
+)
+from producers.decoder.wire import (
+    copy,
+    read_be,
+    read_le,
+    read_u16,
+    read_u24,
+    read_u32,
+    take,
+    write_long,
+    write_string,
+)
+
+
+def write_image(
+    sink: RecordSink, columns: list[ColumnPlan], present: i64, buf: bytes, pos: i64
+) -> i64:
+    """Write one row image that begins at `pos` with its null bits; return where it ends."""
+    out = sink.out
+    null_at: i64 = pos
+    pos += (present + 7) >> 3
+    mask: i64 = 256
+    nulls: i64 = 0
+    for column in columns:
+        if column.op == ops.ABSENT:
+            out.append(u8(0))
+            continue
+        if mask == 256:
+            nulls = i64(buf[null_at])
+            null_at += 1
+            mask = 1
+        if nulls & mask:
+            out.append(u8(0))
+        elif column.key_slot < 0:
+            pos = write_value(sink, out, column, buf, pos)
+        else:
+            begin: i64 = len(out) + 1
+            pos = write_value(sink, out, column, buf, pos)
+            sink.note_key(column.key_slot, begin, len(out))
+        mask <<= 1
+    return pos
+
+
+def write_value(
+    sink: RecordSink, out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64
+) -> i64:
+    """Write one value that is not NULL; return where it ends."""
+    op = column.op
+    if op >= ops.DECIMAL:
+        if ops.DATE <= op <= ops.TIMESTAMP:
+            return _write_temporal(sink, out, column, buf, pos)
+        return _write_other(out, column, buf, pos)
+    out.append(u8(2))
+    if op >= ops.VARCHAR:
+        return _write_varchar(out, column, buf, pos)
+    if op == ops.I32:
+        write_long(out, i64(read_i32_le(buf, pos)))
+    elif op == ops.I64:
+        write_long(out, read_i64_le(buf, pos))
+    elif op == ops.I8:
+        write_long(out, ((i64(buf[pos]) & 0xFF) ^ 0x80) - 0x80)
+    elif op == ops.U8:
+        write_long(out, i64(buf[pos]))
+    elif op == ops.I16:
+        write_long(out, i64(read_i16_le(buf, pos)))
+    elif op == ops.U16:
+        write_long(out, read_u16(buf, pos))
+    elif op == ops.I24:
+        write_long(out, (read_u24(buf, pos) ^ 0x800000) - 0x800000)
+    elif op == ops.U24:
+        write_long(out, read_u24(buf, pos))
+    elif op == ops.U32:
+        write_long(out, read_u32(buf, pos))
+    else:
+        out.append(u8(0))
+        write_i64_be(out, read_i64_le(buf, pos))
+    return pos + column.size
+
+
+def _write_varchar(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> i64:
+    """Write text or bytes that stand behind their length."""
+    size: i64 = column.size
+    if size == 1:
+        size = i64(buf[pos])
+        pos += 1
+    elif size == 2:
+        size = read_u16(buf, pos)
+        pos += 2
+    else:
+        size = read_le(buf, pos, column.size)
+        pos += column.size
+    if pos + size > len(buf):
+        raise IndexError(f"a value of {size} bytes passes the end of its event")
+    if column.op == ops.FIXED_BINARY:
+        if size > column.length:
+            raise ValueError(f"{size} bytes in a BINARY({column.length})")
+        write_long(out, column.length)
+        copy(out, buf, pos, size)
+        for _ in range(column.length - size):
+            out.append(u8(0))
+    else:
+        write_text(out, buf, pos, size, column)
+    return pos + size
+
+
+def _write_temporal(
+    sink: RecordSink, out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64
+) -> i64:
+    """Write a DATE, TIME, DATETIME or TIMESTAMP; null, and its text aside, off the calendar."""
+    op = column.op
+    digits = column.second_digits
+    text = ""
+    value: i64 = 0
+    if op == ops.DATE:
+        packed = read_u24(buf, pos)
+        pos += 3
+        value = date_days(packed)
+        if value == OFF_CALENDAR:
+            text = date_text(packed)
+    elif op == ops.TIME:
+        value = read_time_us(buf, pos, digits)
+        pos += 3 + fraction_bytes(digits)
+    elif op == ops.DATETIME:
+        packed = read_datetime(buf, pos)
+        fraction = read_fraction(buf, pos + 5, digits)
+        pos += 5 + fraction_bytes(digits)
+        value = datetime_us(packed, fraction)
+        if value == OFF_CALENDAR:
+            text = datetime_text(packed, fraction, digits)
+    else:
+        value = read_be(buf, pos, 4) * US_A_SECOND + read_fraction(buf, pos + 4, digits)
+        pos += 4 + fraction_bytes(digits)
+        if value == 0:
+            text = "0000-00-00 00:00:00" + fraction_text(0, digits)
+    if text:
+        out.append(u8(0))
+        sink.note_off_calendar(column.index, column.key_slot, text)
+    else:
+        out.append(u8(2))
+        write_long(out, value)
+    return pos
+
+
+def _write_other(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> i64:
+    """Write a value of a type that is not a number, text or time."""
+    op = column.op
+    out.append(u8(2))
+    if op == ops.DECIMAL:
+        write_decimal(out, buf, pos, column.whole_digits, column.fraction_digits)
+    elif op == ops.BIG_DECIMAL:
+        write_big_decimal(out, buf, pos, column.whole_digits, column.fraction_digits)
+    elif op == ops.DOUBLE:
+        write_f64_le(out, read_f64_le(buf, pos))
+    elif op == ops.FLOAT:
+        write_f32_le(out, read_f32_le(buf, pos))
+    elif op == ops.ENUM:
+        index = read_le(buf, pos, column.size)
+        if index >= len(column.labels):
+            raise ValueError(f"ENUM value {index} of {len(column.labels) - 1} labels")
+        out.write(column.labels[index])
+    elif op == ops.YEAR:
+        year = i64(buf[pos])
+        write_long(out, 1900 + year if year else 0)
+    elif op == ops.BIT:
+        write_long(out, _read_bits(buf, pos, column.size))
+    elif op == ops.BIT64:
+        out.append(u8(0))
+        out.write(take(buf, pos, 8))
+    elif op == ops.SET:
+        _write_set(out, column, buf, pos)
+    elif op == ops.JSON:
+        size = read_le(buf, pos, column.size)
+        pos += column.size
+        write_string(out, json_text(take(buf, pos, size)).encode("utf-8"))
+        return pos + size
+    else:
+        raise ValueError(f"no way to write operation {op}")
+    return pos + column.size
+
+
+def _read_bits(buf: bytes, pos: i64, size: i64) -> i64:
+    """Read BIT(1) to BIT(63): up to eight bytes, big-endian."""
+    if size < 8:
+        return read_be(buf, pos, size)
+    value = (i64(buf[pos]) << 56) | read_be(buf, pos + 1, 7)
+    if value < 0:
+        raise ValueError("a BIT(57) to BIT(63) has its 64th bit set")
+    return value
+
+
+def _write_set(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> None:
+    """Write the labels of a SET as an Avro array, in the order of the declaration."""
+    members: list[bytes] = []
+    for byte in range(column.size):
+        bits = i64(buf[pos + byte])
+        for bit in range(8):
+            if bits & (i64(1) << bit):
+                index: i64 = byte * 8 + bit
+                if index >= len(column.labels):
+                    raise ValueError(f"SET bit {index} of {len(column.labels)} labels")
+                members.append(column.labels[index])
+    if members:
+        write_long(out, len(members))
+        for label in members:
+            out.write(label)
+    out.append(u8(0))

@@ -1,0 +1,237 @@
+"""The table map event: a table version with its optional metadata, turned into a plan.
+
+Without `binlog_row_metadata=FULL` there are no names, keys or labels, and rows are refused.
+"""
+
+from typing import Final
+
+from producers.decoder import plan as ops
+from producers.decoder.charset import OTHER, charset_kind, charset_of, decode_text
+from producers.decoder.column_types import (
+    ENUM,
+    METADATA_BYTES,
+    SET,
+    STRING,
+    ColumnType,
+    UnknownColumn,
+    plan_column,
+    refusal,
+)
+from producers.decoder.plan import TablePlan
+from producers.decoder.wire import encode_string, packed_size, read_packed, take
+
+# Optional metadata fields.
+_SIGNEDNESS: Final = 1
+_DEFAULT_CHARSET: Final = 2
+_COLUMN_CHARSET: Final = 3
+_COLUMN_NAME: Final = 4
+_SET_LABELS: Final = 5
+_ENUM_LABELS: Final = 6
+_GEOMETRY_TYPE: Final = 7
+_SIMPLE_KEY: Final = 8
+_PREFIX_KEY: Final = 9
+_LABEL_DEFAULT_CHARSET: Final = 10
+_LABEL_COLUMN_CHARSET: Final = 11
+_VISIBILITY: Final = 12
+_VECTOR_DIMENSION: Final = 13
+
+_NO_METADATA: Final = (
+    "its table map carries no column names: SET GLOBAL binlog_row_metadata=FULL on the source. "
+    "Rows logged before that cannot be read: start the shard after them"
+)
+
+
+class _Fields:
+    """The optional metadata, raw, by field."""
+
+    def __init__(self) -> None:
+        self.raw: dict[int, bytes] = {}
+
+    def packed(self, field: int) -> list[int]:
+        """The field as a row of length-encoded integers."""
+        raw = self.raw.get(field, b"")
+        numbers: list[int] = []
+        pos = 0
+        while pos < len(raw):
+            numbers.append(read_packed(raw, pos))
+            pos += packed_size(raw, pos)
+        return numbers
+
+    def strings(self, field: int) -> list[bytes]:
+        """The field as a row of length-encoded strings."""
+        raw = self.raw.get(field, b"")
+        found: list[bytes] = []
+        pos = 0
+        while pos < len(raw):
+            pos = _take_string(raw, pos, found)
+        return found
+
+    def label_lists(self, field: int) -> list[list[bytes]]:
+        """The field as one list of labels a column."""
+        raw = self.raw.get(field, b"")
+        found: list[list[bytes]] = []
+        pos = 0
+        while pos < len(raw):
+            labels: list[bytes] = []
+            count = read_packed(raw, pos)
+            pos += packed_size(raw, pos)
+            for _ in range(count):
+                pos = _take_string(raw, pos, labels)
+            found.append(labels)
+        return found
+
+
+def _take_string(raw: bytes, pos: int, found: list[bytes]) -> int:
+    size = read_packed(raw, pos)
+    begin = pos + packed_size(raw, pos)
+    found.append(take(raw, begin, size))
+    return begin + size
+
+
+def parse_table_map(body: bytes) -> TablePlan:
+    """Return the plan of a table map's body (all that follows its table id and flags).
+
+    A column or a setting that the decoder does not handle is the plan's `problem`; IndexError
+    and ValueError mean that the bytes are no table map.
+    """
+    database_size = body[0]
+    database = take(body, 1, database_size).decode("utf-8")
+    pos = 1 + database_size + 1
+    table_size = body[pos]
+    table = take(body, pos + 1, table_size).decode("utf-8")
+    pos += 1 + table_size + 1
+    count = read_packed(body, pos)
+    pos += packed_size(body, pos)
+    type_codes = take(body, pos, count)
+    pos += count
+    plan = TablePlan(body, database, table)
+    plan.key_prefix = encode_string(database) + encode_string(table)
+    columns = [ColumnType(i, type_codes[i]) for i in range(count)]
+    unknown = [column for column in columns if column.type_code not in METADATA_BYTES]
+    if unknown:
+        plan.problem = f"column {unknown[0].index + 1}: {refusal(unknown[0].type_code)}"
+        return plan
+    metadata_size = read_packed(body, pos)
+    pos += packed_size(body, pos)
+    _read_types(columns, take(body, pos, metadata_size))
+    pos += metadata_size + (count + 7) // 8
+    fields = _read_fields(body, pos)
+    plan.problem = _describe(columns, fields) or _plan_columns(plan, columns, fields)
+    return plan
+
+
+def _read_types(columns: list[ColumnType], metadata: bytes) -> None:
+    """Fill in the metadata bytes, and find ENUM and SET, which come as CHAR."""
+    pos = 0
+    for column in columns:
+        size = METADATA_BYTES[column.type_code]
+        if size:
+            column.meta_0 = metadata[pos]
+        if size > 1:
+            column.meta_1 = metadata[pos + 1]
+        pos += size
+        if column.type_code == STRING and column.meta_0 in (ENUM, SET):
+            column.type_code = column.meta_0
+    if pos != len(metadata):
+        raise ValueError(f"the columns' metadata has {len(metadata)} bytes, not {pos}")
+
+
+def _read_fields(body: bytes, pos: int) -> _Fields:
+    fields = _Fields()
+    while pos < len(body):
+        field = body[pos]
+        size = read_packed(body, pos + 1)
+        begin = pos + 1 + packed_size(body, pos + 1)
+        fields.raw[field] = take(body, begin, size)
+        pos = begin + size
+    return fields
+
+
+def _describe(columns: list[ColumnType], fields: _Fields) -> str:
+    """Fill in names, signs, character sets and labels; return the problem, if there is one."""
+    for field in fields.raw:
+        if not _SIGNEDNESS <= field <= _VECTOR_DIMENSION:
+            return f"its table map carries metadata of the unknown kind {field}"
+    names = fields.strings(_COLUMN_NAME)
+    if not names:
+        return _NO_METADATA
+    if len(names) != len(columns):
+        raise ValueError(f"{len(names)} column names for {len(columns)} columns")
+    for column, name in zip(columns, names, strict=True):
+        column.name = name.decode("utf-8")
+    numeric = [column for column in columns if column.is_numeric()]
+    signs = fields.raw.get(_SIGNEDNESS, b"")
+    if numeric and len(signs) != (len(numeric) + 7) // 8:
+        raise ValueError(f"{len(signs)} bytes of signs for {len(numeric)} numeric columns")
+    for i, column in enumerate(numeric):
+        column.unsigned = bool(signs[i >> 3] & (0x80 >> (i & 7)))
+    texts = [column for column in columns if column.is_text()]
+    if any(column.type_code == 255 for column in columns):
+        return ""  # refused for its GEOMETRY; MariaDB counts that among the texts, MySQL does not
+    _set_charsets(texts, fields, _DEFAULT_CHARSET, _COLUMN_CHARSET)
+    return _set_labels(columns, fields)
+
+
+def _set_charsets(columns: list[ColumnType], fields: _Fields, default: int, each: int) -> None:
+    """Fill in the character sets: one each, or a default and the exceptions."""
+    if not columns:
+        return
+    collations = fields.packed(each)
+    if not collations:
+        numbers = fields.packed(default)
+        if not numbers or len(numbers) % 2 == 0:
+            raise ValueError("the table map does not say the character sets of its columns")
+        collations = [numbers[0]] * len(columns)
+        for i in range(1, len(numbers), 2):
+            collations[numbers[i]] = numbers[i + 1]
+    if len(collations) != len(columns):
+        raise ValueError(f"{len(collations)} character sets for {len(columns)} columns")
+    for column, collation in zip(columns, collations, strict=True):
+        column.charset = charset_of(collation)
+
+
+def _set_labels(columns: list[ColumnType], fields: _Fields) -> str:
+    labelled = [column for column in columns if column.type_code in (ENUM, SET)]
+    _set_charsets(labelled, fields, _LABEL_DEFAULT_CHARSET, _LABEL_COLUMN_CHARSET)
+    for type_code, field in ((ENUM, _ENUM_LABELS), (SET, _SET_LABELS)):
+        of_type = [column for column in labelled if column.type_code == type_code]
+        lists = fields.label_lists(field)
+        if len(lists) != len(of_type):
+            raise ValueError(f"{len(lists)} lists of labels for {len(of_type)} columns")
+        for column, labels in zip(of_type, lists, strict=True):
+            if charset_kind(column.charset) == OTHER:
+                return f"column {column.name!r}: labels in character set {column.charset}"
+            column.labels = [decode_text(label, column.charset) for label in labels]
+    return ""
+
+
+def _plan_columns(plan: TablePlan, columns: list[ColumnType], fields: _Fields) -> str:
+    for source in columns:
+        try:
+            column_plan, shape_column = plan_column(source)
+        except UnknownColumn as error:
+            return f"column {source.name!r}: {error}"
+        if source.type_code == ENUM:
+            column_plan.labels = [encode_string(label) for label in ["", *source.labels]]
+        elif source.type_code == SET:
+            column_plan.labels = [encode_string(label) for label in source.labels]
+        plan.columns.append(column_plan)
+        plan.shape_columns.append(shape_column)
+    plan.count = len(columns)
+    key = fields.packed(_SIMPLE_KEY)
+    if not key:
+        key = fields.packed(_PREFIX_KEY)[::2]  # column, bytes of the prefix; the whole value is key
+    for slot, index in enumerate(key):
+        plan.columns[index].key_slot = slot
+        plan.key_names.append(plan.columns[index].name)
+    plan.primary_key = key
+    plan.key_size = len(key)
+    return ""
+
+
+def image_columns(plan: TablePlan, bitmap: bytes) -> list[ops.ColumnPlan]:
+    """Return the table's columns, with the mark of absence where the image lacks one."""
+    return [
+        column if bitmap[i >> 3] >> (i & 7) & 1 else ops.ABSENT_COLUMN
+        for i, column in enumerate(plan.columns)
+    ]

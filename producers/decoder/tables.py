@@ -1,0 +1,151 @@
+"""Table versions by id and by content, so that a new id after a rotation costs nothing."""
+
+from collections.abc import Callable
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from producers.decoder.errors import CorruptBinlog, UnsupportedColumn
+from producers.decoder.plan import RowsPlan, TablePlan
+from producers.decoder.table_map import image_columns, parse_table_map
+from producers.decoder.wire import packed_size, read_packed, read_u48, take, write_string
+from topics.table_shape import EVENT_TYPES, OPS, ddl_schema, row_schema, schema_text
+
+# Plans kept at once. A server with more tables in use parses some of them again, nothing worse.
+PLANS_MAX: Final = 20_000
+# The id of a row event that only ends its statement.
+DUMMY_TABLE_ID: Final = 0xFFFFFF
+
+INSERT: Final = OPS.index("INSERT")
+UPDATE: Final = OPS.index("UPDATE")
+DELETE: Final = OPS.index("DELETE")
+
+
+class Tables:
+    """The table maps seen on this stream."""
+
+    def __init__(self, schema_id: Callable[[str], int]) -> None:
+        """`schema_id` registers a schema's text and gives its id."""
+        self._schema_id: Callable[[str], int] = schema_id
+        self._by_body: dict[bytes, TablePlan] = {}
+        self._by_id: dict[int, TablePlan] = {}
+        self._last_id: i64 = -1
+        self._last_plan: TablePlan | None = None
+        self._ddl_prefix: bytes = b""
+
+    def forget_ids(self) -> None:
+        """A new binlog file numbers its tables afresh."""
+        self._by_id.clear()
+        self._last_id = -1
+        self._last_plan = None
+
+    def map(self, buf: bytes, pos: i64, end: i64) -> None:
+        """Take a table map event's body: 6 bytes of id, 2 of flags, then the table version."""
+        table_id = read_u48(buf, pos)
+        body = take(buf, pos + 8, end - pos - 8)
+        plan = self._last_plan
+        if plan is not None and table_id == self._last_id and plan.body == body:
+            return
+        known = self._by_body.get(body)
+        if known is None:
+            known = parse_table_map(body)
+            if len(self._by_body) >= PLANS_MAX:
+                self._by_body.clear()
+            self._by_body[body] = known
+        if len(self._by_id) >= PLANS_MAX:
+            self._by_id.clear()
+        self._by_id[table_id] = known
+        self._last_id = table_id
+        self._last_plan = known
+
+    def table(self, table_id: i64) -> TablePlan:
+        """The version behind a row event's table id, ready to decode its rows."""
+        plan = self._last_plan
+        if plan is None or table_id != self._last_id:
+            plan = self._by_id.get(table_id)
+            if plan is None:
+                raise CorruptBinlog(f"a row event of table id {table_id}, which no table map names")
+            self._last_id = table_id
+            self._last_plan = plan
+        if len(plan.prefix) == 0:
+            self._prepare(plan)
+        return plan
+
+    def _prepare(self, plan: TablePlan) -> None:
+        if plan.problem:
+            raise UnsupportedColumn(f"table {plan.database}.{plan.table}: {plan.problem}")
+        schema_id = self._schema_id(schema_text(row_schema(plan.shape())))
+        plan.prefix = record_prefix(schema_id, "ROW")
+
+    def ddl_prefix(self) -> bytes:
+        """The first bytes of a DDL record."""
+        if not self._ddl_prefix:
+            schema_id = self._schema_id(schema_text(ddl_schema()))
+            self._ddl_prefix = record_prefix(schema_id, "DDL")
+        return self._ddl_prefix
+
+
+def record_prefix(schema_id: int, event_type: str) -> bytes:
+    """The wire format's zero and schema id, then the envelope's type."""
+    return b"\0" + schema_id.to_bytes(4, "big") + bytes([EVENT_TYPES.index(event_type) * 2])
+
+
+def ddl_header(database: bytes) -> bytes:
+    """The envelope of a DDL record from `database` to `columns_after`."""
+    out = BytesWriter()
+    write_string(out, database)
+    out.write(b"\0" * 6)  # no table, op NONE, no keyspace ids, no columns
+    return out.getvalue()
+
+
+def rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:
+    """The plan of a row event: `bitmaps` is its column count and its maps of present columns."""
+    last = plan.last_rows_plan
+    if last is not None and plan.last_op == op and plan.last_bitmaps == bitmaps:
+        return last
+    key = (int(op), bitmaps)
+    found = plan.rows_plans.get(key)
+    if found is None:
+        found = _make_rows_plan(plan, op, bitmaps)
+        if len(plan.rows_plans) >= PLANS_MAX:
+            plan.rows_plans.clear()
+        plan.rows_plans[key] = found
+    plan.last_op = op
+    plan.last_bitmaps = bitmaps
+    plan.last_rows_plan = found
+    return found
+
+
+def _make_rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:
+    count = read_packed(bitmaps, 0)
+    if count != plan.count:
+        raise CorruptBinlog(
+            f"a row event of {count} columns for table {plan.database}.{plan.table}, "
+            f"which has {plan.count}"
+        )
+    pos = packed_size(bitmaps, 0)
+    size = (count + 7) // 8
+    first = _without_padding(take(bitmaps, pos, size), count)
+    second = _without_padding(take(bitmaps, pos + size, size), count) if op == UPDATE else b""
+    before = first if op in (UPDATE, DELETE) else b""
+    after = first if op == INSERT else second
+    out = BytesWriter()
+    write_string(out, plan.database.encode("utf-8"))
+    write_string(out, plan.table.encode("utf-8"))
+    out.append(u8(op * 2))
+    out.append(u8(0))  # no keyspace id before
+    out.append(u8(0))  # none after
+    write_string(out, before)
+    write_string(out, after)
+    return RowsPlan(
+        out.getvalue(),
+        image_columns(plan, before) if before else None,
+        image_columns(plan, after) if after else None,
+    )
+
+
+def _without_padding(bitmap: bytes, count: int) -> bytes:
+    """Clear the bits behind the last column, which servers leave as they like."""
+    bits = int.from_bytes(bitmap, "little") & ((1 << count) - 1)
+    return bits.to_bytes(len(bitmap), "little")

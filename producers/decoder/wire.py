@@ -1,0 +1,135 @@
+"""Integers as the binlog and Avro lay them down. Offsets and lengths are bytes.
+
+All functions mean the same compiled and not: `i64` wraps only when compiled, so every result
+is masked to its width. Reading past the end of the buffer raises IndexError in both.
+"""
+
+from typing import Final
+
+from librt.strings import (
+    BytesWriter,
+    read_i16_le,
+    read_i32_be,
+    read_i32_le,
+    read_i64_le,
+    write_i64_le,
+)
+from mypy_extensions import i64, u8
+
+# From this length on, one slice costs less than copying eight bytes at a time.
+_COPY_BY_WORDS_MAX: Final = 96
+
+
+def read_u16(buf: bytes, pos: i64) -> i64:
+    """Read two bytes, little-endian, unsigned."""
+    return i64(read_i16_le(buf, pos)) & 0xFFFF
+
+
+def read_u24(buf: bytes, pos: i64) -> i64:
+    """Read three bytes, little-endian, unsigned."""
+    return i64(buf[pos]) | (i64(buf[pos + 1]) << 8) | (i64(buf[pos + 2]) << 16)
+
+
+def read_u32(buf: bytes, pos: i64) -> i64:
+    """Read four bytes, little-endian, unsigned."""
+    return i64(read_i32_le(buf, pos)) & 0xFFFFFFFF
+
+
+def read_u48(buf: bytes, pos: i64) -> i64:
+    """Read six bytes, little-endian, unsigned."""
+    return read_u32(buf, pos) | (read_u16(buf, pos + 4) << 32)
+
+
+def read_u56(buf: bytes, pos: i64) -> i64:
+    """Read seven bytes, little-endian, unsigned."""
+    return read_u32(buf, pos) | (read_u24(buf, pos + 4) << 32)
+
+
+def read_be(buf: bytes, pos: i64, size: i64) -> i64:
+    """Read one to seven bytes, big-endian, unsigned."""
+    if size == 4:
+        return i64(read_i32_be(buf, pos)) & 0xFFFFFFFF
+    value: i64 = 0
+    for i in range(size):
+        value = (value << 8) | i64(buf[pos + i])
+    return value
+
+
+def read_le(buf: bytes, pos: i64, size: i64) -> i64:
+    """Read one to seven bytes, little-endian, unsigned."""
+    value: i64 = 0
+    for i in range(size):
+        value |= i64(buf[pos + i]) << (8 * i)
+    return value
+
+
+def packed_size(buf: bytes, pos: i64) -> i64:
+    """Bytes that the length-encoded integer at `pos` takes (1, 3, 4 or 9)."""
+    first = i64(buf[pos])
+    if first < 251:
+        return 1
+    if first == 252:
+        return 3
+    if first == 253:
+        return 4
+    if first == 254:
+        return 9
+    raise ValueError(f"byte {first} does not begin a length-encoded integer")
+
+
+def read_packed(buf: bytes, pos: i64) -> i64:
+    """Read a length-encoded integer; one beyond 63 bits is a ValueError."""
+    size = packed_size(buf, pos)
+    if size == 1:
+        return i64(buf[pos])
+    if size == 3:
+        return read_u16(buf, pos + 1)
+    if size == 4:
+        return read_u24(buf, pos + 1)
+    value = read_i64_le(buf, pos + 1)
+    if value < 0:
+        raise ValueError("a length-encoded integer is beyond 63 bits")
+    return value
+
+
+def take(buf: bytes, pos: i64, size: i64) -> bytes:
+    """Copy `size` bytes, all of which must be there (a slice would be cut short in silence)."""
+    if size < 0 or pos < 0 or pos + size > len(buf):
+        raise IndexError(f"{size} bytes at {pos} pass the end of a buffer of {len(buf)}")
+    return buf[pos : pos + size]
+
+
+def write_long(out: BytesWriter, value: i64) -> None:
+    """Write an Avro int or long (zigzag, then seven bits a byte)."""
+    rest: i64 = (value << 1) ^ (value >> 63)
+    while rest < 0 or rest > 127:
+        out.append(u8((rest & 0x7F) | 0x80))
+        rest = (rest >> 7) & 0x01FFFFFFFFFFFFFF
+    out.append(u8(rest & 0x7F))
+
+
+def write_string(out: BytesWriter, value: bytes) -> None:
+    """Write Avro bytes, or a string given as UTF-8: the length, then the bytes."""
+    write_long(out, len(value))
+    out.write(value)
+
+
+def copy(out: BytesWriter, buf: bytes, pos: i64, size: i64) -> None:
+    """Write `size` bytes of `buf`; no object is made for a short piece."""
+    if size > _COPY_BY_WORDS_MAX:
+        out.write(take(buf, pos, size))
+        return
+    end = pos + size
+    while pos + 8 <= end:
+        write_i64_le(out, read_i64_le(buf, pos))
+        pos += 8
+    while pos < end:
+        out.append(u8(i64(buf[pos])))
+        pos += 1
+
+
+def encode_string(text: str) -> bytes:
+    """Return `text` as an Avro string."""
+    out = BytesWriter()
+    write_string(out, text.encode("utf-8"))
+    return out.getvalue()
