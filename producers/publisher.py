@@ -83,7 +83,11 @@ class Publisher:
         }
         with kafka_errors(f"opening the producer of {topics.log}", self._brokers):
             self._producer = Producer(settings, logger=_LOG)
-        self.produce = self._producer.produce
+        # By position, as the decoder calls it: topic, value, key, partition, callback twice (the
+        # client knows it by two names), timestamp in ms.
+        self.produce: Callable[[str, bytes, bytes, int, object, object, int], None] = (
+            self._producer.produce
+        )
 
     def fence(self) -> None:
         """Take the shard over: a predecessor is fenced off and its open transaction aborted."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any, Final
 
+from event_token import parse_gtid_set
 from producers.connection import (
     STREAM_SILENCE_S_MAX,
     ReplicationStream,
@@ -32,8 +33,14 @@ from producers.resume import (
 from producers.settings import ProducerState, ServerSettings, ShardProducerSettings
 from topics.names import ShardTopics
 from topics.progress import Progress, Tick
-from topics.progress_codec import PROGRESS_KEY, decode_progress, encode_progress
+from topics.progress_codec import (
+    PROGRESS_KEY,
+    PROGRESS_SCHEMA_TEXT,
+    decode_progress,
+    encode_progress,
+)
 from topics.schema_ids import SchemaIds
+from topics.table_shape import ddl_schema, schema_text
 from topics.tail import read_tail
 from topics.wire import read_envelope
 
@@ -125,6 +132,9 @@ class ShardSession:
         if problems:
             raise refused(problems)
         self.connected = True
+        # The first registration on a fresh cluster takes a second: not in the first row's way.
+        self._schema_ids.register(PROGRESS_SCHEMA_TEXT)
+        self._schema_ids.register(schema_text(ddl_schema()))
         # Only now is a predecessor fenced off: who cannot read must not end one that can.
         self._publisher = Publisher(
             self._settings.kafka, self._topics, self._transaction_timeout_ms, self._stop.is_set
@@ -181,16 +191,16 @@ class ShardSession:
 
     def _new_decoder(self, point: ResumePoint) -> Decoder:
         decoder = Decoder(
-            self._topics.log,
-            self._settings.shard,
-            self._settings.flavor.value,
-            str(point.position),
-            point.next_seq,
-            point.clamp_us,
-            point.last_cell_us,
-            self._publisher.produce,
-            self._publisher.wait_for_room,
-            self._schema_ids.register,
+            topic=self._topics.log,
+            shard=self._settings.shard,
+            flavor=self._settings.flavor.value,
+            position=str(point.position),
+            next_seq=point.next_seq,
+            last_timestamp_us=point.clamp_us,
+            last_cell_us=point.last_cell_us,
+            produce=self._publisher.produce,
+            on_full=self._publisher.wait_for_room,
+            schema_id=self._schema_ids.register,
             verify_checksum=self._settings.verify_checksum,
             max_clock_ahead_us=self._settings.max_clock_ahead_ms * 1000,
             now_us=_now_us,
@@ -294,10 +304,11 @@ class ShardSession:
 
     def _look_into_unreached(self) -> None:
         """Raise what explains that the executed set is not reached; else ask again."""
-        summary = self._decoder.position_set()
+        self._commit()  # The position may have moved without a row.
+        position = parse_gtid_set(self.committed.position, self._settings.flavor)
         with server_errors(self._server, "reading the executed set of"):
             history = self._family.history(self._connection)
-        check_reachable(self._topics, self._server.name, summary, history, replica=self._replica)
+        check_reachable(self._topics, self._server.name, position, history, replica=self._replica)
         self._moment = None
         self._notice(f"{self._server.name} has executed what its binlog stream does not send yet")
 
