@@ -42,8 +42,9 @@ class TopicSchemaIds:
     Threads may share one. Nothing is connected before the first call.
     """
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, config: ClientConfig, topic: str = SCHEMAS_TOPIC) -> None:
         self._config = config
+        self._topic = topic
         self._lock = threading.Lock()
         self._texts: dict[int, str] = {}  # of every record that was read, repeated ones too
         self._ids: dict[str, int] = {}  # by text
@@ -59,7 +60,7 @@ class TopicSchemaIds:
                 self._read_back(text)
             schema_id = self._ids[text]
         if schema_id > SCHEMA_ID_MAX:
-            raise Halt(f"{SCHEMAS_TOPIC} is full: offset {schema_id} is no schema id any more")
+            raise Halt(f"{self._topic} is full: offset {schema_id} is no schema id any more")
         return schema_id
 
     def text_of(self, schema_id: int) -> str:
@@ -74,7 +75,7 @@ class TopicSchemaIds:
             end = self._next_offset
         if text is None:
             raise Halt(
-                f"schema {schema_id} is not in {SCHEMAS_TOPIC}, which ends at offset {end} "
+                f"schema {schema_id} is not in {self._topic}, which ends at offset {end} "
                 f"(brokers {self._config.brokers}): a record was written with another registry, "
                 f"or the topic was made anew",
             )
@@ -82,18 +83,18 @@ class TopicSchemaIds:
 
     def _read_new(self) -> None:
         """Read what was written since the last look."""
-        with PartitionReader(self._config, SCHEMAS_TOPIC, 0, _READ_TIMEOUT_S) as reader:
+        with PartitionReader(self._config, self._topic, 0, _READ_TIMEOUT_S) as reader:
             start, end = reader.bounds()
             if start > 0 or end < self._next_offset:
                 raise Halt(
-                    f"{SCHEMAS_TOPIC} has lost schemas: it holds offsets {start} to {end} and "
+                    f"{self._topic} has lost schemas: it holds offsets {start} to {end} and "
                     f"{self._next_offset} have been read. It must never be deleted from",
                 )
             for record in reader.records(self._next_offset, end):
                 text = (record.value or b"").decode()
                 if record.key != fingerprint(text).encode():
                     raise Halt(
-                        f"{SCHEMAS_TOPIC}, offset {record.offset}: the key is not the fingerprint "
+                        f"{self._topic}, offset {record.offset}: the key is not the fingerprint "
                         f"of the value: something else wrote to this topic",
                     )
                 self._texts[record.offset] = text
@@ -106,12 +107,12 @@ class TopicSchemaIds:
         def on_delivery(error: KafkaError | None, _message: Message) -> None:
             outcome.append(error)
 
-        doing = f"registering a schema in {SCHEMAS_TOPIC}"
+        doing = f"registering a schema in {self._topic}"
         brokers = self._config.brokers
         producer = open_producer(self._config)
         with kafka_errors(doing, brokers):
             producer.produce(
-                SCHEMAS_TOPIC,
+                self._topic,
                 text.encode(),
                 fingerprint(text).encode(),
                 0,
@@ -131,7 +132,7 @@ class TopicSchemaIds:
         while text not in self._ids:
             if deadline.passed:
                 raise Retry(
-                    f"a schema written to {SCHEMAS_TOPIC} cannot be read back after "
+                    f"a schema written to {self._topic} cannot be read back after "
                     f"{_READ_TIMEOUT_S:g} s (brokers {self._config.brokers})",
                 )
             time.sleep(_READ_BACK_PAUSE_S)
