@@ -8,15 +8,15 @@ from benchmarks import debezium, mysqlbinlog
 from benchmarks.binlog_fill import DATABASE, Waiting, create_table, fill
 from benchmarks.debezium import Debezium, Endpoints
 from benchmarks.figures import DrainRates, Figure, Turn, drain_rates, figure
-from benchmarks.our_producer import OurProducer, ShardOfServer
+from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
 from benchmarks.watch import TopicEnd, create_topic, sample_until
 from event_token.errors import Halt
-from topics.names import ShardTopics
 
 SINGLE_ROW = "drain.single_row"
 ROWS_100 = "drain.rows_100"
-WHOLE_KEYSPACE = "-"
+# One shard that has the whole key range.
+ALL = "-"
 # Debezium stores an offset only after a first record.
 FIRST_TABLE = "first"
 
@@ -126,13 +126,12 @@ class DrainBenchmark:
     def _drain_ours(self, waiting: Waiting) -> DrainRates:
         # An empty log each time, so a keyspace of its own.
         self._drains += 1
-        topics = ShardTopics(f"drain{self._drains}", WHOLE_KEYSPACE)
-        producer = OurProducer(
-            self._stack.folder / f"producer-{self._drains}",
-            ShardOfServer(topics, self._server, self._brokers),
-            start=f"gtid:{waiting.start}",
+        keyspace = BenchKeyspace(
+            self._stack.folder, f"drain{self._drains}", self._brokers, {ALL: self._server}
         )
-        end = TopicEnd(self._brokers, topics.log)
+        producer = OurProducer(keyspace, ALL, start=f"gtid:{waiting.start}")
+        log = producer.topics.log
+        end = TopicEnd(self._brokers, log)
         end()
         started_at_s = time.monotonic()
         producer.start()
@@ -148,7 +147,7 @@ class DrainBenchmark:
         finally:
             producer.kill()
             end.close()
-        _check_rows(topics.log, producer.last_seq(), waiting.rows)
+        _check_rows(log, producer.last_seq(), waiting.rows)
         return drain_rates(samples, messages=waiting.rows, started_at_s=started_at_s)
 
     def _drain_debezium(self, waiting: Waiting) -> DrainRates:

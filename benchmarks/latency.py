@@ -17,7 +17,7 @@ from topics.subscriber import Subscriber
 NAME = "latency.commit_to_subscriber"
 PER_SHARD_PER_S = 500
 # A connection's first statements and a reader's first fetches are no steady state.
-WARM_UP_S = 2
+WARM_UP_S = 4
 MEASURE_S = 15
 MEASURE_S_QUICK = 8
 # After the last commit: what has not come by then is lost.
@@ -45,10 +45,12 @@ def _measure(stack: Stack, keyspace: str, seconds: int) -> list[float]:
     with TwoShards(stack, keyspace) as shards:
         # Both are at the live edge before the first write.
         shards.wait_for_heads(time.time_ns() // 1000)
-        with Subscriber(keyspace, start="latest", config=shards.client) as subscriber:
+        with Subscriber(
+            keyspace, start="earliest", config=shards.client, idle_timeout_s=ARRIVE_S_MAX
+        ) as subscriber:
             writers = [_start_writer(server, keyspace, count) for server in shards.servers]
             try:
-                arrived_ns = _receive(subscriber, keyspace, count)
+                arrived_ns = _receive(subscriber, shards, count)
                 committed_ns = [_times_of(writer, count) for writer in writers]
             finally:
                 for writer in writers:
@@ -90,7 +92,7 @@ def _times_of(writer: "subprocess.Popen[str]", count: int) -> list[int]:
     return times
 
 
-def _receive(subscriber: Subscriber, table: str, count: int) -> dict[str, dict[int, int]]:
+def _receive(subscriber: Subscriber, shards: TwoShards, count: int) -> dict[str, dict[int, int]]:
     """Receive `count` rows from each shard: when each came (monotonic ns), by shard and id.
 
     Raises Halt when one comes twice, or when not all have come in time.
@@ -99,7 +101,7 @@ def _receive(subscriber: Subscriber, table: str, count: int) -> dict[str, dict[i
     missing = count * len(SHARDS)
     for event in subscriber:
         now_ns = time.monotonic_ns()
-        if event.table != table or event.after is None:
+        if event.table != shards.keyspace or event.after is None:
             continue
         number = event.after["id"]
         assert isinstance(number, int)  # noqa: S101 - the column is a BIGINT
@@ -110,5 +112,7 @@ def _receive(subscriber: Subscriber, table: str, count: int) -> dict[str, dict[i
         missing -= 1
         if missing == 0:
             return arrived_ns
+    # Where a producer has ended, that is the reason.
+    shards.check_alive()
     message = f"the stream ended with {missing} of {count * len(SHARDS)} rows missing"
     raise Halt(message)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.watch import server_cpu_s
@@ -17,11 +17,12 @@ from topics.wire import read_seq
 
 STOP_S_MAX = 30.0
 
-_SETTINGS = """\
+_KAFKA = """\
 [kafka]
 bootstrap_servers = {brokers}
 replication_factor = 1
-
+"""
+_SHARD = """
 [keyspaces.{keyspace}.shards.{shard}]
 flavor = "mysql"
 
@@ -29,67 +30,70 @@ flavor = "mysql"
 host = {host}
 port = {port}
 user = {user}
-password_file = "password"
+password_file = {password_file}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ShardOfServer:
-    """A shard of a keyspace of the benchmarks, and the server that it is."""
+class BenchKeyspace:
+    """A keyspace of the benchmarks: a settings file for the command, and its empty topics."""
 
-    topics: ShardTopics
-    server: MysqlServer
-    bootstrap_servers: str
-
-    @property
-    def client(self) -> ClientConfig:
-        """How to reach the broker."""
-        return ClientConfig({"bootstrap.servers": self.bootstrap_servers})
+    def __init__(
+        self, folder: Path, name: str, brokers: str, servers: Mapping[str, MysqlServer]
+    ) -> None:
+        """Write the settings of all shards (`servers` by shard) and make their topics."""
+        self.name = name
+        self.folder = (folder / name).resolve()
+        self.folder.mkdir()
+        self.client = ClientConfig({"bootstrap.servers": brokers})
+        self.settings = self.folder / "shardstream.toml"
+        parts = [_KAFKA.format(brokers=json.dumps(brokers))]
+        for shard, server in servers.items():
+            password_file = self.folder / f"{server.server_id}.password"
+            password_file.write_text(server.password)
+            parts.append(
+                _SHARD.format(
+                    keyspace=name,
+                    shard=json.dumps(shard),
+                    host=json.dumps(server.host),
+                    port=server.port,
+                    user=json.dumps(server.user),
+                    password_file=json.dumps(str(password_file)),
+                )
+            )
+            provision_shard(self.client, ShardTopics(name, shard))
+        self.settings.write_text("".join(parts))
 
 
 class OurProducer:
     """The producer of one shard."""
 
-    def __init__(self, folder: Path, shard: ShardOfServer, *, start: str) -> None:
-        """Write the settings and make the topics; `start` is where the empty log begins."""
-        self._shard = shard
-        self._start = start
-        self._folder = folder.resolve()
-        self._folder.mkdir(parents=True)
-        topics, server = shard.topics, shard.server
-        self._settings = self._folder / "shardstream.toml"
-        self._settings.write_text(
-            _SETTINGS.format(
-                brokers=json.dumps(shard.bootstrap_servers),
-                keyspace=topics.keyspace,
-                shard=json.dumps(topics.shard),
-                host=json.dumps(server.host),
-                port=server.port,
-                user=json.dumps(server.user),
-            )
-        )
-        (self._folder / "password").write_text(server.password)
+    def __init__(self, keyspace: BenchKeyspace, shard: str, *, start: str) -> None:
+        """Say where the empty log begins (`--from`). Nothing is started."""
+        self.topics = ShardTopics(keyspace.name, shard)
+        self._client = keyspace.client
+        self._folder = keyspace.folder / f"producer{shard}"
+        self._folder.mkdir()
         self._process = ServerProcess(
-            f"producer of {topics.log}", self._folder, die_with_parent=True
+            f"producer of {self.topics.log}", self._folder, die_with_parent=True
         )
-        provision_shard(shard.client, topics)
+        # The process is found again by its folder's name in the command.
+        settings = self._folder / "shardstream.toml"
+        settings.symlink_to(keyspace.settings)
+        self._command = [
+            sys.executable,
+            "-m",
+            "shardstream",
+            "produce",
+            keyspace.name,
+            shard,
+            f"--config={settings}",
+            f"--from={start}",
+            "--json",
+        ]
 
     def start(self) -> None:
         """Start the process; it is not waited for."""
-        topics = self._shard.topics
-        self._process.launch(
-            [
-                sys.executable,
-                "-m",
-                "shardstream",
-                "produce",
-                topics.keyspace,
-                topics.shard,
-                f"--config={self._settings}",
-                f"--from={self._start}",
-                "--json",
-            ],
-        )
+        self._process.launch(self._command)
 
     def check_alive(self) -> None:
         """Raise Halt with the log's tail when the process has ended."""
@@ -101,11 +105,11 @@ class OurProducer:
 
     def last_seq(self) -> int:
         """The number of records in the shard log, by the `seq` of its last committed one."""
-        last = read_last_committed(self._shard.client, self._shard.topics.log)
+        last = read_last_committed(self._client, self.topics.log)
         if last is None:
             return 0
         if last.value is None:
-            message = f"{self._shard.topics.log} offset {last.offset} has no value"
+            message = f"{self.topics.log} offset {last.offset} has no value"
             raise Halt(message)
         return read_seq(last.value)
 

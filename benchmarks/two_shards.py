@@ -5,11 +5,9 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.binlog_fill import executed_set
-from benchmarks.our_producer import OurProducer, ShardOfServer
+from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
 from event_token.errors import Halt
-from topics.kafka_client import ClientConfig
-from topics.names import ShardTopics
 from topics.progress_codec import decode_progress
 from topics.schema_registry import open_schema_ids
 from topics.tail import read_last_committed
@@ -25,18 +23,18 @@ class TwoShards:
 
     def __init__(self, stack: Stack, keyspace: str) -> None:
         """Start the servers and make the topics; the producers start with the context."""
-        brokers = stack.kafka().bootstrap_servers
         self.keyspace = keyspace
-        self.client = ClientConfig({"bootstrap.servers": brokers})
         self.servers = [stack.mysql(index) for index in range(len(SHARDS))]
-        self._topics = [ShardTopics(keyspace, shard) for shard in SHARDS]
+        self._keyspace = BenchKeyspace(
+            stack.folder,
+            keyspace,
+            stack.kafka().bootstrap_servers,
+            dict(zip(SHARDS, self.servers, strict=True)),
+        )
+        self.client = self._keyspace.client
         self._producers = [
-            OurProducer(
-                stack.folder / f"{keyspace}-{index}",
-                ShardOfServer(topics, server, brokers),
-                start=f"gtid:{executed_set(server)}",
-            )
-            for index, (topics, server) in enumerate(zip(self._topics, self.servers, strict=True))
+            OurProducer(self._keyspace, shard, start=f"gtid:{executed_set(server)}")
+            for shard, server in zip(SHARDS, self.servers, strict=True)
         ]
 
     def __enter__(self) -> Self:
@@ -67,25 +65,32 @@ class TwoShards:
         """
         deadline = time.monotonic() + WAIT_S_MAX
         schema_ids = open_schema_ids(self.client, None)
-        for topics, producer in zip(self._topics, self._producers, strict=True):
+        for producer in self._producers:
             while True:
                 producer.check_alive()
-                last = read_last_committed(self.client, topics.progress)
+                last = read_last_committed(self.client, producer.topics.progress)
                 head_us = 0
                 if last is not None and last.value is not None:
                     head_us = decode_progress(last.value, schema_ids).head_us
                 if head_us > time_us:
                     break
                 if time.monotonic() > deadline:
-                    message = f"the head of {topics.log} has not moved on in {WAIT_S_MAX:.0f} s"
+                    message = (
+                        f"the head of {producer.topics.log} has not moved on in {WAIT_S_MAX:.0f} s"
+                    )
                     raise Halt(message)
                 time.sleep(POLL_S)
 
+    def check_alive(self) -> None:
+        """Raise Halt with its log's tail when a producer has ended."""
+        for producer in self._producers:
+            producer.check_alive()
+
     def check_rows(self, rows_per_shard: int) -> None:
         """Raise Halt when a shard log does not hold exactly these many records."""
-        for topics, producer in zip(self._topics, self._producers, strict=True):
+        for producer in self._producers:
             if (found := producer.last_seq()) != rows_per_shard:
-                message = f"{topics.log} holds {found} records, not {rows_per_shard}"
+                message = f"{producer.topics.log} holds {found} records, not {rows_per_shard}"
                 raise Halt(message)
 
     def _kill(self) -> None:
