@@ -25,6 +25,9 @@ DEFAULT_GROUP_ID: Final = "shardstream"
 # One request to a broker that is up takes milliseconds; a failover takes some seconds.
 REQUEST_TIMEOUT_S: Final = 30.0
 
+# A person waits for this one; a broker that runs answers a new client in under a second.
+_REACH_TIMEOUT_S: Final = 10.0
+
 # What the guarantees rest on; a user's settings may not change them.
 _RESERVED: Final = frozenset(
     {
@@ -201,7 +204,7 @@ def open_admin(config: ClientConfig) -> AdminClient:
         return AdminClient(dict(admin_config(config)), logger=_LOG)
 
 
-def check_reachable(config: ClientConfig, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+def check_reachable(config: ClientConfig, timeout_s: float = _REACH_TIMEOUT_S) -> None:
     """Raise UsageError when no broker of the settings answers within `timeout_s`."""
     admin = open_admin(config)
     try:

@@ -12,10 +12,17 @@ from topics.tail import partition_bounds
 TIMEOUT_S = 30.0
 
 
-def make_topic(config: ClientConfig, topic: str, settings: dict[str, str] | None = None) -> None:
-    """Create a topic with one partition."""
+def make_topic(
+    config: ClientConfig,
+    topic: str,
+    settings: dict[str, str] | None = None,
+    partitions: int = 1,
+) -> None:
+    """Create a topic."""
     admin = open_admin(config)
-    for future in admin.create_topics([NewTopic(topic, 1, 1, config=settings or {})]).values():
+    for future in admin.create_topics(
+        [NewTopic(topic, partitions, 1, config=settings or {})]
+    ).values():
         future.result(TIMEOUT_S)
 
 
