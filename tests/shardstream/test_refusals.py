@@ -61,7 +61,9 @@ def test_a_server_without_binlog_and_an_account_without_grants_are_refused(
     """Binlog off and a missing grant stand in one list."""
     server = start_mysql(("--skip-log-bin",))
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"REVOKE REPLICATION SLAVE ON *.* FROM {server.user}")
+        cursor.execute("SELECT host FROM mysql.user WHERE user = %s", (server.user,))
+        for (host,) in cursor.fetchall():
+            cursor.execute(f"REVOKE REPLICATION SLAVE ON *.* FROM '{server.user}'@'{host}'")
     path = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": server})
 
     done = run("produce", keyspace, "-", "--config", str(path))
@@ -90,7 +92,7 @@ def test_a_purged_start_is_refused(
     purged = run("produce", keyspace, "-", "--from", "gtid:", "--config", str(path))
 
     _assert_refused(done, f"{uuid}:99")
-    _assert_refused(purged, uuid, "purged")
+    _assert_refused(purged, uuid, "no longer has")
 
 
 def test_wrong_topics_are_refused(config: Path, kafka: KafkaCluster, keyspace: str) -> None:
