@@ -12,6 +12,7 @@ from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
 from benchmarks.watch import TopicEnd, create_topic, sample_until
 from event_token.errors import Halt
+from topics.kafka_client import ClientConfig
 
 SINGLE_ROW = "drain.single_row"
 ROWS_100 = "drain.rows_100"
@@ -53,6 +54,7 @@ class DrainBenchmark:
         self._stack = stack
         self._server = stack.mysql(0)
         self._brokers = stack.kafka().bootstrap_servers
+        self._client = ClientConfig({"bootstrap.servers": self._brokers})
         self._debezium = Debezium(
             stack.folder / "debezium", Endpoints(self._server, self._brokers), report=stack.report
         )
@@ -65,7 +67,7 @@ class DrainBenchmark:
             create_table(
                 self._server, workload.table, rows_per_transaction=workload.rows_per_transaction
             )
-            create_topic(self._brokers, debezium.topic_of(workload.table))
+            create_topic(self._client, debezium.topic_of(workload.table))
         self._store_first_offset()
         for workload in chosen:
             figures += self._measure(workload, runs)
@@ -94,11 +96,11 @@ class DrainBenchmark:
 
     def _store_first_offset(self) -> None:
         """Let Debezium see the tables and a row, and keep the offset that it then stores."""
-        create_topic(self._brokers, debezium.topic_of(FIRST_TABLE))
+        create_topic(self._client, debezium.topic_of(FIRST_TABLE))
         self._stack.report(f"{debezium.PEER}: first start, to store an offset")
         with self._server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE TABLE {DATABASE}.{FIRST_TABLE} (id INT PRIMARY KEY)")
-        end = TopicEnd(self._brokers, debezium.topic_of(FIRST_TABLE))
+        end = TopicEnd(self._client, debezium.topic_of(FIRST_TABLE))
         written = 0
 
         def seen() -> int:
@@ -131,7 +133,7 @@ class DrainBenchmark:
         )
         producer = OurProducer(keyspace, ALL, start=f"gtid:{waiting.start}")
         log = producer.topics.log
-        end = TopicEnd(self._brokers, log)
+        end = TopicEnd(self._client, log)
         end()
         started_at_s = time.monotonic()
         producer.start()
@@ -153,7 +155,7 @@ class DrainBenchmark:
     def _drain_debezium(self, waiting: Waiting) -> DrainRates:
         self._debezium.restore_offset()
         topic = debezium.topic_of(waiting.table)
-        end = TopicEnd(self._brokers, topic)
+        end = TopicEnd(self._client, topic)
         before = end()
         started_at_s = time.monotonic()
         self._debezium.start()

@@ -5,16 +5,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public
 
 from benchmarks.figures import Sample
-from event_token.errors import Halt
+from event_token.errors import Halt, Retry
 from shardstream.local.processes import ServerProcess
+from topics.kafka_client import ClientConfig, open_admin, open_consumer
+from topics.kafka_errors import kafka_errors
+from topics.tail import partition_bounds
 
 # Fine enough for a drain of a second, and nothing beside the work that it watches.
 SAMPLE_S = 0.05
-OFFSETS_S_MAX = 10.0
+ANSWER_S_MAX = 10.0
 # Slower than any peer has been on two cores by a factor of ten: what takes longer hangs.
 DRAIN_S_MAX = 300.0
 
@@ -44,24 +46,23 @@ def server_cpu_s(process: ServerProcess) -> float:
 class TopicEnd:
     """The end offset of a topic's only partition as a reader of committed records sees it."""
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, config: ClientConfig, topic: str) -> None:
         """Say where; the first question connects."""
-        self._partition = TopicPartition(topic, 0)
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "benchmark-watch",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-            }
-        )
+        self._config = config
+        self._topic = topic
+        self._consumer = open_consumer(config)
 
     def __call__(self) -> int:
-        """Ask the broker. Raises KafkaException."""
-        _, high = self._consumer.get_watermark_offsets(
-            self._partition, timeout=OFFSETS_S_MAX, cached=False
-        )
-        return int(high)
+        """Ask the broker. Raises Retry when it has given no answer for ANSWER_S_MAX."""
+        deadline = time.monotonic() + ANSWER_S_MAX
+        while True:
+            try:
+                return partition_bounds(self._consumer, self._config, self._topic)[1]
+            except Retry:
+                # A new topic has no leader for a moment.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(SAMPLE_S)
 
     def close(self) -> None:
         """Close the connection."""
@@ -95,9 +96,15 @@ def sample_until(
         time.sleep(SAMPLE_S)
 
 
-def create_topic(bootstrap_servers: str, topic: str) -> None:
-    """Create a topic of one partition and wait until it is there. Raises KafkaException."""
-    # Level 4: its purge of answered requests at the end is no news.
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 4})
-    wanted = NewTopic(topic, num_partitions=1, replication_factor=1)
-    admin.create_topics([wanted])[topic].result(OFFSETS_S_MAX)
+def create_topic(config: ClientConfig, topic: str) -> None:
+    """Create a topic of one partition and wait until clients see it. Raises Retry or UsageError."""
+    admin = open_admin(config)
+    deadline = time.monotonic() + ANSWER_S_MAX
+    with kafka_errors(f"creating topic {topic}", config.brokers):
+        wanted = NewTopic(topic, num_partitions=1, replication_factor=1)
+        admin.create_topics([wanted])[topic].result(ANSWER_S_MAX)
+        while admin.list_topics(topic, ANSWER_S_MAX).topics[topic].error is not None:
+            if time.monotonic() > deadline:
+                message = f"topic {topic} is not there {ANSWER_S_MAX:.0f} s after its creation"
+                raise Retry(message)
+            time.sleep(SAMPLE_S)
