@@ -40,6 +40,8 @@ _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 _INDEFINITE: Final = frozenset(
     {"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "REQUEST_TIMED_OUT"}
 )
+# A fatal error is raised while callbacks run; those that come after it turn it into a SystemError.
+_KAFKA: Final = (KafkaException, SystemError)
 _LOG: Final = logging.getLogger("shardstream.kafka")
 
 
@@ -85,9 +87,7 @@ class Publisher:
             self._producer = Producer(settings, logger=_LOG)
         # By position, as the decoder calls it: topic, value, key, partition, callback twice (the
         # client knows it by two names), timestamp in ms.
-        self.produce: Callable[[str, bytes, bytes, int, object, object, int], None] = (
-            self._producer.produce
-        )
+        self.produce: Any = self._producer.produce
 
     def fence(self) -> None:
         """Take the shard over: a predecessor is fenced off and its open transaction aborted."""
@@ -120,12 +120,12 @@ class Publisher:
 
     def serve(self) -> None:
         """Let delivery reports in; raise what they say."""
-        self._producer.poll(0)
+        self._poll(0)
         self._check()
 
     def wait_for_room(self) -> None:
         """Wait a moment for the full queue to drain; the caller tries again."""
-        self._producer.poll(WAIT_STEP_S)
+        self._poll(WAIT_STEP_S)
         self._check()
         if self._stopping():
             raise PublisherSpent(f"{self.topics.log}: stopped while the queue to Kafka was full")
@@ -163,16 +163,14 @@ class Publisher:
             self._in_transaction = False
             try:
                 self._producer.abort_transaction(ABORT_S_MAX)
-            except KafkaException as error:
+            except _KAFKA as error:
                 # The next init_transactions aborts it, or the broker's transaction timeout does.
-                _LOG.info("%s: the abort was not answered: %s", self.topics.log, error)
-        self._producer.purge()
-        self._producer.poll(0)
+                _LOG.info("%s: the abort was not answered: %s", self.topics.log, _cause(error))
 
     def _until_flushed(self) -> None:
         deadline_s = time.monotonic() + self._transaction_timeout_s
         stop_s: float | None = None
-        while self._producer.flush(WAIT_STEP_S):
+        while self._flush_step():
             self._check()
             now_s = time.monotonic()
             if stop_s is None and self._stopping():
@@ -181,6 +179,14 @@ class Publisher:
                 raise PublisherSpent(f"{self.topics.log}: Kafka did not store the rows in time")
         self._check()
 
+    def _flush_step(self) -> int:
+        with self.errors("storing rows"):
+            return self._producer.flush(WAIT_STEP_S)
+
+    def _poll(self, timeout_s: float) -> None:
+        with self.errors("storing rows"):
+            self._producer.poll(timeout_s)
+
     def _repeat(self, doing: str, call: Callable[[float], None], limit_s: float) -> None:
         """Call until it succeeds; librdkafka allows a repeat after its retriable errors."""
         deadline_s = time.monotonic() + limit_s
@@ -188,13 +194,14 @@ class Publisher:
         while True:
             try:
                 call(WAIT_STEP_S)
-            except KafkaException as error:
+            except _KAFKA as error:
                 now_s = time.monotonic()
                 if stop_s is None and self._stopping():
                     stop_s = now_s + STOP_S_MAX
                 late = now_s > deadline_s or (stop_s is not None and now_s > stop_s)
-                if late or not error.args[0].retriable():
-                    raise self._mapped(error, doing) from error
+                cause = _cause(error)
+                if late or not cause.args[0].retriable():
+                    raise self._mapped(cause, doing) from error
             else:
                 return
 
@@ -212,7 +219,8 @@ class Publisher:
         if error.args[0].name() in {"_FATAL", "_STATE"}:
             try:
                 self._producer.abort_transaction(WAIT_STEP_S)
-            except KafkaException as cause:
+            except _KAFKA as raised:
+                cause = _cause(raised)
                 if cause.args[0].name() not in {"_FATAL", "_STATE"}:
                     error = cause
         known = kafka_error(error, f"{self.topics.log}: {doing}", self._brokers)
@@ -237,5 +245,14 @@ class _Errors:
         """Nothing to prepare."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, KafkaException):
-            raise self._publisher._mapped(error, self._doing) from error  # noqa: SLF001 - its own part
+        if isinstance(error, _KAFKA):
+            raise self._publisher._mapped(_cause(error), self._doing) from error  # noqa: SLF001 - its own part
+
+
+def _cause(error: BaseException) -> KafkaException:
+    """The client's exception behind `error`; anything else is raised again."""
+    if isinstance(error, KafkaException):
+        return error
+    if isinstance(error.__cause__, KafkaException):
+        return error.__cause__
+    raise error
