@@ -40,8 +40,6 @@ ENVELOPE_TYPES: dict[str, pa.DataType] = {
     "schema_id": pa.int64(),
 }
 IMAGES = ("before", "after")
-# Null where a record has no such thing; all others always have a value.
-NULLABLE = frozenset({*IMAGES, "statement", "key", "old_key", "absent", "off_calendar"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +63,7 @@ class OutputColumns:
 
     def arrow_schema(self) -> pa.Schema:
         """The schema of the batches."""
-        return pa.schema(
-            [pa.field(name, self._type(name), nullable=name in NULLABLE) for name in self.names]
-        )
+        return pa.schema([pa.field(name, self._type(name)) for name in self.names])
 
     def _type(self, name: str) -> pa.DataType:
         if name in IMAGES and self.shape is not None:

@@ -1,6 +1,7 @@
 """From a registered schema to what the record loop does with each of its columns."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,6 +39,8 @@ from topics.table_shape import (
     ValueKind,
     shape_of,
 )
+
+_DECIMALS = re.compile(r"\(([0-6])\)")
 
 # What a query's column takes besides its own kind: no value changes its meaning on the way.
 _WIDER: dict[ValueKind, frozenset[ValueKind]] = {
@@ -123,7 +126,7 @@ def reader_for(column: Column, into: ColumnBuilder) -> typed.ValueReader:
 
 
 def json_value_for(column: Column) -> jv.JsonValue:
-    """What writes a column's values as JSON, as `topics.codec.event_to_json_dict` has them."""
+    """What writes a column's values as JSON, as `topics.json_values` has them."""
     match column.kind:
         case ValueKind.UNSIGNED_LONG | ValueKind.BIT64:
             return jv.JsonUnsigned()
@@ -140,13 +143,20 @@ def json_value_for(column: Column) -> jv.JsonValue:
         case ValueKind.DATE:
             return jv.JsonDate()
         case ValueKind.TIME:
-            return jv.JsonTime()
+            return jv.JsonTime(_declared_decimals(column))
         case ValueKind.DATETIME | ValueKind.TIMESTAMP:
-            return jv.JsonMoment(is_utc=column.kind is ValueKind.TIMESTAMP)
+            is_utc = column.kind is ValueKind.TIMESTAMP
+            return jv.JsonMoment(is_utc=is_utc, decimals=_declared_decimals(column))
         case ValueKind.SET:
             return jv.JsonStringList()
         case ValueKind.INT | ValueKind.LONG | ValueKind.YEAR | ValueKind.BIT:
             return jv.JsonNumber()
+
+
+def _declared_decimals(column: Column) -> int:
+    """Digits of the second in `datetime(3)`."""
+    declared = _DECIMALS.search(column.sql_type)
+    return 0 if declared is None else int(declared[1])
 
 
 def check_fits(column: Column, target: Column, where: str) -> None:

@@ -5,6 +5,7 @@ from typing import Final
 
 from librt.strings import BytesWriter, read_f32_le, read_f64_le
 from mypy_extensions import i64, u8
+from numpy import float32
 
 from spark_consumers.row_columns.text import (
     decimal_text,
@@ -41,7 +42,7 @@ class JsonNumber(JsonValue):
 
 
 class JsonFloat(JsonValue):
-    """float and double; neither server stores infinities or NaN."""
+    """float and double, in the fewest digits; neither server stores infinities or NaN."""
 
     def __init__(self, is_double: bool) -> None:
         """Take eight bytes for a double, four for a float."""
@@ -59,7 +60,9 @@ class JsonFloat(JsonValue):
             value = read_f32_le(cursor.record, at)
         if value - value != 0.0:
             raise ValueError("a number that is not finite")
-        out.write(repr(value).encode("ascii"))
+        # Python's own repr is the shortest for 64 bits; numpy knows the shortest for 32.
+        text = repr(value) if self.is_double else str(float32(value))
+        out.write(text.encode("ascii"))
 
 
 class JsonUnsigned(JsonValue):
@@ -132,26 +135,31 @@ class JsonDate(JsonValue):
 
 
 class JsonTime(JsonValue):
-    """time: [-]HH:MM:SS with six decimals unless they are zero."""
+    """time: [-]HH:MM:SS[.ffffff]."""
+
+    def __init__(self, decimals: i64) -> None:
+        """Take the digits of the second that the column declares."""
+        self.decimals: i64 = decimals
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
         """Take a value and write it."""
         out.append(u8(_QUOTE))
-        write_time(out, cursor.take_long())
+        write_time(out, cursor.take_long(), self.decimals)
         out.append(u8(_QUOTE))
 
 
 class JsonMoment(JsonValue):
     """datetime and timestamp; the latter ends in Z."""
 
-    def __init__(self, is_utc: bool) -> None:
-        """Tell a timestamp from a datetime."""
+    def __init__(self, is_utc: bool, decimals: i64) -> None:
+        """Tell a timestamp from a datetime; `decimals` as declared."""
         self.is_utc: bool = is_utc
+        self.decimals: i64 = decimals
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
         """Take a value and write it."""
         out.append(u8(_QUOTE))
-        write_moment(out, cursor.take_long())
+        write_moment(out, cursor.take_long(), self.decimals)
         if self.is_utc:
             out.append(u8(_LETTER_Z))
         out.append(u8(_QUOTE))

@@ -98,8 +98,11 @@ def write_date(out: BytesWriter, days: i64) -> None:
     write_digits(out, day, 2)
 
 
-def write_clock(out: BytesWriter, time_us: i64) -> None:
-    """Write HH:MM:SS of a time that is not negative, with six decimals unless they are zero."""
+def write_clock(out: BytesWriter, time_us: i64, decimals: i64) -> None:
+    """Write HH:MM:SS of a time that is not negative, with `decimals` digits of the second.
+
+    Digits beyond those are written too, up to the last one that is not zero.
+    """
     seconds = time_us // SECOND_US
     micros = time_us - seconds * SECOND_US
     write_digits(out, seconds // 3600, 2)
@@ -107,25 +110,29 @@ def write_clock(out: BytesWriter, time_us: i64) -> None:
     write_digits(out, seconds // 60 % 60, 2)
     out.append(u8(_COLON))
     write_digits(out, seconds % 60, 2)
-    if micros != 0:
+    shown: i64 = 6
+    while shown > decimals and micros % 10 == 0:
+        micros = micros // 10
+        shown -= 1
+    if shown > 0:
         out.append(u8(_DOT))
-        write_digits(out, micros, 6)
+        write_digits(out, micros, shown)
 
 
-def write_time(out: BytesWriter, time_us: i64) -> None:
+def write_time(out: BytesWriter, time_us: i64, decimals: i64) -> None:
     """Write a TIME value: a duration that may be negative and over a day."""
     if time_us < 0:
         out.append(u8(_MINUS))
         time_us = -time_us
-    write_clock(out, time_us)
+    write_clock(out, time_us, decimals)
 
 
-def write_moment(out: BytesWriter, moment_us: i64) -> None:
-    """Write microseconds since the epoch as YYYY-MM-DDTHH:MM:SS, with decimals unless zero."""
+def write_moment(out: BytesWriter, moment_us: i64, decimals: i64) -> None:
+    """Write microseconds since the epoch as YYYY-MM-DDTHH:MM:SS[.ffffff]."""
     days = moment_us // DAY_US
     write_date(out, days)
     out.append(u8(_LETTER_T))
-    write_clock(out, moment_us - days * DAY_US)
+    write_clock(out, moment_us - days * DAY_US, decimals)
 
 
 def write_json_string(out: BytesWriter, record: bytes, begin: i64, end: i64) -> None:

@@ -1,8 +1,5 @@
-import base64
 import json
 from dataclasses import replace
-from datetime import date, datetime, timedelta
-from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
@@ -20,8 +17,9 @@ from tests.spark_consumers.rows import (
     typed_value,
 )
 from topics.codec import VEventCodec
+from topics.json_values import event_to_json_dict
 from topics.table_shape import Column, TableShape, ValueKind
-from topics.vevent import EventType, OffCalendar, Op, Row, TokenText, Value, VEvent
+from topics.vevent import EventType, OffCalendar, Op, Row, TokenText, VEvent
 
 FIRST_SEQ = 7
 
@@ -45,35 +43,6 @@ def logs(draw: st.DrawFn) -> tuple[TableShape, list[VEvent]]:
     return shape, [draw(events(shape, FIRST_SEQ + i)) for i in range(count)]
 
 
-def json_value(column: Column, value: Value) -> object:
-    """A value as `shardstream tail --json` prints it, computed apart from the code under test."""
-    match value:
-        case Decimal():
-            return f"{value:f}"
-        case bytes():
-            return base64.b64encode(value).decode()
-        case datetime():
-            return value.isoformat().replace("+00:00", "Z")
-        case date():
-            return value.isoformat()
-        case timedelta():
-            us = abs(value // timedelta(microseconds=1))
-            clock = f"{us // 3_600_000_000:02}:{us // 60_000_000 % 60:02}:{us // 1_000_000 % 60:02}"
-            micros = f".{us % 1_000_000:06}" if us % 1_000_000 else ""
-            return ("-" if value < timedelta(0) else "") + clock + micros
-        case str() if column.kind is ValueKind.JSON:
-            return json.loads(value)
-        case _:
-            return value
-
-
-def json_row(shape: TableShape, row: Row | None) -> object:
-    if row is None:
-        return None
-    by_name = {c.name: c for c in shape.columns}
-    return {name: json_value(by_name[name], value) for name, value in row.items()}
-
-
 @settings(deadline=None, max_examples=300)
 @given(logs())
 def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
@@ -95,13 +64,14 @@ def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> No
 @given(logs())
 def test_json_rows_and_envelope_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
     """JSON text has each present column with its value; the envelope has the event's fields."""
-    shape, found = log
+    _, found = log
     rows = decode(found, choose_columns(None), SchemaIdsInMemory())
 
     for event, row in zip(found, rows, strict=True):
-        for image, expected in (("before", event.before), ("after", event.after)):
+        expected = event_to_json_dict(event)
+        for image in ("before", "after"):
             text = row[image]
-            assert json_row(shape, expected) == (None if text is None else json.loads(str(text)))
+            assert expected[image] == (None if text is None else json.loads(str(text)))
         assert event.token.to_string() == row["token"]
         for name in ("seq", "offset", "timestamp_us", "commit_us", "gtid", "row_index", "last"):
             assert getattr(event, name) == row[name]
@@ -110,11 +80,11 @@ def test_json_rows_and_envelope_equal_the_codecs(log: tuple[TableShape, list[VEv
         )
 
 
-def key_text(shape: TableShape, row: Row | None) -> list[object] | None:
-    if row is None or not shape.primary_key:
+def key_of(event: VEvent, image: str) -> list[object] | None:
+    shape, row = event.shape, event_to_json_dict(event)[image]
+    if shape is None or row is None or not shape.primary_key:
         return None
-    key = [shape.columns[i] for i in shape.primary_key]
-    return [json_value(c, row[c.name]) for c in key]
+    return [row[shape.columns[i].name] for i in shape.primary_key]
 
 
 @settings(deadline=None)
@@ -127,7 +97,7 @@ def test_keys_and_gaps_are_named(log: tuple[TableShape, list[VEvent]]) -> None:
     rows = decode(found, choose_columns(asked), SchemaIdsInMemory())
 
     for event, row in zip(found, rows, strict=True):
-        old, new = key_text(shape, event.before), key_text(shape, event.after)
+        old, new = key_of(event, "before"), key_of(event, "after")
         assert (new or old) == (row["key"] and json.loads(str(row["key"])))
         moved = old if old and new and old != new else None
         assert moved == (row["old_key"] and json.loads(str(row["old_key"])))
@@ -267,7 +237,7 @@ def test_gap_and_repeat_stop(seqs: tuple[int, int]) -> None:
     """A missing and a repeated record are each an error that names shard and offset."""
     found = [order_event(shape_with(), {"id": 1}, seq) for seq in seqs]
 
-    with pytest.raises(BrokenLog, match="shard -80, offset .*: the log has lost or repeated"):
+    with pytest.raises(BrokenLog, match=r"shard -80, offset .*: the log has lost or repeated"):
         decode(found, choose_columns(None), SchemaIdsInMemory())
 
 

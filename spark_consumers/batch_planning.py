@@ -1,0 +1,203 @@
+"""Where the next micro-batch ends: the driver's part of the source. Reads progress, never rows."""
+
+import logging
+from collections.abc import Mapping
+
+from event_token import StreamPosition
+from spark_consumers.source_options import SourceOptions
+from spark_consumers.stream_offset import StreamOffset, choose_splits
+from topics.progress import Progress
+from topics.progress_feed import ProgressFeed, clock_ms
+from topics.progress_history import ProgressHistory
+from topics.reading.planner import Batch, Planner, ShardRange, Wait, ranges_between
+from topics.schema_ids import SchemaIds
+
+_LOG = logging.getLogger("shardstream.spark")
+
+# How long Spark's planning thread waits here for progress, which is how soon `stop()` is noticed
+# and how late a batch can begin; heartbeats come every 250 ms.
+POLL_S_MAX = 0.1
+# Taken in at one go at most, so that a catch-up does not keep the thread for long.
+POLL_MS_TOTAL = 2_000
+# A batch without rows costs Spark as much as one with rows: the checkpoint of an idle stream
+# follows the frontier at this distance.
+IDLE_STEP_US = 10_000_000
+# Bounds between Kafka transactions are kept this many rows apart: close enough to split evenly.
+BOUND_ROWS_MIN = 10_000
+# ... and at most this many a shard: a batch with more rows between is split unevenly.
+BOUNDS_MAX = 10_000
+
+
+class WatchingPlanner(Planner):
+    """A planner that remembers transaction bounds, and where a query is to end."""
+
+    def __init__(self, position: StreamPosition, options: SourceOptions) -> None:
+        super().__init__(position, position.shards, options.mode)
+        self.heads_us: dict[str, int] = {}
+        self._bounds: dict[str, list[tuple[int, int]]] = {shard: [] for shard in position.shards}
+        self._ends: Mapping[str, Progress] | None = None
+        self._ended: set[str] = set()
+
+    def end_at(self, last: Mapping[str, Progress]) -> None:
+        """Take in nothing that came after these records, one a shard."""
+        self._ends = last
+        self._ended = set(self._bounds) - set(last)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all progress up to the end has been taken in."""
+        return self._ends is not None and self._ended >= set(self._bounds)
+
+    def observe(self, shard: str, progress: Progress, seen_at_ms: int) -> None:
+        """Take in a progress record (see Planner)."""
+        if self._ends is not None:
+            if shard in self._ended or self._is_beyond(self._ends[shard], progress):
+                self._ended.add(shard)
+                return
+            if progress == self._ends[shard]:
+                self._ended.add(shard)
+        super().observe(shard, progress, seen_at_ms)
+        self.heads_us[shard] = progress.head_us
+        bounds = self._bounds[shard]
+        if not bounds or progress.last_seq >= bounds[-1][1] + BOUND_ROWS_MIN:
+            bounds.append((progress.end_offset, progress.last_seq))
+            del bounds[:-BOUNDS_MAX]
+
+    def _is_beyond(self, end: Progress, progress: Progress) -> bool:
+        return progress.last_seq > end.last_seq or progress.head_us > end.head_us
+
+    def splits(self, part: ShardRange, rows_max: int) -> list[tuple[int, int]]:
+        """Choose where a range may be split, and forget the bounds before its end."""
+        bounds = self._bounds[part.shard]
+        chosen = choose_splits(part, bounds, rows_max)
+        del bounds[: sum(1 for _, seq in bounds if seq < part.last_seq)]
+        return chosen
+
+
+class BatchPlanning:
+    """Plans micro-batches one after the other. Not for two threads at once.
+
+    No network before the first call. Errors of topics come through: a log's or its progress's
+    breaks (Halt), a reshard ahead, brokers out of reach (Retry).
+    """
+
+    def __init__(self, options: SourceOptions, schema_ids: SchemaIds) -> None:
+        self._options = options
+        self._schema_ids = schema_ids
+        self._feed: ProgressFeed | None = None
+        self._planner: WatchingPlanner | None = None
+        self._ends: dict[str, Progress] | None = None
+        self.waiting: Wait | None = None
+
+    @property
+    def has_end(self) -> bool:
+        """Whether `end_now` was called."""
+        return self._ends is not None
+
+    def status(self) -> dict[str, object]:
+        """Heads of the shards in microseconds, and the reason of a wait ("" when there is none)."""
+        return {
+            "heads_us": dict(self._planner.heads_us) if self._planner else {},
+            "waiting": self.waiting.reason if self.waiting else "",
+        }
+
+    def end_now(self, shards: list[str]) -> None:
+        """Plan nothing beyond the progress that is on Kafka at this moment."""
+        self._ends = {}
+        for shard in shards:
+            history = ProgressHistory(
+                self._options.kafka, self._options.keyspace, shard, self._schema_ids
+            )
+            with history:
+                last = history.last()
+                if last is not None:
+                    self._ends[shard] = last.progress
+        self._close_feed()
+
+    def next_end(self, start: StreamOffset, max_rows: int | None) -> StreamOffset | None:
+        """Return where the batch from `start` ends, None when there is nothing to read yet.
+
+        With `max_rows` None all that can be read by now is one batch.
+        """
+        planner = self._planner_at(start.position)
+        self._take_progress(planner)
+        end = self._plan(planner, max_rows)
+        if end is None:
+            return None
+        parts = ranges_between(start.position, end)
+        splits = {
+            shard: places
+            for shard, part in parts.items()
+            if (places := planner.splits(part, self._options.max_rows_per_task))
+        }
+        return StreamOffset(end, splits)
+
+    def _planner_at(self, position: StreamPosition) -> WatchingPlanner:
+        planner = self._planner
+        if planner is not None and planner.position == position:
+            return planner
+        self._close_feed()
+        planner = WatchingPlanner(position, self._options)
+        if self._ends is not None:
+            planner.end_at(self._ends)
+        self._planner = planner
+        self._feed = ProgressFeed(
+            self._options.kafka, self._options.keyspace, position.shards, self._schema_ids
+        )
+        return planner
+
+    def _take_progress(self, planner: WatchingPlanner) -> None:
+        """Take in what has come; wait a little where nothing can be planned yet.
+
+        A query with an end waits for all progress up to it: it must not stop short of it.
+        """
+        assert self._feed is not None  # noqa: S101 - made together with the planner
+        begin_ms = clock_ms()
+        while True:
+            came = self._feed.poll(planner, 0 if self._is_ready(planner) else POLL_S_MAX)
+            if self._ends is not None and not planner.has_all:
+                is_full = not all(planner.wants(shard) for shard in planner.position.shards)
+                if is_full and self._is_ready(planner):
+                    return  # what the planner has must be read before it takes more
+            elif came == 0 or clock_ms() - begin_ms > POLL_MS_TOTAL:
+                return
+
+    def _is_ready(self, planner: WatchingPlanner) -> bool:
+        return isinstance(planner.next_batch(clock_ms(), None), Batch)
+
+    def _plan(self, planner: WatchingPlanner, max_rows: int | None) -> StreamPosition | None:
+        start = planner.position
+        planned = planner.next_batch(clock_ms(), max_rows)
+        if isinstance(planned, Wait):
+            self._note_wait(planned)
+            return None
+        self._note_wait(None)
+        idle_us = planned.frontier_us - start.frontier_us
+        if not planned.ranges and (idle_us < IDLE_STEP_US or self.has_end):
+            return None
+        planner.advance(planned)
+        while max_rows is None:
+            self._take_progress(planner)
+            more = planner.next_batch(clock_ms(), None)
+            if isinstance(more, Wait):
+                break
+            planner.advance(more)
+        return planner.position
+
+    def _note_wait(self, wait: Wait | None) -> None:
+        """Log once which shards are waited for, and once that the wait is over."""
+        before = self.waiting.shards if self.waiting else ()
+        self.waiting = wait
+        shards = wait.shards if wait else ()
+        if wait and shards != before:
+            _LOG.info("keyspace %s waits: %s", self._options.keyspace, wait.reason)
+
+    def _close_feed(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+        self._feed = None
+        self._planner = None
+
+    def close(self) -> None:
+        """Leave Kafka."""
+        self._close_feed()

@@ -1,0 +1,37 @@
+"""The newest version of a table that has been registered: what the typed columns are made of."""
+
+import json
+
+from event_token.errors import UsageError
+from topics.kafka_client import ClientConfig
+from topics.names import SCHEMAS_TOPIC
+from topics.table_shape import TableShape, shape_of
+from topics.tail import read_to_end
+
+
+def newest_version(
+    kafka: ClientConfig, registry_url: str | None, database: str, table: str
+) -> tuple[TableShape, int]:
+    """Return a table's newest registered version, and its schema id.
+
+    UsageError when no row of the table has been logged yet.
+    """
+    if registry_url is not None:
+        raise UsageError(
+            "option table needs the schema topic; with a registry read without it (JSON text)"
+        )
+    ids: dict[str, int] = {}
+    newest: str | None = None
+    for record in read_to_end(kafka, SCHEMAS_TOPIC):
+        text = (record.value or b"").decode()
+        ids.setdefault(text, record.offset)
+        schema = json.loads(text)
+        if (schema.get("database"), schema.get("table")) == (database, table):
+            newest = text
+    shape = None if newest is None else shape_of(json.loads(newest))
+    if newest is None or shape is None:
+        raise UsageError(
+            f"option table: no row of {database}.{table} has been logged yet, so its columns are "
+            f"not known; read without option table, or start once it has rows"
+        )
+    return shape, ids[newest]
