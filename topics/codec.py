@@ -45,6 +45,9 @@ _IMAGES: Final = {
     Op.READ.value: (False, True),
 }
 
+# An enum's `.value` costs a call, and each record asks.
+_ROW: Final = EventType.ROW.value
+_NONE: Final = Op.NONE.value
 _TYPES: Final = {kind.value: kind for kind in EventType}
 _OPS: Final = {op.value: op for op in Op}
 
@@ -104,7 +107,7 @@ class VEventCodec:
         kind, op = fields["type"], fields["op"]
         before, after = self._images(fields, plan)
         if (before is not None, after is not None) != _IMAGES[op] or (
-            (kind == EventType.ROW.value) != (op != Op.NONE.value)
+            (kind == _ROW) != (op != _NONE)
         ):
             raise ValueMisfitError(f"the row images do not fit {kind} {op}")
         token = self._token_of(fields["token"])

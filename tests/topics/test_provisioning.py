@@ -1,6 +1,7 @@
 import pytest
 
 from event_token.errors import UsageError
+from shardstream.local.kafka_cluster import KafkaCluster
 from tests.topics.writing import TIMEOUT_S, make_topic
 from topics.kafka_client import ClientConfig, open_admin, open_producer
 from topics.names import ShardTopics, topology_topic
@@ -101,6 +102,22 @@ def test_a_refused_topic_leaves_nothing_behind(config: ClientConfig, shard: Shar
         provision_shard(config, shard, TopicSettings(replication_factor=9))
 
     assert not {shard.log, shard.progress, shard.copy} & existing(config)
+
+
+def test_three_replicas_outlive_a_broker(kafka3: KafkaCluster, shard: ShardTopics) -> None:
+    """With three brokers a commit is on two disks, and topics without that are refused."""
+    config = ClientConfig({"bootstrap.servers": kafka3.bootstrap_servers})
+    chosen = TopicSettings(replication_factor=3)
+    provision_shard(config, shard, chosen)
+    assert wrong_topics(config, [shard], chosen) == []
+
+    other = ShardTopics(shard.keyspace, "80-")
+    make_topic(
+        config, other.log, {**log_rules(other, chosen).settings(), "min.insync.replicas": "1"}
+    )
+
+    [problem] = wrong_topics(config, [other], chosen)
+    assert "min.insync.replicas is 1, must be at least 2" in problem
 
 
 def test_progress_outlives_the_log_as_it_is(config: ClientConfig, shard: ShardTopics) -> None:
