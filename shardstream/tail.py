@@ -15,7 +15,7 @@ from topics.subscriber import Subscriber
 from event_token import StreamPosition
 from event_token.errors import UsageError
 from shardstream.settings import Settings
-from topics.json_values import event_to_json_dict
+from topics.json_values import event_to_json_dict, event_to_json_text
 from topics.reading.planner import MaxHold, Mode, Strict
 from topics.vevent import EventType, VEvent
 
@@ -77,7 +77,7 @@ def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None
 
 def _print_json(events: Iterator[VEvent], stream: TextIO) -> None:
     for event in events:
-        stream.write(json.dumps(event_to_json_dict(event), ensure_ascii=False))
+        stream.write(event_to_json_text(event))
         stream.write("\n")
         stream.flush()
 

@@ -1,1 +1,1 @@
-"""What lies on Kafka: names, schemas, codec, provisioning, topology, progress, and reading it back."""
+"""What lies on Kafka: names, schemas, codec, provisioning, topology, progress; and reading it."""
