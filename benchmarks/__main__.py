@@ -76,7 +76,8 @@ def read_plan(arguments: Sequence[str]) -> Plan:
     parser.add_argument("--quick", action="store_true", help="one turn, less time and noisier")
     parser.add_argument("--runs", type=int, help=f"turns; default {RUNS}, quick {RUNS_QUICK}")
     options = parser.parse_args(arguments)
-    runs = options.runs or (RUNS_QUICK if options.quick else RUNS)
+    default = RUNS_QUICK if options.quick else RUNS
+    runs = default if options.runs is None else options.runs
     if not 1 <= runs <= RUNS_MAX:
         message = f"--runs {runs} is not in 1..{RUNS_MAX}"
         raise UsageError(message)

@@ -81,7 +81,11 @@ def _start_writer(server: MysqlServer, table: str, count: int) -> "subprocess.Po
 
 
 def _times_of(writer: "subprocess.Popen[str]", count: int) -> list[int]:
-    said, _ = writer.communicate(timeout=ARRIVE_S_MAX)
+    try:
+        said, _ = writer.communicate(timeout=ARRIVE_S_MAX)
+    except subprocess.TimeoutExpired as slow:
+        message = f"a writer has not ended {ARRIVE_S_MAX:.0f} s after its last row arrived"
+        raise Halt(message) from slow
     if writer.returncode != 0:
         message = f"a writer ended with status {writer.returncode}"
         raise Halt(message)
