@@ -5,7 +5,6 @@ writes the micro-batches of every turn.
 """
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from datetime import datetime
@@ -17,8 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.figures import MicroBatch
 from benchmarks.spark_read import CHANGELOG, NOOP
-from spark_consumers import register
 from spark_consumers.change_log_sink import SINK_FORMAT
+from spark_consumers.session import build_session
 
 CORES = 2
 QUERY_S_MAX = 300
@@ -43,21 +42,13 @@ def main(job_path: Path, result_path: Path) -> None:
 
 
 def _session(folder: Path) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = (
-        SparkSession.builder.master(f"local[{CORES}]")
-        .appName("shardstream-benchmark")
-        .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", str(CORES))
-        .config("spark.local.dir", str(folder))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
-    )
+    settings = {
+        "spark.driver.memory": "2g",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    spark = build_session("shardstream-benchmark", f"local[{CORES}]", settings)
     spark.sparkContext.setLogLevel("WARN")
-    register(spark)
     return spark
 
 
