@@ -10,13 +10,13 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
-from topics.subscriber import Subscriber
 
 from event_token import StreamPosition
 from event_token.errors import UsageError
 from shardstream.settings import Settings
 from topics.json_values import event_to_json_dict, event_to_json_text
 from topics.reading.planner import MaxHold, Mode, Strict
+from topics.subscriber import Subscriber
 from topics.vevent import EventType, VEvent
 
 _OP_STYLE = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan"}

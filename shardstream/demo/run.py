@@ -181,7 +181,7 @@ class _Demo:
             f"{verdict.moves} moves across shards seen in order"
         )
         self._console.print(f"the change log is the Delta table {self._table}; try:")
-        query = 'SELECT shard, "table", op, count(*) AS changes FROM log GROUP BY 1, 2, 3 ORDER BY 1, 2, 3'
+        query = 'SELECT shard, "table", op, count(*) FROM log GROUP BY 1, 2, 3 ORDER BY 1, 2, 3'
         self._console.print(
             f"  shardstream query {self._table} '{query}'", markup=False, soft_wrap=True
         )
