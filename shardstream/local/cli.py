@@ -56,14 +56,14 @@ def up(
         def report(message: str) -> None:
             line.update(message)
             if not errors.is_terminal:
-                errors.print(message, soft_wrap=True)
+                _note(errors, message)
 
         with exclusive(folder / LOCK_FILE, report=report):
             held = read_shape(folder)
             shape = _shape(mysql, mariadb, brokers, keyspace, held=held)
             if shape is None:
                 shape = StackShape(
-                    flavor=flavor_at_hand(report),
+                    flavor=flavor_at_hand(report, notice=lambda said: _note(errors, said)),
                     shards=DEFAULT_SHARDS,
                     brokers=brokers or DEFAULT_BROKERS,
                     keyspace=keyspace or DEFAULT_KEYSPACE,
@@ -143,6 +143,10 @@ def _stay(stack: Stack) -> None:
         Console(stderr=True).print("stopping")
     finally:
         stack.stop()
+
+
+def _note(console: Console, message: str) -> None:
+    console.print(message, soft_wrap=True, markup=False, highlight=False)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

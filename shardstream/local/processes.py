@@ -43,9 +43,10 @@ def command_line(pid: int) -> str:
     proc = Path("/proc")
     if proc.joinpath("self").exists():
         try:
-            return (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            arguments = (proc / str(pid) / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             return ""
+        return arguments.replace(b"\0", b" ").decode(errors="replace")
     listed = subprocess.run(
         ["ps", "-o", "command=", "-p", str(pid)],
         capture_output=True,
@@ -58,14 +59,17 @@ def command_line(pid: int) -> str:
 def start_mark(pid: int) -> str:
     """Give what tells a process from a later one with its pid: when it began, in ticks.
 
-    Empty where the system has no /proc, and when there is no such process.
+    Empty where the system has no /proc, and when the process is gone or all of it is a zombie.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
-    # The name in parentheses may hold anything; the start time is the 20th field after it.
-    return stat.rpartition(")")[2].split()[19]
+    # Counted from behind the name, whose parentheses may hold anything.
+    fields = stat.rpartition(")")[2].split()
+    state, threads, began = fields[0], fields[17], fields[19]
+    # While one thread of a zombie lives, its files and ports are not free.
+    return "" if state in "ZX" and int(threads) <= 1 else began
 
 
 class ServerProcess:
@@ -95,8 +99,11 @@ class ServerProcess:
         except FileNotFoundError:
             return None
         pid = int(pid_text)
-        ours = self._marker in command_line(pid) and start_mark(pid) == kept_mark
-        return pid if ours else None
+        if start_mark(pid) != kept_mark:
+            return None
+        named = command_line(pid)
+        # A process on its way out has no command line any more, but still its ports.
+        return pid if self._marker in named or (kept_mark and not named) else None
 
     def launch(self, command: Sequence[str]) -> None:
         """Start the process, without waiting until it serves. Raises Halt when it already runs."""
@@ -121,22 +128,21 @@ class ServerProcess:
         """Raise Halt with the log's tail when the process has ended."""
         if self.pid is None:
             code = None if self._child is None else self._child.returncode
-            message = f"{self.name} ended (status {code}); {self._log_end()}"
+            message = f"{self.name} ended (status {code}); {self._show_log()}"
             raise Halt(message)
 
     def fail_start(self, seconds: float) -> Halt:
         """Give the error for a server that runs but has not answered in time."""
-        message = f"{self.name} did not answer within {seconds:.0f} s; {self._log_end()}"
+        message = f"{self.name} did not answer within {seconds:.0f} s; {self._show_log()}"
         return Halt(message)
 
     def log_tail(self) -> str:
         """Give the last lines of the log."""
-        if not self.log_path.exists():
-            return "(no log)"
-        with self.log_path.open("rb") as log:
-            log.seek(max(0, self.log_path.stat().st_size - LOG_TAIL_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-LOG_TAIL_LINES:])
+        return "\n".join(self._log_end().splitlines()[-LOG_TAIL_LINES:])
+
+    def log_says(self, words: str) -> bool:
+        """Whether the words stand near the log's end (the last `LOG_TAIL_BYTES`)."""
+        return words in self._log_end()
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM, without waiting; nothing happens when the server does not run."""
@@ -159,8 +165,15 @@ class ServerProcess:
             raise Halt(message)
         self._pid_path.unlink(missing_ok=True)
 
-    def _log_end(self) -> str:
+    def _show_log(self) -> str:
         return f"its log {self.log_path} ends:\n{self.log_tail()}"
+
+    def _log_end(self) -> str:
+        if not self.log_path.exists():
+            return "(no log)"
+        with self.log_path.open("rb") as log:
+            log.seek(max(0, self.log_path.stat().st_size - LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace")
 
     def _spawn(self, command: Sequence[str]) -> None:
         with self.log_path.open("ab") as log:

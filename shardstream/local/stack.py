@@ -45,13 +45,18 @@ _SERVERS: dict[Flavor, type[DatabaseServer]] = {
 }
 
 
-def flavor_at_hand(report: Report = quiet) -> Flavor:
-    """Give MySQL where it can be had on this machine, else MariaDB."""
+def flavor_at_hand(report: Report = quiet, *, notice: Report | None = None) -> Flavor:
+    """Give MySQL where it can be had on this machine, else MariaDB.
+
+    `report` hears the progress of fetching, `notice` (else `report`) the choice and its reason.
+    """
+    say = notice or report
     try:
-        find_mysql(report)
-    except UsageError as reason:
-        report(f"MariaDB instead of MySQL: {reason}")
+        found = find_mysql(report)
+    except (UsageError, Halt) as reason:
+        say(f"MariaDB, because: {reason}")
         return Flavor.MARIADB
+    say(f"MySQL {found.version} from {found.origin}")
     return Flavor.MYSQL
 
 
