@@ -79,7 +79,7 @@ def build(report: str = "") -> None:
     clean()
     flags = ["--strict", "--config-file="]
     if report:
-        flags += ["--mypyc-annotation-file", str(Path(report).resolve())]
+        flags += ["-a", str(Path(report).resolve())]
     with tempfile.TemporaryDirectory(prefix="shardstream-build-") as folder:
         script = Path(folder, "setup.py")
         script.write_text(

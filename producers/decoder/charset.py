@@ -95,12 +95,37 @@ _CHAR_BYTES_MAX: Final = {
 }
 
 
+# Character sets that are refused, by name; MariaDB's NOPAD twins included.
+_REFUSED_IDS: Final = (
+    "big5 1 84 cp1250 26 34 44 66 99 cp1251 14 23 50 51 52 cp1256 57 67 cp1257 29 58 59 cp850 4 80 "
+    "cp852 40 81 cp866 36 68 cp932 95 96 dec8 3 69 eucjpms 97 98 euckr 19 85 gb18030 248 249 250 "
+    "gb2312 24 86 gbk 28 87 geostd8 92 93 greek 25 70 hebrew 16 71 hp8 6 72 keybcs2 37 73 "
+    "koi8r 7 74 koi8u 22 75 latin2 2 9 21 27 77 latin5 30 78 latin7 20 41 42 79 macce 38 43 "
+    "macroman 39 53 sjis 13 88 swe7 10 82 tis620 18 89 ujis 12 91 armscii8 32 64"
+)
+
+
+def _refused_names() -> dict[int, str]:
+    names: dict[int, str] = {}
+    name = ""
+    for word in _REFUSED_IDS.split():
+        if word.isdigit():
+            names[int(word)] = name
+        else:
+            name = word
+    return names
+
+
+_REFUSED_NAMES: Final = _refused_names()
+
+
 def charset_of(collation: int) -> str:
-    """Name of the character set, or `collation N` for one that the decoder does not know."""
+    """Name of the character set, or `of collation N` for one that has no name here."""
     for name, first, last in _RANGES:
         if first <= collation <= last:
             return name
-    return f"collation {collation}"
+    padded = collation - 1024 if collation > 1024 else collation
+    return _REFUSED_NAMES.get(padded, f"of collation {collation}")
 
 
 def charset_kind(name: str) -> int:

@@ -17,6 +17,15 @@ def _bytes_of(digits: i64) -> i64:
     return (digits + 1) >> 1
 
 
+def _mask(size: i64) -> i64:
+    """All bits of one to four bytes. (A constant shifted by a variable is 32 bits wide in C.)"""
+    if size == 1:
+        return 0xFF
+    if size == 2:
+        return 0xFFFF
+    return 0xFFFFFF if size == 3 else 0xFFFFFFFF
+
+
 def _power(digits: i64) -> i64:
     result: i64 = 1
     for _ in range(digits):
@@ -27,11 +36,10 @@ def _power(digits: i64) -> i64:
 def _read_group(buf: bytes, pos: i64, size: i64, first: bool, negative: bool) -> i64:
     """Read one group; the number's first bit is its sign, the bytes of negatives are inverted."""
     value = read_be(buf, pos, size)
+    mask = _mask(size)
     if first:
-        value ^= i64(0x80) << (8 * (size - 1))
-    if negative:
-        value ^= (i64(1) << (8 * size)) - 1
-    return value
+        value ^= mask - (mask >> 1)
+    return mask - value if negative else value
 
 
 def read_decimal(buf: bytes, pos: i64, whole_digits: i64, fraction_digits: i64) -> i64:

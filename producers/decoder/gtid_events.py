@@ -13,7 +13,7 @@ _GNO_AT: Final = 17
 _CLOCK_TYPE_AT: Final = 25
 _COMMIT_TIME_AT: Final = 42
 _CLOCK_TYPE: Final = 2
-_HAS_ORIGINAL_TIME: Final = i64(1) << 55
+_HAS_ORIGINAL_TIME: Final = 0x80_0000_0000_0000  # bit 55
 
 # The tagged event is a message of numbered fields (mysql::serialization).
 _MESSAGE_VERSION: Final = 1

@@ -26,9 +26,10 @@ class Statement(IntEnum):
 
 
 _POST_HEADER_BYTES: Final = 13
-# Status variables up to the client's character set, and their sizes; -1: a length byte and text,
-# -2: the same and a zero byte. They are written in this order.
-_STATUS_SIZES: Final = {0: 4, 1: 8, 2: -2, 3: 4, 6: -1}
+# Status variables up to the client's character set, and their bytes; for the others a count byte
+# comes first: (bytes each, bytes behind them). 131: MariaDB's pairs of character set and collation.
+_STATUS_BYTES: Final = {0: 4, 1: 8, 3: 4}
+_STATUS_COUNTED: Final = {2: (1, 1), 6: (1, 0), 131: (4, 0)}
 _STATUS_CHARSET: Final = 4
 
 _DEFINITIONS: Final = frozenset(
@@ -80,10 +81,13 @@ def _client_charset(body: bytes) -> str:
         code = body[pos]
         if code == _STATUS_CHARSET:
             return charset_of(read_u16(body, pos + 1))
-        size = _STATUS_SIZES.get(code)
-        if size is None:
+        if code in _STATUS_BYTES:
+            pos += 1 + _STATUS_BYTES[code]
+        elif code in _STATUS_COUNTED:
+            each, behind = _STATUS_COUNTED[code]
+            pos += 2 + body[pos + 1] * each + behind
+        else:
             break
-        pos += 1 + (size if size >= 0 else 1 + body[pos + 1] + (1 if size == -2 else 0))
     raise ValueError("a statement does not say its character set")
 
 

@@ -227,7 +227,7 @@ def _write_set(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> No
     for byte in range(column.size):
         bits = i64(buf[pos + byte])
         for bit in range(8):
-            if bits & (i64(1) << bit):
+            if (bits >> bit) & 1:
                 index: i64 = byte * 8 + bit
                 if index >= len(column.labels):
                     raise ValueError(f"SET bit {index} of {len(column.labels)} labels")

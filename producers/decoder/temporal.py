@@ -109,13 +109,16 @@ def read_time_us(buf: bytes, pos: i64, digits: i64) -> i64:
     """Read a TIME as microseconds, negative ones included."""
     size = fraction_bytes(digits)
     bits: i64 = 8 * size
-    value: i64 = read_be(buf, pos, 3 + size) - (_TIME_OFFSET << bits)
+    # Shifted as a variable: mypyc gives a constant shifted by a variable 32 bits only.
+    value: i64 = read_be(buf, pos, 3 + size)
+    whole: i64 = (value >> bits) - _TIME_OFFSET
+    value = (whole << bits) + (value - ((value >> bits) << bits))
     negative = value < 0
     if negative:
         value = -value
     clock: i64 = value >> bits
     seconds: i64 = ((clock >> 12) & 0x3FF) * 3600 + ((clock >> 6) & 63) * 60 + (clock & 63)
-    fraction: i64 = value & ((1 << bits) - 1)
+    fraction: i64 = value - (clock << bits)
     if size == 1:
         fraction *= 10_000
     elif size == 2:

@@ -1,0 +1,3 @@
+CREATE TABLE t(a INT, b VARCHAR(10), v INT, PRIMARY KEY(b, a));
+INSERT INTO t VALUES (1, 'x', 1);
+UPDATE t SET a = 2, b = 'y';

@@ -1,0 +1,3 @@
+-- only: mariadb
+CREATE TABLE t(id INT PRIMARY KEY, j JSON);
+INSERT INTO t VALUES (1, '{"b": [1, 2],   "a": "kept as written"}');

@@ -1,0 +1,8 @@
+CREATE TABLE t(id INT PRIMARY KEY, a INT, b VARCHAR(20), c TEXT);
+INSERT INTO t VALUES (1, 10, 'x', 'long'), (2, 20, NULL, NULL);
+SET binlog_row_image='MINIMAL';
+UPDATE t SET a = 11 WHERE id = 1;
+UPDATE t SET b = NULL, a = NULL WHERE id = 1;
+UPDATE t SET id = 3 WHERE id = 2;
+DELETE FROM t WHERE id = 1;
+INSERT INTO t(id, a) VALUES (9, 90);

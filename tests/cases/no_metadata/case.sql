@@ -1,0 +1,4 @@
+SET GLOBAL binlog_row_metadata=MINIMAL;
+CREATE TABLE t(id INT PRIMARY KEY);
+INSERT INTO t VALUES (1);
+SET GLOBAL binlog_row_metadata=FULL;

@@ -1,0 +1,4 @@
+SET sql_mode='';
+CREATE TABLE t(a DATE, b INT, v INT, PRIMARY KEY(b, a));
+INSERT INTO t VALUES ('0000-00-00', 7, 1), ('2024-01-01', 7, 2);
+DELETE FROM t;

@@ -1,0 +1,7 @@
+-- only: mariadb
+-- the client's character set stands behind MariaDB's own status variables
+CREATE TABLE t(id INT PRIMARY KEY, a ENUM('x','é') CHARACTER SET latin1);
+SET character_set_collations='utf8mb4=utf8mb4_general_ci,latin1=latin1_bin';
+ALTER TABLE t COMMENT 'é';
+SET NAMES latin1;
+ALTER TABLE t COMMENT 'é';

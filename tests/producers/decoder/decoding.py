@@ -1,0 +1,110 @@
+"""What the decoder's tests share: running a stream through it and reading what it produced."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from event_token import Flavor
+from producers.decoder import BatchSummary, Decoder
+from tests.topics.memory_schema_ids import MemorySchemaIds
+from topics.codec import VEventCodec
+from topics.vevent import VEvent
+
+SHARD = "-80"
+ALL_ROWS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Message:
+    """One call of `produce`."""
+
+    topic: str
+    value: bytes
+    key: bytes
+    partition: int
+    first_callback: object
+    on_delivery: object
+    timestamp_ms: int
+
+
+@dataclass
+class Sink:
+    """Takes what a decoder produces, and gives it back decoded."""
+
+    schema_ids: MemorySchemaIds = field(default_factory=MemorySchemaIds)
+    messages: list[Message] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def produce(self, *arguments: Any) -> None:
+        self.messages.append(Message(*arguments))
+
+    def events(self) -> list[VEvent]:
+        codec = VEventCodec(self.schema_ids)
+        return [codec.decode(m.value, SHARD, i) for i, m in enumerate(self.messages)]
+
+
+def nothing() -> None:
+    """An `on_full` that waits for nothing."""
+
+
+def new_decoder(sink: Sink, flavor: Flavor, position: str, **changes: Any) -> Decoder:
+    """A decoder that begins an empty log behind a position."""
+    arguments: dict[str, Any] = {
+        "topic": "ks.-80",
+        "shard": SHARD,
+        "flavor": flavor.value,
+        "position": position,
+        "next_seq": 1,
+        "last_timestamp_us": 0,
+        "last_cell_us": -1,
+        "produce": sink.produce,
+        "on_full": nothing,
+        "schema_id": sink.schema_ids.register,
+        "verify_checksum": True,
+        "max_clock_ahead_us": 60_000_000,
+        "now_us": lambda: time.time_ns() // 1000,
+        "on_notice": sink.notices.append,
+    }
+    return Decoder(**{**arguments, **changes})
+
+
+def decode(
+    stream: bytes, flavor: Flavor, position: str, **changes: Any
+) -> tuple[Sink, BatchSummary]:
+    """Run a whole stream through a decoder at once."""
+    sink = Sink()
+    decoder = new_decoder(sink, flavor, position, **changes)
+    taken = decoder.feed(stream, 0, len(stream), ALL_ROWS)
+    assert taken == len(stream)
+    return sink, decoder.take_batch()
+
+
+def feed_in_chunks(decoder: Decoder, stream: bytes, sizes: Iterable[int]) -> None:
+    """Feed as a socket would: a buffer that grows, with what was not taken left in it."""
+    buffer = bytearray()
+    pos = 0
+    for size in sizes:
+        buffer += stream[pos : pos + size]
+        pos += size
+        taken = decoder.feed(buffer, 0, len(buffer), ALL_ROWS)
+        del buffer[:taken]
+        if pos >= len(stream):
+            break
+    assert not buffer
+
+
+FinalRows = dict[tuple[Any, ...], dict[str, Any]]
+
+
+def apply(
+    events: list[VEvent], key: Callable[[VEvent, dict[str, Any]], tuple[Any, ...]]
+) -> FinalRows:
+    """The rows that stand after these changes."""
+    rows: FinalRows = {}
+    for event in events:
+        if event.before is not None:
+            rows.pop(key(event, event.before))
+        if event.after is not None:
+            rows[key(event, event.after)] = event.after
+    return rows
