@@ -58,15 +58,27 @@ def _until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """An empty current folder; whatever a failed test left running there is stopped."""
+    """An empty current folder; whatever a test left running there is stopped."""
     yield tmp_path
-    if (tmp_path / ".local" / "stack.json").exists():
-        assert _run("down", cwd=tmp_path).returncode == 0
+    _down(tmp_path)
 
 
-def test_up_status_down_up(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A current folder with a stack that tests share; each begins with `up`."""
+    folder = tmp_path_factory.mktemp("stack")
+    yield folder
+    _down(folder)
+
+
+def _down(folder: Path) -> None:
+    if (folder / ".local" / "stack.json").exists():
+        assert _run("down", cwd=folder).returncode == 0
+
+
+def test_up_status_down_up(stack_folder: Path) -> None:
     """A stack serves, is found again, stops wholly, and comes back with its data and ports."""
-    first = _facts("up", "--mariadb", "1", cwd=folder)
+    first = _facts("up", "--mariadb", "1", cwd=stack_folder)
 
     database = first["databases"][0]
     password = Path(database["password_file"]).read_text().strip()
@@ -80,16 +92,16 @@ def test_up_status_down_up(folder: Path) -> None:
         timeout=30
     )
     assert list(metadata.brokers) == [1]
-    assert _facts("up", cwd=folder) == first
-    assert "already running" in _run("up", cwd=folder).stdout
-    assert _facts("status", cwd=folder) == first
+    assert _facts("up", cwd=stack_folder) == first
+    assert "already running" in _run("up", cwd=stack_folder).stdout
+    assert _facts("status", cwd=stack_folder) == first
 
-    stopped = _facts("down", cwd=folder)
+    stopped = _facts("down", cwd=stack_folder)
     assert not stopped["running"]
     assert all(command_line(pid) == "" for pid in _pids(first))
-    assert "already stopped" in _run("down", cwd=folder).stdout
+    assert "already stopped" in _run("down", cwd=stack_folder).stdout
 
-    second = _facts("up", cwd=folder)
+    second = _facts("up", cwd=stack_folder)
     assert second["running"]
     assert second["databases"][0]["port"] == database["port"]
     assert second["bootstrap_servers"] == first["bootstrap_servers"]
@@ -97,15 +109,15 @@ def test_up_status_down_up(folder: Path) -> None:
         pass
 
 
-def test_dead_server_comes_back_alone(folder: Path) -> None:
+def test_dead_server_comes_back_alone(stack_folder: Path) -> None:
     """`up` on a stack that lost a server starts that one and leaves the rest alone."""
-    before = _facts("up", "--mariadb", "1", cwd=folder)
+    before = _facts("up", "--mariadb", "1", cwd=stack_folder)
     database_pid = before["databases"][0]["pid"]
     os.kill(database_pid, signal.SIGKILL)
     _until(lambda: command_line(database_pid) == "")
-    assert "partly running" in _run("status", cwd=folder).stdout
+    assert "partly running" in _run("status", cwd=stack_folder).stdout
 
-    after = _facts("up", cwd=folder)
+    after = _facts("up", cwd=stack_folder)
 
     assert after["running"]
     assert after["brokers"] == before["brokers"]
