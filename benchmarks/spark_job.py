@@ -8,15 +8,18 @@ import json
 import sys
 from dataclasses import asdict
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from benchmarks.figures import MicroBatch
 from benchmarks.spark_read import CHANGELOG, NOOP
-from spark_consumers.change_log_sink import SINK_FORMAT
+from spark_consumers.change_log import run_changelog
+from spark_consumers.data_source import SOURCE_FORMAT
+from spark_consumers.delta_commit import ROWS_MARK
 from spark_consumers.session import build_session
 
 CORES = 2
@@ -56,39 +59,69 @@ def _read_once(
     spark: SparkSession, job: dict[str, Any], name: str, folder: Path
 ) -> list[MicroBatch]:
     """Read the whole log with a new checkpoint; gives the micro-batches."""
-    rows = (
-        spark.readStream.format("shardstream")
-        .option("keyspace", job["keyspace"])
-        .option("kafka.bootstrap.servers", job["brokers"])
-        .option("table", job["table"])
-        .option("start", "earliest")
-        .option("maxRowsPerBatch", job["rows_per_batch"])
-        .load()
-    )
-    query = _start(rows, name, folder)
-    if not query.awaitTermination(QUERY_S_MAX):
-        query.stop()
-        raise TimeoutError(f"{name} has not finished after {QUERY_S_MAX} s")
-    return [_micro_batch(progress) for progress in query.recentProgress]
-
-
-def _start(rows: DataFrame, name: str, folder: Path) -> StreamingQuery:
-    writer = rows.writeStream.option("checkpointLocation", str(folder / "checkpoint")).trigger(
-        availableNow=True
-    )
     if name == NOOP:
-        return writer.format("noop").start()
+        return _to_nowhere(spark, job, folder)
     if name == CHANGELOG:
-        return writer.format(SINK_FORMAT).option("path", str(folder / "table")).start()
+        return _to_change_log(spark, job, folder)
     raise ValueError(f"no sink for {name}")
 
 
-def _micro_batch(progress: Any) -> MicroBatch:
-    return MicroBatch(
-        start_s=datetime.fromisoformat(progress["timestamp"]).timestamp(),
-        duration_s=progress["durationMs"]["triggerExecution"] / 1000,
-        rows=progress["numInputRows"],
+def _source_options(job: dict[str, Any]) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": job["brokers"],
+        "start": "earliest",
+        "maxRowsPerBatch": str(job["rows_per_batch"]),
+    }
+
+
+def _to_nowhere(spark: SparkSession, job: dict[str, Any], folder: Path) -> list[MicroBatch]:
+    """One table, so with typed columns, all of them decoded."""
+    options = {**_source_options(job), "keyspace": job["keyspace"], "table": job["table"]}
+    query = (
+        spark.readStream.format(SOURCE_FORMAT)
+        .options(**options)
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
     )
+    if not query.awaitTermination(QUERY_S_MAX):
+        query.stop()
+        raise TimeoutError(f"{NOOP} has not finished after {QUERY_S_MAX} s")
+    return [
+        MicroBatch(
+            start_s=datetime.fromisoformat(progress["timestamp"]).timestamp(),
+            duration_s=progress["durationMs"]["triggerExecution"] / 1000,
+            rows=progress["numInputRows"],
+        )
+        for progress in query.recentProgress
+    ]
+
+
+def _to_change_log(spark: SparkSession, job: dict[str, Any], folder: Path) -> list[MicroBatch]:
+    """What `shardstream changelog` does; a micro-batch is what lies between two Delta commits."""
+    target = str(folder / "table")
+    run_changelog(
+        spark,
+        job["keyspace"],
+        target,
+        str(folder / "checkpoint"),
+        _source_options(job),
+        trigger="availableNow",
+    )
+    commits = sorted(DeltaTable(target).history(), key=lambda commit: int(commit["version"]))
+    batches = []
+    for before, commit in pairwise(commits):
+        start_s, end_s = before["timestamp"] / 1000, commit["timestamp"] / 1000
+        rows = _rows_at(target, commit["version"]) - _rows_at(target, before["version"])
+        batches.append(MicroBatch(start_s, end_s - start_s, rows))
+    return batches
+
+
+def _rows_at(target: str, version: int) -> int:
+    table = DeltaTable(target, version=version, without_files=True)
+    return table.transaction_version(ROWS_MARK) or 0
 
 
 if __name__ == "__main__":
