@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from event_token import Flavor, parse_gtid_set
+from event_token import Flavor, Retry, parse_gtid_set
 from producers.connection import open_query_connection
 from producers.flavor import family_of
 from producers.settings import ProducerState, ProducerStatus, ServerSettings, ShardProducerSettings
@@ -221,10 +221,13 @@ def wait_caught_up(settings: ShardProducerSettings) -> None:
         connection.close()
 
     def reached() -> bool:
-        last = read_tail(settings.kafka, topics.progress).last
-        if last is None:
-            return False
-        position = decode_progress(last.value, schema_ids).position
+        try:
+            last = read_tail(settings.kafka, topics.progress).last
+            if last is None:
+                return False
+            position = decode_progress(last.value, schema_ids).position
+        except Retry:
+            return False  # A broker has died on purpose and its partitions are moving.
         return parse_gtid_set(position, settings.flavor).includes(executed)
 
     wait_for(f"{topics.log} reaches {executed}", reached)
