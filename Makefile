@@ -16,7 +16,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@command -v java >/dev/null || { echo "shardstream needs Java 17 or newer on PATH"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	@touch $@
 
 setup: $(STAMP)  ## make the environment in .venv

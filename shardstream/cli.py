@@ -1,5 +1,6 @@
 """The command line. Each command imports what it needs when it runs: tail needs no Spark."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -202,6 +203,8 @@ def main() -> None:
     """Entry point: errors of the tree become one message and an exit status."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
+    # The Kafka client tells of every passing fault; those that matter become errors of our own.
+    logging.getLogger("shardstream.kafka").setLevel(logging.DEBUG if debug else logging.CRITICAL)
     try:
         app(args=[a for a in arguments if a != "--debug"])
     except KeyboardInterrupt:

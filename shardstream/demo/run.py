@@ -52,8 +52,10 @@ def run_demo(seconds: int, folder: Path) -> bool:
         demo = _Demo(console, folder, stack, cleanup)
         demo.begin()
         report("producers and the Spark change log are starting; the workload begins")
-        demo.write(seconds)
-        demo.catch_up()
+        with Live(console=console, auto_refresh=False) as live:
+            demo.write(seconds, live)
+            demo.catch_up(live)
+        console.print()
         return demo.prove()
 
 
@@ -131,14 +133,14 @@ class _Demo:
         self._workers.append(worker)
         return worker
 
-    def write(self, seconds: int) -> None:
+    def write(self, seconds: int, live: Live) -> None:
         """Let the workload run, and show what happens."""
         self._workload.start()
         ends_s = time.monotonic() + seconds
-        self._show("orders are coming in", lambda: time.monotonic() >= ends_s)
+        self._show(live, "orders are coming in", lambda: time.monotonic() >= ends_s)
         self._workload.stop()
 
-    def catch_up(self) -> None:
+    def catch_up(self, live: Live) -> None:
         """Wait until everything written is in the change log."""
         ends_s = time.monotonic() + CATCH_UP_S_MAX
 
@@ -152,20 +154,19 @@ class _Demo:
             # DDL records count too, so the logs hold somewhat more than the workload's changes.
             return in_logs >= self._ledger.changes and self._changelog_rows >= in_logs
 
-        self._show("the workload has ended; the change log catches up", done)
+        self._show(live, "the workload has ended; the change log catches up", done)
         for worker in self._workers:
             worker.ask_to_stop()
         for worker in self._workers:
             worker.stop()
 
-    def _show(self, phase: str, done: Callable[[], bool]) -> None:
-        with Live(console=self._console, auto_refresh=False) as live:
-            while not done():
-                for worker in self._workers:
-                    worker.check_alive()
-                self._watch.look(SCREEN_INTERVAL_S)
-                view = render(self._watch, self._ledger, self._changelog_rows, phase)
-                live.update(view, refresh=True)
+    def _show(self, live: Live, phase: str, done: Callable[[], bool]) -> None:
+        while not done():
+            for worker in self._workers:
+                worker.check_alive()
+            self._watch.look(SCREEN_INTERVAL_S)
+            view = render(self._watch, self._ledger, self._changelog_rows, phase)
+            live.update(view, refresh=True)
 
     @property
     def _changelog_rows(self) -> int:

@@ -24,6 +24,22 @@ def config(
     return write_settings(tmp_path, kafka.bootstrap_servers, keyspace, shards)
 
 
+# What _fill inserts first, as tail prints it.
+FIRST_ROW = {
+    "id": 2**64 - 1,
+    "price": "1.50",
+    "tags": ["a", "c"],
+    "kind": "y",
+    "raw": "AP8=",
+    "doc": {"k": [1, None]},
+    "flags": 5,
+    "day": "2024-02-29",
+    "at": "2024-02-29T10:00:00.125Z",
+    "moment": "2024-02-29T12:00:00.500000",
+    "zero": "0000-00-00",
+}
+
+
 def _fill(database: DatabaseFixture, name: str, first: int) -> None:
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {name}")
@@ -79,19 +95,7 @@ def test_written_rows_come_out_as_json(
         ("DELETE", "80-"),
     ]
     assert rows[0]["before"] is None
-    assert rows[0]["after"] == {
-        "id": 2**64 - 1,
-        "price": "1.50",
-        "tags": ["a", "c"],
-        "kind": "y",
-        "raw": "AP8=",
-        "doc": {"k": [1, None]},
-        "flags": 5,
-        "day": "2024-02-29",
-        "at": "2024-02-29T10:00:00.125Z",
-        "moment": "2024-02-29T12:00:00.500000",
-        "zero": "0000-00-00",
-    }
+    assert rows[0]["after"] == FIRST_ROW
     assert rows[1]["after"]["price"] is None
     assert rows[2]["after"] is None
     assert {e["gtid"] for e in rows[1:3]} == {rows[1]["gtid"]}
