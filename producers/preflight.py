@@ -18,6 +18,8 @@ MARIADB_VERSION_MIN: Final = (10, 5, 0)  # binlog_row_metadata
 MYSQL_LOGS_CASCADES: Final = (9, 6, 0)
 # Bits of InnoDB's foreign keys: on delete and on update, cascade and set null.
 _CASCADE_BITS: Final = 1 | 2 | 4 | 8
+# Stands for the value of a variable that the server does not have.
+ABSENT: Final = "UNKNOWN TO THIS SERVER"
 # More names than fit on a screen help nobody.
 _TABLES_SHOWN_MAX: Final = 20
 
@@ -56,6 +58,18 @@ _MYSQL_WANTED: Final = (
     _LOG_BIN,
     _Wanted("binlog_format", _is("ROW"), _STATEMENTS, _persist("binlog_format", "ROW")),
     _Wanted("binlog_row_metadata", _is("FULL"), _NAMES, _persist("binlog_row_metadata", "FULL")),
+    _Wanted(
+        "binlog_row_value_options",
+        _is(""),
+        "changes of JSON columns would be logged in part, which is not decoded",
+        _persist("binlog_row_value_options", "''"),
+    ),
+    _Wanted(
+        "binlog_transaction_compression",
+        _is("OFF", ABSENT),
+        "compressed transactions are not decoded",
+        _persist("binlog_transaction_compression", "OFF"),
+    ),
     _Wanted(
         "gtid_mode",
         _is("ON"),
@@ -146,9 +160,9 @@ def _variable_problems(connection: Any, server: ServerSettings, flavor: Flavor) 
     found = dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
     problems = []
     for item in wanted:
-        value = found.get(item.variable)
-        if value is None or not item.works(value):
-            shown = "not known to this server" if value is None else value
+        value = found.get(item.variable, ABSENT)
+        if not item.works(value):
+            shown = "''" if value == "" else value
             what = f"{item.variable} is {shown}: {item.why}"
             problems.append(Problem(what, server.name, item.mend))
     return problems

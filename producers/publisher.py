@@ -166,6 +166,8 @@ class Publisher:
             except _KAFKA as error:
                 # The next init_transactions aborts it, or the broker's transaction timeout does.
                 _LOG.info("%s: the abort was not answered: %s", self.topics.log, _cause(error))
+        # The client ends its threads with the last reference, and it refers to this object.
+        del self._producer, self.produce
 
     def _until_flushed(self) -> None:
         deadline_s = time.monotonic() + self._transaction_timeout_s

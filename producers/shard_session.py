@@ -18,12 +18,11 @@ from producers.decoder import BatchSummary, Decoder
 from producers.decoder.errors import ServerError
 from producers.faults import LogDisagrees, PublisherSpent, ServerLost, refused
 from producers.flavor import ServerFamily, ServerMoment, family_of
+from producers.log_end import read_log_end
 from producers.preflight import check_connection
 from producers.publisher import Publisher
 from producers.resume import (
     START_TAIL,
-    LastRow,
-    LogEnd,
     ResumePoint,
     check_reachable,
     first_point,
@@ -36,13 +35,10 @@ from topics.progress import Progress, Tick
 from topics.progress_codec import (
     PROGRESS_KEY,
     PROGRESS_SCHEMA_TEXT,
-    decode_progress,
     encode_progress,
 )
 from topics.schema_ids import SchemaIds
 from topics.table_shape import ddl_schema, schema_text
-from topics.tail import read_tail
-from topics.wire import read_envelope
 
 # The longest wait for bytes: a stop is noticed within it.
 WAIT_S_MAX: Final = 0.1
@@ -54,6 +50,10 @@ COMMIT_BYTES_MAX: Final = 32 * 1024 * 1024
 # A heartbeat's executed set that the stream does not reach within this time, though nothing comes
 # any more, is looked into: GTIDs may have been added or purged by hand.
 UNREACHED_S_MAX: Final = 10.0
+_REPLICA_NOTE: Final = (
+    "the server is a replica: its clock says nothing about the primary, so the head moves with "
+    "rows alone and an idle shard holds readers back"
+)
 
 
 @dataclass(slots=True)
@@ -152,12 +152,12 @@ class ShardSession:
 
     def _resume(self) -> ResumePoint:
         """Read what is committed, after fencing, and check that the server can go on from there."""
-        progress, log = self._read_log()
+        progress, log = read_log_end(self._settings.kafka, self._topics, self._schema_ids)
         point = resume_point(self._topics, self._settings.flavor, progress, log)
         with server_errors(self._server, "reading the executed set of"):
             self._replica = self._family.is_replica(self._connection)
             history = self._family.history(self._connection)
-        note = ""
+        note = _REPLICA_NOTE if self._replica else ""
         if point is None:
             point = first_point(
                 start_position(self._topics, self._settings.start, self._settings.flavor, history)
@@ -173,21 +173,6 @@ class ShardSession:
         self.committed = Committed(str(point.position), max(point.head_us, 0), point.end_offset)
         self._report(ProducerState.STARTING, self.committed, note)
         return point
-
-    def _read_log(self) -> tuple[Progress | None, LogEnd]:
-        config, topics = self._settings.kafka, self._topics
-        log = read_tail(config, topics.log)
-        last_progress = read_tail(config, topics.progress).last
-        last = None
-        if log.last is not None:
-            where = f"{topics.log}, offset {log.last.offset}"
-            _, seq, timestamp_us, _ = read_envelope(log.last.value or b"", where)
-            last = LastRow(log.last.offset, seq, timestamp_us)
-        progress = None
-        if last_progress is not None:
-            where = f"{topics.progress}, offset {last_progress.offset}"
-            progress = decode_progress(last_progress.value, self._schema_ids, where)
-        return progress, LogEnd(log.start_offset, last)
 
     def _new_decoder(self, point: ResumePoint) -> Decoder:
         decoder = Decoder(
@@ -228,6 +213,8 @@ class ShardSession:
         self._heartbeat_if_due(dry=dry)
 
     def _wait_s(self) -> float:
+        if self._moment is not None or self._decoder.in_transaction:
+            return WAIT_S_MAX  # Only bytes of the server bring this on.
         due_s = self._progress_s + self._settings.heartbeat_ms / 1000
         return min(WAIT_S_MAX, max(0.001, due_s - time.monotonic()))
 
@@ -298,6 +285,8 @@ class ShardSession:
     def _ask_moment(self) -> ServerMoment:
         with server_errors(self._server, "asking for clock and executed set of"):
             moment = self._family.moment(self._connection)
+            if self._replica:  # It may have been promoted.
+                self._replica = self._family.is_replica(self._connection)
         self._asked_s = time.monotonic()
         self._clock_ahead_us = moment.clock_us - _now_us()
         return moment
