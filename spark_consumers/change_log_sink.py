@@ -25,6 +25,7 @@ from spark_consumers.delta_commit import (
     commit,
     ensure_table,
     join_spans,
+    open_table,
 )
 
 SINK_FORMAT = "shardstream_delta"
@@ -84,7 +85,10 @@ class ChangeLogSink(DataSource):
         missing = [name for name in NEEDED if name not in schema.names]
         if missing:
             raise UsageError(f"{SINK_FORMAT}: the rows lack {', '.join(missing)}")
-        return ChangeLogWriter(SinkOptions.parse(self.options), schema)
+        options = SinkOptions.parse(self.options)
+        # Before the first task: its files go into the table's folder.
+        ensure_table(options.path, arrow_schema(schema), options.storage)
+        return ChangeLogWriter(options, schema)
 
 
 class ChangeLogWriter(DataSourceStreamArrowWriter):
@@ -115,7 +119,8 @@ class ChangeLogWriter(DataSourceStreamArrowWriter):
             end=batch_end(checkpoint, batchId),
             contiguous=self._options.contiguous,
         )
-        commit(self._options.path, arrow_schema(self._schema), batch, self._options.storage)
+        table = open_table(self._options.path, self._options.storage)
+        commit(table, arrow_schema(self._schema), batch)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Leave the files: the commit may have been made although Spark did not see it."""
@@ -124,8 +129,3 @@ class ChangeLogWriter(DataSourceStreamArrowWriter):
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema of the files; timestamps are in UTC, whatever the session's zone is."""
     return to_arrow_schema(schema, timezone="UTC")
-
-
-def prepare_table(path: str, schema: StructType, storage: dict[str, str]) -> None:
-    """Make the table before the first batch, so that readers find it."""
-    ensure_table(path, arrow_schema(schema), storage)

@@ -1,10 +1,11 @@
 """Commits of the change log to its Delta table: each change once, whatever is replayed.
 
-Two marks travel in every commit, as Delta application transactions, which survive log clean-up:
+Three marks travel in every commit, as Delta application transactions, which survive log clean-up:
 - of the query (by the id in its checkpoint): the last batch in the table. A batch that Spark runs
   again, because it died between our commit and its own, is found there and writes nothing;
 - of each shard: the last `seq` in the table. So a second query, or one whose checkpoint was lost,
-  cannot put changes in twice, nor leave some out in silence.
+  cannot put changes in twice, nor leave some out in silence;
+- of the table: how many rows it has, so that nobody has to count them.
 delta-rs itself neither skips a stale transaction nor keeps its version from going down; of two
 commits at once with the same mark, the second one fails.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from event_token.errors import Halt, UsageError
@@ -25,6 +26,7 @@ TABLE_SETTINGS = {"delta.appendOnly": "true"}
 FRONTIER_KEY = "shardstream.frontier_us"
 POSITION_KEY = "shardstream.position"
 BATCH_KEY = "shardstream.batch_id"
+ROWS_MARK = "shardstream.rows"
 
 
 class ChangeLogConflict(Halt):
@@ -130,7 +132,7 @@ def ensure_table(path: str, schema: pa.Schema, storage_options: Mapping[str, str
         configuration=TABLE_SETTINGS,
         storage_options=dict(storage_options),
     )
-    table = DeltaTable(path, storage_options=dict(storage_options), without_files=True)
+    table = open_table(path, storage_options)
     found = [(f.name, str(f.type)) for f in table.schema().fields]
     wanted = [(f.name, str(f.type)) for f in Schema.from_arrow(schema).fields]
     if found != wanted:
@@ -141,23 +143,25 @@ def ensure_table(path: str, schema: pa.Schema, storage_options: Mapping[str, str
         )
 
 
-def commit(path: str, schema: pa.Schema, batch: Batch, storage_options: Mapping[str, str]) -> bool:
-    """Add a batch's files to the table; False when the table held the batch already.
+def open_table(path: str, storage_options: Mapping[str, str]) -> DeltaTable:
+    """Return the table as it is now."""
+    return DeltaTable(path, storage_options=dict(storage_options))
 
-    ChangeLogConflict: see `is_replay`; also when another writer committed at the same time.
+
+def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
+    """Add a batch's files to a table; False when it held the batch already.
+
+    ChangeLogConflict: see `is_replay`; also when another writer has committed since it was opened.
     """
-    options = dict(storage_options)
-    try:
-        table = DeltaTable(path, storage_options=options, without_files=True)
-    except TableNotFoundError:
-        ensure_table(path, schema, storage_options)
-        table = DeltaTable(path, storage_options=options, without_files=True)
     last_seqs = {shard: table.transaction_version(shard_mark(shard)) for shard in batch.spans}
     last_batch = table.transaction_version(query_mark(batch.query_id))
     if is_replay(batch, last_batch, last_seqs):
         return False
     marks = [Transaction(query_mark(batch.query_id), batch.batch_id)]
     marks += [Transaction(shard_mark(shard), span.last) for shard, span in batch.spans.items()]
+    rows_before = table.transaction_version(ROWS_MARK) or 0
+    rows_added = sum(span.rows for span in batch.spans.values())
+    marks.append(Transaction(ROWS_MARK, rows_before + rows_added))
     properties = CommitProperties(app_transactions=marks, custom_metadata=_metadata(batch))
     try:
         table.create_write_transaction(
@@ -170,7 +174,7 @@ def commit(path: str, schema: pa.Schema, batch: Batch, storage_options: Mapping[
         if "oncurrent transaction" not in str(error):
             raise
         raise ChangeLogConflict(
-            f"another query has written to {path} at the same moment: {error}"
+            f"another query has written to {table.table_uri} at the same moment: {error}"
         ) from error
     return True
 

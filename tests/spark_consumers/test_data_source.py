@@ -40,7 +40,7 @@ def seqs(rows: list[Any]) -> dict[str, list[int]]:
 def test_batches_are_bounded_disjoint_and_whole(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """Option maxRowsPerBatch bounds each batch; together they are every row once, ordered in time."""
+    """Option maxRowsPerBatch bounds each batch; together they are every row once, in order."""
     shop.write(60)
 
     batches = run_available(shop.stream(spark, maxRowsPerBatch="50"), tmp_path)
