@@ -31,9 +31,9 @@ QUEUE_KBYTES_MAX: Final = 8 * 1024
 BROKERS_DOWN_S_MAX: Final = 120.0
 # A broker that is up answers in milliseconds.
 PROBE_S: Final = 2.0
-# A broken topic is told apart from a slow broker once librdkafka is sure: its own 30 s would be
-# over half of what a reader waits for its rows.
-TOPIC_GONE_MS: Final = 10_000
+# A topic without a record for this long is asked for: librdkafka does not say for minutes that
+# one was deleted. Producers write progress every 250 ms.
+SILENCE_S_MAX: Final = 5.0
 
 _GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _OUT_OF_RANGE: Final = frozenset({"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"})
@@ -63,8 +63,9 @@ class StreamConsumer:
         self._reads = reads
         self._brokers_down_s_max = brokers_down_s_max
         self._down_since_s: float | None = None
+        self._heard_s: dict[str, float] = {}  # when each topic was last heard of
+        self._missing: set[str] = set()
         settings: dict[str, object] = {
-            "topic.metadata.propagation.max.ms": str(TOPIC_GONE_MS),
             **consumer_config(config, fetch_wait_ms=FETCH_WAIT_MS),
             "fetch.error.backoff.ms": str(FETCH_ERROR_BACKOFF_MS),
             "fetch.queue.backoff.ms": str(FETCH_QUEUE_BACKOFF_MS),
@@ -86,6 +87,8 @@ class StreamConsumer:
         partitions = [TopicPartition(topic, 0, offset) for topic, offset in offsets.items()]
         with kafka_errors(f"assigning {self._reads}", self._config.brokers):
             self._consumer.assign(partitions)
+        self._heard_s = dict.fromkeys(offsets, time.monotonic())
+        self._missing.clear()
 
     def pause(self, topics: Sequence[str]) -> None:
         """Stop fetching these topics; what was taken is not lost."""
@@ -103,14 +106,22 @@ class StreamConsumer:
         with kafka_errors(f"reading {self._reads}", self._config.brokers):
             first = self._consumer.poll(timeout_s)
             if first is None:
-                self._check_brokers()
+                self._check_silent()
                 return []
             # With a time to wait `consume` would wait until it has all of `messages_max`.
             rest = self._consumer.consume(messages_max - 1, 0) if messages_max > 1 else []
         messages = [message for message in (first, *rest) if self._is_record(message)]
         if messages:
             self._down_since_s = None
+            self._heard(messages)
+        self._check_silent()
         return messages
+
+    def _heard(self, messages: Sequence[Message]) -> None:
+        now_s = time.monotonic()
+        one_topic = len(self._heard_s) == 1
+        for message in messages[:1] if one_topic else messages:
+            self._heard_s[str(message.topic())] = now_s
 
     def _is_record(self, message: Message) -> bool:
         error = message.error()
@@ -118,10 +129,7 @@ class StreamConsumer:
             return True
         where = f"reading {self._reads}, at {message.topic()} offset {message.offset()}"
         if error.name() in _GONE:
-            raise LogShrank(
-                f"{where}: the topic is gone ({error.str()}): its records cannot be had again. "
-                f"If it was deleted on purpose, start again from earliest",
-            )
+            return False  # asked for again by `_check_silent`, which has to be sure
         if error.name() in _OUT_OF_RANGE:
             raise OffsetOutOfRangeError(f"{where}: {error.str()}")
         known = kafka_error(error, where, self._config.brokers)
@@ -130,30 +138,46 @@ class StreamConsumer:
         _LOG.warning("%s; going on", known)
         return False
 
-    def _check_brokers(self) -> None:
-        """Raise when no broker has answered for too long, also not just now."""
-        since_s = self._down_since_s
-        if since_s is None or time.monotonic() - since_s < self._brokers_down_s_max:
-            return
-        try:
-            self._consumer.list_topics(timeout=PROBE_S)
-        except KafkaException as error:
+    def _check_silent(self) -> None:
+        """Ask for topics that have been silent: raise when one is gone, or no broker answers."""
+        now_s = time.monotonic()
+        for topic, heard_s in self._heard_s.items():
+            if now_s - heard_s < SILENCE_S_MAX:
+                continue
+            self._heard_s[topic] = now_s  # the next time is as far off
+            try:
+                found = self._consumer.list_topics(topic, timeout=PROBE_S)
+            except KafkaException as error:
+                self._notice_outage(error)
+                return
+            self._down_since_s = None
+            self._check_exists(topic, found.topics[topic].error)
+
+    def _check_exists(self, topic: str, answer: KafkaError | None) -> None:
+        """Raise at the second answer that there is no such topic: a broker that starts may err."""
+        if answer is None or answer.name() not in _GONE:
+            self._missing.discard(topic)
+        elif topic in self._missing:
+            raise LogShrank(
+                f"reading {self._reads}, at {topic}: the topic is gone ({answer.str()}): its "
+                f"records cannot be had again. If it was deleted on purpose, start again from "
+                f"earliest",
+            )
+        else:
+            self._missing.add(topic)
+
+    def _notice_outage(self, error: KafkaException) -> None:
+        now_s = time.monotonic()
+        since_s = self._down_since_s = self._down_since_s or now_s
+        if now_s - since_s >= self._brokers_down_s_max:
             raise BrokersUnreachable(
                 f"reading {self._reads}: no broker of {self._config.brokers} has answered for "
-                f"{time.monotonic() - since_s:.0f} s: {error.args[0]}",
+                f"{now_s - since_s:.0f} s: {error.args[0]}",
             ) from error
-        self._down_since_s = None
 
     def bounds(self, topic: str) -> tuple[int, int]:
         """Return the first offset of partition 0 and the one after its last stable record."""
         return partition_bounds(self._consumer, self._config, topic)
-
-    def offset_at(self, topic: str, timestamp_ms: int) -> int | None:
-        """Return a lower bound of the first record with that time or a later one, None: no such."""
-        wanted = TopicPartition(topic, 0, timestamp_ms)
-        with kafka_errors(f"asking {topic} for an offset by time", self._config.brokers):
-            found = self._consumer.offsets_for_times([wanted], timeout=30.0)[0]
-        return found.offset if found.offset >= 0 else None
 
     def close(self) -> None:
         """Leave; a second time does nothing."""

@@ -170,16 +170,17 @@ def test_progress_before_its_rows(config: ClientConfig, keyspace: str, writers: 
     """Rows that progress promises and that are not there yet are waited for, also behind an end."""
     (writer,) = writers("-")
     writer.commit((0, 3))
+    writer.heartbeat(CELL_US)
     writer.wait_committed()
-    rows = writer.rows([(CELL_US, 4)])
-    writer.commit_progress(writer.progress(rows, writer.end_offset()))
-    writer.commit_progress(writer.progress((), writer.end_offset() + 4))
-    writer.head_us = START_US + FAR_US
-    writer.commit_progress(writer.progress((), writer.end_offset() + 4))
     events: list[VEvent] = []
 
     with Subscriber(keyspace, start="earliest", config=config) as stream:
         events += islice(stream, 3)
+        rows = writer.rows([(CELL_US, 4)])
+        end = writer.end_offset()
+        writer.commit_progress(writer.progress(rows, end))
+        writer.head_us = START_US + FAR_US
+        writer.commit_progress(writer.progress((), end + 4))
         reading = threading.Thread(target=lambda: events.extend(islice(stream, 4)))
         reading.start()
         reading.join(1.0)

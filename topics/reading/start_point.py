@@ -24,16 +24,20 @@ def earliest_point(history: Iterable[Progress], log_start: int) -> ShardPosition
     when there are rows but none of them can be ordered.
     """
     found: ShardPosition | None = None
-    chain_seq = 0
-    seen = 0
+    is_kept = False  # whether the first record behind `found` is known to be in the log
+    chain_seq, seen = 0, 0
     last: Progress | None = None
     for progress in history:
         if progress.first_seq != chain_seq + 1:
-            found, seen = None, 0
+            found, is_kept, seen = None, False, 0
+        if found is not None and not is_kept and progress.last_seq > found.seq:
+            is_kept = first_offset_of(progress) >= log_start
+            found = found if is_kept else None
         if found is None:
             found = _first_point(progress, log_start)
+            is_kept = found is not None and (progress.last_seq > found.seq or log_start == 0)
         chain_seq, last, seen = progress.last_seq, progress, seen + 1
-        if found is not None and seen > BREAK_LOOKAHEAD:
+        if is_kept and seen > BREAK_LOOKAHEAD:
             break
     if found is not None:
         return found

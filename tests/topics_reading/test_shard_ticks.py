@@ -1,0 +1,181 @@
+import pytest
+
+from event_token import ShardPosition, StreamPosition
+from event_token.errors import UsageError
+from tests.topics_reading.shard_histories import START_US, History
+from topics.progress import Mark, MarkKind, Progress, Tick
+from topics.reading.errors import PositionTooOld, ProgressBroken, ReshardAhead
+from topics.reading.planner import Batch, MaxHold, Planner, Wait, ranges_between
+from topics.reading.shard_ticks import Cut, ShardTicks
+
+CELL_US = 10_000
+
+
+def history() -> History:
+    """Five Kafka transactions of two rows, each in a cell of its own."""
+    made = History("-")
+    for _ in range(5):
+        made.commit([(CELL_US, 2)])
+    return made
+
+
+def position(seq: int, offset: int, frontier_us: int = 0) -> StreamPosition:
+    """A position in the only shard."""
+    return StreamPosition(0, frontier_us, {"-": ShardPosition(offset, seq, None)})
+
+
+def test_cuts_lie_on_ticks_and_never_before_the_position() -> None:
+    """The cut at a time is the first tick from it on, the end where there is none."""
+    made = history()
+    known = ShardTicks("-", ShardPosition(3, 2, None))
+    for progress in made.progress:
+        known.observe(progress, 0)
+
+    assert known.cut(START_US) == Cut(3, 2)
+    assert known.cut(START_US + 3 * CELL_US) == Cut(6, 4)
+    assert known.cut(START_US + 3 * CELL_US + 1) == Cut(9, 6)
+    assert known.cut(START_US + 9 * CELL_US) == Cut(14, 10)
+
+
+def test_progress_that_begins_behind_the_position_is_too_old() -> None:
+    """A planner that is fed from behind its position stops; from at it or before it goes on."""
+    made = history()
+
+    with pytest.raises(PositionTooOld, match="reaches back to seq 5, the reader stands before"):
+        ShardTicks("-", ShardPosition(3, 2, None)).observe(made.progress[2], 0)
+    ShardTicks("-", ShardPosition(6, 4, None)).observe(made.progress[2], 0)
+    ShardTicks("-", ShardPosition(6, 4, None)).observe(made.progress[1], 0)
+
+
+def test_a_broken_chain_is_too_old_before_the_break_only() -> None:
+    """A gap in the chain stops a position before it, and does not touch one behind it."""
+    made = history()
+    before = ShardTicks("-", ShardPosition(3, 2, None))
+    before.observe(made.progress[0], 0)
+    behind = ShardTicks("-", ShardPosition(9, 6, None))
+    behind.observe(made.progress[0], 0)
+
+    with pytest.raises(PositionTooOld, match="the progress chain breaks at 2"):
+        before.observe(made.progress[3], 0)
+    behind.observe(made.progress[3], 0)
+    assert behind.cut(START_US + 9 * CELL_US) == Cut(11, 8)
+
+
+@pytest.mark.parametrize(
+    ("first_seq", "last_seq", "tick"),
+    [(3, 4, None), (7, 5, None), (5, 6, (60_001, 6)), (5, 6, (60_000, 60)), (5, 6, (0, 6))],
+)
+def test_faulty_progress_stops_the_reader(
+    first_seq: int, last_seq: int, tick: tuple[int, int] | None
+) -> None:
+    """Progress that repeats, runs backwards, or has ticks off the grid or the log, is an error."""
+    made = history()
+    known = ShardTicks("-", ShardPosition(0, 0, None))
+    known.observe(made.progress[0], 0)
+    known.observe(made.progress[1], 0)
+    ticks = () if tick is None else (Tick(START_US + tick[0], tick[1]),)
+
+    with pytest.raises(ProgressBroken, match="shard -:"):
+        known.observe(
+            Progress(first_seq, last_seq, 8, "mysql", "", START_US, ticks, None, "", 0, 0), 0
+        )
+
+
+def test_a_mark_is_the_end_for_now() -> None:
+    """All that can be ordered before a mark is planned; then an error names the reshard."""
+    made = history()
+    mark = Mark(MarkKind.END, 7, "r1", ("-",), ("-80", "80-"), None)
+    marked = Progress(**{**_fields(made.progress[2]), "mark": mark})
+    planner = Planner(position(0, 0), ["-"])
+    for progress in (*made.progress[:2], marked, made.progress[3]):
+        planner.observe("-", progress, 0)
+    batch = planner.next_batch(0)
+    assert isinstance(batch, Batch)
+    planner.advance(batch)
+
+    assert batch.ranges["-"].last_seq == 4
+    assert not planner.wants("-")
+    with pytest.raises(ReshardAhead, match="the END mark of reshard r1 stands at offset 7"):
+        planner.next_batch(0)
+
+
+def _fields(progress: Progress) -> dict[str, object]:
+    return {name: getattr(progress, name) for name in Progress.__dataclass_fields__}
+
+
+def test_a_position_behind_a_mark_has_passed_it() -> None:
+    """A reader that starts behind a mark is not stopped by it."""
+    made = history()
+    mark = Mark(MarkKind.BEGIN, 4, "r1", ("-",), ("-80", "80-"), None)
+    marked = Progress(**{**_fields(made.progress[1]), "mark": mark})
+    planner = Planner(position(4, 5), ["-"])
+    for progress in (made.progress[0], marked, *made.progress[2:]):
+        planner.observe("-", progress, 0)
+
+    batch = planner.next_batch(0)
+
+    assert isinstance(batch, Batch)
+    assert (batch.ranges["-"].first_seq, batch.ranges["-"].last_seq) == (5, 8)
+
+
+def test_memory_is_bounded_by_wants() -> None:
+    """A shard that is far ahead is not wanted until the others come after it."""
+    start = StreamPosition(
+        0, 0, {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(0, 0, None)}
+    )
+    planner = Planner(start, start.shards, ticks_max=3)
+    ahead, behind = History("-80"), History("80-")
+    for _ in range(4):
+        ahead.commit([(CELL_US, 1)])
+    behind.heartbeat(9 * CELL_US)
+    for progress in ahead.progress[:3]:
+        assert planner.wants("-80")
+        planner.observe("-80", progress, 0)
+
+    assert not planner.wants("-80")
+    assert planner.wants("80-")
+    planner.observe("80-", behind.progress[0], 0)
+    batch = planner.next_batch(0)
+    assert isinstance(batch, Batch)
+    planner.advance(batch)
+    assert planner.wants("-80")
+
+
+def test_waiting_says_for_whom_and_how_long() -> None:
+    """The reason names each shard that holds back, and whether it has ever been heard of."""
+    start = StreamPosition(
+        0, 0, {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(0, 0, None)}
+    )
+    planner = Planner(start, start.shards)
+    quiet = History("-80")
+    quiet.heartbeat(0)
+    planner.observe("-80", quiet.progress[0], seen_at_ms=1_000)
+
+    wait = planner.next_batch(now_ms=4_500)
+    assert isinstance(wait, Wait)
+    assert wait.shards == ("80-",)
+    assert wait.reason == "shard 80- has no progress yet: does its producer run?"
+    other = History("80-")
+    other.heartbeat(0)
+    planner.observe("80-", other.progress[0], seen_at_ms=2_000)
+    batch = planner.next_batch(now_ms=4_500)
+    assert isinstance(batch, Batch)
+    planner.advance(batch)
+    wait = planner.next_batch(now_ms=4_500)
+    assert isinstance(wait, Wait)
+    assert wait.shards == ("-80", "80-")
+    assert f"shard -80 holds at head {START_US} us, unmoved for 3500 ms" in wait.reason
+
+
+def test_what_a_planner_refuses() -> None:
+    """Positions of other shards, negative holds and batches without rows are bad input."""
+    with pytest.raises(UsageError, match="the position is of the shards -, the stream of -80"):
+        Planner(position(0, 0), ["-80"])
+    with pytest.raises(UsageError, match="negative"):
+        MaxHold(-1)
+    with pytest.raises(UsageError, match="max_rows 0"):
+        Planner(position(0, 0), ["-"]).next_batch(0, 0)
+    with pytest.raises(UsageError, match="lies before the start"):
+        ranges_between(position(4, 5), position(2, 3))
+    with pytest.raises(UsageError, match="positions of different shards"):
+        ranges_between(position(4, 5), StreamPosition(1, 0, position(4, 5).shards))
