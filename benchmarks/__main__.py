@@ -84,8 +84,11 @@ def read_plan(arguments: Sequence[str]) -> Plan:
     return Plan(chosen_names(options.names), runs, options.quick)
 
 
-def measure(plan: Plan, console: Console) -> tuple[list[Figure], list[str]]:
-    """Run the groups one after the other; gives the figures and what failed."""
+def measure(plan: Plan, console: Console, facts: dict[str, str]) -> tuple[list[Figure], list[str]]:
+    """Run the groups one after the other; gives the figures and what failed.
+
+    The servers' versions are added to `facts`.
+    """
     figures: list[Figure] = []
     failures: list[str] = []
     with (
@@ -105,6 +108,7 @@ def measure(plan: Plan, console: Console) -> tuple[list[Figure], list[str]]:
                 # The others' figures are worth having; the exit status tells that some are missing.
                 failures.append(f"{', '.join(names)}: {error}")
                 console.print(failures[-1], style="red", markup=False)
+        facts.update(stack.versions())
     return figures, failures
 
 
@@ -117,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
     facts = machine_facts()
     print_facts(console, facts)
     begun_s = time.monotonic()
-    figures, failures = measure(plan, console)
+    figures, failures = measure(plan, console, facts)
     facts["took"] = f"{time.monotonic() - begun_s:.0f} s"
     facts["turns"] = f"{plan.runs}{', quick' if plan.quick else ''}"
     print_figures(console, figures)

@@ -10,6 +10,8 @@ from event_token.errors import Halt
 # The part of a drain that counts: not a JVM's start, not the last half-full batch.
 STEADY_FROM = 0.2
 STEADY_TO = 0.9
+# Of the 70 % between them; with less, one late sample would make the rate.
+STEADY_SHARE_MIN = 0.35
 PER_MESSAGES = 100_000
 
 
@@ -104,37 +106,23 @@ def drain_rates(samples: Sequence[Sample], *, messages: int, started_at_s: float
     if total <= 0 or len(samples) < 2:
         message = f"{len(samples)} samples of a drain, {total:.0f} done at last: that tells no rate"
         raise Halt(message)
-    begin = _crossing(samples, total * STEADY_FROM)
-    end = _crossing(samples, total * STEADY_TO)
-    steady_s = end.at_s - begin.at_s
-    whole_s = samples[-1].at_s - started_at_s
-    if steady_s <= 0 or whole_s <= 0:
-        message = f"a drain of {messages} messages was over between two samples: take more messages"
+    begin = next(sample for sample in samples if sample.done >= total * STEADY_FROM)
+    end = next(sample for sample in samples if sample.done >= total * STEADY_TO)
+    # What is done comes in steps (commits), and a sample stands at the end of one: so the steps
+    # between the two samples are counted, and nothing is guessed between samples.
+    share = (end.done - begin.done) / total
+    if share < STEADY_SHARE_MIN:
+        message = (
+            f"of a drain of {messages} messages the samples between {STEADY_FROM:.0%} and "
+            f"{STEADY_TO:.0%} show {share:.0%}: it came in too few steps to tell a rate"
+        )
         raise Halt(message)
-    steady_messages = messages * (STEADY_TO - STEADY_FROM)
+    steady_messages = messages * share
     return DrainRates(
-        steady_per_s=steady_messages / steady_s,
-        whole_per_s=messages / whole_s,
+        steady_per_s=steady_messages / (end.at_s - begin.at_s),
+        whole_per_s=messages / (samples[-1].at_s - started_at_s),
         cpu_s_per_100k=(end.cpu_s - begin.cpu_s) * PER_MESSAGES / steady_messages,
     )
-
-
-def _crossing(samples: Sequence[Sample], level: float) -> Sample:
-    """The moment at which `level` was reached, on the straight line between two samples."""
-    before = samples[0]
-    for sample in samples:
-        if sample.done >= level:
-            if sample.done == before.done:
-                return sample
-            part = (level - before.done) / (sample.done - before.done)
-            return Sample(
-                before.at_s + part * (sample.at_s - before.at_s),
-                level,
-                before.cpu_s + part * (sample.cpu_s - before.cpu_s),
-            )
-        before = sample
-    message = f"no sample reaches {level:.0f}; the last one is {before.done:.0f}"
-    raise Halt(message)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

@@ -9,7 +9,13 @@ LIBRARIES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake", "PyMySQL")
 
 
 def machine_facts() -> dict[str, str]:
-    """What a reader needs to place the figures, by name."""
+    """What a reader needs to place the figures, by name.
+
+    Raises UsageError when the compiled decoder is not that of the sources.
+    """
+    # Here, because it refuses a stale build, which concerns whoever measures.
+    from producers.decoder import COMPILED
+
     facts = {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
@@ -17,6 +23,7 @@ def machine_facts() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "load before": f"{os.getloadavg()[0]:.2f}",
         "python": platform.python_version(),
+        "decoder": "compiled" if COMPILED else "plain Python",
     }
     for library in LIBRARIES:
         try:

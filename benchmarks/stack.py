@@ -8,6 +8,7 @@ from typing import Self
 from rich.console import Console
 
 from shardstream.local.database_server import Account, MysqlServer
+from shardstream.local.kafka_cluster import VERSION as KAFKA_VERSION
 from shardstream.local.kafka_cluster import KafkaCluster
 
 SERVER_ID_FIRST = 9500
@@ -63,6 +64,13 @@ class Stack:
             self._servers.append(server)
             server.start()
         return self._servers[index]
+
+    def versions(self) -> dict[str, str]:
+        """The versions of the servers that were started."""
+        found: dict[str, str] = {
+            server.flavor: server.binaries().version for server in self._servers[:1]
+        }
+        return found if self._kafka is None else {**found, "kafka": KAFKA_VERSION}
 
     def __enter__(self) -> Self:
         return self

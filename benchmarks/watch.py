@@ -74,6 +74,7 @@ def sample_until(
     finished: Callable[[float], bool],
     *,
     cpu_s: Callable[[], float],
+    sample_s: float = SAMPLE_S,
     check_alive: Callable[[], None],
 ) -> list[Sample]:
     """Sample `done` until `finished(done)`; the last sample is the first that is finished.
@@ -93,7 +94,7 @@ def sample_until(
                 f"the drain has not finished after {DRAIN_S_MAX:.0f} s; it stands at {value:.0f}"
             )
             raise Halt(message)
-        time.sleep(SAMPLE_S)
+        time.sleep(sample_s)
 
 
 def create_topic(config: ClientConfig, topic: str) -> None:

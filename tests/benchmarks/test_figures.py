@@ -34,22 +34,32 @@ def test_steady_rate_leaves_out_start_and_end() -> None:
     assert rates.cpu_s_per_100k == pytest.approx(500)
 
 
-def test_crossings_lie_between_samples() -> None:
-    """A drain that is quicker than the sampling is judged on straight lines between samples."""
-    samples = [Sample(0, 0, 0), Sample(1, 500, 1), Sample(2, 1000, 2)]
+def test_only_whole_steps_count() -> None:
+    """What comes in steps is counted from the end of one to the end of another, never between."""
+    # Steps of 250 each two seconds: 250 of 1000 are not the 200 that 20 % would be.
+    samples = [Sample(at, 250 * (at // 2), at) for at in range(9)]
 
     rates = drain_rates(samples, messages=1000, started_at_s=0)
 
-    assert rates.steady_per_s == pytest.approx(500)
+    assert rates.steady_per_s == pytest.approx(125)
+    assert rates.cpu_s_per_100k == pytest.approx(800)
+
+
+def test_one_large_step_tells_no_rate() -> None:
+    """A drain that shows all at once has no steady rate, however quick it was."""
+    samples = [Sample(0, 0, 0), Sample(7, 0, 2), Sample(7.1, 1000, 2)]
+
+    with pytest.raises(Halt, match="too few steps"):
+        drain_rates(samples, messages=1000, started_at_s=0)
 
 
 def test_offsets_and_bytes_are_scaled_to_messages() -> None:
     """Markers take offsets and files count bytes: what is done counts as a share of the whole."""
-    samples = [Sample(0, 0, 0), Sample(1, 50_000, 1), Sample(2, 100_000, 2)]
+    samples = [Sample(at, 10_000 * at, at) for at in range(11)]
 
     rates = drain_rates(samples, messages=1000, started_at_s=0)
 
-    assert rates.steady_per_s == pytest.approx(500)
+    assert rates.steady_per_s == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
