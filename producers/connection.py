@@ -190,8 +190,12 @@ class ReplicationStream:
                 except (BlockingIOError, ssl.SSLWantReadError):
                     break
                 except OSError as error:
+                    if self.end > before:
+                        break
                     raise ServerLost(f"{self._where}: {error}") from error
                 if count == 0:
+                    if self.end > before:
+                        break  # An error packet may stand there, which says why.
                     raise ServerLost(f"{self._where}: the server closed the connection")
                 self.end += count
                 if self.end == len(view):

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from event_token import UsageError
-from producers.faults import BinlogPurged, ServerBehindLog, ServerRefused
+from event_token import Halt, UsageError
+from producers.faults import BinlogPurged, SameServerId, ServerBehindLog, ServerRefused
 from producers.settings import ProducerState, ServerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture, StartServer
@@ -237,10 +237,10 @@ def test_stop_comes_through_in_the_middle_of_a_transaction(
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
         with producing(settings) as first:
             wait_caught_up(settings)
-            cursor.execute("SET SESSION cte_max_recursion_depth = 300000")
+            cursor.execute("SET SESSION cte_max_recursion_depth = 60000")
             cursor.execute(
                 "INSERT INTO t WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n "
-                "WHERE i < 200000) SELECT i FROM n"
+                "WHERE i < 60000) SELECT i FROM n"
             )
             first.end()
     with producing(settings):
@@ -249,7 +249,7 @@ def test_stop_comes_through_in_the_middle_of_a_transaction(
 
     check_log(log)
     check_progress(log)
-    assert len(replay(log, name, "t")) == 200_000
+    assert len(replay(log, name, "t")) == 60_000
 
 
 @pytest.mark.parametrize("start", ["latest", "timestamp:2026-01-01"])
@@ -260,3 +260,78 @@ def test_unknown_start_is_refused_before_anything_is_made(
     producer = RunningProducer(settings_of(mysql_a, kafka, keyspace, start=start))
 
     assert isinstance(producer.wait_error(), UsageError)
+
+
+def test_same_server_id_is_named(
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """MariaDB ends the older of two streams with one server id: the message says what to change."""
+    first = RunningProducer(settings_of(mariadb_a, kafka, keyspace, server_id=4711))
+    first.wait_streaming()
+    with producing(settings_of(mariadb_a, kafka, f"{keyspace}b", server_id=4711)):
+        error = first.wait_error()
+
+    assert isinstance(error, SameServerId)
+    assert "server_id" in str(error)
+
+
+def test_statement_in_the_binlog_stops_the_shard(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A change whose rows nobody logged halts with its GTID; what came before is in the log."""
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        producer = RunningProducer(settings)
+        producer.wait_streaming()
+        cursor.execute("INSERT INTO t VALUES (1)")
+        wait_caught_up(settings)
+        cursor.execute("SET SESSION binlog_format = STATEMENT")
+        cursor.execute("INSERT INTO t VALUES (2)")
+        error = producer.wait_error()
+        cursor.execute("SELECT @@server_uuid")
+        [(uuid,)] = cursor.fetchall()
+    log = read_log(settings)
+
+    assert isinstance(error, Halt)
+    assert uuid in str(error)
+    check_log(log)
+    assert sorted(replay(log, name, "t")) == [1]
+
+
+def test_gtids_added_by_hand_are_looked_into(
+    start_mysql: StartServer,
+    kafka: KafkaCluster,
+    keyspace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An executed set that the stream can never reach is explained, not waited for in silence."""
+    monkeypatch.setattr("producers.shard_session.UNREACHED_S_MAX", 0.5)
+    server = start_mysql()
+    foreign = "11111111-2222-3333-4444-555555555555"
+    producer = RunningProducer(settings_of(server, kafka, keyspace))
+    producer.wait_streaming()
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET GLOBAL gtid_purged = '+{foreign}:1-7'")
+
+    error = producer.wait_error()
+
+    assert isinstance(error, BinlogPurged)
+    assert f"{foreign}:1-7" in str(error)
+
+
+def test_fault_that_does_not_pass_ends_in_a_halt(
+    mysql_a: DatabaseFixture,
+    kafka: KafkaCluster,
+    keyspace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without its schema registry no life gets far: after a bounded number of them it says so."""
+    monkeypatch.setattr("producers.shard_producer.BACKOFF_S_MAX", 0.01)
+    settings = settings_of(mysql_a, kafka, keyspace, registry_url="http://127.0.0.1:1")
+
+    error = RunningProducer(settings).wait_error()
+
+    assert isinstance(error, Halt)
+    assert "in a row" in str(error)
