@@ -5,17 +5,13 @@ import os
 import platform
 from pathlib import Path
 
+from producers.compiled import COMPILED
+
 LIBRARIES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake", "PyMySQL")
 
 
 def machine_facts() -> dict[str, str]:
-    """What a reader needs to place the figures, by name.
-
-    Raises UsageError when the compiled decoder is not that of the sources.
-    """
-    # Here, because it refuses a stale build, which concerns whoever measures.
-    from producers.decoder import COMPILED
-
+    """What a reader needs to place the figures, by name."""
     facts = {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
