@@ -1,58 +1,105 @@
 """Turns merged records into the events that a subscriber sees, each with its position."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
-from event_token import KeyRange, ShardPosition, StreamPosition
+from event_token import EventToken, KeyRange, ShardPosition, StreamPosition
 from topics.codec import VEventCodec
+from topics.reading.errors import ProgressBroken
 from topics.reading.key_filter import in_key_range
 from topics.reading.merge import RawRecord
 from topics.vevent import TokenText, VEvent
+
+# A run of events ends here, so that large rows do not make a large run.
+RUN_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class _At(NamedTuple):
+    """A place in one shard log: as ShardPosition, but the token's GTID set is not parsed yet."""
+
+    offset: int
+    seq: int
+    token: TokenText | EventToken | None
 
 
 class _Step(NamedTuple):
     """One delivered event: how it moves its shard."""
 
     shard: str
-    next_offset: int
-    seq: int
-    token: TokenText | None  # None inside a MySQL transaction: that of the one before stays
+    at: _At  # without a token inside a MySQL transaction: that of the one before stays
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A stream position that is not built yet: few are asked for, and every event has one."""
+
+    epoch: int
+    frontier_us: int
+    shards: Mapping[str, _At]
+
+    @classmethod
+    def of(cls, position: StreamPosition) -> "Place":
+        """The place of a position."""
+        shards = {s: _At(at.offset, at.seq, at.token) for s, at in position.shards.items()}
+        return cls(position.epoch, position.frontier_us, shards)
+
+    def position(self) -> StreamPosition:
+        """The position of the place."""
+        return StreamPosition(
+            self.epoch,
+            self.frontier_us,
+            {
+                shard: ShardPosition(
+                    at.offset,
+                    at.seq,
+                    at.token.token if isinstance(at.token, TokenText) else at.token,
+                )
+                for shard, at in self.shards.items()
+            },
+        )
+
+    def moved_to(self, position: StreamPosition) -> "Place":
+        """The place of a position that has no tokens, with the last tokens known here."""
+        shards = {
+            shard: _At(at.offset, at.seq, at.token or self.shards[shard].token)
+            for shard, at in position.shards.items()
+        }
+        return Place(position.epoch, position.frontier_us, shards)
 
 
 class Trail:
-    """The positions after each event of a short run, made only for those that are asked for.
+    """The places after each event of a short run, made only for those that are asked for.
 
     Events keep their trail alive, so a run is kept short.
     """
 
-    def __init__(self, base: StreamPosition) -> None:
+    def __init__(self, base: Place) -> None:
         """Begin where nothing of the run has been delivered."""
         self._base = base
         self._steps: list[_Step] = []
 
-    def add(self, step: _Step) -> int:
+    def add(self, event: VEvent) -> int:
         """Append a delivered event; the number is what `after` wants."""
-        self._steps.append(step)
+        token = event.token_text if event.last else None
+        self._steps.append(_Step(event.shard, _At(event.offset + 1, event.seq, token)))
         return len(self._steps)
 
-    def after(self, count: int) -> StreamPosition:
+    def after(self, count: int) -> Place:
         """Where a reader goes on after the first `count` events."""
-        moved: dict[str, _Step] = {}
-        tokens: dict[str, TokenText] = {}
-        for step in self._steps[:count]:
-            moved[step.shard] = step
-            if step.token is not None:
-                tokens[step.shard] = step.token
         shards = dict(self._base.shards)
-        for shard, step in moved.items():
-            token = tokens[shard].token if shard in tokens else shards[shard].token
-            shards[shard] = ShardPosition(step.next_offset, step.seq, token)
-        return StreamPosition(self._base.epoch, self._base.frontier_us, shards)
+        for shard, at in self._steps[:count]:
+            shards[shard] = at if at.token is not None else at._replace(token=shards[shard].token)
+        return Place(self._base.epoch, self._base.frontier_us, shards)
 
-    def end(self) -> StreamPosition:
+    def position_after(self, count: int) -> StreamPosition:
+        """The position after the first `count` events."""
+        return self.after(count).position()
+
+    def end(self) -> Place:
         """Where a reader goes on after all events of the run."""
         return self.after(len(self._steps))
 
@@ -77,27 +124,41 @@ class Delivery:
         self._filters = filters
         self._tables = tables
         self._held: VEvent | None = None
-        self._trail = Trail(position)
+        self._trail = Trail(Place.of(position))
         tokens = (at.token for at in position.shards.values() if at.token is not None)
         self._newest_us = max((token.timestamp_us or 0 for token in tokens), default=0)
 
     @property
-    def position(self) -> StreamPosition:
+    def place(self) -> Place:
         """Where a reader goes on after the last event that was made ready."""
         return self._trail.end()
 
     def run(
-        self, records: Iterable[RawRecord], position: StreamPosition, ready: deque[VEvent]
-    ) -> None:
-        """Append the events of some records to `ready`.
+        self, records: Iterator[RawRecord], rows_max: int, place: Place, ready: deque[VEvent]
+    ) -> int:
+        """Append the events of at most `rows_max` records to `ready`; return how many records.
 
-        `position` is where the run before ended. Its frontier is the one that the batch began
+        `place` is where the run before ended. Its frontier is the one that the batch began
         with: records older than that are late. What was appended stays when this raises.
         """
-        self._trail = Trail(position)
-        self._newest_us = max(self._newest_us, position.frontier_us)
-        for record in records:
+        self._trail = Trail(place)
+        self._newest_us = max(self._newest_us, place.frontier_us)
+        rows = size = 0
+        for record in islice(records, rows_max):
             self._take(record, ready)
+            rows += 1
+            size += len(record.value)
+            if size >= RUN_BYTES_MAX:
+                break
+        return rows
+
+    def end_batch(self) -> None:
+        """Check that a batch has ended with a transaction. ProgressBroken otherwise."""
+        if self._held is not None:
+            raise ProgressBroken(
+                f"shard {self._held.shard}, {self._held.gtid}: a batch ends inside this "
+                f"transaction, at seq {self._held.seq}: its records are not of one time",
+            )
 
     def _take(self, record: RawRecord, ready: deque[VEvent]) -> None:
         decoded = self._codec.decode(record.value, record.shard, record.offset)
@@ -130,6 +191,5 @@ class Delivery:
         late = timestamp_us < self._newest_us
         if not late:
             self._newest_us = timestamp_us
-        token = event.token_text if event.last else None
-        count = self._trail.add(_Step(event.shard, event.offset + 1, event.seq, token))
-        return event.delivered(partial(self._trail.after, count), late=late)
+        count = self._trail.add(event)
+        return event.delivered(partial(self._trail.position_after, count), late=late)

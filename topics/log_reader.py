@@ -18,7 +18,8 @@ from topics.reading.errors import LogGap, LogShrank, PositionTooOld, RowsNotRead
 from topics.reading.merge import RawRecord, SeqChecker
 from topics.reading.planner import ShardRange
 from topics.stream_consumer import QUEUE_KBYTES_MAX, OffsetOutOfRangeError, StreamConsumer
-from topics.wire import read_envelope, read_seq
+from topics.vevent import CorruptRecord
+from topics.wire import WIRE_HEADER_BYTES, read_envelope
 
 # Markers follow each other within milliseconds, a broker's restart takes some seconds.
 ROWS_WAIT_S: Final = 60.0
@@ -26,6 +27,11 @@ ROWS_WAIT_S: Final = 60.0
 POLL_S: Final = 0.1
 # Taken from librdkafka at a time: enough to make the call cheap.
 TAKE_MAX: Final = 1_000
+# A list of messages ends here, so that large records do not make large lists.
+BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+
+_VARINT_BYTES_MAX: Final = 10
+_VARINT_MORE: Final = 0x80
 
 
 class ReaderClosed(Rebuild):
@@ -94,23 +100,38 @@ class ShardLogReader:
             )
 
     def read_many(self, part: ShardRange, batch_rows: int) -> Iterator[list[Message]]:
-        """Yield a range's Kafka messages, in lists of at most `batch_rows`."""
+        """Yield a range's Kafka messages, in lists of at most `batch_rows` and some megabytes."""
+        self._begin(part)
+        left = part.rows
         batch: list[Message] = []
-        for message in self._messages(part):
-            offset = message.offset() or 0
-            self._check(read_seq(message.value() or b"", self.topic), offset, part)
-            batch.append(message)
-            if len(batch) >= batch_rows:
+        batch_bytes = 0
+        while left > 0:
+            if not self._taken:
+                self._take(part)
+            count = min(left, len(self._taken), batch_rows - len(batch))
+            messages = [self._taken.popleft() for _ in range(count)]
+            batch_bytes += self._check_many(messages, part)
+            batch += messages
+            left -= count
+            if left == 0 or len(batch) >= batch_rows or batch_bytes >= BATCH_BYTES_MAX:
                 yield batch
-                batch = []
-        if batch:
-            yield batch
+                batch, batch_bytes = [], 0
+
+    def _check_many(self, messages: list[Message], part: ShardRange) -> int:
+        """Check the seq of each message; return their bytes."""
+        size = 0
+        for message in messages:
+            value = message.value() or b""
+            self._check(leading_seq(value, self.topic), message.offset() or 0, part)
+            size += len(value)
+        return size
+
+    def _begin(self, part: ShardRange) -> None:
+        if part.rows > 0 and (self._seqs is None or self._seqs.next_seq != part.first_seq):
+            self.seek(part.start_offset, part.first_seq)
 
     def _messages(self, part: ShardRange) -> Iterator[Message]:
-        if part.rows <= 0:
-            return
-        if self._seqs is None or self._seqs.next_seq != part.first_seq:
-            self.seek(part.start_offset, part.first_seq)
+        self._begin(part)
         for _ in range(part.rows):
             if not self._taken:
                 self._take(part)
@@ -178,3 +199,17 @@ class ShardLogReader:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+
+def leading_seq(value: bytes, where: str) -> int:
+    """Return the seq of a record, which comes second in its envelope, after a byte of type.
+
+    Reads nothing else: a task checks millions of them.
+    """
+    number = shift = 0
+    for byte in value[WIRE_HEADER_BYTES + 1 : WIRE_HEADER_BYTES + 1 + _VARINT_BYTES_MAX]:
+        number |= (byte & 0x7F) << shift
+        if byte < _VARINT_MORE:
+            return number >> 1  # a seq is never negative, so zigzag is a shift
+        shift += 7
+    raise CorruptRecord(f"{where}: the envelope is truncated or broken")

@@ -4,14 +4,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from itertools import islice
 from typing import Final, Self
 
 from event_token import KeyRange, ShardName, StreamPosition
 from event_token.errors import ShardstreamError, UsageError
 from topics.codec import VEventCodec
-from topics.delivery import Delivery
+from topics.delivery import Delivery, Place
 from topics.kafka_client import ClientConfig
 from topics.log_reader import ShardLogReader
 from topics.progress_feed import ProgressFeed, clock_ms
@@ -55,7 +53,7 @@ class Subscriber:
         *,
         config: ClientConfig,
         registry_url: str | None = None,
-        mode: Mode = Strict(),
+        mode: Mode = Strict(),  # noqa: B008 - frozen, and has no state
         idle_timeout_s: float | None = None,
         tables: Iterable[str] | None = None,
     ) -> None:
@@ -203,7 +201,7 @@ class _Session:
         delivery: Delivery,
     ) -> None:
         self.start = start
-        self.position = start  # after the last event that was made ready
+        self._place = Place.of(start)  # after the last event that was made ready
         self.waiting: Wait | None = None
         self._planner = planner
         self._feed = feed
@@ -213,6 +211,11 @@ class _Session:
         self._records: Iterator[RawRecord] = iter(())
         self._rows_left = 0
         self._is_open = False
+
+    @property
+    def position(self) -> StreamPosition:
+        """Where to go on after the last event that was made ready."""
+        return self._place.position()
 
     def read(self, ready: deque[VEvent]) -> None:
         """Make the next events ready, or wait for a moment."""
@@ -249,22 +252,18 @@ class _Session:
         return True
 
     def _run(self, ready: deque[VEvent]) -> None:
-        rows = min(self._rows_left, RUN_ROWS_MAX)
+        rows_max = min(self._rows_left, RUN_ROWS_MAX)
         try:
-            self._delivery.run(islice(self._records, rows), self.position, ready)
+            rows = self._delivery.run(self._records, rows_max, self._place, ready)
         finally:
-            self.position = self._delivery.position
+            self._place = self._delivery.place
         self._rows_left -= rows
 
     def _end_batch(self) -> None:
         batch, self._batch = self._batch, None
-        if batch is None:
-            return
-        shards = {
-            shard: replace(at, token=at.token or self.position.shards[shard].token)
-            for shard, at in batch.end.shards.items()
-        }
-        self.position = replace(batch.end, shards=shards)
+        if batch is not None:
+            self._delivery.end_batch()
+            self._place = self._place.moved_to(batch.end)
 
     def stop(self) -> None:
         """End a wait, from any thread."""
