@@ -39,8 +39,10 @@ _NEWDECIMAL: Final = 246
 _TEMPORAL_BYTES: Final = 8
 _FRACTION_BITS: Final = 24
 
-# Numbers from here up are printed with an exponent, as are those below 1e-5 or so.
-_EXPONENT_MIN: Final = -15
+# Numbers with fewer leading zeros behind the point, and whole ones of no more digits, are
+# printed without an exponent.
+_LEADING_ZEROS_MAX: Final = 15
+_WHOLE_DIGITS_MAX: Final = 15
 _BASE64_LINE: Final = 76
 
 _ESCAPES: Final = {
@@ -192,11 +194,11 @@ def double_text(value: float) -> str:
     if not digits:
         return sign + "0.0"
     # `point`: how many digits stand before the decimal point.
-    if _EXPONENT_MIN < point <= 0:
+    if -_LEADING_ZEROS_MAX < point <= 0:
         return f"{sign}0.{'0' * -point}{digits}"
     if 0 < point < len(digits):
         return f"{sign}{digits[:point]}.{digits[point:]}"
-    if 0 < point <= 17:
+    if 0 < point <= _WHOLE_DIGITS_MAX:
         return f"{sign}{digits}{'0' * (point - len(digits))}.0"
     rest = "." + digits[1:] if len(digits) > 1 else ""
     return f"{sign}{digits[0]}{rest}e{point - 1}"

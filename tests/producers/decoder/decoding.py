@@ -1,7 +1,7 @@
 """What the decoder's tests share: running a stream through it and reading what it produced."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,19 +92,3 @@ def feed_in_chunks(decoder: Decoder, stream: bytes, sizes: Iterable[int]) -> Non
         if pos >= len(stream):
             break
     assert not buffer
-
-
-FinalRows = dict[tuple[Any, ...], dict[str, Any]]
-
-
-def apply(
-    events: list[VEvent], key: Callable[[VEvent, dict[str, Any]], tuple[Any, ...]]
-) -> FinalRows:
-    """The rows that stand after these changes."""
-    rows: FinalRows = {}
-    for event in events:
-        if event.before is not None:
-            rows.pop(key(event, event.before))
-        if event.after is not None:
-            rows[key(event, event.after)] = event.after
-    return rows

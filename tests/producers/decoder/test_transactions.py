@@ -1,0 +1,236 @@
+"""Where transactions begin and end, and the ways in which a binlog can be unusual."""
+
+import struct
+import zlib
+
+import pytest
+
+from event_token import Flavor
+from producers.decoder import CorruptBinlog, UnsupportedEvent
+from tests.conftest import DatabaseFixture
+from tests.producers.decoder.capture import capture, executed_set, packets_of
+from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
+from tests.producers.decoder.test_cases import run_statements
+
+XID = 16
+QUERY = 2
+MYSQL_GTID = 33
+
+
+def event(kind: int, body: bytes) -> bytes:
+    """A packet with one event that has a checksum."""
+    head = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, 19 + len(body) + 4, 0, 0)
+    whole = head + body
+    whole += struct.pack("<I", zlib.crc32(whole))
+    return struct.pack("<I", len(whole) + 1)[:3] + b"\0\0" + whole
+
+
+def query(statement: bytes) -> bytes:
+    """A packet with a query event without status variables."""
+    return event(QUERY, struct.pack("<IIBHH", 1, 0, 0, 0, 0) + b"\0" + statement)
+
+
+def kind_of(packet: bytes) -> int:
+    return packet[9]
+
+
+@pytest.fixture
+def one_row(database: DatabaseFixture) -> tuple[Flavor, str, list[bytes]]:
+    """The packets of a table and one row in it."""
+    before = executed_set(database)
+    run_statements(
+        database,
+        database.new_database(),
+        ("CREATE TABLE t(id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"),
+    )
+    return database.flavor, before, packets_of(capture(database, before))
+
+
+def test_tagged_gtids(mysql_a: DatabaseFixture) -> None:
+    """A tag stands in gtid and position, and the position is the server's own."""
+    before = executed_set(mysql_a)
+    run_statements(
+        mysql_a,
+        mysql_a.new_database(),
+        (
+            "CREATE TABLE t(id INT PRIMARY KEY)",
+            "SET gtid_next='AUTOMATIC:blue'",
+            "INSERT INTO t VALUES (1)",
+            "INSERT INTO t VALUES (2)",
+            "SET gtid_next='AUTOMATIC'",
+            "INSERT INTO t VALUES (3)",
+        ),
+    )
+    sink, summary = decode(capture(mysql_a, before), Flavor.MYSQL, before)
+    tags = [e.gtid.split(":")[1:-1] for e in sink.events()]
+
+    assert tags == [[], [], ["blue"], ["blue"], []]
+    assert summary.position == executed_set(mysql_a)
+    times = [e.commit_us for e in sink.events()]
+    assert times == sorted(times)
+
+
+def test_gaps_and_foreign_servers(mysql_a: DatabaseFixture) -> None:
+    """GTIDs of another server, out of order, come out as the server's own set."""
+    before = executed_set(mysql_a)
+    other = "11111111-2222-3333-4444-555555555555"
+    statements = ["CREATE TABLE t(id INT PRIMARY KEY)"]
+    for row, number in enumerate((7, 3, 4, 9)):
+        statements += [f"SET gtid_next='{other}:{number}'", f"INSERT INTO t VALUES ({row})"]
+    statements += [f"SET gtid_next='{other}:5'", "COMMIT", "SET gtid_next='AUTOMATIC'"]
+    run_statements(mysql_a, mysql_a.new_database(), tuple(statements))
+
+    sink, summary = decode(capture(mysql_a, before), Flavor.MYSQL, before)
+
+    assert summary.position == executed_set(mysql_a)
+    assert f"{other}:3-5:7:9" in summary.position
+    assert summary.transactions == len(sink.events()) + 1  # the empty one
+
+
+def test_many_domains(mariadb_a: DatabaseFixture) -> None:
+    """MariaDB's domains stand side by side in the position."""
+    before = executed_set(mariadb_a)
+    statements = ["CREATE TABLE t(id INT PRIMARY KEY)"]
+    for row, domain in enumerate((0, 7, 3, 7, 0)):
+        statements += [f"SET gtid_domain_id={domain}", f"INSERT INTO t VALUES ({row})"]
+    run_statements(mariadb_a, mariadb_a.new_database(), tuple(statements))
+
+    _, summary = decode(capture(mariadb_a, before), Flavor.MARIADB, before)
+
+    reached = set(summary.position.split(","))
+    assert reached == set(executed_set(mariadb_a).split(","))
+
+
+def test_a_rotation_in_the_stream(database: DatabaseFixture) -> None:
+    """A new file, with new table ids, changes nothing but the place named."""
+    before = executed_set(database)
+    run_statements(
+        database,
+        database.new_database(),
+        (
+            "CREATE TABLE t(id INT PRIMARY KEY)",
+            "INSERT INTO t VALUES (1)",
+            "FLUSH BINARY LOGS",
+            "INSERT INTO t VALUES (2)",
+            "FLUSH TABLES",
+            "INSERT INTO t VALUES (3)",
+        ),
+    )
+    sink, summary = decode(capture(database, before), database.flavor, before)
+    rows = [e.after["id"] for e in sink.events() if e.after is not None]
+
+    assert rows == [1, 2, 3]
+    assert len(sink.schema_ids.texts) == 2  # the table's and DDL's
+    assert summary.binlog_file.startswith("binlog.")
+    assert summary.binlog_pos > 0
+
+
+def test_rollback_behind_rows_is_refused(one_row: tuple[Flavor, str, list[bytes]]) -> None:
+    """ROLLBACK, or back to a savepoint, behind rows: nobody can say which of them stayed."""
+    flavor, before, packets = one_row
+    for statement in (b"ROLLBACK", b"ROLLBACK TO `a`"):
+        changed = [query(statement) if kind_of(p) == XID else p for p in packets]
+        stream = b"".join(changed)
+        with pytest.raises(UnsupportedEvent, match="which rows stayed"):
+            decode(stream, flavor, before)
+
+
+def test_rollback_without_rows_ends_the_transaction(
+    one_row: tuple[Flavor, str, list[bytes]],
+) -> None:
+    """A transaction that only rolled back counts as executed and adds nothing."""
+    flavor, before, packets = one_row
+    without_rows = [p for p in packets if kind_of(p) not in (19, 23, 30)]
+    stream = b"".join(query(b"ROLLBACK") if kind_of(p) == XID else p for p in without_rows)
+    sink, summary = decode(stream, flavor, before)
+
+    assert [e.op.value for e in sink.events()] == ["NONE", "NONE"]
+    assert summary.transactions == 3
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_ddl"),
+    [
+        (b"/* hint */ CREATE TABLE a(b INT)", True),
+        (b"-- note\n# more\n  alter table a add c int", True),
+        (b"/*!40000 DROP TABLE a */", True),
+        (b"TRUNCATE a", True),
+        (b"SET PASSWORD FOR x='y'", True),
+        (b"GRANT ALL ON *.* TO x", True),
+        (b"# Dummy event replacing event type 160 that slave cannot handle.", False),
+    ],
+)
+def test_statements_on_the_list(
+    one_row: tuple[Flavor, str, list[bytes]], statement: bytes, is_ddl: bool
+) -> None:
+    """Definitions become DDL records whatever stands before their first word."""
+    flavor, before, packets = one_row
+    first_gtid = next(i for i, p in enumerate(packets) if kind_of(p) in (MYSQL_GTID, 162))
+    stream = b"".join([*packets[: first_gtid + 1], query(statement)])
+    sink, summary = decode(stream, flavor, before)
+
+    assert [e.statement for e in sink.events()] == ([statement.decode()] if is_ddl else [])
+    assert summary.transactions == 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        b"insert into t values (1)",
+        b"/* x */ UPDATE t SET a=1",
+        b"(SELECT 1)",
+        b"WITH a AS (SELECT 1) DELETE FROM t",
+        b"XA COMMIT 'x'",
+        b"FROBNICATE t",
+        b"",
+    ],
+)
+def test_statements_off_the_list(
+    one_row: tuple[Flavor, str, list[bytes]], statement: bytes
+) -> None:
+    """Changes logged as statements, and unknown words, stop the shard."""
+    flavor, before, packets = one_row
+    first_gtid = next(i for i, p in enumerate(packets) if kind_of(p) in (MYSQL_GTID, 162))
+    stream = b"".join([*packets[: first_gtid + 1], query(statement)])
+    with pytest.raises(UnsupportedEvent.__mro__[1]):
+        decode(stream, flavor, before)
+
+
+def test_events_out_of_place(one_row: tuple[Flavor, str, list[bytes]]) -> None:
+    """Rows without a GTID, a GTID in a transaction, a new file in one: each stops the shard."""
+    flavor, before, packets = one_row
+    gtids = [i for i, p in enumerate(packets) if kind_of(p) in (MYSQL_GTID, 162)]
+    without_gtid = [*packets[: gtids[-1]], *packets[gtids[-1] + 1 :]]
+    twice = [*packets[: gtids[-1] + 1], *packets[gtids[-1] :]]
+    ends_inside = [*packets[: gtids[-1] + 1], packets[0]]
+    begins_inside = [*packets[: gtids[-1] + 1], packets[1]]
+
+    for packets_now in (without_gtid, twice, ends_inside, begins_inside):
+        with pytest.raises((CorruptBinlog, UnsupportedEvent)):
+            decode(b"".join(packets_now), flavor, before)
+
+
+def test_the_other_family_is_refused(one_row: tuple[Flavor, str, list[bytes]]) -> None:
+    """A server of the other family than the settings say stops the shard at its first GTID."""
+    flavor, _, packets = one_row
+    other = Flavor.MARIADB if flavor is Flavor.MYSQL else Flavor.MYSQL
+    with pytest.raises(UnsupportedEvent, match="set up as"):
+        decode(b"".join(packets), other, "")
+
+
+def test_errors_say_where(one_row: tuple[Flavor, str, list[bytes]]) -> None:
+    """Shard, GTID and binlog place stand in the message."""
+    flavor, before, packets = one_row
+    broken = bytearray(packets[-1])
+    broken[-1] ^= 0xFF
+    sink = Sink()
+    decoder = new_decoder(sink, flavor, before)
+    stream = b"".join([*packets[:-1], bytes(broken)])
+    with pytest.raises(CorruptBinlog) as caught:
+        decoder.feed(stream, 0, len(stream), ALL_ROWS)
+
+    *_, gtid = [e.gtid for e in sink.events()] or [""]
+    message = str(caught.value)
+    assert message.startswith("shard -80, in transaction ")
+    assert "binlog binlog." in message
+    assert gtid.rpartition("-")[0].rpartition(":")[0] in message
