@@ -28,7 +28,7 @@ from tests.producers.producing import (
 from topics.kafka_client import open_admin
 from topics.names import ShardTopics
 
-KILLS = 12
+KILLS = 10
 # Long enough for the workload to fill transactions, short enough to be cut off inside them.
 LIFE_S_MAX = 1.5
 SEED = 20261121
@@ -109,15 +109,15 @@ def check_all(settings: ShardProducerSettings, database: DatabaseFixture, name: 
 
 
 def test_kills_at_random_moments_lose_and_repeat_nothing(
-    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A dozen producers die under load, some frozen before; the log is as if none had."""
-    name = mysql_a.new_database()
-    settings = settings_of(mysql_a, kafka, keyspace, commit_rows=50)
+    """Ten producers die under load, some frozen before; the log is as if none had."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace, commit_rows=50)
     draw = random.Random(SEED)
     with producing(settings):
         wait_caught_up(settings)
-    with Workload(mysql_a, name) as load:
+    with Workload(database, name) as load:
         for kill in range(KILLS):
             with process(settings) as producer:
                 producer.wait_line("streaming")
@@ -130,7 +130,7 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(
     with producing(settings):
         wait_caught_up(settings)
 
-    check_all(settings, mysql_a, name)
+    check_all(settings, database, name)
 
 
 def test_frozen_producer_is_fenced_when_it_wakes(
@@ -198,6 +198,27 @@ def test_broker_restart_is_waited_out(
             broker.start()
             seen = load.committed
             wait_for("the load goes on", lambda: load.committed > seen + 20)
+        wait_caught_up(settings)
+
+    check_all(settings, mysql_a, name)
+
+
+def test_stop_is_heard_while_kafka_is_away(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """With rows waiting for a dead broker a stop ends the producer; the next one writes them."""
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    [broker] = kafka.brokers
+    try:
+        with producing(settings), Workload(mysql_a, name) as load:
+            wait_for("rows went through", lambda: load.committed > 20)
+            broker.kill()
+            seen = load.committed
+            wait_for("the load goes on", lambda: load.committed > seen + 20)
+    finally:
+        broker.start()
+    with producing(settings):
         wait_caught_up(settings)
 
     check_all(settings, mysql_a, name)
