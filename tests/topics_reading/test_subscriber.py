@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice, pairwise
 
 import pytest
@@ -10,8 +11,14 @@ from event_token.errors import UsageError
 from tests.topics_reading.conftest import Writers
 from tests.topics_reading.shard_writer import CELL_US, ITEMS, START_US, TIMEOUT_S, ShardWriter
 from topics.kafka_client import ClientConfig
+from topics.log_reader import ShardLogReader
 from topics.progress import Mark, MarkKind
-from topics.reading.errors import PositionTooOld, ReshardAhead, StartNotReached
+from topics.reading.errors import (
+    PositionTooOld,
+    ReshardAhead,
+    RowsNotReadable,
+    StartNotReached,
+)
 from topics.reading.planner import MaxHold
 from topics.start import resolve_start
 from topics.subscriber import Subscriber
@@ -189,6 +196,32 @@ def test_progress_before_its_rows(config: ClientConfig, keyspace: str, writers: 
         reading.join(TIMEOUT_S)
 
     assert seen(events) == written([writer])
+
+
+def test_going_on_after_a_passing_fault(
+    config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a Retry the same iterator goes on behind the last event, without loss or repeat."""
+    impatient = partial(ShardLogReader, rows_wait_s=0.5)
+    monkeypatch.setattr("topics.subscriber.ShardLogReader", impatient)
+    (writer,) = writers("-")
+    writer.commit((0, 3))
+    writer.wait_committed()
+    rows = writer.rows([(0, 2), (CELL_US, 2)])
+    writer.commit_progress(writer.progress(rows, writer.end_offset()))
+    writer.head_us = START_US + FAR_US
+    writer.commit_progress(writer.progress((), writer.end_offset() + 4))
+    events: list[VEvent] = []
+
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        with pytest.raises(RowsNotReadable, match="promises seq"):
+            events.extend(stream)
+        resume = stream.position
+        writer.commit_rows(rows)
+        events += islice(stream, 4)
+
+    assert seen(events) == seen(writer.written)
+    assert resume == events[2].position
 
 
 def test_a_silent_shard_holds_a_strict_stream(
