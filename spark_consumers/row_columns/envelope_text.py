@@ -1,10 +1,36 @@
 """Writes what an envelope says besides its plain fields. Typed for mypyc."""
 
+from typing import Final
+
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from spark_consumers.row_columns.images import has_column
 from spark_consumers.row_columns.text import write_json_string
+
+_URL_SAFE: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+def url_safe(sealed: bytes) -> bytes:
+    """Return bytes in URL-safe base64 without padding, as `event_token.opaque.seal` does."""
+    out = BytesWriter()
+    size: i64 = len(sealed)
+    at: i64 = 0
+    while at < size:
+        left = size - at
+        bits: i64 = i64(sealed[at]) << 16
+        if left > 1:
+            bits |= i64(sealed[at + 1]) << 8
+        if left > 2:
+            bits |= i64(sealed[at + 2])
+        out.append(u8(_URL_SAFE[bits >> 18]))
+        out.append(u8(_URL_SAFE[(bits >> 12) & 0x3F]))
+        if left > 1:
+            out.append(u8(_URL_SAFE[(bits >> 6) & 0x3F]))
+        if left > 2:
+            out.append(u8(_URL_SAFE[bits & 0x3F]))
+        at += 3
+    return out.getvalue()
 
 
 def write_token(

@@ -138,7 +138,8 @@ class KeyColumns:
         self, skippers: list[ValueReader], columns: list[int], values: list[JsonValue]
     ) -> None:
         """Take a skipper a column of the version, and the key's column indexes and writers."""
-        self.skippers: list[ValueReader] = skippers
+        # What stands behind the last column of the key is not looked at.
+        self.skippers: list[ValueReader] = skippers[: max(columns) + 1]
         self.columns: list[int] = columns
         self.values: list[JsonValue] = values
         self.cursor: Cursor = Cursor()

@@ -5,7 +5,7 @@ are read in their fixed order (`topics.table_shape.envelope_fields`); those that
 are passed.
 """
 
-from binascii import b2a_base64, crc32
+from binascii import crc32
 from collections.abc import Callable
 from typing import Final
 
@@ -13,7 +13,12 @@ from librt.strings import BytesWriter, read_i32_be
 from mypy_extensions import i64, u8
 
 from spark_consumers.row_columns.builders import BooleanBuilder, Int64Builder, TextBuilder
-from spark_consumers.row_columns.envelope_text import write_absent, write_texts, write_token
+from spark_consumers.row_columns.envelope_text import (
+    url_safe,
+    write_absent,
+    write_texts,
+    write_token,
+)
 from spark_consumers.row_columns.images import Image, KeyColumns
 from spark_consumers.row_columns.wire import Cursor
 
@@ -242,10 +247,10 @@ class RecordLoop:
             shard = cursor.take_bytes()
             position = cursor.take_bytes()
             write_token(out, timestamp_us, shard, position, False)
-        body = out.getvalue()
-        sealed = body + crc32(body).to_bytes(4, "big")
-        text = b2a_base64(sealed, newline=False)
-        return text.rstrip(b"=").replace(b"+", b"-").replace(b"/", b"_")
+        checksum: i64 = crc32(out.getvalue())
+        for shift in (24, 16, 8, 0):
+            out.append(u8((checksum >> shift) & 0xFF))
+        return url_safe(out.getvalue())
 
     def _take_off_calendar(self, plan: Plan) -> None:
         cursor = self.cursor
