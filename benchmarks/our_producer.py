@@ -7,8 +7,10 @@ from pathlib import Path
 
 from benchmarks.watch import server_cpu_s
 from event_token.errors import Halt
+from shardstream.keyspace_topology import ensure_topology
 from shardstream.local.database_server import MysqlServer
 from shardstream.local.processes import ServerProcess
+from shardstream.settings import load_settings
 from topics.kafka_client import ClientConfig
 from topics.names import ShardTopics
 from topics.provisioning import provision_shard
@@ -35,7 +37,7 @@ password_file = {password_file}
 
 
 class BenchKeyspace:
-    """A keyspace of the benchmarks: a settings file for the command, and its empty topics."""
+    """A keyspace of the benchmarks: a settings file for the command, and its topics, empty."""
 
     def __init__(
         self, folder: Path, name: str, brokers: str, servers: Mapping[str, MysqlServer]
@@ -62,6 +64,8 @@ class BenchKeyspace:
             )
             provision_shard(self.client, ShardTopics(name, shard))
         self.settings.write_text("".join(parts))
+        # A new keyspace is made once, not at each start of a producer: it is not measured.
+        ensure_topology(load_settings(self.settings), name)
 
 
 class OurProducer:
