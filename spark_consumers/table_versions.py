@@ -5,6 +5,7 @@ import json
 from event_token.errors import UsageError
 from topics.kafka_client import ClientConfig
 from topics.names import SCHEMAS_TOPIC
+from topics.registry_client import RegistrySchemaIds
 from topics.table_shape import TableShape, shape_of
 from topics.tail import read_to_end
 
@@ -16,10 +17,21 @@ def newest_version(
 
     UsageError when no row of the table has been logged yet.
     """
-    if registry_url is not None:
+    if registry_url is None:
+        found = _newest_in_topic(kafka, database, table)
+    else:
+        found = RegistrySchemaIds(registry_url).newest_of(database, table)
+    shape = None if found is None else shape_of(json.loads(found[1]))
+    if found is None or shape is None:
         raise UsageError(
-            "option table needs the schema topic; with a registry read without it (JSON text)"
+            f"option table: no row of {database}.{table} has been logged yet, so its columns are "
+            f"not known; read without option table, or start once it has rows"
         )
+    return shape, found[0]
+
+
+def _newest_in_topic(kafka: ClientConfig, database: str, table: str) -> tuple[int, str] | None:
+    # A schema that was registered twice at once has the id of its first record.
     ids: dict[str, int] = {}
     newest: str | None = None
     for record in read_to_end(kafka, SCHEMAS_TOPIC):
@@ -28,10 +40,4 @@ def newest_version(
         schema = json.loads(text)
         if (schema.get("database"), schema.get("table")) == (database, table):
             newest = text
-    shape = None if newest is None else shape_of(json.loads(newest))
-    if newest is None or shape is None:
-        raise UsageError(
-            f"option table: no row of {database}.{table} has been logged yet, so its columns are "
-            f"not known; read without option table, or start once it has rows"
-        )
-    return shape, ids[newest]
+    return None if newest is None else (ids[newest], newest)

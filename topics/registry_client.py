@@ -82,6 +82,14 @@ class RegistrySchemaIds:
                 self._texts[schema_id] = self._field(answer, "schema", str)
             return self._texts[schema_id]
 
+    def newest_of(self, database: str, table: str) -> tuple[int, str] | None:
+        """Return id and text of a table's newest version; None when it has none."""
+        subject = quote(f"{self._prefix}.{database}.{table}", safe="")
+        answer = self._call("GET", f"/subjects/{subject}/versions/latest", None)
+        if answer is None:
+            return None
+        return self._field(answer, "id", int), self._field(answer, "schema", str)
+
     def _register(self, text: str) -> int:
         subject = quote(self._subject_of(text), safe="")
         if subject not in self._subjects:

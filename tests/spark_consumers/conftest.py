@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.session import build_session
+from spark_consumers.session import JVM_STACK, build_session
 from tests.spark_consumers.shop import Shop
 
 
@@ -16,7 +16,12 @@ def spark() -> Iterator[SparkSession]:
     session = build_session(
         "tests",
         "local[2]",
-        {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"},
+        {
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "2",
+            # Short queries never pay back what the second compiler costs.
+            "spark.driver.extraJavaOptions": f"{JVM_STACK} -XX:TieredStopAtLevel=1",
+        },
     )
     yield session
     session.stop()

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from event_token import StreamPosition
 from event_token.errors import Halt, UsageError
+from shardstream.local.processes import with_parent_guard
 from spark_consumers.change_log import ChangeLogProgress, original_error, run_changelog
 from spark_consumers.delta_commit import POSITION_KEY, ChangeLogConflict
 from spark_consumers.replay import ShardTable, check_changelog, replay_changelog
@@ -48,7 +49,7 @@ def job(shop: Shop, folder: Path, *more: str) -> "subprocess.Popen[str]":
     command += [str(folder / "log"), "--checkpoint", str(folder / "checkpoint")]
     with (folder / "job.log").open("a") as log:
         return subprocess.Popen(
-            [*command, *options, *more],
+            with_parent_guard([*command, *options, *more]),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

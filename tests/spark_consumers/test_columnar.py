@@ -43,7 +43,7 @@ def logs(draw: st.DrawFn) -> tuple[TableShape, list[VEvent]]:
     return shape, [draw(events(shape, FIRST_SEQ + i)) for i in range(count)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(logs())
 def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
     """Every kind of column, null and absent values: typed columns hold what the codec reads."""
@@ -60,7 +60,7 @@ def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> No
             assert wanted == row[image]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(logs())
 def test_json_rows_and_envelope_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
     """JSON text has each present column with its value; the envelope has the event's fields."""

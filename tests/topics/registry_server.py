@@ -35,9 +35,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: RegistryServer
 
     def do_GET(self) -> None:
-        schema_id = int(self.path.rpartition("/")[2])
         if not self._admitted():
             return
+        if self.path.endswith("/versions/latest"):
+            self._answer_latest(unquote(self.path.split("/")[2]))
+            return
+        schema_id = int(self.path.rpartition("/")[2])
         if not 1 <= schema_id <= len(self.server.schemas):
             self._answer(404, {"error_code": 40403, "message": "Schema not found"})
             return
@@ -45,6 +48,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.rewrite:
             text = json.dumps({"type": "string"})
         self._answer(200, {"schema": text})
+
+    def _answer_latest(self, subject: str) -> None:
+        found = self.server.subjects.get(subject)
+        if not found:
+            self._answer(404, {"error_code": 40401, "message": "Subject not found"})
+            return
+        newest = max(found)
+        self._answer(200, {"id": newest, "schema": self.server.schemas[newest - 1]})
 
     def do_PUT(self) -> None:
         if self._admitted():
