@@ -91,8 +91,10 @@ def build(report: str = "") -> None:
             )
         )
         subprocess.run(
-            [sys.executable, str(script), "-q", "build_ext", "--inplace"]
-            + ["--build-temp", str(Path(folder, "objects"))],
+            [
+                *(sys.executable, str(script), "-q", "build_ext", "--inplace"),
+                *("--build-temp", str(Path(folder, "objects"))),
+            ],
             cwd=ROOT,
             check=True,
             timeout=BUILD_TIMEOUT_S,
@@ -105,23 +107,25 @@ def main(arguments: list[str]) -> int:
     """Build, or clean; say in one line what happened."""
     if arguments == ["--clean"]:
         clean()
-        print("shardstream decoder: compiled modules removed")
+        sys.stdout.write("shardstream decoder: compiled modules removed\n")
         return 0
     report = arguments[1] if len(arguments) == 2 and arguments[0] == "--report" else ""
     if arguments and not report:
-        print("usage: python -m producers.build [--clean | --report FILE.html]", file=sys.stderr)
+        sys.stderr.write("usage: python -m producers.build [--clean | --report FILE.html]\n")
         return 2
     if is_up_to_date() and not report:
-        print("shardstream decoder: compiled modules are up to date")
+        sys.stdout.write("shardstream decoder: compiled modules are up to date\n")
         return 0
     lacking = missing_tool()
     if lacking:
         if has_compiled_modules():
             clean()
-        print(f"shardstream decoder: not compiled, {lacking}; it runs uncompiled, more slowly")
+        sys.stdout.write(
+            f"shardstream decoder: not compiled, {lacking}; it runs uncompiled, more slowly\n"
+        )
         return 0
     build(report)
-    print(f"shardstream decoder: {len(MODULES)} modules compiled")
+    sys.stdout.write(f"shardstream decoder: {len(MODULES)} modules compiled\n")
     return 0
 
 

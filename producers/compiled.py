@@ -25,6 +25,7 @@ PLAIN_VARIABLE = "SHARDSTREAM_PLAIN_DECODER"
 MODULES = (
     "event_token.running_set",
     "producers.decoder.wire",
+    "producers.decoder.checksum",
     "producers.decoder.plan",
     "producers.decoder.charset",
     "producers.decoder.column_types",

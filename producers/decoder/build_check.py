@@ -6,7 +6,7 @@ from producers.compiled import COMPILED, ROOT, STALE
 __all__ = ["COMPILED", "StaleBuild"]
 
 
-class StaleBuild(UsageError):
+class StaleBuild(UsageError):  # noqa: N818 - named by what is wrong
     """Raised when compiled modules were built from other sources than those beside them."""
 
 

@@ -18,7 +18,10 @@ def _bytes_of(digits: i64) -> i64:
 
 
 def _mask(size: i64) -> i64:
-    """All bits of one to four bytes. (A constant shifted by a variable is 32 bits wide in C.)"""
+    """All bits of one to four bytes.
+
+    Written out: mypyc gives a constant that is shifted by a variable 32 bits only.
+    """
     if size == 1:
         return 0xFF
     if size == 2:

@@ -1,6 +1,5 @@
 """Events to records: which transaction is open, when it ends, and what each event adds to it."""
 
-import zlib
 from typing import Final
 from uuid import UUID
 
@@ -8,7 +7,9 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from event_token import MariadbGtidSet, MysqlGtidSet, RunningMariadbSet, RunningMysqlSet
+from producers.compiled import COMPILED
 from producers.decoder import event_types as types
+from producers.decoder.checksum import Checksum
 from producers.decoder.errors import (
     CorruptBinlog,
     StatementInRowStream,
@@ -97,6 +98,7 @@ class EventReader:
         self._has_begun: bool = False  # MySQL: BEGIN was seen
         self._has_records: bool = False
         self.verify_checksum: bool = True
+        self._checksum: Checksum = Checksum(COMPILED)
         self._has_format: bool = False
         self._has_checksum: bool = False
         self.binlog_file: str = ""
@@ -157,8 +159,7 @@ class EventReader:
             self._rare_event(buf, pos, body, end, kind)
 
     def _check(self, buf: bytes, pos: i64, end: i64) -> None:
-        computed: int = zlib.crc32(buf[pos:end])
-        if computed != read_u32(buf, end):
+        if self._checksum.of(buf, pos, end) != read_u32(buf, end):
             raise CorruptBinlog(
                 f"the checksum of an event of type {buf[pos + 4]} does not match its bytes"
             )
@@ -195,8 +196,9 @@ class EventReader:
         name_at: i64 = pos + HEADER_BYTES + 8
         if name_at > end:
             raise CorruptBinlog("a ROTATE event without a file name")
-        computed: int = zlib.crc32(buf[pos:checked])
-        has_checksum = checked >= name_at and computed == read_u32(buf, checked)
+        has_checksum = checked >= name_at and (
+            self._checksum.of(buf, pos, checked) == read_u32(buf, checked)
+        )
         if self._has_checksum and self.verify_checksum and not has_checksum:
             raise CorruptBinlog("the checksum of a ROTATE event does not match its bytes")
         if has_checksum:

@@ -61,9 +61,9 @@ def comparable(row: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def final_rows(events: list[VEvent]) -> dict[int, dict[str, Any]]:
+def final_rows(events: list[VEvent]) -> dict[Any, dict[str, Any]]:
     """The rows that stand after these changes; each before image must be what stood there."""
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[Any, dict[str, Any]] = {}
     for event in events:
         if event.before is not None:
             assert rows.pop(event.before["id"]) == event.before
