@@ -76,7 +76,8 @@ class ShardProducerSettings:
     accept_unlogged_cascades: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot work."""
+        """Refuse settings that cannot work; a flavor's name is taken for the flavor."""
+        object.__setattr__(self, "flavor", Flavor(self.flavor))
         problems = []
         if not self.servers:
             problems.append("no server is named")

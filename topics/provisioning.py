@@ -237,7 +237,11 @@ def _find(admin: AdminClient, config: ClientConfig, names: list[str]) -> Found:
     if not resources:
         return {}
     settings = _describe_settings(admin, config, resources, "describing topics' settings")
-    return {name: FoundTopic(count, settings[name]) for name, count in partitions.items()}
+    return {
+        name: FoundTopic(count, settings[name])
+        for name, count in partitions.items()
+        if name in settings
+    }
 
 
 def _describe_settings(
@@ -246,10 +250,16 @@ def _describe_settings(
     resources: list[ConfigResource],
     doing: str,
 ) -> dict[str, dict[str, str]]:
+    """Return the settings by name, without those of topics that the broker asked does not know."""
     answers = {}
     futures = admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
     for resource, future in futures.items():
-        with kafka_errors(f"{doing} ({resource.name})", config.brokers):
+        try:
             entries = future.result()
+        except KafkaException as error:
+            # Another broker described the topic: this one has not heard of it yet.
+            if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+                continue
+            raise kafka_error(error, f"{doing} ({resource.name})", config.brokers) from error
         answers[resource.name] = {e.name: e.value for e in entries.values() if e.value is not None}
     return answers

@@ -33,8 +33,8 @@ PORT_TAKEN = "already in use"
 SOCKET_PATH_MAX = 107
 ROOT_USER = "root"
 
-# What a producer needs, and no more.
-GRANTS = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
+# What a producer needs, and no more. PROCESS shows the foreign keys whose cascades no binlog has.
+GRANTS = "REPLICATION SLAVE, REPLICATION CLIENT, PROCESS, SELECT"
 
 COMMON_ARGUMENTS = (
     f"--bind-address={HOST}",

@@ -85,6 +85,12 @@ class RunningProducer:
         """Whether it has not ended."""
         return self._thread.is_alive()
 
+    @property
+    def rows(self) -> int:
+        """The records that it has committed so far."""
+        statuses = list(self.statuses)
+        return statuses[-1].rows_total if statuses else 0
+
     def has_been(self, state: ProducerState) -> bool:
         """Whether it has reported the state; its error is the test's."""
         if self.error is not None:

@@ -168,7 +168,7 @@ def test_database_killed_and_started_again_is_followed_on(
     settings = settings_of(database, kafka, keyspace)
     with producing(settings) as producer:
         with Workload(database, name) as load:
-            wait_for("rows went through", lambda: load.committed > 50)
+            wait_for("rows went through", lambda: producer.rows > 50)
             database.server.kill()
             wait_for(
                 "the loss is noticed",
@@ -188,9 +188,9 @@ def test_broker_restart_is_waited_out(
     """The only broker is killed under load and started again: the producer goes on by itself."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
-    with producing(settings):
+    with producing(settings) as producer:
         with Workload(mysql_a, name) as load:
-            wait_for("rows went through", lambda: load.committed > 50)
+            wait_for("rows went through", lambda: producer.rows > 50)
             [broker] = kafka.brokers
             broker.kill()
             seen = load.committed
@@ -211,8 +211,8 @@ def test_stop_is_heard_while_kafka_is_away(
     settings = settings_of(mysql_a, kafka, keyspace)
     [broker] = kafka.brokers
     try:
-        with producing(settings), Workload(mysql_a, name) as load:
-            wait_for("rows went through", lambda: load.committed > 20)
+        with producing(settings) as producer, Workload(mysql_a, name) as load:
+            wait_for("rows went through", lambda: producer.rows > 50)
             broker.kill()
             seen = load.committed
             wait_for("the load goes on", lambda: load.committed > seen + 20)
@@ -233,9 +233,9 @@ def test_broker_that_leads_the_log_dies(
     topic = ShardTopics(keyspace, settings.shard).log
     broker = None
     try:
-        with producing(settings):
+        with producing(settings) as producer:
             with Workload(mysql_a, name) as load:
-                wait_for("rows went through", lambda: load.committed > 50)
+                wait_for("rows went through", lambda: producer.rows > 50)
                 found = open_admin(settings.kafka).list_topics(topic, timeout=30)
                 leader = found.topics[topic].partitions[0].leader
                 [broker] = [b for b in kafka3.brokers if b.node_id == leader]
