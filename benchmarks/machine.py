@@ -5,7 +5,8 @@ import os
 import platform
 from pathlib import Path
 
-from producers.compiled import COMPILED
+from producers import compiled as decoder
+from spark_consumers import compiled as row_loop
 
 LIBRARIES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake", "PyMySQL")
 
@@ -19,7 +20,8 @@ def machine_facts() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "load before": f"{os.getloadavg()[0]:.2f}",
         "python": platform.python_version(),
-        "decoder": "compiled" if COMPILED else "plain Python",
+        "decoder": _how(decoder.COMPILED),
+        "row loop in Spark": _how(row_loop.COMPILED),
     }
     for library in LIBRARIES:
         try:
@@ -27,6 +29,10 @@ def machine_facts() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             facts[library] = "not installed"
     return facts
+
+
+def _how(compiled: bool) -> str:
+    return "compiled" if compiled else "plain Python"
 
 
 def _proc_field(path: str, key: str) -> str | None:

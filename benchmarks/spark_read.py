@@ -19,9 +19,10 @@ CHANGELOG = "kafka_to_spark.changelog"
 KEYSPACE = "lake"
 TABLE = "lake_rows"
 ROWS_PER_TRANSACTION = 100
-TRANSACTIONS_PER_SHARD = 6_000
-TRANSACTIONS_PER_SHARD_QUICK = 2_000
-# Six batches or more: the first starts processes, the others are the steady work.
+TRANSACTIONS_PER_SHARD = 7_500
+TRANSACTIONS_PER_SHARD_QUICK = 4_000
+# The first starts processes, the others are the steady work; large ones, for each has a fixed cost
+# of a tenth of a second and more.
 BATCH_PARTS = 6
 # Each turn reads a million rows to two places; at a tenth of what is wanted it takes 100 s.
 JOB_S_MAX = 900.0
