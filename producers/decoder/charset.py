@@ -5,13 +5,13 @@ from typing import Final
 from librt.strings import BytesWriter, read_i64_le
 from mypy_extensions import i64, u8
 
-from producers.decoder.errors import CorruptBinlog
+from producers.decoder.errors import UnsupportedColumn
 from producers.decoder.plan import ColumnPlan
 from producers.decoder.wire import copy, take, write_long, write_string
 
 # How a column's bytes become UTF-8.
 BINARY: Final = 0
-UTF8: Final = 1  # both servers refuse ill-formed UTF-8, so it is copied as it is
+UTF8: Final = 1  # copied as it is when it is well-formed
 LATIN1: Final = 2
 ASCII: Final = 3
 WIDE: Final = 4  # ucs2, utf16, utf16le, utf32: Python's codecs agree with the servers'
@@ -182,9 +182,21 @@ def is_ascii(buf: bytes, pos: i64, size: i64) -> bool:
     return True
 
 
+def _require_utf8(buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> None:
+    """Stop on text that no reader could decode: MariaDB takes surrogates into its UTF-8."""
+    try:
+        take(buf, pos, size).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnsupportedColumn(
+            f"column {column.name!r}: a value is not UTF-8, {error.reason} at byte {error.start}"
+        ) from error
+
+
 def write_text(out: BytesWriter, buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> None:
     """Write a column's text as an Avro string."""
     kind = column.charset_kind
+    if kind == UTF8 and not is_ascii(buf, pos, size):
+        _require_utf8(buf, pos, size, column)
     if kind <= UTF8 or (kind != WIDE and is_ascii(buf, pos, size)):
         if size < 64:
             out.append(u8((size << 1) & 0x7F))
@@ -199,4 +211,6 @@ def write_text(out: BytesWriter, buf: bytes, pos: i64, size: i64, column: Column
     elif kind == WIDE:
         write_string(out, take(buf, pos, size).decode(_WIDE_CODECS[column.charset]).encode("utf-8"))
     else:
-        raise CorruptBinlog(f"text in character set {column.charset} has a byte above 127")
+        raise UnsupportedColumn(
+            f"column {column.name!r}: a value in {column.charset} has a byte above 127"
+        )

@@ -48,6 +48,22 @@ _CHANGES: Final = frozenset(
 _SPACE: Final = re.compile(
     rb"(?:\s+|--[ \t][^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?!!|M!).*?\*/|/\*M?!\d*|\*/|\()", re.DOTALL
 )
+# What may hold any word without meaning it: strings, quoted names, comments.
+_QUOTED: Final = re.compile(
+    rb"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`"
+    rb"|/\*(?!!|M!).*?\*/|#[^\n]*|--[ \t][^\n]*",
+    re.DOTALL,
+)
+# Logged as a statement, CREATE TABLE ... SELECT fills a table with rows that are in no binlog; row
+# format logs it without its SELECT and the rows behind it.
+_FILLS_TABLE: Final = re.compile(
+    rb"\bCREATE\s+(?:OR\s+REPLACE\s+)?TABLE\b.*(?:\bSELECT\b|\bAS\s*\(?\s*(?:TABLE|VALUES)\b)",
+    re.DOTALL | re.IGNORECASE,
+)
+_SET_STATEMENT: Final = re.compile(rb"\bSET\s+STATEMENT\b.*?\bFOR\b", re.DOTALL | re.IGNORECASE)
+# ANALYZE and SET stand before changes, too, unless one of these follows.
+_ANALYZE_TABLE: Final = frozenset(("TABLE", "LOCAL", "NO_WRITE_TO_BINLOG"))
+_SET_ACCOUNT: Final = frozenset(("PASSWORD", "DEFAULT", "ROLE", "RESOURCE"))
 _WORD: Final = re.compile(rb"[A-Za-z_]+")
 _DUMMY: Final = b"# Dummy event"
 
@@ -108,10 +124,25 @@ def classify(statement: bytes) -> Statement:
     if first == "XA":
         return Statement.XA
     if first in _DEFINITIONS:
-        return Statement.DDL
+        return _classify_definition(statement, first, words[1] if len(words) > 1 else "")
     if first in _CHANGES:
         return Statement.CHANGE
     return Statement.UNKNOWN
+
+
+def _classify_definition(statement: bytes, first: str, second: str) -> Statement:
+    """Tell definitions from changes that begin with the same word."""
+    if first == "SET" and second == "STATEMENT":
+        plain = _QUOTED.sub(b" x ", statement)
+        setting = _SET_STATEMENT.search(plain)
+        return Statement.UNKNOWN if setting is None else classify(plain[setting.end() :])
+    if first == "SET":
+        return Statement.DDL if second in _SET_ACCOUNT else Statement.UNKNOWN
+    if first == "ANALYZE" and second not in _ANALYZE_TABLE:
+        return Statement.CHANGE
+    if first == "CREATE" and _FILLS_TABLE.search(_QUOTED.sub(b" x ", statement)):
+        return Statement.CHANGE
+    return Statement.DDL
 
 
 def _first_words(statement: bytes) -> list[str]:

@@ -1,0 +1,5 @@
+-- only: mariadb
+CREATE TABLE t(id INT PRIMARY KEY);
+SET STATEMENT lock_wait_timeout=10 FOR ALTER TABLE t ADD COLUMN v INT;
+SET STATEMENT lock_wait_timeout=10 FOR INSERT INTO t VALUES (1, 2);
+ANALYZE TABLE t;
