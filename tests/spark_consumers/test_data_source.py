@@ -1,3 +1,5 @@
+import time
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -5,9 +7,12 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark_consumers.log_writer import NewRow
 from tests.spark_consumers.shop import CELL_US, ORDERS, T0_US, Shop
+
+WAIT_S = 120.0
 
 
 def run_available(stream: Any, checkpoint: Path) -> list[list[Any]]:
@@ -162,3 +167,37 @@ def test_bad_options_are_named(
     """What cannot work is said in words before anything is read."""
     with pytest.raises(PySparkException, match=message):
         shop.batch(spark, **more).collect()
+
+
+def test_max_hold_goes_on_and_marks_late_rows(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """A silent shard is left out after maxHoldMs; what it logs later comes once, marked late."""
+    shop.write(10)
+    late_us = shop.now_us
+    shop.write(10, shards=("-80",))
+    rows: list[Any] = []
+    query = (
+        shop.stream(spark, mode="max_hold", maxHoldMs="300")
+        .writeStream.foreachBatch(lambda frame, _batch_id: rows.extend(frame.collect()))
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    try:
+        wait_until(lambda: len(rows) == 30, query)
+        shop.writers["80-"].commit([NewRow(late_us, ORDERS, after={"id": 1, "note": None})])
+        wait_until(lambda: len(rows) == 31, query)
+    finally:
+        query.stop()
+
+    assert seqs(rows) == {"-80": list(range(1, 21)), "80-": list(range(1, 12))}
+    assert [(row.shard, row.seq) for row in rows if row.late] == [("80-", 11)]
+
+
+def wait_until(is_so: Callable[[], bool], query: StreamingQuery) -> None:
+    """Poll a condition while a query runs."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline_s, query.lastProgress
+        time.sleep(0.1)
