@@ -180,14 +180,7 @@ class RecordLoop:
             columns.type.add(self.event_types[event_type])
         if columns.op is not None:
             columns.op.add(self.ops[op])
-        if columns.shard is not None:
-            columns.shard.add(self.shard)
-        if columns.seq is not None:
-            columns.seq.add(seq)
-        if columns.offset is not None:
-            columns.offset.add(offset)
-        if columns.schema_id is not None:
-            columns.schema_id.add(plan.schema_id)
+        self._add_place(plan, offset)
         if cursor.take_present():  # keyspace_id_before
             cursor.skip_bytes()
         if cursor.take_present():  # keyspace_id_after
@@ -202,6 +195,18 @@ class RecordLoop:
         if cursor.at != cursor.end:
             raise ValueError(f"{cursor.end - cursor.at} bytes are left after its last field")
         self.rows += 1
+
+    def _add_place(self, plan: Plan, offset: i64) -> None:
+        """Append what says where the record lies."""
+        columns = self.columns
+        if columns.shard is not None:
+            columns.shard.add(self.shard)
+        if columns.seq is not None:
+            columns.seq.add(self.seq)
+        if columns.offset is not None:
+            columns.offset.add(offset)
+        if columns.schema_id is not None:
+            columns.schema_id.add(plan.schema_id)
 
     def _take_text(self, into: TextBuilder | None) -> None:
         if into is None:
