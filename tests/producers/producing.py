@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from event_token import Flavor, Retry, parse_gtid_set
+from event_token import Flavor, Rebuild, Retry, parse_gtid_set
 from producers.connection import open_query_connection
 from producers.flavor import family_of
 from producers.settings import ProducerState, ProducerStatus, ServerSettings, ShardProducerSettings
@@ -232,7 +232,7 @@ def wait_caught_up(settings: ShardProducerSettings) -> None:
             if last is None:
                 return False
             position = decode_progress(last.value, schema_ids).position
-        except Retry:
+        except (Retry, Rebuild):
             return False  # A broker has died on purpose and its partitions are moving.
         return parse_gtid_set(position, settings.flavor).includes(executed)
 
