@@ -6,7 +6,7 @@
     ├── Rebuild      this connection, producer or reader is spent: make a new one
     └── Halt         an operator must act: going on could lose or repeat a change (status 1)
 
-Packages derive their own from these; none stands beside the tree. They live in the lowest package because
+    ├── Rebuild      this connection, producer or reader is spent: make a new one
 every other one raises them.
 """
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from event_token.errors import Halt, Rebuild, UsageError
 
 
-class BinlogPurged(Halt):
-    """Raised when the server no longer has transactions that the log still needs."""
+class BinlogPurged(UsageError):  # noqa: N818 - named by what happened
+    """Raised when a server no longer has what the log needs: name another server or start."""
 
 
 class ServerBehindLog(Halt):

@@ -224,8 +224,12 @@ class ShardSession:
             self._publisher.begin()
             if decoder.messages == 0:
                 self._batch_s = time.monotonic()
-            # A batch that is large enough but too young goes on by as many rows again.
-            limit = decoder.messages + self._settings.commit_rows
+            # What is due ends with the transaction under way: bytes rarely run out at the end of
+            # one. A batch that is large enough but too young goes on by as many rows again.
+            due = self._is_due()
+            limit = decoder.messages + (1 if due else self._settings.commit_rows)
+            if decoder.messages < self._settings.commit_rows and not due:
+                limit = self._settings.commit_rows
             with self._publisher.errors("writing rows"):
                 try:
                     stream.start = decoder.feed(stream.buffer, stream.start, stream.end, limit)
@@ -237,18 +241,23 @@ class ShardSession:
                 return
             self._commit_if_due(dry=False)
 
-    def _commit_if_due(self, *, dry: bool) -> None:
+    def _is_due(self) -> bool:
+        """Whether the rows so far are enough, or old enough, for a commit."""
         decoder = self._decoder
-        if decoder.in_transaction or decoder.messages == 0:
-            return
+        if decoder.messages == 0:
+            return False
         age_s = time.monotonic() - self._batch_s
         many = decoder.messages >= self._settings.commit_rows
-        if (
-            dry
-            or (many and age_s * 1000 >= self._settings.commit_ms)
+        return (
+            (many and age_s * 1000 >= self._settings.commit_ms)
             or age_s >= COMMIT_AGE_S_MAX
             or decoder.bytes_produced >= COMMIT_BYTES_MAX
-        ):
+        )
+
+    def _commit_if_due(self, *, dry: bool) -> None:
+        if self._decoder.in_transaction or self._decoder.messages == 0:
+            return
+        if dry or self._is_due():
             self._commit()
 
     def _commit_rest(self) -> None:

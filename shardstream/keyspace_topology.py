@@ -1,6 +1,6 @@
 """The topology of a keyspace, written once from the settings."""
 
-from event_token.errors import UsageError
+from event_token.errors import Rebuild, UsageError
 from shardstream.settings import Settings
 from shardstream.shard_settings import topic_settings
 from topics.provisioning import provision_keyspace
@@ -26,7 +26,8 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
                 found = update_topology(
                     settings.kafka_client(), keyspace, lambda before: before or wanted
                 )
-            except TopologyChanged:
+            except (TopologyChanged, Rebuild):
+                # Fenced in the middle of its commit, the other's may be there: look again.
                 continue
         serving = sorted(shard.name for shard in found.serving())
         if serving != list(shards):
