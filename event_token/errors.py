@@ -6,8 +6,8 @@
     ├── Rebuild      this connection, producer or reader is spent: make a new one
     └── Halt         an operator must act: going on could lose or repeat a change (status 1)
 
-    ├── Rebuild      this connection, producer or reader is spent: make a new one
-every other one raises them.
+Packages derive their own from these; none stands beside the tree. They live in the lowest package
+because every other one raises them.
 """
 
 

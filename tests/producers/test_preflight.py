@@ -148,9 +148,7 @@ def test_types_that_the_binlog_hides_are_refused_by_name(mariadb_a: DatabaseFixt
     """MariaDB logs UUID and INET columns as BINARY: such columns are named before anything runs."""
     name = mariadb_a.new_database()
     with mariadb_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "CREATE TABLE t (id INT PRIMARY KEY, u UUID, a INET4, b INET6, c BINARY(16))"
-        )
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, u UUID, a INET4, b INET6, c BINARY(9))")
 
     found = preflight(as_root(mariadb_a), Flavor.MARIADB)
 
