@@ -5,9 +5,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -15,6 +17,7 @@ from pyspark.sql import SparkSession
 from event_token import StreamPosition
 from event_token.errors import Halt, UsageError
 from shardstream.local.processes import with_parent_guard
+from spark_consumers import change_log_job
 from spark_consumers.change_log import ChangeLogProgress, original_error, run_changelog
 from spark_consumers.delta_commit import POSITION_KEY, ChangeLogConflict
 from spark_consumers.replay import ShardTable, check_changelog, replay_changelog
@@ -22,6 +25,8 @@ from spark_consumers.state_query import state_as_of
 from tests.spark_consumers.shop import SHARDS, Shop
 
 JOB_S_MAX = 240.0
+SPARK_HOME = str(Path(pyspark.__file__).parent)
+PLAIN = (sys.executable, "-m", "spark_consumers.change_log_job")
 
 
 def run_now(spark: SparkSession, shop: Shop, folder: Path, **more: str) -> ChangeLogProgress:
@@ -42,10 +47,18 @@ def counts(folder: Path) -> tuple[int, int, int, int]:
     return report.changes, report.lost, report.repeated, report.out_of_order
 
 
-def job(shop: Shop, folder: Path, *more: str) -> "subprocess.Popen[str]":
+def spark_submit(master: str) -> list[str]:
+    """The command line that hands the change log's job to a cluster."""
+    options = ["--master", master, "--driver-java-options", "-Xss8m"]
+    return [f"{SPARK_HOME}/bin/spark-submit", *options, change_log_job.__file__]
+
+
+def job(
+    shop: Shop, folder: Path, *more: str, starter: Sequence[str] = PLAIN
+) -> "subprocess.Popen[str]":
     """The change log as a process of its own, as on a user's machine."""
     options = [f"--option={name}={value}" for name, value in shop.options().items()]
-    command = [sys.executable, "-m", "spark_consumers.change_log_job", shop.keyspace]
+    command = [*starter, shop.keyspace]
     command += [str(folder / "log"), "--checkpoint", str(folder / "checkpoint")]
     with (folder / "job.log").open("a") as log:
         return subprocess.Popen(
@@ -57,6 +70,9 @@ def job(shop: Shop, folder: Path, *more: str) -> "subprocess.Popen[str]":
             env={
                 **os.environ,
                 "PYTHONPATH": str(Path.cwd()),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_HOME": SPARK_HOME,
+                "SPARK_LOCAL_IP": "127.0.0.1",
                 # Short runs never pay back what the second compiler costs.
                 "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
             },
@@ -206,10 +222,11 @@ def test_killed_at_random_moments(spark: SparkSession, shop: Shop, tmp_path: Pat
 
 
 def test_executors_in_jvms_of_their_own(shop: Shop, tmp_path: Path) -> None:
-    """On local-cluster tasks run in other processes than the driver, as on a user's cluster."""
+    """Under spark-submit, tasks in other processes than the driver, as on a user's cluster."""
     shop.write(200, chunk=50)
 
-    process = job(shop, tmp_path, "--master", "local-cluster[2,1,1024]", "--available-now")
+    starter = spark_submit("local-cluster[2,1,1024]")
+    process = job(shop, tmp_path, "--available-now", starter=starter)
     try:
         process.communicate(timeout=JOB_S_MAX)
     finally:
