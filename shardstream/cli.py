@@ -1,6 +1,7 @@
 """The command line. Each command imports what it needs when it runs: tail needs no Spark."""
 
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -201,6 +202,8 @@ def version() -> None:
 
 def main() -> None:
     """Entry point: errors of the tree become one message and an exit status."""
+    # Started in the background of a script, SIGINT arrives ignored; servers would outlive a stop.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     # The Kafka client tells of every passing fault; those that matter become errors of our own.
