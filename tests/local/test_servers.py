@@ -26,7 +26,7 @@ def test_server_settings_suit_the_producer(database: DatabaseFixture) -> None:
 
 
 def test_replication_account_has_exactly_its_grants(database: DatabaseFixture) -> None:
-    """The account can read binlogs and tables and nothing else."""
+    """The account can read binlogs, tables and the server's own state, and nothing else."""
     login = {"user": database.user, "password": database.password}
 
     (grants,) = _ask(database, "SHOW GRANTS", **login)
@@ -37,7 +37,12 @@ def test_replication_account_has_exactly_its_grants(database: DatabaseFixture) -
         .split(" ON ")[0]
         .replace("BINLOG MONITOR", "REPLICATION CLIENT")
     )
-    assert {"SELECT", "REPLICATION SLAVE", "REPLICATION CLIENT"} == set(granted.split(", "))
+    assert set(granted.split(", ")) == {
+        "SELECT",
+        "PROCESS",
+        "REPLICATION SLAVE",
+        "REPLICATION CLIENT",
+    }
 
 
 def test_two_mysql_servers_are_two(mysql_a: DatabaseFixture, mysql_b: DatabaseFixture) -> None:

@@ -90,18 +90,19 @@ def test_second_life_goes_on_where_the_first_ended(
 
 
 def test_empty_log_starts_at_a_gtid_or_at_the_earliest(
-    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A given set leaves out what it holds; earliest brings all that the binlogs still have."""
-    name = mysql_a.new_database()
-    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+    mysql = start_mysql()  # its own: the shared server's binlogs hold what a producer refuses
+    name = mysql.new_database()
+    with mysql.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
         cursor.execute("INSERT INTO t VALUES (1)")
         cursor.execute("SELECT @@GLOBAL.gtid_executed")
         [(executed,)] = cursor.fetchall()
         cursor.execute("INSERT INTO t VALUES (2)")
-    by_gtid = settings_of(mysql_a, kafka, keyspace, start=f"gtid:{executed}")
-    earliest = settings_of(mysql_a, kafka, f"{keyspace}e", start="earliest")
+    by_gtid = settings_of(mysql, kafka, keyspace, start=f"gtid:{executed}")
+    earliest = settings_of(mysql, kafka, f"{keyspace}e", start="earliest")
     with producing(by_gtid):
         wait_caught_up(by_gtid)
     with producing(earliest):
