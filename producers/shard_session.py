@@ -312,9 +312,10 @@ class ShardSession:
 
     def _commit(self) -> None:
         """One Kafka transaction: the rows so far and the progress record."""
-        summary = self._decoder.take_batch()
-        count = summary.last_seq - summary.first_seq + 1
         self._publisher.begin()
+        with self._publisher.errors("writing rows"):
+            summary = self._decoder.take_batch()
+        count = summary.last_seq - summary.first_seq + 1
         progress = self._progress(summary, self._publisher.flush(count) if count else -1)
         value = encode_progress(progress, self._schema_ids)
         self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000)

@@ -105,7 +105,7 @@ class Decoder:
         return self._events.binlog_file
 
     def set_delivery_callback(self, callback: object) -> None:
-        """Pass it as on_delivery of a batch's first record and of each transaction's last."""
+        """Pass it as on_delivery of a batch's first and last record."""
         self._sink.delivery_callback = callback
 
     def feed(
@@ -134,11 +134,15 @@ class Decoder:
             raise
 
     def take_batch(self) -> BatchSummary:
-        """Say what was produced since the last call, and count from there."""
+        """Produce what was held back, say what was produced since the last call, count from there.
+
+        Raises QueueStayedFull, and what the callbacks raise.
+        """
         if self._events.is_open:
             raise UsageError("a batch can be taken only between transactions")
         events = self._events
         sink = self._sink
+        sink.produce_rest()
         summary = BatchSummary(
             first_seq=self._batch_first_seq,
             last_seq=sink.next_seq - 1,

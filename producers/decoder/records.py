@@ -1,7 +1,8 @@
 """One record at a time: its envelope, its key, and handing it over to Kafka's client.
 
 The last row of a transaction is held back until the transaction's end is known, so that its
-`last` flag is true. Parts that do not change within a transaction are encoded once.
+`last` flag is true. A whole record waits for the next one, so that the batch's last can be told.
+Parts that do not change within a transaction are encoded once.
 """
 
 from collections.abc import Callable
@@ -61,6 +62,12 @@ class RecordSink:
         self._timestamp_ms: i64 = 0
         self._transaction: bytes = b""
         self._pending: bool = False
+        # The record before: it is produced when the next one is whole or the batch is taken.
+        self._is_held: bool = False
+        self._held_value: bytes = b""
+        self._held_key: bytes = b""
+        self._held_timestamp_ms: i64 = 0
+        self._held_is_first: bool = False
         self._last_at: i64 = 0
         self._off_calendar_at: i64 = 0
         self.image: i64 = 0
@@ -170,15 +177,33 @@ class RecordSink:
             key = self._key_prefix + value[self.key_begin : self.key_end]
         else:
             key = self._collect_key(value)
-        # Twice: with None in the fifth place the client drops the callback in the sixth.
-        callback = self.delivery_callback if last or self.messages == 0 else None
-        try:
-            self.produce(self.topic, value, key, 0, callback, callback, self._timestamp_ms)
-        except BufferError:
-            self._produce_when_there_is_room(value, key, callback)
+        if self._is_held:
+            self._produce_held(self._held_is_first)
+        self._is_held = True
+        self._held_value = value
+        self._held_key = key
+        self._held_timestamp_ms = self._timestamp_ms
+        self._held_is_first = self.messages == 0
         self._pending = False
         self.messages += 1
         self.bytes_produced += len(value) + len(key)
+
+    def produce_rest(self) -> None:
+        """Produce the batch's last record; its delivery report must agree with the first one's."""
+        if self._is_held:
+            self._produce_held(True)
+
+    def _produce_held(self, is_reported: bool) -> None:
+        # A report is a call into Python: only the batch's first and last record are worth it.
+        callback = self.delivery_callback if is_reported else None
+        value = self._held_value
+        key = self._held_key
+        self._is_held = False
+        try:
+            # Twice: with None in the fifth place the client drops the callback in the sixth.
+            self.produce(self.topic, value, key, 0, callback, callback, self._held_timestamp_ms)
+        except BufferError:
+            self._produce_when_there_is_room(value, key, callback)
 
     def _produce_when_there_is_room(self, value: bytes, key: bytes, callback: object) -> None:
         on_full = self.on_full
@@ -186,7 +211,7 @@ class RecordSink:
             if on_full is not None:
                 on_full()
             try:
-                self.produce(self.topic, value, key, 0, callback, callback, self._timestamp_ms)
+                self.produce(self.topic, value, key, 0, callback, callback, self._held_timestamp_ms)
             except BufferError:
                 continue
             return
