@@ -1,5 +1,9 @@
 """A cluster of three brokers goes on without one of them."""
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -16,11 +20,21 @@ def _commit(producer: Producer, topic: str, value: bytes) -> None:
     producer.commit_transaction(DELIVERY_S_MAX)
 
 
+def _metadata(admin: AdminClient, topic: str, wanted: Callable[[Any], bool]) -> Any:
+    """The metadata, once they hold what is wanted: they travel after the fact."""
+    deadline = time.monotonic() + DELIVERY_S_MAX
+    while not wanted(metadata := admin.list_topics(topic, timeout=30)):
+        assert time.monotonic() < deadline, metadata
+        time.sleep(0.1)
+    return metadata
+
+
 def test_transactions_go_on_without_a_killed_broker(kafka3: KafkaCluster, keyspace: str) -> None:
     """With one broker killed transactions still commit; the broker comes back on its old port."""
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
     admin.create_topics([NewTopic(keyspace, 1)])[keyspace].result(DELIVERY_S_MAX)
-    partition = admin.list_topics(keyspace, timeout=30).topics[keyspace].partitions[0]
+    created = _metadata(admin, keyspace, lambda m: bool(m.topics[keyspace].partitions))
+    partition = created.topics[keyspace].partitions[0]
     assert sorted(partition.replicas) == [1, 2, 3]
     producer = Producer(
         {"bootstrap.servers": kafka3.bootstrap_servers, "transactional.id": keyspace}
@@ -38,5 +52,5 @@ def test_transactions_go_on_without_a_killed_broker(kafka3: KafkaCluster, keyspa
         victim.start()
 
     assert victim.address == address
-    assert sorted(admin.list_topics(timeout=30).brokers) == [1, 2, 3]
+    _metadata(admin, keyspace, lambda m: sorted(m.brokers) == [1, 2, 3])
     _commit(producer, keyspace, b"after")

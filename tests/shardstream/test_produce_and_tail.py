@@ -107,7 +107,10 @@ def test_written_rows_come_out_as_json(
     )
     # DDL goes to everyone: no binlog says which tables a statement touches.
     rest = [json.loads(line) for line in resumed.stdout.splitlines()]
-    assert [e for e in rest if e["type"] == "ROW"] == rows[1:]
+    # A position also holds how far its reader knew each shard to be: a later reader knows more.
+    assert [{**e, "position": ""} for e in rest if e["type"] == "ROW"] == [
+        {**e, "position": ""} for e in rows[1:]
+    ]
     assert {json.loads(line)["shard"] for line in only_first.stdout.splitlines()} == {"-80"}
 
 
