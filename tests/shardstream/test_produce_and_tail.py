@@ -94,8 +94,7 @@ def test_written_rows_come_out_as_json(
         ("UPDATE", "80-"),
         ("DELETE", "80-"),
     ]
-    assert rows[0]["before"] is None
-    assert rows[0]["after"] == FIRST_ROW
+    assert (rows[0]["before"], rows[0]["after"]) == (None, FIRST_ROW)
     assert rows[1]["after"]["price"] is None
     assert rows[2]["after"] is None
     assert {e["gtid"] for e in rows[1:3]} == {rows[1]["gtid"]}
@@ -106,11 +105,10 @@ def test_written_rows_come_out_as_json(
         range(1, 1 + sum(e["shard"] == "-80" for e in events))
     )
     # DDL goes to everyone: no binlog says which tables a statement touches.
-    rest = [json.loads(line) for line in resumed.stdout.splitlines()]
+    rest = map(json.loads, resumed.stdout.splitlines())
     # A position also holds how far its reader knew each shard to be: a later reader knows more.
-    assert [{**e, "position": ""} for e in rest if e["type"] == "ROW"] == [
-        {**e, "position": ""} for e in rows[1:]
-    ]
+    again = [e | {"position": ""} for e in rest if e["type"] == "ROW"]
+    assert again == [e | {"position": ""} for e in rows[1:]]
     assert {json.loads(line)["shard"] for line in only_first.stdout.splitlines()} == {"-80"}
 
 
