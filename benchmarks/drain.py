@@ -40,8 +40,8 @@ class Workload:
 def workloads(names: Sequence[str], *, quick: bool) -> list[Workload]:
     """The workloads of these benchmarks, in full size or small."""
     every = [
-        Workload(SINGLE_ROW, "single_row", 200_000 if quick else 300_000, 1),
-        Workload(ROWS_100, "rows_100", 3_000 if quick else 5_000, 100),
+        Workload(SINGLE_ROW, "single_row", 200_000 if quick else 500_000, 1),
+        Workload(ROWS_100, "rows_100", 3_000 if quick else 10_000, 100),
     ]
     return [workload for workload in every if workload.name in names]
 

@@ -44,6 +44,10 @@ from topics.table_shape import ddl_schema, schema_text
 WAIT_S_MAX: Final = 0.1
 # Rows that trickle in without a pause are committed at the latest after this time.
 COMMIT_AGE_S_MAX: Final = 0.25
+# A log that is behind by more than this is draining a backlog: fewer and larger commits then, for
+# each one stands still for some 10 ms, and nobody waits for rows this old to the millisecond.
+BACKLOG_LAG_MS: Final = 1_000
+BACKLOG_FACTOR: Final = 10
 # Rows of many bytes are committed before their number is reached: readers hold a transaction's
 # rows, and so much waits for the flush.
 COMMIT_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -227,9 +231,10 @@ class ShardSession:
             # What is due ends with the transaction under way: bytes rarely run out at the end of
             # one. A batch that is large enough but too young goes on by as many rows again.
             due = self._is_due()
-            limit = decoder.messages + (1 if due else self._settings.commit_rows)
-            if decoder.messages < self._settings.commit_rows and not due:
-                limit = self._settings.commit_rows
+            rows = self._commit_rows()
+            limit = decoder.messages + (1 if due else rows)
+            if decoder.messages < rows and not due:
+                limit = rows
             with self._publisher.errors("writing rows"):
                 try:
                     stream.start = decoder.feed(stream.buffer, stream.start, stream.end, limit)
@@ -241,13 +246,17 @@ class ShardSession:
                 return
             self._commit_if_due(dry=False)
 
+    def _commit_rows(self) -> int:
+        is_backlog = self.committed.lag_ms > BACKLOG_LAG_MS
+        return self._settings.commit_rows * (BACKLOG_FACTOR if is_backlog else 1)
+
     def _is_due(self) -> bool:
         """Whether the rows so far are enough, or old enough, for a commit."""
         decoder = self._decoder
         if decoder.messages == 0:
             return False
         age_s = time.monotonic() - self._batch_s
-        many = decoder.messages >= self._settings.commit_rows
+        many = decoder.messages >= self._commit_rows()
         return (
             (many and age_s * 1000 >= self._settings.commit_ms)
             or age_s >= COMMIT_AGE_S_MAX
