@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 
 from event_token import GtidSet
 from event_token.errors import Halt, ShardstreamError
-from producers.dump_command import register_command
+from producers.dump_command import file_dump_command, register_command
 from producers.faults import BinlogPurged, SameServerId, ServerLost, ServerRefused
 from producers.flavor import STREAM_HEARTBEAT_S, ServerFamily
 from producers.settings import ServerSettings, TlsSettings
@@ -155,6 +155,25 @@ class ReplicationStream:
 
         Raises ServerRefused and ServerLost; what is wrong with the position comes in the stream.
         """
+        return cls._open(
+            server, family, server_id, position, family.dump_command(server_id, position)
+        )
+
+    @classmethod
+    def open_file(cls, server: ServerSettings, family: ServerFamily, name: str) -> Self:
+        """The stream of one binlog file and those behind it, which ends with what is there."""
+        server_id = random_server_id()  # Not the producer's: one would end the other.
+        return cls._open(server, family, server_id, None, file_dump_command(server_id, name))
+
+    @classmethod
+    def _open(
+        cls,
+        server: ServerSettings,
+        family: ServerFamily,
+        server_id: int,
+        position: GtidSet | None,
+        command: bytes,
+    ) -> Self:
         where = f"replication stream of {server.name}"
         connection = open_query_connection(server)
         try:
@@ -164,7 +183,7 @@ class ReplicationStream:
                         cursor.execute(statement, values or None)
                 _send(connection, register_command(server_id))
                 connection._read_packet()  # noqa: SLF001 - as above
-                _send(connection, family.dump_command(server_id, position))
+                _send(connection, command)
             return cls(connection, where)
         except BaseException:
             connection.close()

@@ -9,6 +9,8 @@ COM_BINLOG_DUMP: Final = 0x12
 COM_REGISTER_SLAVE: Final = 0x15
 COM_BINLOG_DUMP_GTID: Final = 0x1E
 
+# The stream ends with an EOF packet where it would wait for more.
+_BINLOG_DUMP_NON_BLOCK: Final = 0x01
 _BINLOG_THROUGH_GTID: Final = 0x04
 # Every binlog begins with 4 bytes of magic; with GTIDs the server finds the place itself.
 _FIRST_EVENT_POSITION: Final = 4
@@ -46,6 +48,16 @@ def mariadb_dump_command(server_id: int) -> bytes:
     """COM_BINLOG_DUMP without a file: the server starts at @slave_connect_state."""
     flags = 0
     return struct.pack("<BIHI", COM_BINLOG_DUMP, _FIRST_EVENT_POSITION, flags, server_id)
+
+
+def file_dump_command(server_id: int, name: str) -> bytes:
+    """COM_BINLOG_DUMP of a binlog file and those behind it, up to what is there now."""
+    return (
+        struct.pack(
+            "<BIHI", COM_BINLOG_DUMP, _FIRST_EVENT_POSITION, _BINLOG_DUMP_NON_BLOCK, server_id
+        )
+        + name.encode()
+    )
 
 
 def encode_mysql_gtid_set(position: MysqlGtidSet) -> bytes:

@@ -40,8 +40,11 @@ class ServerFamily(Protocol):
 
     flavor: Flavor
 
-    def session(self, position: GtidSet, identity: str) -> list[Statement]:
-        """Statements before the dump; `identity` is a uuid that no other replica has."""
+    def session(self, position: GtidSet | None, identity: str) -> list[Statement]:
+        """Statements before a dump after `position`, or of a file where that is None.
+
+        `identity` is a uuid that no other replica has.
+        """
         ...
 
     def dump_command(self, server_id: int, position: GtidSet) -> bytes:
@@ -56,6 +59,10 @@ class ServerFamily(Protocol):
         """Executed and purged sets."""
         ...
 
+    def before_file(self, connection: Any, name: str) -> GtidSet:
+        """All that was logged, here or in binlogs that are gone, before this file began."""
+        ...
+
     def is_replica(self, connection: Any) -> bool:
         """Whether the server applies another one's changes."""
         ...
@@ -66,7 +73,7 @@ class MysqlFamily:
 
     flavor = Flavor.MYSQL
 
-    def session(self, position: GtidSet, identity: str) -> list[Statement]:
+    def session(self, position: GtidSet | None, identity: str) -> list[Statement]:
         """See ServerFamily. Both names of each variable: 8.0 before .26 knows the older alone."""
         del position
         period_ns = STREAM_HEARTBEAT_S * _NANOSECONDS
@@ -99,6 +106,15 @@ class MysqlFamily:
         )
         return ServerHistory(MysqlGtidSet.parse(executed), MysqlGtidSet.parse(purged))
 
+    def before_file(self, connection: Any, name: str) -> GtidSet:
+        """See ServerFamily. The file's second event says it."""
+        found = rows(connection, "SHOW BINLOG EVENTS IN %s LIMIT 2", (name,))
+        texts = [str(row[5]) for row in found if row[2] == "Previous_gtids"]
+        if len(texts) != 1:
+            message = f"binlog {name} does not begin with the GTIDs before it"
+            raise Retry(message)
+        return MysqlGtidSet.parse(_one_line(texts[0]))
+
     def is_replica(self, connection: Any) -> bool:
         """See ServerFamily."""
         [(version,)] = rows(connection, "SELECT @@version")
@@ -111,19 +127,23 @@ class MariadbFamily:
 
     flavor = Flavor.MARIADB
 
-    def session(self, position: GtidSet, identity: str) -> list[Statement]:
+    def session(self, position: GtidSet | None, identity: str) -> list[Statement]:
         """See ServerFamily. Capability 4: the stream carries GTID events."""
         del identity
         period_ns = STREAM_HEARTBEAT_S * _NANOSECONDS
-        return [
+        statements: list[Statement] = [
             ("SET @master_binlog_checksum = @@GLOBAL.binlog_checksum", ()),
             ("SET @master_heartbeat_period = %s", (period_ns,)),
             ("SET @mariadb_slave_capability = 4", ()),
-            ("SET @slave_connect_state = %s", (str(position),)),
-            ("SET @slave_gtid_strict_mode = 1", ()),
-            ("SET @slave_gtid_ignore_duplicates = 0", ()),
             ("SET SESSION net_write_timeout = %s", (NET_WRITE_TIMEOUT_S,)),
         ]
+        if position is not None:
+            statements += [
+                ("SET @slave_connect_state = %s", (str(position),)),
+                ("SET @slave_gtid_strict_mode = 1", ()),
+                ("SET @slave_gtid_ignore_duplicates = 0", ()),
+            ]
+        return statements
 
     def dump_command(self, server_id: int, position: GtidSet) -> bytes:
         """See ServerFamily. The position stands in the session."""
@@ -151,6 +171,14 @@ class MariadbFamily:
                 return ServerHistory(MariadbGtidSet.parse(executed), MariadbGtidSet.parse(purged))
         message = f"binlogs are purged faster than they can be named (the oldest was {oldest})"
         raise Retry(message)
+
+    def before_file(self, connection: Any, name: str) -> GtidSet:
+        """See ServerFamily. The file's GTID list says it."""
+        [(before,)] = rows(connection, "SELECT BINLOG_GTID_POS(%s, 4)", (name,))
+        if before is None:
+            message = f"binlog {name} was purged while it was looked at"
+            raise Retry(message)
+        return MariadbGtidSet.parse(before)
 
     def is_replica(self, connection: Any) -> bool:
         """See ServerFamily. A status counter: SHOW REPLICA STATUS would need one more grant."""

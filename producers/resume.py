@@ -7,6 +7,7 @@ from event_token import Flavor, GtidSet, parse_gtid_set
 from event_token.errors import UsageError
 from producers.faults import BinlogPurged, LogDisagrees, ReplicaBehindLog, ServerBehindLog
 from producers.flavor import ServerHistory
+from producers.times import parse_time
 from topics.names import ShardTopics
 from topics.progress import Progress, cell_start_us
 
@@ -113,18 +114,19 @@ def first_point(position: GtidSet) -> ResumePoint:
 def check_start(start: str) -> None:
     """Raise UsageError when `start` is not one of the known forms."""
     if start.startswith(START_TIMESTAMP):
+        parse_time(start.removeprefix(START_TIMESTAMP))
+    elif start not in {START_TAIL, START_CURRENT, START_EARLIEST} and not start.startswith(
+        START_GTID
+    ):
         raise UsageError(
-            f"start {start!r}: a start by timestamp is not built; give a GTID set (gtid:...)"
+            f"start {start!r}: use tail, current, earliest, gtid:<set> or timestamp:<ISO time>"
         )
-    known = start in {START_TAIL, START_CURRENT, START_EARLIEST} or start.startswith(START_GTID)
-    if not known:
-        raise UsageError(f"start {start!r}: use tail, current, earliest or gtid:<set>")
 
 
 def start_position(
     topics: ShardTopics, start: str, flavor: Flavor, there: ServerHistory
 ) -> GtidSet:
-    """Where an empty log begins, by the settings' `start`. UsageError when they do not say."""
+    """Where an empty log begins, by a `start` that is no time. UsageError when it does not say."""
     check_start(start)
     if start == START_CURRENT:
         return there.executed
@@ -133,7 +135,7 @@ def start_position(
     if start == START_TAIL:
         raise UsageError(
             f"{topics.log} is empty and has no tail to go on from: say where to start "
-            "(current, earliest or gtid:<set>)"
+            "(current, earliest, gtid:<set> or timestamp:<ISO time>)"
         )
     return parse_gtid_set(start.removeprefix(START_GTID), flavor)
 

@@ -54,7 +54,8 @@ class ShardProducerSettings:
     """One shard's producer.
 
     `servers`: tried in order; the next one takes over when a connection is lost.
-    `start`, of an empty log alone: `current`, `earliest`, `gtid:<set>`; `tail` starts nothing new.
+    `start`, of an empty log alone: `current`, `earliest`, `gtid:<set>`, `timestamp:<ISO time>`;
+    `tail` starts nothing new.
     `server_id`: how the replication connection is known to the server; None takes a random one
     from a high range. Times in milliseconds.
     """

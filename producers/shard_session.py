@@ -7,6 +7,7 @@ from threading import Event
 from typing import Any, Final
 
 from event_token import parse_gtid_set
+from producers.binlog_start import find_start
 from producers.connection import (
     STREAM_SILENCE_S_MAX,
     ReplicationStream,
@@ -19,10 +20,13 @@ from producers.decoder.errors import ServerError
 from producers.faults import LogDisagrees, PublisherSpent, ServerLost, refused
 from producers.flavor import ServerFamily, ServerMoment, family_of
 from producers.log_end import read_log_end
+from producers.mariadb_history import with_unlisted
 from producers.preflight import check_connection
 from producers.publisher import Publisher
 from producers.resume import (
+    START_EARLIEST,
     START_TAIL,
+    START_TIMESTAMP,
     ResumePoint,
     check_reachable,
     first_point,
@@ -30,6 +34,7 @@ from producers.resume import (
     start_position,
 )
 from producers.settings import ProducerState, ServerSettings, ShardProducerSettings
+from producers.times import parse_time
 from topics.names import ShardTopics
 from topics.progress import Progress, Tick
 from topics.progress_codec import (
@@ -162,10 +167,17 @@ class ShardSession:
             self._replica = self._family.is_replica(self._connection)
             history = self._family.history(self._connection)
         note = _REPLICA_NOTE if self._replica else ""
-        if point is None:
-            point = first_point(
-                start_position(self._topics, self._settings.start, self._settings.flavor, history)
-            )
+        start = self._settings.start
+        # `earliest` takes what is left; all others must not miss what a server keeps quiet about.
+        if point is not None or start != START_EARLIEST:
+            history = with_unlisted(self._server, self._family, self._connection, history)
+        if point is None and start.startswith(START_TIMESTAMP):
+            time_us = parse_time(start.removeprefix(START_TIMESTAMP))
+            found = find_start(self._server, self._family, self._connection, time_us, history)
+            point, note = first_point(found.position), found.note
+        elif point is None:
+            position = start_position(self._topics, start, self._settings.flavor, history)
+            point = first_point(position)
         elif self._settings.start != START_TAIL:
             note = (
                 f"start {self._settings.start!r} does not count: {self._topics.log} is not empty "

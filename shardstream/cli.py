@@ -56,7 +56,8 @@ def produce(
         str,
         typer.Option(
             "--from",
-            help="Where an empty log starts: current, earliest, or gtid:SET; "
+            help="Where an empty log starts: current, earliest, gtid:SET or timestamp:TIME "
+            "(timestamp:2026-01-31T12:00:00Z); "
             "a log that holds anything goes on at its tail",
         ),
     ] = "current",

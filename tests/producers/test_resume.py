@@ -130,9 +130,9 @@ def test_known_starts_pass(start: str) -> None:
     check_start(start)
 
 
-@pytest.mark.parametrize("start", ["", "latest", "gtid", "timestamp:2026-01-01"])
+@pytest.mark.parametrize("start", ["", "latest", "gtid", "timestamp:yesterday"])
 def test_other_starts_are_refused(start: str) -> None:
-    """A start that is not known, or not built, is said before anything is written."""
+    """A start that is not known is said before anything is written."""
     with pytest.raises(UsageError, match="start"):
         check_start(start)
 
