@@ -33,6 +33,7 @@ MODULES = (
     "producers.decoder.temporal",
     "producers.decoder.decimals",
     "producers.decoder.json_binary",
+    "producers.decoder.sharding",
     "producers.decoder.records",
     "producers.decoder.row_values",
     "producers.decoder.query_events",

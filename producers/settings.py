@@ -9,6 +9,7 @@ from enum import Enum
 from event_token import Flavor
 from event_token.errors import UsageError
 from topics.kafka_client import ClientConfig
+from topics.topology import TableVindex
 
 # Heads move once a heartbeat; one-digit periods would only load the server.
 HEARTBEAT_MS_MIN = 10
@@ -57,7 +58,7 @@ class ShardProducerSettings:
     `start`, of an empty log alone: `current`, `earliest`, `gtid:<set>`, `timestamp:<ISO time>`;
     `tail` starts nothing new.
     `server_id`: how the replication connection is known to the server; None takes a random one
-    from a high range. Times in milliseconds.
+    from a high range. `vindexes`: of the keyspace's topology. Times in milliseconds.
     """
 
     keyspace: str
@@ -75,6 +76,7 @@ class ShardProducerSettings:
     replication_factor: int | None = None
     verify_checksum: bool = True
     accept_unlogged_cascades: bool = False
+    vindexes: tuple[TableVindex, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work; a flavor's name is taken for the flavor."""

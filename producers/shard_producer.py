@@ -12,6 +12,7 @@ from producers.faults import ReplicaBehindLog, ServerLost, ServerRefused
 from producers.resume import check_start
 from producers.settings import ProducerState, ProducerStatus, ShardProducerSettings
 from producers.shard_session import Committed, ShardSession
+from producers.sharding_columns import sharding_columns
 from topics.names import ShardTopics
 from topics.provisioning import (
     broker_transaction_timeout_ms,
@@ -41,6 +42,7 @@ def run_shard(settings: ShardProducerSettings, stop: Event, on_status: OnStatus)
     faults do not pass.
     """
     check_start(settings.start)
+    sharding_columns(settings.vindexes)
     topics = ShardTopics(settings.keyspace, settings.shard)
     # -1: the brokers' own default.
     chosen = TopicSettings(replication_factor=settings.replication_factor or -1)

@@ -34,6 +34,7 @@ from producers.resume import (
     start_position,
 )
 from producers.settings import ProducerState, ServerSettings, ShardProducerSettings
+from producers.sharding_columns import sharding_columns
 from producers.times import parse_time
 from topics.names import ShardTopics
 from topics.progress import Progress, Tick
@@ -206,6 +207,7 @@ class ShardSession:
             max_clock_ahead_us=self._settings.max_clock_ahead_ms * 1000,
             now_us=_now_us,
             on_notice=self._notice,
+            vindexes=sharding_columns(self._settings.vindexes),
         )
         decoder.set_delivery_callback(self._publisher.on_delivery)
         return decoder

@@ -28,7 +28,7 @@ def run_produce(
     producer_settings = shard_producer_settings(settings, keyspace, shard, start)
     # Everything is checked before the first topic is made.
     refuse_problems(settings, producer_settings)
-    ensure_topology(settings, keyspace)
+    topology = ensure_topology(settings, keyspace)
     stop = threading.Event()
 
     def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
@@ -36,6 +36,7 @@ def run_produce(
 
     signal.signal(signal.SIGINT, ask_to_stop)
     signal.signal(signal.SIGTERM, ask_to_stop)
+    producer_settings = dataclasses.replace(producer_settings, vindexes=topology.vindexes)
     run_shard(producer_settings, stop, _StatusPrinter(keyspace, as_json=as_json))
 
 

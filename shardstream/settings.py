@@ -62,10 +62,20 @@ class ShardSection(_Section):
     servers: Annotated[tuple[ServerSection, ...], Field(min_length=1)]
 
 
+class VindexSection(_Section):
+    """How a table's rows get their keyspace id: a Vitess vindex over a column."""
+
+    database: str
+    table: str
+    column: str
+    vindex: Literal["hash", "xxhash", "numeric", "binary", "unicode_loose_md5"]
+
+
 class KeyspaceSection(_Section):
     """A keyspace by its shards; the key is the shard's name, e.g. `-80`."""
 
     shards: Annotated[dict[str, ShardSection], Field(min_length=1)]
+    vindexes: tuple[VindexSection, ...] = ()
 
 
 class SecretSource(_Section):

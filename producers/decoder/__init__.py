@@ -6,6 +6,7 @@ from producers.decoder.decoder import Decoder
 from producers.decoder.errors import (
     CorruptBinlog,
     DecoderHalt,
+    NoKeyspaceId,
     QueueStayedFull,
     ServerError,
     StatementInRowStream,
@@ -20,6 +21,7 @@ __all__ = [
     "CorruptBinlog",
     "Decoder",
     "DecoderHalt",
+    "NoKeyspaceId",
     "QueueStayedFull",
     "ServerError",
     "StaleBuild",

@@ -1,7 +1,7 @@
 """The replication stream as it comes from the socket, to records handed to Kafka's client."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from mypy_extensions import i64
@@ -17,6 +17,7 @@ from producers.decoder.errors import (
 )
 from producers.decoder.events import EventReader
 from producers.decoder.records import Produce, RecordSink
+from producers.decoder.sharding import ShardingColumn
 from producers.decoder.stream_clock import StreamClock
 from producers.decoder.tables import Tables
 from producers.decoder.wire import read_u16, read_u24
@@ -57,6 +58,7 @@ class Decoder:
         max_clock_ahead_us: int,
         now_us: Callable[[], int],
         on_notice: Callable[[str], None],
+        vindexes: Mapping[tuple[str, str], ShardingColumn] | None = None,
     ) -> None:
         """Begin behind `position`, the GTID set that the log holds already.
 
@@ -64,7 +66,7 @@ class Decoder:
         of the last record's time and the last head promised. `last_cell_us`: start of the grid
         cell of the log's last record, -1 for none. `produce(topic, value, key, 0, None,
         on_delivery, timestamp_ms)` raises BufferError when its queue is full; then `on_full` is
-        called and produce again.
+        called and produce again. `vindexes`: how rows get keyspace ids, by (database, table).
         """
         start = parse_gtid_set(position, Flavor(flavor))
         self._shard: str = shard
@@ -73,7 +75,7 @@ class Decoder:
         self._sink.on_full = on_full
         self._events: EventReader = EventReader(
             self._sink,
-            Tables(schema_id),
+            Tables(schema_id, vindexes or {}),
             StreamClock(last_timestamp_us, max_clock_ahead_us, now_us, on_notice),
             start if isinstance(start, MysqlGtidSet) else None,
             start if isinstance(start, MariadbGtidSet) else None,

@@ -19,6 +19,10 @@ class CorruptBinlog(DecoderHalt):
     """Raised when bytes contradict their checksum, their lengths or each other."""
 
 
+class NoKeyspaceId(DecoderHalt):
+    """Raised when the vindex of a table cannot take its column, or the value in a row."""
+
+
 class StatementInRowStream(DecoderHalt):
     """Raised when a change was logged as a statement: its rows are in no binlog."""
 

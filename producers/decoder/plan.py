@@ -4,7 +4,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from topics.table_shape import Column, TableShape
+from topics.table_shape import Column, TableShape, ValueKind
+from topics.vindexes import Vindex
 
 # What to do with a column's value. Small numbers in the order of the decoder's comparisons.
 ABSENT: Final = 0  # not in this row image
@@ -37,6 +38,8 @@ BIT64: Final = 26
 JSON: Final = 27
 
 NO_KEY: Final = -1
+NO_IDS: Final = -1
+_NO_COLUMN: Final = Column("", ValueKind.INT, "")
 
 
 class ColumnPlan:
@@ -50,6 +53,8 @@ class ColumnPlan:
         self.size: i64 = size
         self.length: i64 = 0  # BINARY(n): n
         self.key_slot: i64 = NO_KEY  # place in the primary key
+        self.is_sharding: bool = False  # its value gives the row's keyspace id
+        self.is_noted: bool = False  # one of the two: where its value lies is wanted
         self.charset: str = ""
         self.charset_kind: i64 = 0
         self.labels: list[bytes] = []  # Avro strings; ENUM has its error value "" in front
@@ -69,12 +74,16 @@ class RowsPlan:
     ) -> None:
         """`header`: the envelope's bytes from `database` to `columns_after`."""
         self.header: bytes = header
+        # Where the keyspace ids of each row go into the header; NO_IDS where it has them as null.
+        self.ids_at: i64 = NO_IDS
         self.has_before: bool = before is not None
         self.has_after: bool = after is not None
         self.before: list[ColumnPlan] = before if before is not None else []
         self.after: list[ColumnPlan] = after if after is not None else []
         self.before_present: i64 = count_present(self.before)
         self.after_present: i64 = count_present(self.after)
+        self.before_has_sharding: bool = any(column.is_sharding for column in self.before)
+        self.after_has_sharding: bool = any(column.is_sharding for column in self.after)
 
 
 def count_present(columns: list[ColumnPlan]) -> i64:
@@ -101,6 +110,9 @@ class TablePlan:
         self.key_names: list[str] = []
         self.shape_columns: list[Column] = []
         self.primary_key: list[int] = []
+        # The sharding column and what makes keyspace ids of it; None: rows have none.
+        self.vindex: Vindex | None = None
+        self.sharding: Column = _NO_COLUMN
         self.prefix: bytes = b""  # wire format: 0, schema id, the envelope's type; set on first use
         self.key_prefix: bytes = b""  # Avro strings of database and table
         self.rows_plans: dict[tuple[int, bytes], RowsPlan] = {}

@@ -12,7 +12,8 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from producers.decoder.errors import QueueStayedFull, UnsupportedEvent
-from producers.decoder.plan import RowsPlan, TablePlan
+from producers.decoder.plan import NO_IDS, ColumnPlan, RowsPlan, TablePlan
+from producers.decoder.sharding import Sharding
 from producers.decoder.wire import write_long, write_string
 from topics.progress import GRID_US
 
@@ -80,6 +81,8 @@ class RecordSink:
         self._key_texts: dict[int, bytes] = {}
         self._key_size: i64 = 0
         self._key_prefix: bytes = b""
+        self.sharding: Sharding = Sharding()
+        self._ids_at: i64 = NO_IDS
 
     def begin_transaction(
         self, timestamp_us: i64, position: bytes, commit_us: i64, gtid: bytes
@@ -108,6 +111,9 @@ class RecordSink:
             self._flush(False)
         self._key_size = table.key_size
         self._key_prefix = table.key_prefix
+        self._ids_at = rows.ids_at
+        if rows.ids_at >= 0:
+            self.sharding.begin(table, rows)
         if table.key_size:
             self.key_begin = _NOT_IN_IMAGE
             if table.key_size > 1:
@@ -124,6 +130,7 @@ class RecordSink:
             self._flush(False)
         self._key_size = 0
         self._key_prefix = key
+        self._ids_at = NO_IDS
         write_string(self._open(prefix, header), statement)
         self.close()
 
@@ -177,6 +184,9 @@ class RecordSink:
             key = self._key_prefix + value[self.key_begin : self.key_end]
         else:
             key = self._collect_key(value)
+        if self._ids_at >= 0:
+            at: i64 = self._last_at + 1 + self._ids_at
+            value = value[:at] + self.sharding.keyspace_ids(value) + value[at:]
         if self._is_held:
             self._produce_held(self._held_is_first)
         self._is_held = True
@@ -261,6 +271,7 @@ class RecordSink:
             end: i64 = self.key_end if slot == 0 else self.key_ends[slot]
             if begin >= 0:
                 self._set_key_range(slot, begin + moved, end + moved)
+        self.sharding.move(moved)
         self.off_calendar = []
 
     def _set_key_range(self, slot: i64, begin: i64, end: i64) -> None:
@@ -271,6 +282,9 @@ class RecordSink:
             self.key_begins[slot] = begin
             self.key_ends[slot] = end
 
-    def note_key(self, slot: i64, begin: i64, end: i64) -> None:
-        """Say where a value of the primary key stands in the record."""
-        self._set_key_range(slot, begin, end)
+    def note_value(self, column: ColumnPlan, begin: i64, end: i64) -> None:
+        """Say where a value of the primary key, or of the sharding column, stands in the record."""
+        if column.key_slot >= 0:
+            self._set_key_range(column.key_slot, begin, end)
+        if column.is_sharding:
+            self.sharding.note(self.image, begin)

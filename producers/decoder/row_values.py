@@ -64,12 +64,12 @@ def write_image(
             mask = 1
         if nulls & mask:
             out.append(u8(0))
-        elif column.key_slot < 0:
+        elif not column.is_noted:
             pos = write_value(sink, out, column, buf, pos)
         else:
             begin: i64 = len(out) + 1
             pos = write_value(sink, out, column, buf, pos)
-            sink.note_key(column.key_slot, begin, len(out))
+            sink.note_value(column, begin, len(out))
         mask <<= 1
     return pos
 

@@ -223,6 +223,7 @@ def _plan_columns(plan: TablePlan, columns: list[ColumnType], fields: _Fields) -
         key = fields.packed(_PREFIX_KEY)[::2]  # column, bytes of the prefix; the whole value is key
     for slot, index in enumerate(key):
         plan.columns[index].key_slot = slot
+        plan.columns[index].is_noted = True
         plan.key_names.append(plan.columns[index].name)
     plan.primary_key = key
     plan.key_size = len(key)

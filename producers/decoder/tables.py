@@ -1,13 +1,14 @@
 """Table versions by id and by content, so that a new id after a rotation costs nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from producers.decoder.errors import CorruptBinlog, UnsupportedColumn
-from producers.decoder.plan import RowsPlan, TablePlan
+from producers.decoder.plan import NO_IDS, RowsPlan, TablePlan
+from producers.decoder.sharding import ShardingColumn, set_vindex
 from producers.decoder.table_map import image_columns, parse_table_map
 from producers.decoder.wire import packed_size, read_packed, read_u48, take, write_string
 from topics.table_shape import EVENT_TYPES, OPS, ddl_schema, row_schema, schema_text
@@ -25,9 +26,12 @@ DELETE: Final = OPS.index("DELETE")
 class Tables:
     """The table maps seen on this stream."""
 
-    def __init__(self, schema_id: Callable[[str], int]) -> None:
-        """`schema_id` registers a schema's text and gives its id."""
+    def __init__(
+        self, schema_id: Callable[[str], int], vindexes: Mapping[tuple[str, str], ShardingColumn]
+    ) -> None:
+        """`schema_id` registers a schema's text and gives its id. `vindexes` by table."""
         self._schema_id: Callable[[str], int] = schema_id
+        self._vindexes: Mapping[tuple[str, str], ShardingColumn] = vindexes
         self._by_body: dict[bytes, TablePlan] = {}
         self._by_id: dict[int, TablePlan] = {}
         self._last_id: i64 = -1
@@ -75,6 +79,7 @@ class Tables:
     def _prepare(self, plan: TablePlan) -> None:
         if plan.problem:
             raise UnsupportedColumn(f"table {plan.database}.{plan.table}: {plan.problem}")
+        set_vindex(plan, self._vindexes.get((plan.database, plan.table)))
         schema_id = self._schema_id(schema_text(row_schema(plan.shape())))
         plan.prefix = record_prefix(schema_id, "ROW")
 
@@ -134,15 +139,21 @@ def _make_rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:
     write_string(out, plan.database.encode("utf-8"))
     write_string(out, plan.table.encode("utf-8"))
     out.append(u8(op * 2))
-    out.append(u8(0))  # no keyspace id before
-    out.append(u8(0))  # none after
+    ids_at: i64 = NO_IDS
+    if plan.vindex is None:
+        out.append(u8(0))  # no keyspace id before
+        out.append(u8(0))  # none after
+    else:
+        ids_at = len(out)
     write_string(out, before)
     write_string(out, after)
-    return RowsPlan(
+    rows = RowsPlan(
         out.getvalue(),
         image_columns(plan, before) if before else None,
         image_columns(plan, after) if after else None,
     )
+    rows.ids_at = ids_at
+    return rows
 
 
 def _without_padding(bitmap: bytes, count: int) -> bytes:

@@ -16,6 +16,8 @@ from librt.strings import (
 )
 from mypy_extensions import i64, u8
 
+# 64 bits, seven in a byte.
+_LONG_BYTES_MAX: Final = 10
 # From this length on, one slice costs less than copying eight bytes at a time.
 _COPY_BY_WORDS_MAX: Final = 96
 
@@ -106,6 +108,26 @@ def write_long(out: BytesWriter, value: i64) -> None:
         out.append(u8((rest & 0x7F) | 0x80))
         rest = (rest >> 7) & 0x01FFFFFFFFFFFFFF
     out.append(u8(rest & 0x7F))
+
+
+def read_long(buf: bytes, pos: i64) -> i64:
+    """Read an Avro int or long."""
+    value: i64 = 0
+    shift: i64 = 0
+    for i in range(long_size(buf, pos)):
+        value |= (i64(buf[pos + i]) & 0x7F) << shift
+        shift += 7
+    return ((value >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1)
+
+
+def long_size(buf: bytes, pos: i64) -> i64:
+    """Bytes that the Avro int or long at `pos` takes (1 to 10)."""
+    size: i64 = 1
+    while i64(buf[pos + size - 1]) & 0x80:
+        size += 1
+        if size > _LONG_BYTES_MAX:
+            raise ValueError("an Avro number does not end")
+    return size
 
 
 def write_string(out: BytesWriter, value: bytes) -> None:

@@ -13,6 +13,7 @@ SECTIONS = (
     settings.ProducerSection,
     settings.ShardSection,
     settings.ServerSection,
+    settings.VindexSection,
 )
 
 

@@ -1,12 +1,15 @@
 """The settings file: what it takes, what it refuses, and that secrets stay out of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from event_token.errors import UsageError
+from shardstream.keyspace_topology import with_vindexes
 from shardstream.settings import load_settings
 from shardstream.shard_settings import shard_producer_settings, topic_settings
+from topics.topology import ShardEntry, TableVindex, Topology
 
 GOOD = """
 [kafka]
@@ -135,3 +138,24 @@ def test_no_file_says_how_to_get_one(tmp_path: Path) -> None:
     """Without a settings file the error names the ways to one."""
     with pytest.raises(UsageError, match="local up"):
         load_settings(tmp_path / "none.toml")
+
+
+def test_vindexes_join_the_topology_and_stay(config: Path) -> None:
+    """Vindexes of new tables are added; another one for a table that has one is refused."""
+    orders = TableVindex("shop", "orders", ("customer",), "hash")
+    items = TableVindex("shop", "items", ("customer",), "hash")
+    topology = Topology("commerce", 0, (ShardEntry("-"),), (orders,))
+
+    assert with_vindexes(topology, (orders, items)).vindexes == (orders, items)
+    assert with_vindexes(topology, ()) == topology
+    with pytest.raises(
+        UsageError, match=r"shop\.orders the vindex hash\(id\), .* hash\(customer\)"
+    ):
+        with_vindexes(topology, (replace(orders, columns=("id",)),))
+    config.write_text(
+        GOOD
+        + "[[keyspaces.commerce.vindexes]]\n"
+        + 'database = "shop"\ntable = "orders"\ncolumn = "customer"\nvindex = "md5"\n'
+    )
+    with pytest.raises(UsageError, match=r"vindexes\.0\.vindex: .*'hash'"):
+        load_settings(config)

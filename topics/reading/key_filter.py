@@ -35,14 +35,15 @@ def _sees(
         f"shard {event.shard}, {event.gtid}, offset {event.offset}: the {image} image of a row "
         f"of {event.database}.{event.table}"
     )
-    if keyspace_id is None:
-        raise RowImageMissing(
-            f"{where} has no keyspace id: the table has no vindex, so the key range {key_range} "
-            f"cannot be told. Give the table a vindex in the topology, or read whole shards",
-        )
     if event.shape is not None and len(row) != len(event.shape.columns):
         raise RowImageMissing(
             f"{where} has {len(row)} of {len(event.shape.columns)} columns: the key range "
             f"{key_range} needs full row images. Set binlog_row_image=FULL, or read whole shards",
+        )
+    if keyspace_id is None:
+        raise RowImageMissing(
+            f"{where} has no keyspace id: the table had no vindex when it was logged, so the key "
+            f"range {key_range} cannot be told. Give the table a vindex in the settings of the "
+            f"keyspace and start after this, or read whole shards",
         )
     return key_range.contains(keyspace_id)
