@@ -27,6 +27,7 @@ MODULES = (
     "producers.decoder.wire",
     "producers.decoder.checksum",
     "producers.decoder.plan",
+    "producers.decoder.legacy_charsets",
     "producers.decoder.charset",
     "producers.decoder.column_types",
     "producers.decoder.table_map",

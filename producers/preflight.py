@@ -139,7 +139,6 @@ def check_connection(
             *_variable_problems(connection, server, flavor),
             *_replica_problems(connection, server, family, account),
             *missing_grants(account, server, flavor),
-            *_unseen_type_problems(connection, server, flavor, account),
         ]
         if not accept_unlogged_cascades:
             problems += _cascade_problems(connection, server, flavor, version, account)
@@ -184,33 +183,6 @@ def _replica_problems(
     what = "the server is a replica and does not log what it applies (log_replica_updates is OFF)"
     mend = "start it with --log-replica-updates (--log-slave-updates on older servers and MariaDB)"
     return [Problem(what, server.name, mend)]
-
-
-def _unseen_type_problems(
-    connection: Any, server: ServerSettings, flavor: Flavor, account: Account
-) -> list[Problem]:
-    """MariaDB's types that its binlog does not tell from BINARY: their bytes would pass for it."""
-    if flavor is not Flavor.MARIADB:
-        return []
-    if not account.has("SELECT"):
-        what = "whether tables have UUID or INET columns cannot be seen without SELECT"
-        return [Problem(what, server.name, f"GRANT SELECT ON *.* TO {account.name};")]
-    found = rows(
-        connection,
-        "SELECT table_schema, table_name, column_name, data_type FROM information_schema.columns "  # noqa: S608 - constants
-        "WHERE data_type IN ('uuid', 'inet4', 'inet6') AND table_schema NOT IN "
-        "('mysql', 'information_schema', 'performance_schema', 'sys') "
-        f"ORDER BY 1, 2, 3 LIMIT {_TABLES_SHOWN_MAX}",
-    )
-    return [
-        Problem(
-            f"column {schema}.{table}.{column} is {kind}: the binlog does not tell this type from "
-            "BINARY, so its values cannot be read for certain yet",
-            server.name,
-            "change the column to CHAR or BINARY, or keep the table on a server of its own",
-        )
-        for schema, table, column, kind in found
-    ]
 
 
 def _cascade_problems(

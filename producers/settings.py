@@ -77,6 +77,7 @@ class ShardProducerSettings:
     verify_checksum: bool = True
     accept_unlogged_cascades: bool = False
     vindexes: tuple[TableVindex, ...] = ()
+    text_as_bytes: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work; a flavor's name is taken for the flavor."""
@@ -90,6 +91,9 @@ class ShardProducerSettings:
             problems.append("commit_ms is below 0 or commit_rows below 1")
         if self.server_id is not None and not 0 < self.server_id < 2**32:
             problems.append(f"server_id {self.server_id} is not in 1..4294967295")
+        unclear = [name for name in sorted(self.text_as_bytes) if name.count(".") < 2]
+        if unclear:
+            problems.append(f"text_as_bytes {unclear[0]!r} is not database.table.column")
         if problems:
             raise UsageError(f"{self.keyspace}.{self.shard}: {'; '.join(problems)}")
 

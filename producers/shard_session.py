@@ -208,6 +208,7 @@ class ShardSession:
             now_us=_now_us,
             on_notice=self._notice,
             vindexes=sharding_columns(self._settings.vindexes),
+            text_as_bytes=self._settings.text_as_bytes,
         )
         decoder.set_delivery_callback(self._publisher.on_delivery)
         return decoder

@@ -108,6 +108,8 @@ class ProducerSection(_Section):
     max_clock_ahead_ms: Annotated[int, Field(ge=0, lt=60_000)] = 5_000
     verify_checksum: bool = True
     accept_unlogged_cascades: bool = False
+    # Columns, as database.table.column, whose text is logged as the server's bytes.
+    text_as_bytes: frozenset[str] = frozenset()
 
 
 class Settings(BaseSettings):

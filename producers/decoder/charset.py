@@ -6,6 +6,7 @@ from librt.strings import BytesWriter, read_i64_le
 from mypy_extensions import i64, u8
 
 from producers.decoder.errors import UnsupportedColumn
+from producers.decoder.legacy_charsets import decode_legacy, is_legacy
 from producers.decoder.plan import ColumnPlan
 from producers.decoder.wire import copy, take, write_long, write_string
 
@@ -14,8 +15,11 @@ BINARY: Final = 0
 UTF8: Final = 1  # copied as it is when it is well-formed
 LATIN1: Final = 2
 ASCII: Final = 3
-WIDE: Final = 4  # ucs2, utf16, utf16le, utf32: Python's codecs agree with the servers'
-OTHER: Final = 5
+LEGACY: Final = 4  # ASCII and more, by tables
+# From here on, bytes below 128 are not always ASCII.
+WIDE: Final = 5  # ucs2, utf16, utf16le, utf32: Python's codecs agree with the servers'
+SWEDISH: Final = 6  # swe7, by a table too
+OTHER: Final = 7
 
 _HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80  # 0x8080808080808080 as a signed number
 
@@ -92,11 +96,20 @@ _CHAR_BYTES_MAX: Final = {
     "utf16": 4,
     "utf16le": 4,
     "utf32": 4,
+    "big5": 2,
+    "cp932": 2,
+    "eucjpms": 3,
+    "euckr": 2,
+    "gb18030": 4,
+    "gb2312": 2,
+    "gbk": 2,
+    "sjis": 2,
+    "ujis": 3,
 }
 
 
-# Character sets that are refused, by name; MariaDB's NOPAD twins included.
-_REFUSED_IDS: Final = (
+# Character sets that are read by tables; MariaDB's NOPAD twins included.
+_LEGACY_IDS: Final = (
     "big5 1 84 cp1250 26 34 44 66 99 cp1251 14 23 50 51 52 cp1256 57 67 cp1257 29 58 59 cp850 4 80 "
     "cp852 40 81 cp866 36 68 cp932 95 96 dec8 3 69 eucjpms 97 98 euckr 19 85 gb18030 248 249 250 "
     "gb2312 24 86 gbk 28 87 geostd8 92 93 greek 25 70 hebrew 16 71 hp8 6 72 keybcs2 37 73 "
@@ -105,10 +118,10 @@ _REFUSED_IDS: Final = (
 )
 
 
-def _refused_names() -> dict[int, str]:
+def _legacy_names() -> dict[int, str]:
     names: dict[int, str] = {}
     name = ""
-    for word in _REFUSED_IDS.split():
+    for word in _LEGACY_IDS.split():
         if word.isdigit():
             names[int(word)] = name
         else:
@@ -116,7 +129,7 @@ def _refused_names() -> dict[int, str]:
     return names
 
 
-_REFUSED_NAMES: Final = _refused_names()
+_LEGACY_NAMES: Final = _legacy_names()
 
 
 def charset_of(collation: int) -> str:
@@ -125,7 +138,7 @@ def charset_of(collation: int) -> str:
         if first <= collation <= last:
             return name
     padded = collation - 1024 if collation > 1024 else collation
-    return _REFUSED_NAMES.get(padded, f"of collation {collation}")
+    return _LEGACY_NAMES.get(padded, f"of collation {collation}")
 
 
 def charset_kind(name: str) -> int:
@@ -134,6 +147,10 @@ def charset_kind(name: str) -> int:
         return UTF8
     if name in _WIDE_CODECS:
         return WIDE
+    if name == "swe7":
+        return SWEDISH
+    if is_legacy(name):
+        return LEGACY
     known = {"binary": BINARY, "latin1": LATIN1, "ascii": ASCII}
     return known.get(name, OTHER)
 
@@ -157,7 +174,7 @@ _LATIN1: Final[list[bytes]] = _latin1_table()
 
 
 def decode_text(raw: bytes, charset: str) -> str:
-    """Return text that is not in a row (labels, statements); ValueError on what is no text."""
+    """Return bytes as text, not in a hurry; ValueError on what is no text."""
     kind = charset_kind(charset)
     if kind == LATIN1:
         return b"".join([_LATIN1[byte] for byte in raw]).decode("utf-8")
@@ -165,6 +182,8 @@ def decode_text(raw: bytes, charset: str) -> str:
         return raw.decode(_WIDE_CODECS[charset])
     if kind == ASCII:
         return raw.decode("ascii")
+    if kind in (LEGACY, SWEDISH):
+        return decode_legacy(raw, charset)
     return raw.decode("utf-8")
 
 
@@ -182,13 +201,17 @@ def is_ascii(buf: bytes, pos: i64, size: i64) -> bool:
     return True
 
 
-def _require_utf8(buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> None:
-    """Stop on text that no reader could decode: MariaDB takes surrogates into its UTF-8."""
+def _column_text(buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> str:
+    """The text of a value; stop by name where no reader could have it."""
     try:
-        take(buf, pos, size).decode("utf-8")
-    except UnicodeDecodeError as error:
+        return decode_text(take(buf, pos, size), column.charset)
+    except ValueError as error:
+        reason = str(error)
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"no {column.charset}, {error.reason} at byte {error.start}"
         raise UnsupportedColumn(
-            f"column {column.name!r}: a value is not UTF-8, {error.reason} at byte {error.start}"
+            f"column {column.place!r}: a value is no text: {reason}. Repair it, or list the "
+            f"column in the setting text_as_bytes"
         ) from error
 
 
@@ -196,8 +219,8 @@ def write_text(out: BytesWriter, buf: bytes, pos: i64, size: i64, column: Column
     """Write a column's text as an Avro string."""
     kind = column.charset_kind
     if kind == UTF8 and not is_ascii(buf, pos, size):
-        _require_utf8(buf, pos, size, column)
-    if kind <= UTF8 or (kind != WIDE and is_ascii(buf, pos, size)):
+        _column_text(buf, pos, size, column)
+    if kind <= UTF8 or (kind < WIDE and is_ascii(buf, pos, size)):
         if size < 64:
             out.append(u8((size << 1) & 0x7F))
         else:
@@ -208,9 +231,5 @@ def write_text(out: BytesWriter, buf: bytes, pos: i64, size: i64, column: Column
         for i in range(size):
             text.write(_LATIN1[i64(buf[pos + i])])
         write_string(out, text.getvalue())
-    elif kind == WIDE:
-        write_string(out, take(buf, pos, size).decode(_WIDE_CODECS[column.charset]).encode("utf-8"))
     else:
-        raise UnsupportedColumn(
-            f"column {column.name!r}: a value in {column.charset} has a byte above 127"
-        )
+        write_string(out, _column_text(buf, pos, size, column).encode("utf-8"))

@@ -31,6 +31,9 @@ BLOB: Final = 252
 VAR_STRING: Final = 253
 STRING: Final = 254
 GEOMETRY: Final = 255
+BLOB_COMPRESSED: Final = 140  # MariaDB
+VARCHAR_COMPRESSED: Final = 141  # MariaDB
+VECTOR: Final = 242  # MySQL; MariaDB logs its own as VARBINARY
 
 # Bytes of metadata in the table map, by type. A type that is not here cannot even be stepped over.
 METADATA_BYTES: Final[dict[int, int]] = {
@@ -58,9 +61,9 @@ METADATA_BYTES: Final[dict[int, int]] = {
     7: 0,  # TIMESTAMP before 5.6
     11: 0,  # TIME before 5.6
     12: 0,  # DATETIME before 5.6
-    140: 1,  # MariaDB BLOB COMPRESSED
-    141: 2,  # MariaDB VARCHAR COMPRESSED
-    242: 1,  # VECTOR
+    BLOB_COMPRESSED: 1,
+    VARCHAR_COMPRESSED: 2,
+    VECTOR: 1,
 }
 
 _REFUSED: Final[dict[int, str]] = {
@@ -68,10 +71,6 @@ _REFUSED: Final[dict[int, str]] = {
     7: "TIMESTAMP in the format before MySQL 5.6: rebuild the table (ALTER TABLE ... FORCE)",
     11: "TIME in the format before MySQL 5.6: rebuild the table (ALTER TABLE ... FORCE)",
     12: "DATETIME in the format before MySQL 5.6: rebuild the table (ALTER TABLE ... FORCE)",
-    140: "BLOB/TEXT COMPRESSED: declare the column without COMPRESSED",
-    141: "VARCHAR/VARBINARY COMPRESSED: declare the column without COMPRESSED",
-    242: "VECTOR",
-    GEOMETRY: "GEOMETRY",
 }
 
 _INTEGERS: Final[dict[int, tuple[str, int, int]]] = {
@@ -87,6 +86,10 @@ _BLOB_NAMES: Final[dict[int, tuple[str, str]]] = {
     3: ("mediumblob", "mediumtext"),
     4: ("longblob", "longtext"),
 }
+_GEOMETRY_NAMES: Final = (
+    *("geometry", "point", "linestring", "polygon"),
+    *("multipoint", "multilinestring", "multipolygon", "geometrycollection"),
+)
 _DECIMAL_BYTES: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # of 0 to 9 digits
 _TEMPORAL: Final[dict[int, tuple[str, int, ValueKind]]] = {
     TIME2: ("time", ops.TIME, ValueKind.TIME),
@@ -108,14 +111,19 @@ class ColumnType:
         self.unsigned: bool = False
         self.charset: str = ""
         self.labels: list[str] = []
+        self.is_kept_as_bytes: bool = False  # text whose bytes are logged as they are
+        self.geometry: int = 0  # place in _GEOMETRY_NAMES
+        self.dimension: int = 0  # of a VECTOR
 
     def is_numeric(self) -> bool:
         """Whether it has a bit in the signedness map."""
         return self.type_code in _INTEGERS or self.type_code in (FLOAT, DOUBLE, NEWDECIMAL, YEAR)
 
-    def is_text(self) -> bool:
+    def is_text(self, is_mariadb: bool) -> bool:
         """Whether it has an entry among the character sets of character columns."""
-        return self.type_code in (VARCHAR, BLOB, VAR_STRING, STRING)
+        if self.type_code in (VARCHAR, BLOB, VAR_STRING, STRING, VECTOR):
+            return True
+        return is_mariadb and self.type_code in (GEOMETRY, BLOB_COMPRESSED, VARCHAR_COMPRESSED)
 
 
 class UnknownColumn(ValueError):  # noqa: N818 - it names the finding, the caller makes the error
@@ -131,8 +139,10 @@ def plan_column(source: ColumnType) -> tuple[ColumnPlan, Column]:
         return _temporal(source)
     if code == NEWDECIMAL:
         return _decimal(source)
-    if code in (VARCHAR, VAR_STRING, STRING, BLOB):
+    if code in (VARCHAR, VAR_STRING, STRING, BLOB, BLOB_COMPRESSED, VARCHAR_COMPRESSED):
         return _text_or_bytes(source)
+    if code in (GEOMETRY, VECTOR):
+        return _opaque(source)
     if code in (ENUM, SET):
         return _labelled(source)
     if code == BIT:
@@ -209,7 +219,8 @@ def _text_or_bytes(source: ColumnType) -> tuple[ColumnPlan, Column]:
     if kind == OTHER:
         raise UnknownColumn(f"text in character set {source.charset}")
     is_bytes = kind == BINARY
-    if source.type_code == BLOB:
+    is_compressed = source.type_code in (BLOB_COMPRESSED, VARCHAR_COMPRESSED)
+    if source.type_code in (BLOB, BLOB_COMPRESSED):
         op, size = ops.BLOB, source.meta_0
         if size not in _BLOB_NAMES:
             raise UnknownColumn(f"a blob with {size} bytes of length")
@@ -224,13 +235,30 @@ def _text_or_bytes(source: ColumnType) -> tuple[ColumnPlan, Column]:
         name = {(False, False): "varchar", (False, True): "varbinary", (True, False): "char"}.get(
             (is_char, is_bytes), "binary"
         )
-        sql_type = f"{name}({length // char_bytes_max(source.charset)})"
-    plan = ColumnPlan(source.index, source.name, op, size)
+        # MariaDB counts the byte that says how a value is compressed.
+        declared = (length - is_compressed) // char_bytes_max(source.charset)
+        sql_type = f"{name}({declared})"
+    plan = ColumnPlan(source.index, source.name, ops.COMPRESSED if is_compressed else op, size)
     plan.length = length
     plan.charset = source.charset
-    plan.charset_kind = kind
+    plan.charset_kind = BINARY if source.is_kept_as_bytes else kind
+    is_bytes = plan.charset_kind == BINARY
     value_kind = ValueKind.BYTES if is_bytes else ValueKind.STRING
     return plan, Column(source.name, value_kind, sql_type)
+
+
+def _opaque(source: ColumnType) -> tuple[ColumnPlan, Column]:
+    """GEOMETRY and VECTOR: the server's own bytes behind their length."""
+    size = source.meta_0
+    if size not in _BLOB_NAMES:
+        raise UnknownColumn(f"{refusal(source.type_code)} with {size} bytes of length")
+    if source.type_code == VECTOR:
+        sql_type = f"vector({source.dimension})"
+    else:
+        sql_type = _GEOMETRY_NAMES[source.geometry]
+    plan, column = _made(source, ops.BLOB, size, ValueKind.BYTES, sql_type)
+    plan.charset_kind = BINARY
+    return plan, column
 
 
 def _declared_bytes(source: ColumnType) -> int:

@@ -59,6 +59,7 @@ class Decoder:
         now_us: Callable[[], int],
         on_notice: Callable[[str], None],
         vindexes: Mapping[tuple[str, str], ShardingColumn] | None = None,
+        text_as_bytes: frozenset[str] = frozenset(),
     ) -> None:
         """Begin behind `position`, the GTID set that the log holds already.
 
@@ -67,6 +68,7 @@ class Decoder:
         cell of the log's last record, -1 for none. `produce(topic, value, key, 0, None,
         on_delivery, timestamp_ms)` raises BufferError when its queue is full; then `on_full` is
         called and produce again. `vindexes`: how rows get keyspace ids, by (database, table).
+        `text_as_bytes`: columns, as database.table.column, whose text is logged as it stands.
         """
         start = parse_gtid_set(position, Flavor(flavor))
         self._shard: str = shard
@@ -75,7 +77,7 @@ class Decoder:
         self._sink.on_full = on_full
         self._events: EventReader = EventReader(
             self._sink,
-            Tables(schema_id, vindexes or {}),
+            Tables(schema_id, vindexes or {}, flavor == Flavor.MARIADB.value, text_as_bytes),
             StreamClock(last_timestamp_us, max_clock_ahead_us, now_us, on_notice),
             start if isinstance(start, MysqlGtidSet) else None,
             start if isinstance(start, MariadbGtidSet) else None,

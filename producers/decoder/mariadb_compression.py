@@ -1,4 +1,4 @@
-"""MariaDB's `log_bin_compress`: the statement, or the rows, of an event in a zlib wrapper."""
+"""What MariaDB compresses by zlib: events (`log_bin_compress`), values of COMPRESSED columns."""
 
 import zlib
 from typing import Final
@@ -8,6 +8,8 @@ from producers.decoder.wire import packed_size, read_packed, read_u16, take
 # The servers' largest packet; nothing longer was ever logged.
 PLAIN_BYTES_MAX: Final = 1024 * 1024 * 1024
 _ZLIB: Final = 0
+_COLUMN_ZLIB: Final = 8
+_WITHOUT_WRAPPER: Final = 8
 
 
 def uncompress_query(body: bytes) -> bytes:
@@ -39,4 +41,22 @@ def _uncompress(body: bytes, pos: int) -> bytes:
     plain = zlib.decompressobj().decompress(body[pos + 1 + width :], size + 1)
     if len(plain) != size:
         raise ValueError(f"a compressed event says {size} bytes and does not hold as many")
+    return plain
+
+
+def uncompress_value(stored: bytes) -> bytes:
+    """Return the value of a COMPRESSED column: a byte says how it is stored, 0 for as it is."""
+    if not stored:
+        return stored
+    head = stored[0]
+    if head >> 4 == 0:
+        return stored[1:]
+    if head >> 4 != _COLUMN_ZLIB:
+        raise ValueError(f"a value is compressed by the unknown algorithm {head >> 4}")
+    width = head & 7
+    size = int.from_bytes(take(stored, 1, width), "big")
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS if head & _WITHOUT_WRAPPER else zlib.MAX_WBITS)
+    plain = unpacker.decompress(stored[1 + width :], size + 1)
+    if len(plain) != size or size > PLAIN_BYTES_MAX:
+        raise ValueError(f"a compressed value says {size} bytes and does not hold as many")
     return plain

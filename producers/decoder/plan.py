@@ -36,6 +36,7 @@ SET: Final = 24
 BIT: Final = 25
 BIT64: Final = 26
 JSON: Final = 27
+COMPRESSED: Final = 28  # MariaDB's COMPRESSED text and bytes, one to four bytes of length
 
 NO_KEY: Final = -1
 NO_IDS: Final = -1
@@ -49,6 +50,7 @@ class ColumnPlan:
         """Make a plan without text, key or labels; those are set by the table's parser."""
         self.index: i64 = index
         self.name: str = name
+        self.place: str = name  # database.table.column, once the table is known
         self.op: i64 = op
         self.size: i64 = size
         self.length: i64 = 0  # BINARY(n): n

@@ -17,6 +17,7 @@ from producers.decoder import plan as ops
 from producers.decoder.charset import write_text
 from producers.decoder.decimals import write_big_decimal, write_decimal
 from producers.decoder.json_binary import json_text
+from producers.decoder.mariadb_compression import uncompress_value
 from producers.decoder.plan import ColumnPlan
 from producers.decoder.records import RecordSink
 from producers.decoder.temporal import (
@@ -206,9 +207,20 @@ def _write_other(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> 
         pos += column.size
         write_string(out, json_text(take(buf, pos, size)).encode("utf-8"))
         return pos + size
+    elif op == ops.COMPRESSED:
+        return _write_compressed(out, column, buf, pos)
     else:
         raise ValueError(f"no way to write operation {op}")
     return pos + column.size
+
+
+def _write_compressed(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> i64:
+    """Write the text or bytes of a COMPRESSED column of MariaDB."""
+    size = read_le(buf, pos, column.size)
+    pos += column.size
+    plain = uncompress_value(take(buf, pos, size))
+    write_text(out, plain, 0, len(plain), column)
+    return pos + size
 
 
 def _read_bits(buf: bytes, pos: i64, size: i64) -> i64:

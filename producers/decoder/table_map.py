@@ -9,9 +9,11 @@ from producers.decoder import plan as ops
 from producers.decoder.charset import OTHER, charset_kind, charset_of, decode_text
 from producers.decoder.column_types import (
     ENUM,
+    GEOMETRY,
     METADATA_BYTES,
     SET,
     STRING,
+    VECTOR,
     ColumnType,
     UnknownColumn,
     plan_column,
@@ -88,8 +90,12 @@ def _take_string(raw: bytes, pos: int, found: list[bytes]) -> int:
     return begin + size
 
 
-def parse_table_map(body: bytes) -> TablePlan:
+def parse_table_map(
+    body: bytes, is_mariadb: bool, text_as_bytes: frozenset[str] = frozenset()
+) -> TablePlan:
     """Return the plan of a table map's body (all that follows its table id and flags).
+
+    `text_as_bytes`: columns, as database.table.column, whose text is logged as its raw bytes.
 
     A column or a setting that the decoder does not handle is the plan's `problem`; IndexError
     and ValueError mean that the bytes are no table map.
@@ -116,7 +122,10 @@ def parse_table_map(body: bytes) -> TablePlan:
     _read_types(columns, take(body, pos, metadata_size))
     pos += metadata_size + (count + 7) // 8
     fields = _read_fields(body, pos)
-    plan.problem = _describe(columns, fields) or _plan_columns(plan, columns, fields)
+    plan.problem = _describe(columns, fields, is_mariadb)
+    for column in columns:
+        column.is_kept_as_bytes = f"{database}.{table}.{column.name}" in text_as_bytes
+    plan.problem = plan.problem or _plan_columns(plan, columns, fields)
     return plan
 
 
@@ -147,7 +156,7 @@ def _read_fields(body: bytes, pos: int) -> _Fields:
     return fields
 
 
-def _describe(columns: list[ColumnType], fields: _Fields) -> str:
+def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool) -> str:
     """Fill in names, signs, character sets and labels; return the problem, if there is one."""
     for field in fields.raw:
         if not _SIGNEDNESS <= field <= _VECTOR_DIMENSION:
@@ -165,9 +174,13 @@ def _describe(columns: list[ColumnType], fields: _Fields) -> str:
         raise ValueError(f"{len(signs)} bytes of signs for {len(numeric)} numeric columns")
     for i, column in enumerate(numeric):
         column.unsigned = bool(signs[i >> 3] & (0x80 >> (i & 7)))
-    texts = [column for column in columns if column.is_text()]
-    if any(column.type_code == 255 for column in columns):
-        return ""  # refused for its GEOMETRY; MariaDB counts that among the texts, MySQL does not
+    texts = [column for column in columns if column.is_text(is_mariadb)]
+    shapes = fields.packed(_GEOMETRY_TYPE)
+    for i, column in enumerate([c for c in columns if c.type_code == GEOMETRY]):
+        column.geometry = shapes[i]
+    dimensions = fields.packed(_VECTOR_DIMENSION)
+    for i, column in enumerate([c for c in columns if c.type_code == VECTOR]):
+        column.dimension = dimensions[i]
     _set_charsets(texts, fields, _DEFAULT_CHARSET, _COLUMN_CHARSET)
     return _set_labels(columns, fields)
 
@@ -215,6 +228,7 @@ def _plan_columns(plan: TablePlan, columns: list[ColumnType], fields: _Fields) -
             column_plan.labels = [encode_string(label) for label in ["", *source.labels]]
         elif source.type_code == SET:
             column_plan.labels = [encode_string(label) for label in source.labels]
+        column_plan.place = f"{plan.database}.{plan.table}.{source.name}"
         plan.columns.append(column_plan)
         plan.shape_columns.append(shape_column)
     plan.count = len(columns)

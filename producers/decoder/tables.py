@@ -27,11 +27,20 @@ class Tables:
     """The table maps seen on this stream."""
 
     def __init__(
-        self, schema_id: Callable[[str], int], vindexes: Mapping[tuple[str, str], ShardingColumn]
+        self,
+        schema_id: Callable[[str], int],
+        vindexes: Mapping[tuple[str, str], ShardingColumn],
+        is_mariadb: bool,
+        text_as_bytes: frozenset[str],
     ) -> None:
-        """`schema_id` registers a schema's text and gives its id. `vindexes` by table."""
+        """`schema_id` registers a schema's text and gives its id. `vindexes` by table.
+
+        `text_as_bytes`: columns, as database.table.column, whose text is logged as raw bytes.
+        """
         self._schema_id: Callable[[str], int] = schema_id
         self._vindexes: Mapping[tuple[str, str], ShardingColumn] = vindexes
+        self._is_mariadb: bool = is_mariadb
+        self._text_as_bytes: frozenset[str] = text_as_bytes
         self._by_body: dict[bytes, TablePlan] = {}
         self._by_id: dict[int, TablePlan] = {}
         self._last_id: i64 = -1
@@ -53,7 +62,7 @@ class Tables:
             return
         known = self._by_body.get(body)
         if known is None:
-            known = parse_table_map(body)
+            known = parse_table_map(body, self._is_mariadb, self._text_as_bytes)
             if len(self._by_body) >= PLANS_MAX:
                 self._by_body.clear()
             self._by_body[body] = known

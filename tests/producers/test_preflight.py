@@ -142,18 +142,3 @@ def test_unreachable_server_is_a_problem() -> None:
     assert len(found) == 1
     assert "127.0.0.1:1" in found[0].where
     assert MARKER not in whats(found)
-
-
-def test_types_that_the_binlog_hides_are_refused_by_name(mariadb_a: DatabaseFixture) -> None:
-    """MariaDB logs UUID and INET columns as BINARY: such columns are named before anything runs."""
-    name = mariadb_a.new_database()
-    with mariadb_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, u UUID, a INET4, b INET6, c BINARY(9))")
-
-    found = preflight(as_root(mariadb_a), Flavor.MARIADB)
-
-    with mariadb_a.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE {name}")
-    listed = whats(found)
-    assert all(f"{name}.t.{column} is" in listed for column in ("u", "a", "b"))
-    assert f"{name}.t.c" not in listed

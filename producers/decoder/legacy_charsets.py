@@ -1,0 +1,226 @@
+"""Text in character sets other than Unicode's and Latin 1, as both server families read it.
+
+Python's codecs agree with the servers' but for a few codes, which stand here; a test compares every
+code with both families. A byte that the servers have no character for is refused, never guessed.
+"""
+
+import re
+from typing import Final
+
+# The character sets and the codec that is nearest to each.
+_CODECS: Final = {
+    "armscii8": "latin-1",
+    "big5": "big5",
+    "cp1250": "cp1250",
+    "cp1251": "cp1251",
+    "cp1256": "cp1256",
+    "cp1257": "cp1257",
+    "cp850": "cp850",
+    "cp852": "cp852",
+    "cp866": "cp866",
+    "cp932": "cp932",
+    "dec8": "latin-1",
+    "eucjpms": "euc_jp",
+    "euckr": "cp949",
+    "gb18030": "gb18030",
+    "gb2312": "gb2312",
+    "gbk": "gbk",
+    "geostd8": "cp1252",
+    "greek": "iso8859_7",
+    "hebrew": "iso8859_8",
+    "hp8": "hp_roman8",
+    "keybcs2": "cp437",
+    "koi8r": "koi8_r",
+    "koi8u": "koi8_u",
+    "latin2": "iso8859_2",
+    "latin5": "iso8859_9",
+    "latin7": "iso8859_13",
+    "macce": "mac_latin2",
+    "macroman": "mac_roman",
+    "sjis": "shift_jis",
+    "swe7": "ascii",
+    "tis620": "tis_620",
+    "ujis": "euc_jp",
+}
+
+# One character: which bytes lead one of two bytes or more.
+_SINGLE: Final = re.compile(rb".", re.DOTALL)
+_DOUBLE: Final = re.compile(rb"[\x81-\xfe].|.", re.DOTALL)
+_SHIFT_JIS: Final = re.compile(rb"[\x81-\x9f\xe0-\xfc].|.", re.DOTALL)
+_EUC: Final = re.compile(rb"\x8f..|[\x8e\xa1-\xfe].|.", re.DOTALL)
+_GB18030: Final = re.compile(rb"[\x81-\xfe][0-9]..|[\x81-\xfe].|.", re.DOTALL)
+_CHARACTERS: Final = {
+    "big5": _DOUBLE,
+    "euckr": _DOUBLE,
+    "gb2312": _DOUBLE,
+    "gbk": _DOUBLE,
+    "gb18030": _GB18030,
+    "cp932": _SHIFT_JIS,
+    "sjis": _SHIFT_JIS,
+    "ujis": _EUC,
+    "eucjpms": _EUC,
+}
+
+# Bytes that the codec has a character for and the servers have none.
+_UNMAPPED: Final = {
+    "big5": "a15a a1c3 a1c5 a1fe a240 a2cc a2ce",
+    "cp1256": "8a 8f 98 9a 9f aa c0 ff",
+    "cp932": "80 a0 fd fe ff",
+    "dec8": "a4 a6 ac ad ae af b4 b8 be d0 de f0 fe ff",
+    "geostd8": (
+        "81 83 88 8a 8c 8d 8e 8f 90 98 99 9a 9c 9d 9e 9f e6 e7 e8 e9 ea eb "
+        "ec ed ee ef f0 f1 f2 f3 f4 f5 f6 f7 f8 f9 fa fb fc fe ff"
+    ),
+    "greek": "a4 a5 aa",
+    "swe7": "7f",
+}
+_NO_CHARACTER: Final = "\ufffd"
+# Rows that EUC-JP leaves open: the servers put the private use area there, eucjpms also what
+# CP932 has under the first byte 0x87.
+_PRIVATE: Final = "".join([chr(0xE000 + i) for i in range(940)])
+_PRIVATE_MORE: Final = "".join([chr(0xE3AC + i) for i in range(940)])
+_NEC_ROW_13: Final = "".join(
+    [bytes([0x87, 0x40 + i + (i >= 63)]).decode("cp932", "replace")[:1] for i in range(94)]
+)
+# Characters that the servers read in another way than the codec: the first code, then a run.
+_CHANGED: Final = {
+    "armscii8": {
+        "a1": (
+            "\u2741\xa7\u0589)(\xbb\xab\u2014.\u055d,-\u055f\u2026\u055c\u055b\u055e\u0531"
+            "\u0561\u0532\u0562\u0533\u0563\u0534\u0564\u0535\u0565\u0536\u0566\u0537\u0567"
+            "\u0538\u0568\u0539\u0569\u053a\u056a\u053b\u056b\u053c\u056c\u053d\u056d\u053e"
+            "\u056e\u053f\u056f\u0540\u0570\u0541\u0571\u0542\u0572\u0543\u0573\u0544\u0574"
+            "\u0545\u0575\u0546\u0576\u0547\u0577\u0548\u0578\u0549\u0579\u054a\u057a\u054b"
+            "\u057b\u054c\u057c\u054d\u057d\u054e\u057e\u054f\u057f\u0550\u0580\u0551\u0581"
+            "\u0552\u0582\u0553\u0583\u0554\u0584\u0555\u0585\u0556\u0586\u2019'"
+        ),
+    },
+    "big5": {"f9d6": "\u7881\u92b9\u88cf\u58bb\u6052\u7ca7\u5afa"},
+    "cp866": {"fc": "\u207f\xb2"},
+    "dec8": {"a8": "\xa4", "d7": "\u0152", "dd": "\u0178", "f7": "\u0153", "fd": "\xff"},
+    "eucjpms": {
+        "a1c1": "\uff5e\u2225",
+        "a1dd": "\uff0d",
+        "a1f1": "\uffe0\uffe1",
+        "a2cc": "\uffe2",
+        "8fa2b7": "\uff5e",
+        "ada1": _NEC_ROW_13,
+        "f5a1": _PRIVATE,
+        "8ff3f3": (
+            "\u2170\u2171\u2172\u2173\u2174\u2175\u2176\u2177\u2178\u2179\u2160\u2161\u2162"
+            "\u2163\u2164\u2165\u2166\u2167\u2168\u2169\uff07\uff02\u3231\u2116\u2121\u70bb"
+            "\u4efc\u50f4\u51ec\u5307\u5324\ufa0e\u548a\u5759\ufa0f\ufa10\u589e\u5bec\u5cf5"
+            "\u5d53\ufa11\u5fb7\u6085\u6120\u654e\u663b\u6665\ufa12\uf929\u6801\ufa13\ufa14"
+            "\u6a6b\u6ae2\u6df8\u6df2\u7028\ufa15\ufa16\u7501\u7682\u769e\ufa17\u7930\ufa18"
+            "\ufa19\ufa1a\ufa1b\u7ae7\ufa1c\ufa1d\u7da0\u7dd6\ufa1e\u8362\ufa1f\u85b0\ufa20"
+            "\ufa21\u8807\ufa22\u8b7f\u8cf4\u8d76\ufa23\ufa24\ufa25\u90de\ufa26\u9115\ufa27"
+            "\ufa28\u9592\uf9dc\ufa29\u973b\u974d\u9751\ufa2a\ufa2b\ufa2c\u999e\u9ad9\u9b72"
+            "\ufa2d\u9ed1"
+        ),
+        "8ff5a1": _PRIVATE_MORE,
+        "8fa2c3": "\uffe4",
+    },
+    "geostd8": {
+        "c0": (
+            "\u10d0\u10d1\u10d2\u10d3\u10d4\u10d5\u10d6\u10f1\u10d7\u10d8\u10d9\u10da\u10db"
+            "\u10dc\u10f2\u10dd\u10de\u10df\u10e0\u10e1\u10e2\u10f3\u10e3\u10e4\u10e5\u10e6"
+            "\u10e7\u10e8\u10e9\u10ea\u10eb\u10ec\u10ed\u10ee\u10f4\u10ef\u10f0\u10f5"
+        ),
+        "fd": "\u2116",
+    },
+    "gb18030": {"a8bc": "\u1e3f", "8135f437": "\ue7c7"},
+    "greek": {"a1": "\u02bd\u02bc"},
+    "hebrew": {"af": "\u203e"},
+    "keybcs2": {
+        "80": (
+            "\u010c\xfc\xe9\u010f\xe4\u010e\u0164\u010d\u011b\u011a\u0139\xcd\u013e\u013a\xc4"
+            "\xc1\xc9\u017e\u017d\xf4\xf6\xd3\u016f\xda\xfd\xd6\xdc\u0160\u013d\xdd\u0158\u0165"
+            "\xe1\xed\xf3\xfa\u0148\u0147\u016e\xd4\u0161\u0159\u0155\u0154\xbc\xa1\xab\xbb"
+        ),
+    },
+    "koi8u": {"95": "\u2022"},
+    "sjis": {"815f": "\\"},
+    "swe7": {"40": "\xc9", "5b": "\xc4\xd6\xc5\xdc", "60": "\xe9", "7b": "\xe4\xf6\xe5\xfc"},
+    "ujis": {"a1c0": "\\", "f5a1": _PRIVATE, "8ff5a1": _PRIVATE_MORE},
+}
+
+_EUC_FIRST: Final = 0xA1
+_EUC_LAST: Final = 0xFE
+_LEADS_MIN: Final = 0x81
+
+
+class UnmappedText(ValueError):  # noqa: N818 - it names the finding, the caller makes the error
+    """Bytes for which their character set has no character; the text names both."""
+
+
+def is_legacy(charset: str) -> bool:
+    """Whether the character set is one of these."""
+    return charset in _CODECS
+
+
+def decode_legacy(raw: bytes, charset: str) -> str:
+    """Return the text of bytes in one of these character sets; UnmappedText."""
+    table = _table(charset)
+    pieces: list[str] = []
+    for code in _CHARACTERS.get(charset, _SINGLE).findall(raw):
+        text = table.get(code)
+        if text is None:
+            text = _beyond_table(code, charset)
+        pieces.append(text)
+    return "".join(pieces)
+
+
+def _beyond_table(code: bytes, charset: str) -> str:
+    """The four-byte codes of gb18030, too many for a table."""
+    if len(code) == 4:
+        try:
+            return code.decode(_CODECS[charset])
+        except UnicodeDecodeError:
+            pass
+    raise UnmappedText(f"the bytes 0x{code.hex()} are no character of {charset}")
+
+
+_TABLES: Final[dict[str, dict[bytes, str]]] = {}
+
+
+def _table(charset: str) -> dict[bytes, str]:
+    """All codes of a character set, made when it is first met (some 20 ms for the large ones)."""
+    table = _TABLES.get(charset)
+    if table is None:
+        table = _TABLES[charset] = _make_table(charset)
+    return table
+
+
+def _make_table(charset: str) -> dict[bytes, str]:
+    characters = _CHARACTERS.get(charset, _SINGLE)
+    codes = [bytes([byte]) for byte in range(256)]
+    if characters is not _SINGLE:
+        codes += [bytes([lead, byte]) for lead in range(_LEADS_MIN, 256) for byte in range(256)]
+    if characters is _EUC:
+        euc = range(_EUC_FIRST, _EUC_LAST + 1)
+        codes += [bytes([0x8F, row, cell]) for row in euc for cell in euc]
+    table: dict[bytes, str] = {}
+    for code in codes:
+        try:
+            text = code.decode(_CODECS[charset])
+        except UnicodeDecodeError:
+            continue
+        if characters.fullmatch(code):
+            table[code] = text
+    for first, run in _CHANGED.get(charset, {}).items():
+        code = bytes.fromhex(first)
+        for character in run:
+            if character != _NO_CHARACTER:
+                table[code] = character
+            code = _next_code(code)
+    for unmapped in _UNMAPPED.get(charset, "").split():
+        table.pop(bytes.fromhex(unmapped), None)
+    return table
+
+
+def _next_code(code: bytes) -> bytes:
+    """The code behind this one; a row of EUC goes from 0xA1 to 0xFE."""
+    last = code[-1]
+    if len(code) > 1 and last == _EUC_LAST:
+        return code[:-2] + bytes([code[-2] + 1, _EUC_FIRST])
+    return code[:-1] + bytes([last + 1 & 0xFF])

@@ -1,3 +1,0 @@
--- only: mariadb
-CREATE TABLE t(id INT PRIMARY KEY, p VARCHAR(100) COMPRESSED);
-INSERT INTO t VALUES (1, 'x');

@@ -1,0 +1,2 @@
+CREATE TABLE t(id INT PRIMARY KEY, p POINT, v VARCHAR(10) CHARACTER SET latin1, g GEOMETRY NOT NULL, e ENUM('a','b'));
+INSERT INTO t VALUES (1, ST_GeomFromText('POINT(1 2)', 4326), 'é', ST_GeomFromText('POINT(1 2)', 3857), 'b');

@@ -1,3 +1,0 @@
--- only: mysql
-CREATE TABLE t(id INT PRIMARY KEY, p VECTOR(2));
-INSERT INTO t VALUES (1, TO_VECTOR('[1,2]'));
