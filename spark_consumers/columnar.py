@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from event_token import KeyRange
 from event_token.errors import Halt
 from event_token.token import TOKEN_VERSION
 from spark_consumers.output_columns import IMAGES, OutputColumns
@@ -16,7 +17,10 @@ from spark_consumers.row_columns.builders import (
     TextBuilder,
     TextListBuilder,
 )
-from spark_consumers.row_columns.records import Broken, EnvelopeColumns, RecordLoop
+from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
+from spark_consumers.row_columns.key_range import CannotTell, KeyRangeFilter
+from spark_consumers.row_columns.records import Broken, RecordLoop
+from topics.reading.errors import RowImageMissing
 from topics.table_shape import EVENT_TYPES, OPS
 
 
@@ -30,8 +34,14 @@ class ShardDecoder:
     After an error it is spent: half a row may stand in its columns.
     """
 
-    def __init__(self, shard: str, output: OutputColumns, text_of: Callable[[int], str]) -> None:
-        """`text_of` gives the text of a schema id."""
+    def __init__(
+        self,
+        shard: str,
+        output: OutputColumns,
+        text_of: Callable[[int], str],
+        key_range: KeyRange | None = None,
+    ) -> None:
+        """`text_of` gives the text of a schema id. `key_range`: only this part of the shard."""
         self.shard = shard
         self._schema = output.arrow_schema()
         self._builders = {field.name: builder_for(field.type) for field in self._schema}
@@ -46,6 +56,7 @@ class ShardDecoder:
             ops=[name.encode() for name in OPS],
             plan_of=PlanMaker(output, self._builders, text_of).plan_of,
             token_version=TOKEN_VERSION,
+            key_range=None if key_range is None else KeyRangeFilter(key_range.contains),
         )
 
     def begin(self, first_seq: int, late_before_us: int) -> None:
@@ -59,9 +70,10 @@ class ShardDecoder:
         return int(self._loop.seq)
 
     def decode(self, records: Sequence[bytes], offsets: Sequence[int]) -> pa.RecordBatch:
-        """Return the records' rows; fewer than records where some are of other tables.
+        """Return the records' rows; fewer than records where some are of other tables or ranges.
 
-        BrokenLog: a record cannot be read, or its `seq` is not the next one.
+        BrokenLog: a record cannot be read, or its `seq` is not the next one. RowImageMissing: it
+        cannot be told whether a row lies in the key range.
         """
         try:
             self._loop.decode(list(records), list(offsets))
@@ -69,6 +81,10 @@ class ShardDecoder:
             raise BrokenLog(
                 f"shard {self.shard}, offset {self._loop.offset}: {error}: the log has lost or "
                 f"repeated records; nothing behind this point can be trusted"
+            ) from error
+        except CannotTell as error:
+            raise RowImageMissing(
+                f"shard {self.shard}, offset {self._loop.offset}: {error}"
             ) from error
         except (IndexError, ValueError, OverflowError) as error:
             raise BrokenLog(

@@ -23,7 +23,18 @@ BUILD_RECORD = Path(__file__).with_name("compiled.json")
 # Set to "1": the plain modules are loaded though compiled ones are there (tests compare both).
 PLAIN_VARIABLE = "SHARDSTREAM_PLAIN_DECODER"
 
-_NAMES = ("wire", "builders", "text", "typed", "json_values", "images", "envelope_text", "records")
+_NAMES = (
+    "wire",
+    "builders",
+    "text",
+    "typed",
+    "json_values",
+    "images",
+    "key_range",
+    "envelope_text",
+    "envelope_columns",
+    "records",
+)
 MODULES = tuple(f"spark_consumers.row_columns.{name}" for name in _NAMES)
 
 

@@ -86,7 +86,9 @@ class ShardstreamSource(DataSource):
                 f"given): leave out schema(...), and use option columns"
             )
         options = self._parsed
-        return LogSource(options.kafka, options.keyspace, options.registry_url, self._output)
+        return LogSource(
+            options.kafka, options.keyspace, options.registry_url, self._output, options.key_range
+        )
 
 
 class ShardstreamReader(DataSourceReader):

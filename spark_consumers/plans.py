@@ -204,7 +204,8 @@ class PlanMaker:
         if key is None and not set(IMAGES) & set(self.builders):
             return _plan(ROW, schema_id, names)
         images: list[Image | None] = [self._image(image, shape, schema_id) for image in IMAGES]
-        return _plan(ROW, schema_id, names, images, key)
+        passed = SkippedImage([skipper_for(c) for c in shape.columns])
+        return _plan(ROW, schema_id, names, images, key, passed=passed)
 
     def _statement_plan(self, schema_id: int, schema: dict[str, object]) -> Plan:
         fields = schema["fields"]
@@ -280,8 +281,16 @@ def _plan(
     names: list[str] | None = None,
     images: list[Image | None] | None = None,
     key: KeyColumns | None = None,
+    *,
+    passed: SkippedImage | None = None,
 ) -> Plan:
     before, after = images or (None, None)
     return Plan(
-        kind=kind, schema_id=schema_id, names=names or [], before=before, after=after, key=key
+        kind=kind,
+        schema_id=schema_id,
+        names=names or [],
+        before=before,
+        after=after,
+        key=key,
+        passed=passed,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from event_token import KeyRange, ShardName
 from spark_consumers.columnar import BrokenLog, ShardDecoder
 from spark_consumers.output_columns import OutputColumns
 from spark_consumers.stream_offset import TaskRange
@@ -36,6 +37,7 @@ class LogSource:
     keyspace: str
     registry_url: str | None
     output: OutputColumns
+    key_range: KeyRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,14 @@ def _take_reading(source: LogSource, shard: str) -> _ShardReading:
     schema_ids = schema_ids_of(source.kafka, source.registry_url)
     return _ShardReading(
         ShardLogReader(source.kafka, source.keyspace, shard),
-        ShardDecoder(shard, source.output, schema_ids.text_of),
+        ShardDecoder(shard, source.output, schema_ids.text_of, _part_of(source, shard)),
     )
+
+
+def _part_of(source: LogSource, shard: str) -> KeyRange | None:
+    """The part of a shard that is wanted; None for all of it."""
+    whole = source.key_range.includes(ShardName.parse(shard).key_range)
+    return None if whole else source.key_range
 
 
 def _keep_reading(source: LogSource, shard: str, reading: _ShardReading) -> None:

@@ -5,7 +5,7 @@
 | keyspace | whose stream (needed) |
 | kafka.* | settings of the Kafka clients in librdkafka's names; kafka.bootstrap.servers is needed |
 | registryUrl | a Confluent-compatible schema registry; without it schemas come from their topic |
-| keyRange | `-` (all), or any range that whole shards make up |
+| keyRange | `-` (all), or any range; a part of a shard is read by keyspace ids |
 | table | `database.table`: typed `before` and `after` with the columns of its newest version |
 | columns | a comma-separated list: only these are decoded; with table also `after.name` |
 | start | `earliest`, `latest`, a time (ISO 8601, or microseconds since the epoch), a position |

@@ -1,6 +1,6 @@
 """Where reading begins and ends: options, the topology and progress together give positions."""
 
-from event_token import KeyRange, ShardName, StreamPosition
+from event_token import StreamPosition
 from event_token.errors import UsageError
 from spark_consumers.batch_planning import BOUND_ROWS_MIN
 from spark_consumers.source_options import SourceOptions
@@ -81,7 +81,7 @@ def _resolve(
         start,
         config=options.kafka,
         keyspace=options.keyspace,
-        shards=_whole_shards(topology, options.key_range),
+        shards=topology.shards_for(options.key_range),
         schema_ids=schema_ids,
         epoch=topology.epoch,
     )
@@ -94,15 +94,3 @@ def _topology(options: SourceOptions) -> Topology:
             f"keyspace {options.keyspace} has no topology: has a producer been set up?"
         )
     return topology
-
-
-def _whole_shards(topology: Topology, key_range: KeyRange) -> tuple[str, ...]:
-    """The shards of a range; UsageError when it cuts through one."""
-    shards = topology.shards_for(key_range)
-    cut = [name for name in shards if not key_range.includes(ShardName.parse(name).key_range)]
-    if cut:
-        raise UsageError(
-            f"option keyRange: {key_range} cuts through shard {', '.join(cut)}; in Spark a range "
-            f"is made of whole shards, which are {', '.join(s.name for s in topology.serving())}"
-        )
-    return shards

@@ -12,14 +12,16 @@ from typing import Final
 from librt.strings import BytesWriter, read_i32_be
 from mypy_extensions import i64, u8
 
-from spark_consumers.row_columns.builders import BooleanBuilder, Int64Builder, TextBuilder
+from spark_consumers.row_columns.builders import TextBuilder
+from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
 from spark_consumers.row_columns.envelope_text import (
     url_safe,
     write_absent,
     write_texts,
     write_token,
 )
-from spark_consumers.row_columns.images import Image, KeyColumns
+from spark_consumers.row_columns.images import Image, KeyColumns, SkippedImage
+from spark_consumers.row_columns.key_range import AFTER, BEFORE, KeyRangeFilter
 from spark_consumers.row_columns.wire import Cursor
 
 WIRE_HEADER_BYTES: Final = 5  # a zero and the schema id
@@ -42,47 +44,25 @@ class Plan:
         before: Image | None,
         after: Image | None,
         key: KeyColumns | None,
+        passed: SkippedImage | None,
     ) -> None:
-        """`names`: the columns, in wire order. Without images the body of a row is passed."""
+        """`names`: the columns, in wire order. Without images the body of a row is passed.
+
+        `passed`: for an image that a key range does not see.
+        """
         self.kind: i64 = kind
         self.schema_id: i64 = schema_id
         self.names: list[str] = names
         self.before: Image | None = before
         self.after: Image | None = after
         self.key: KeyColumns | None = key
+        self.passed: SkippedImage | None = passed
         # The bit maps of whole images, to be compared instead of counting bits.
         count = len(names)
         whole = bytearray((count + 7) // 8)
         for column in range(count):
             whole[column >> 3] |= 1 << (column & 7)
         self.whole: bytes = bytes(whole)
-
-
-class EnvelopeColumns:
-    """The envelope's columns; None where nobody asked for one."""
-
-    def __init__(self) -> None:
-        """Begin with none asked for."""
-        self.type: TextBuilder | None = None
-        self.database: TextBuilder | None = None
-        self.table: TextBuilder | None = None
-        self.op: TextBuilder | None = None
-        self.statement: TextBuilder | None = None
-        self.key: TextBuilder | None = None
-        self.old_key: TextBuilder | None = None
-        self.absent: TextBuilder | None = None
-        self.off_calendar: TextBuilder | None = None
-        self.shard: TextBuilder | None = None
-        self.seq: Int64Builder | None = None
-        self.offset: Int64Builder | None = None
-        self.timestamp_us: Int64Builder | None = None
-        self.commit_us: Int64Builder | None = None
-        self.gtid: TextBuilder | None = None
-        self.token: TextBuilder | None = None
-        self.row_index: Int64Builder | None = None
-        self.last: BooleanBuilder | None = None
-        self.late: BooleanBuilder | None = None
-        self.schema_id: Int64Builder | None = None
 
 
 class Broken(ValueError):  # noqa: N818 - always caught, with the place added, at the border
@@ -101,12 +81,21 @@ class RecordLoop:
         ops: list[bytes],
         plan_of: Callable[[int], Plan],
         token_version: int,
+        key_range: KeyRangeFilter | None,
     ) -> None:
-        """`plan_of` gives the plan of a schema id; it is asked once for each."""
+        """`plan_of` gives the plan of a schema id; it is asked once for each.
+
+        `key_range`: where only a part of the shard is wanted.
+        """
+        self.key_range: KeyRangeFilter | None = key_range
+        self._seen: i64 = BEFORE | AFTER  # the images of the row at hand that the range sees
         self.shard: bytes = shard.encode("utf-8")
         self.columns: EnvelopeColumns = columns
         self.event_types: list[bytes] = event_types
         self.ops: list[bytes] = ops
+        self.insert_op: i64 = ops.index(b"INSERT")
+        self.update_op: i64 = ops.index(b"UPDATE")
+        self.delete_op: i64 = ops.index(b"DELETE")
         self.plan_of: Callable[[int], Plan] = plan_of
         self.token_version: i64 = token_version
         self.plans: dict[int, Plan] = {}
@@ -154,7 +143,7 @@ class RecordLoop:
         if seq != self.seq + 1:
             raise Broken(f"seq {seq} follows seq {self.seq}")
         self.seq = seq
-        if plan.kind == SKIP:
+        if plan.kind == SKIP or not self._is_seen(plan):
             return
         token_at = cursor.at
         timestamp_us = cursor.take_long()
@@ -179,7 +168,7 @@ class RecordLoop:
         if columns.type is not None:
             columns.type.add(self.event_types[event_type])
         if columns.op is not None:
-            columns.op.add(self.ops[op])
+            columns.op.add(self.ops[self._seen_op(op)])
         self._add_place(plan, offset)
         if cursor.take_present():  # keyspace_id_before
             cursor.skip_bytes()
@@ -277,9 +266,9 @@ class RecordLoop:
                 image = cursor.take_long()
                 column = cursor.take_long()
                 text = cursor.take_bytes().decode("utf-8")
-                if image == 0:
+                if image == 0 and self._seen & BEFORE:
                     self._before_texts[int(column)] = text
-                else:
+                elif image == 1 and self._seen & AFTER:
                     self._after_texts[int(column)] = text
                 count -= 1
             count = cursor.take_block_count()
@@ -306,11 +295,19 @@ class RecordLoop:
             cursor.at = cursor.end
         else:
             if cursor.take_present():
-                before_at = cursor.at
-                before.read(cursor, bits_before, self._before_texts)
+                if self._seen & BEFORE:
+                    before_at = cursor.at
+                    before.read(cursor, bits_before, self._before_texts)
+                else:
+                    bits_before = b""
+                    self._pass(plan, before)
             else:
                 before.null()
-            if cursor.take_present():
+            if not self._seen & AFTER:
+                bits_after = b""
+                cursor.at = cursor.end
+                after.null()
+            elif cursor.take_present():
                 after_at = cursor.at
                 after.read(cursor, bits_after, self._after_texts)
             else:
@@ -321,6 +318,26 @@ class RecordLoop:
             self._add_absent(plan, bits_before, bits_after)
         if columns.statement is not None:
             columns.statement.add_null()
+
+    def _is_seen(self, plan: Plan) -> bool:
+        """Look ahead whether the key range sees the record, and which of its images."""
+        if self.key_range is None or plan.kind != ROW:
+            self._seen = BEFORE | AFTER
+        else:
+            self._seen = self.key_range.seen(self.cursor, plan.whole)
+        return self._seen != 0
+
+    def _seen_op(self, op: i64) -> i64:
+        """Return what the range sees of an op: an update across its border comes or goes."""
+        if op != self.update_op or self._seen == BEFORE | AFTER:
+            return op
+        return self.delete_op if self._seen == BEFORE else self.insert_op
+
+    def _pass(self, plan: Plan, image: Image) -> None:
+        """Pass an image that the range does not see."""
+        if plan.passed is not None:
+            plan.passed.read(self.cursor, b"", {})
+        image.null()
 
     def _add_keys(self, plan: Plan, before_at: i64, after_at: i64) -> None:
         """Append the key that the row has now (a DELETE: had), and the other one it had before."""

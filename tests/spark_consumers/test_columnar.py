@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from event_token import KeyRange
 from event_token.errors import UsageError
 from spark_consumers.columnar import BrokenLog, ShardDecoder
 from spark_consumers.output_columns import OutputColumns, choose_columns
@@ -18,6 +19,8 @@ from tests.spark_consumers.rows import (
 )
 from topics.codec import VEventCodec
 from topics.json_values import event_to_json_dict
+from topics.reading.errors import RowImageMissing
+from topics.reading.key_filter import in_key_range
 from topics.table_shape import Column, TableShape, ValueKind
 from topics.vevent import EventType, OffCalendar, Op, Row, TokenText, VEvent
 
@@ -25,10 +28,13 @@ FIRST_SEQ = 7
 
 
 def decode(
-    found: list[VEvent], output: OutputColumns, schema_ids: SchemaIdsInMemory
+    found: list[VEvent],
+    output: OutputColumns,
+    schema_ids: SchemaIdsInMemory,
+    key_range: KeyRange | None = None,
 ) -> list[dict[str, object]]:
     codec = VEventCodec(schema_ids)
-    decoder = ShardDecoder("-80", output, schema_ids.text_of)
+    decoder = ShardDecoder("-80", output, schema_ids.text_of, key_range)
     decoder.begin(found[0].seq, 0)
     batch = decoder.decode([codec.encode(e) for e in found], [e.offset for e in found])
     batch.validate(full=True)
@@ -291,3 +297,49 @@ def test_unknown_columns_are_refused(asked: str) -> None:
     """A column that is not there is named at once, with those that are."""
     with pytest.raises(UsageError, match="option columns"):
         choose_columns(asked)
+
+
+@settings(deadline=None, max_examples=150)
+@given(logs(), st.booleans(), st.data())
+def test_a_key_range_sees_what_a_subscriber_sees(
+    log: tuple[TableShape, list[VEvent]], typed: bool, data: st.DataObject
+) -> None:
+    """Rows, ops and images of a part of a shard are those of topics.reading.key_filter."""
+    shape, found = log
+    ids = st.binary(min_size=1, max_size=2)
+    found = [
+        replace(
+            event,
+            keyspace_id_before=None if event.before is None else data.draw(ids),
+            keyspace_id_after=None if event.after is None else data.draw(ids),
+        )
+        for event in found
+    ]
+    output = choose_columns(None, shape, 0) if typed else choose_columns(None)
+    half = KeyRange.parse("-80")
+    try:
+        kept = [in_key_range(event, half) for event in found]
+    except RowImageMissing:
+        with pytest.raises(RowImageMissing, match=r"-80, offset \d+: shop\.orders: .* columns"):
+            decode(found, output, SchemaIdsInMemory(), half)
+        return
+    statement = statement_event(found[-1].seq + 1, "CREATE TABLE t (a INT)")
+    expected = [event for event in kept if event is not None]
+
+    rows = decode([*found, statement], output, SchemaIdsInMemory(), half)
+
+    if not typed:
+        assert rows.pop()["statement"] == statement.statement
+    assert [(row["seq"], row["op"]) for row in rows] == [(e.seq, e.op.value) for e in expected]
+    schema_ids = SchemaIdsInMemory()
+    for event, row in zip(expected, rows, strict=True):
+        (alone,) = decode([event], output, schema_ids)
+        assert row == alone
+
+
+def test_rows_without_a_keyspace_id_stop_a_key_range() -> None:
+    """A table without a vindex is named, with the shard and the offset."""
+    event = order_event(shape_with(), {"id": 1})
+
+    with pytest.raises(RowImageMissing, match=r"-80, offset 21: shop\.orders: .* no keyspace id"):
+        decode([event], choose_columns(None), SchemaIdsInMemory(), KeyRange.parse("-40"))

@@ -1,0 +1,30 @@
+"""The columns of the envelope that a query asked for. Typed for mypyc."""
+
+from spark_consumers.row_columns.builders import BooleanBuilder, Int64Builder, TextBuilder
+
+
+class EnvelopeColumns:
+    """The envelope's columns; None where nobody asked for one."""
+
+    def __init__(self) -> None:
+        """Begin with none asked for."""
+        self.type: TextBuilder | None = None
+        self.database: TextBuilder | None = None
+        self.table: TextBuilder | None = None
+        self.op: TextBuilder | None = None
+        self.statement: TextBuilder | None = None
+        self.key: TextBuilder | None = None
+        self.old_key: TextBuilder | None = None
+        self.absent: TextBuilder | None = None
+        self.off_calendar: TextBuilder | None = None
+        self.shard: TextBuilder | None = None
+        self.seq: Int64Builder | None = None
+        self.offset: Int64Builder | None = None
+        self.timestamp_us: Int64Builder | None = None
+        self.commit_us: Int64Builder | None = None
+        self.gtid: TextBuilder | None = None
+        self.token: TextBuilder | None = None
+        self.row_index: Int64Builder | None = None
+        self.last: BooleanBuilder | None = None
+        self.late: BooleanBuilder | None = None
+        self.schema_id: Int64Builder | None = None
