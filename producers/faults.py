@@ -16,6 +16,10 @@ class ServerBehindLog(Halt):
     """Raised when the log holds transactions that a primary does not have."""
 
 
+class ServerDiverged(Halt):
+    """Raised when a server has transactions that no other server or the log has beside its own."""
+
+
 class SameServerId(Halt):
     """Raised when another replication connection with the same server id ended this one."""
 
@@ -32,6 +36,10 @@ class ReplicaBehindLog(ServerLost):
     """Raised when a replica does not yet have what the log holds; wait, or take another server."""
 
 
+class BetterServer(Rebuild):
+    """Raised when another server should be followed: this one lags, or is no longer sound."""
+
+
 class PublisherSpent(Rebuild):
     """Raised when the Kafka producer must not be used again; a new one starts from the log."""
 
@@ -42,11 +50,15 @@ class ServerRefused(UsageError):  # noqa: N818 - named by what happened
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, where, and the statement or setting that mends it."""
+    """What is wrong, where, and the statement or setting that mends it.
+
+    `passing`: a server that does not answer now; another one may do meanwhile.
+    """
 
     what: str
     where: str
     mend: str
+    passing: bool = False
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}. Mend: {self.mend}"

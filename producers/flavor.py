@@ -5,6 +5,7 @@ from typing import Any, Final, Protocol
 
 from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import Retry, UsageError
+from event_token.mariadb_gtid import parse_mariadb_gtid
 from producers.dump_command import mariadb_dump_command, mysql_dump_command
 
 # The server speaks at least this often, so that silence means that it is gone.
@@ -64,7 +65,15 @@ class ServerFamily(Protocol):
         ...
 
     def is_replica(self, connection: Any) -> bool:
-        """Whether the server applies another one's changes."""
+        """Whether the server applies another one's changes, now or when it is told to go on."""
+        ...
+
+    def own_name(self, connection: Any) -> str:
+        """What stands in the GTIDs of transactions that the server itself commits."""
+        ...
+
+    def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:
+        """MariaDB: the last number in the binlogs by domain and server. MySQL: empty."""
         ...
 
 
@@ -120,6 +129,15 @@ class MysqlFamily:
         [(version,)] = rows(connection, "SELECT @@version")
         modern = version_of(version) >= (8, 0, 22)
         return bool(rows(connection, "SHOW REPLICA STATUS" if modern else "SHOW SLAVE STATUS"))
+
+    def own_name(self, connection: Any) -> str:
+        """See ServerFamily."""
+        return str(rows(connection, "SELECT @@server_uuid")[0][0])
+
+    def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:
+        """See ServerFamily."""
+        del connection
+        return {}
 
 
 class MariadbFamily:
@@ -181,8 +199,24 @@ class MariadbFamily:
         return MariadbGtidSet.parse(before)
 
     def is_replica(self, connection: Any) -> bool:
-        """See ServerFamily. A status counter: SHOW REPLICA STATUS would need one more grant."""
-        return int(rows(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")[0][1]) > 0
+        """See ServerFamily. SHOW REPLICA STATUS would need one more grant.
+
+        Where replication is stopped, what it has applied and `read_only` tell.
+        """
+        if int(rows(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")[0][1]) > 0:
+            return True
+        [(applied, read_only)] = rows(connection, "SELECT @@GLOBAL.gtid_slave_pos, @@read_only")
+        return bool(applied and int(read_only))
+
+    def own_name(self, connection: Any) -> str:
+        """See ServerFamily."""
+        return str(rows(connection, "SELECT @@server_id")[0][0])
+
+    def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:
+        """See ServerFamily."""
+        [(state,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_state")
+        gtids = [parse_mariadb_gtid(part) for part in str(state).split(",") if part]
+        return {(domain, server): number for domain, server, number in gtids}
 
 
 def family_of(flavor: Flavor) -> ServerFamily:

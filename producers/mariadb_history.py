@@ -15,24 +15,31 @@ from producers.flavor import ServerFamily, ServerHistory, rows
 from producers.settings import ServerSettings
 
 
-def with_unlisted(
-    server: ServerSettings, family: ServerFamily, connection: Any, history: ServerHistory
-) -> ServerHistory:
-    """The history with `purged` reaching up to each domain's first number in the binlogs.
+class UnlistedNumbers:
+    """Remembers each domain's first number in the binlogs of one server."""
 
-    For a domain that begins at n, `purged` says n - 2 by server 0, which nobody is: so it is
-    included from n - 1 on, whoever wrote that. MySQL's history is given back as it is.
-    """
-    executed, purged = history.executed, history.purged
-    if not isinstance(executed, MariadbGtidSet) or not isinstance(purged, MariadbGtidSet):
-        return history
-    unlisted = executed.by_domain().keys() - purged.by_domain().keys()
-    found = purged.by_domain()
-    for domain in unlisted:
-        number = _first_number(server, family, connection, domain)
-        if number > 2:
-            found[domain] = (0, number - 2)
-    return ServerHistory(executed, MariadbGtidSet.of(found))
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._first: dict[int, int] = {}
+
+    def added_to(
+        self, history: ServerHistory, server: ServerSettings, family: ServerFamily, connection: Any
+    ) -> ServerHistory:
+        """The history with `purged` reaching up to each domain's first number in the binlogs.
+
+        For a domain that begins at n, `purged` says n - 2 by server 0, which nobody is: so it is
+        included from n - 1 on, whoever wrote that. MySQL's history is given back as it is.
+        """
+        executed, purged = history.executed, history.purged
+        if not isinstance(executed, MariadbGtidSet) or not isinstance(purged, MariadbGtidSet):
+            return history
+        found = purged.by_domain()
+        for domain in executed.by_domain().keys() - found.keys():
+            if domain not in self._first:
+                self._first[domain] = _first_number(server, family, connection, domain)
+            if self._first[domain] > 2:
+                found[domain] = (0, self._first[domain] - 2)
+        return ServerHistory(executed, MariadbGtidSet.of(found))
 
 
 def _first_number(

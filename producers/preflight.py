@@ -7,7 +7,7 @@ from typing import Any, Final
 from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.connection import open_query_connection, server_errors
-from producers.faults import Problem
+from producers.faults import Problem, ServerLost
 from producers.flavor import MariadbFamily, ServerFamily, family_of, rows, version_of
 from producers.grants import Account, missing_grants, read_account
 from producers.settings import ServerSettings
@@ -109,8 +109,10 @@ def preflight(
         connection = open_query_connection(server)
     except ShardstreamError as error:
         mend = "check host, port, account, password and TLS files, and that the server runs"
-        return [Problem(str(error), server.name, mend)]
+        return [Problem(str(error), server.name, mend, passing=isinstance(error, ServerLost))]
     try:
+        if not server.read:
+            return []
         return check_connection(
             connection, server, flavor, accept_unlogged_cascades=accept_unlogged_cascades
         )

@@ -149,14 +149,14 @@ def check_reachable(
     ReplicaBehindLog when a replica lacks what the log holds.
     """
     if not position.includes(there.purged):
-        gone = _shown(there.purged.subtract(position))
+        gone = shown(there.purged.subtract(position))
         raise BinlogPurged(
-            f"{topics.log} stands at {_shown(position)}, and {server} no longer has {gone} in its "
+            f"{topics.log} stands at {shown(position)}, and {server} no longer has {gone} in its "
             "binlogs: use a server that does, or start a new log with a copy"
         )
     if there.executed.includes(position):
         return
-    lacking = _shown(position.subtract(there.executed))
+    lacking = shown(position.subtract(there.executed))
     if replica:
         raise ReplicaBehindLog(f"replica {server} has not yet applied {lacking} of {topics.log}")
     raise ServerBehindLog(
@@ -166,6 +166,7 @@ def check_reachable(
     )
 
 
-def _shown(position: GtidSet) -> str:
+def shown(position: GtidSet) -> str:
+    """The set as text, cut where it is long."""
     text = str(position)
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."

@@ -14,6 +14,8 @@ from topics.topology import TableVindex
 # Heads move once a heartbeat; one-digit periods would only load the server.
 HEARTBEAT_MS_MIN = 10
 HEARTBEAT_MS_MAX = 60_000
+# A moment's lag is nothing to change servers for; each change costs about a second.
+REPLICA_LAG_MS_MIN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,18 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """One database server. Without `tls` the connection is in clear text."""
+    """One database server. Without `tls` the connection is in clear text.
+
+    Without `read` nothing is streamed from it: a primary that is looked at alone, to tell what a
+    replica wrote itself, and that gets the heartbeat rows.
+    """
 
     host: str
     port: int
     user: str
     password: str = field(repr=False)
     tls: TlsSettings | None = None
+    read: bool = True
 
     @property
     def name(self) -> str:
@@ -54,7 +61,8 @@ class ServerSettings:
 class ShardProducerSettings:
     """One shard's producer.
 
-    `servers`: tried in order; the next one takes over when a connection is lost.
+    `servers`: the first in order that is sound and keeps up is followed; another one takes over
+    when it is lost, or lags behind one of the others by more than `max_replica_lag_ms`.
     `start`, of an empty log alone: `current`, `earliest`, `gtid:<set>`, `timestamp:<ISO time>`;
     `tail` starts nothing new.
     `server_id`: how the replication connection is known to the server; None takes a random one
@@ -78,13 +86,19 @@ class ShardProducerSettings:
     accept_unlogged_cascades: bool = False
     vindexes: tuple[TableVindex, ...] = ()
     text_as_bytes: frozenset[str] = frozenset()
+    max_replica_lag_ms: int = 10_000
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work; a flavor's name is taken for the flavor."""
         object.__setattr__(self, "flavor", Flavor(self.flavor))
         problems = []
-        if not self.servers:
-            problems.append("no server is named")
+        if not any(server.read for server in self.servers):
+            problems.append("no server is named to read from")
+        names = [server.name for server in self.servers]
+        if len(set(names)) < len(names):
+            problems.append(f"a server is named twice ({', '.join(names)})")
+        if self.max_replica_lag_ms < REPLICA_LAG_MS_MIN:
+            problems.append(f"max_replica_lag_ms is below {REPLICA_LAG_MS_MIN}")
         if not HEARTBEAT_MS_MIN <= self.heartbeat_ms <= HEARTBEAT_MS_MAX:
             problems.append(f"heartbeat_ms {self.heartbeat_ms} is not in 10..60000")
         if self.commit_ms < 0 or self.commit_rows < 1:

@@ -62,7 +62,6 @@ class _Life:
         self._schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
         self._timeout_ms = broker_transaction_timeout_ms(settings.kafka)
         self._server_id = settings.server_id or random_server_id()
-        self._server_index = 0
         self._faults = 0
         self._rebuilds = 0
         self._alive_s = time.monotonic()
@@ -72,7 +71,6 @@ class _Life:
         while not self._stop.is_set():
             session = ShardSession(
                 self._settings,
-                self._settings.servers[self._server_index],
                 server_id=self._server_id,
                 schema_ids=self._schema_ids,
                 transaction_timeout_ms=self._timeout_ms,
@@ -95,7 +93,6 @@ class _Life:
         self._ever_connected |= session.connected
         self._faults += 1
         if isinstance(fault, ServerLost):
-            self._server_index = (self._server_index + 1) % len(self._settings.servers)
             self._check_away(fault)
         else:
             self._rebuilds += 1
@@ -109,11 +106,10 @@ class _Life:
         self._stop.wait(pause_s)
 
     def _check_away(self, fault: ServerLost) -> None:
-        all_tried = self._faults >= len(self._settings.servers)
-        if not self._ever_connected and all_tried and not isinstance(fault, ReplicaBehindLog):
+        if not self._ever_connected and not isinstance(fault, ReplicaBehindLog):
             raise ServerRefused(
-                f"{self._settings.keyspace}.{self._settings.shard}: no server can be reached; the "
-                f"last one: {fault}"
+                f"{self._settings.keyspace}.{self._settings.shard}: no server can be reached; "
+                f"{fault}"
             ) from fault
         away_s = time.monotonic() - self._alive_s
         if away_s > SERVER_AWAY_S_MAX:

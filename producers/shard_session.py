@@ -7,35 +7,23 @@ from threading import Event
 from typing import Any, Final
 
 from event_token import parse_gtid_set
-from producers.binlog_start import find_start
 from producers.connection import (
     STREAM_SILENCE_S_MAX,
     ReplicationStream,
-    open_query_connection,
     server_error,
     server_errors,
 )
 from producers.decoder import BatchSummary, Decoder
 from producers.decoder.errors import ServerError
-from producers.faults import LogDisagrees, PublisherSpent, ServerLost, refused
+from producers.faults import LogDisagrees, PublisherSpent, ServerLost
 from producers.flavor import ServerFamily, ServerMoment, family_of
-from producers.log_end import read_log_end
-from producers.mariadb_history import with_unlisted
-from producers.preflight import check_connection
 from producers.publisher import Publisher
-from producers.resume import (
-    START_EARLIEST,
-    START_TAIL,
-    START_TIMESTAMP,
-    ResumePoint,
-    check_reachable,
-    first_point,
-    resume_point,
-    start_position,
-)
+from producers.resume import ResumePoint, check_reachable
+from producers.server_list import ServerList
+from producers.server_watch import ServerWatch
+from producers.session_begin import begin
 from producers.settings import ProducerState, ServerSettings, ShardProducerSettings
 from producers.sharding_columns import sharding_columns
-from producers.times import parse_time
 from topics.names import ShardTopics
 from topics.progress import Progress, Tick
 from topics.progress_codec import (
@@ -60,10 +48,6 @@ COMMIT_BYTES_MAX: Final = 32 * 1024 * 1024
 # A heartbeat's executed set that the stream does not reach within this time, though nothing comes
 # any more, is looked into: GTIDs may have been added or purged by hand.
 UNREACHED_S_MAX: Final = 10.0
-_REPLICA_NOTE: Final = (
-    "the server is a replica: its clock says nothing about the primary, so the head moves with "
-    "rows alone and an idle shard holds readers back"
-)
 
 
 @dataclass(slots=True)
@@ -87,7 +71,6 @@ class ShardSession:
     def __init__(
         self,
         settings: ShardProducerSettings,
-        server: ServerSettings,
         *,
         server_id: int,
         schema_ids: SchemaIds,
@@ -98,7 +81,7 @@ class ShardSession:
         self.committed = Committed("", 0, 0)
         self.connected = False
         self._settings = settings
-        self._server = server
+        self._server: ServerSettings
         self._server_id = server_id
         self._schema_ids = schema_ids
         self._transaction_timeout_ms = transaction_timeout_ms
@@ -115,6 +98,7 @@ class ShardSession:
         self._batch_s = 0.0
         self._publisher: Publisher
         self._stream: ReplicationStream
+        self._watch: ServerWatch
         self._decoder: Decoder
         self._connection: Any
 
@@ -131,16 +115,8 @@ class ShardSession:
                 close()
 
     def _open(self, opened: list[Callable[[], None]]) -> None:
-        self._connection = open_query_connection(self._server)
-        opened.append(self._connection.close)
-        problems = check_connection(
-            self._connection,
-            self._server,
-            self._settings.flavor,
-            accept_unlogged_cascades=self._settings.accept_unlogged_cascades,
-        )
-        if problems:
-            raise refused(problems)
+        servers = ServerList.open(self._settings)
+        opened.append(servers.close)
         self.connected = True
         # The first registration on a fresh cluster takes a second: not in the first row's way.
         self._schema_ids.register(PROGRESS_SCHEMA_TEXT)
@@ -151,45 +127,24 @@ class ShardSession:
         )
         opened.append(self._publisher.close)
         self._publisher.fence()
-        point = self._resume()
+        beginning = begin(self._settings, self._topics, self._schema_ids, servers)
+        point = beginning.point
+        self._server = beginning.server.settings
+        self._connection = beginning.server.connection
+        self._replica = beginning.is_replica
+        self.committed = Committed(str(point.position), max(point.head_us, 0), point.end_offset)
+        self._report(ProducerState.STARTING, self.committed, beginning.note)
         self._stream = ReplicationStream.open(
             self._server, self._family, point.position, self._server_id
         )
         opened.append(self._stream.close)
+        self._watch = ServerWatch(
+            self._settings, self._topics, self._server, lambda: self.committed.position
+        )
+        opened.append(self._watch.close)
         self._decoder = self._new_decoder(point)
         self._heard_s = time.monotonic()
         self._report(ProducerState.STREAMING, self.committed, "")
-
-    def _resume(self) -> ResumePoint:
-        """Read what is committed, after fencing, and check that the server can go on from there."""
-        progress, log = read_log_end(self._settings.kafka, self._topics, self._schema_ids)
-        point = resume_point(self._topics, self._settings.flavor, progress, log)
-        with server_errors(self._server, "reading the executed set of"):
-            self._replica = self._family.is_replica(self._connection)
-            history = self._family.history(self._connection)
-        note = _REPLICA_NOTE if self._replica else ""
-        start = self._settings.start
-        # `earliest` takes what is left; all others must not miss what a server keeps quiet about.
-        if point is not None or start != START_EARLIEST:
-            history = with_unlisted(self._server, self._family, self._connection, history)
-        if point is None and start.startswith(START_TIMESTAMP):
-            time_us = parse_time(start.removeprefix(START_TIMESTAMP))
-            found = find_start(self._server, self._family, self._connection, time_us, history)
-            point, note = first_point(found.position), found.note
-        elif point is None:
-            position = start_position(self._topics, start, self._settings.flavor, history)
-            point = first_point(position)
-        elif self._settings.start != START_TAIL:
-            note = (
-                f"start {self._settings.start!r} does not count: {self._topics.log} is not empty "
-                "and goes on from its tail"
-            )
-        check_reachable(
-            self._topics, self._server.name, point.position, history, replica=self._replica
-        )
-        self.committed = Committed(str(point.position), max(point.head_us, 0), point.end_offset)
-        self._report(ProducerState.STARTING, self.committed, note)
-        return point
 
     def _new_decoder(self, point: ResumePoint) -> Decoder:
         decoder = Decoder(
@@ -218,6 +173,7 @@ class ShardSession:
 
     def _step(self) -> None:
         """Wait for bytes, decode what came, commit and promise what is due."""
+        self._watch.check()
         if self._stream.wait(self._wait_s()):
             if self._stream.fill():
                 self._heard_s = time.monotonic()
@@ -318,8 +274,7 @@ class ShardSession:
     def _ask_moment(self) -> ServerMoment:
         with server_errors(self._server, "asking for clock and executed set of"):
             moment = self._family.moment(self._connection)
-            if self._replica:  # It may have been promoted.
-                self._replica = self._family.is_replica(self._connection)
+            self._replica = self._family.is_replica(self._connection)  # It may have changed.
         self._asked_s = time.monotonic()
         self._clock_ahead_us = moment.clock_us - _now_us()
         return moment

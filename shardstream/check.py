@@ -35,8 +35,16 @@ def topic_problems(settings: Settings, keyspace: str, shards: Sequence[str]) -> 
 
 
 def refuse_problems(settings: Settings, shard: ShardProducerSettings) -> None:
-    """Raise one UsageError with all problems of a shard's servers and topics."""
-    found = [str(problem) for problem in shard_problems(shard)]
+    """Raise one UsageError with all problems of a shard's servers and topics.
+
+    A server that does not answer is none as long as another one can be read: that is what the list
+    is for.
+    """
+    problems = shard_problems(shard)
+    unsound = {problem.where for problem in problems}
+    if any(server.read and server.name not in unsound for server in shard.servers):
+        problems = [problem for problem in problems if not problem.passing]
+    found = [str(problem) for problem in problems]
     found += topic_problems(settings, shard.keyspace, [shard.shard])
     if found:
         lines = "\n".join(f"  {problem}" for problem in found)

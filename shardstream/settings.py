@@ -47,6 +47,8 @@ class ServerSection(_Section):
     password_file: Path | None = None
     password_env: str | None = None
     tls: TlsSection | None = None
+    # False: a primary that is never streamed from; it tells what a replica wrote itself.
+    read: bool = True
 
     def password(self, folder: Path) -> SecretStr:
         """The password, read now; empty when the settings name none."""
@@ -110,6 +112,8 @@ class ProducerSection(_Section):
     accept_unlogged_cascades: bool = False
     # Columns, as database.table.column, whose text is logged as the server's bytes.
     text_as_bytes: frozenset[str] = frozenset()
+    # A server is left for another one when it lags behind that by more than this.
+    max_replica_lag_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 10_000
 
 
 class Settings(BaseSettings):

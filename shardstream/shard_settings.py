@@ -34,7 +34,7 @@ def _server(section: ServerSection, settings: Settings) -> ServerSettings:
             key=None if paths.key is None else str(settings.folder / paths.key),
         )
     password = section.password(settings.folder).get_secret_value()
-    return ServerSettings(section.host, section.port, section.user, password, tls)
+    return ServerSettings(section.host, section.port, section.user, password, tls, section.read)
 
 
 def topic_settings(settings: Settings) -> TopicSettings:

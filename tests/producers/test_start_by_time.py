@@ -13,7 +13,7 @@ from producers.binlog_transactions import BinlogTransaction, transactions
 from producers.connection import ReplicationStream, open_query_connection
 from producers.faults import BinlogPurged
 from producers.flavor import family_of, rows
-from producers.mariadb_history import with_unlisted
+from producers.mariadb_history import UnlistedNumbers
 from producers.times import iso, parse_time
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture, StartServer
@@ -60,7 +60,7 @@ def start_at(database: DatabaseFixture, time_us: int) -> str:
     """The position that a start at this time takes, as text."""
     server, family = server_of(database), family_of(Flavor(database.flavor.value))
     with closing(open_query_connection(server)) as connection:
-        history = with_unlisted(server, family, connection, family.history(connection))
+        history = UnlistedNumbers().added_to(family.history(connection), server, family, connection)
         return str(find_start(server, family, connection, time_us, history).position)
 
 
@@ -144,7 +144,7 @@ def test_mariadb_from_a_backup_does_not_pass_for_complete(
     assert isinstance(error, BinlogPurged)
     server, family = server_of(mariadb), family_of(Flavor.MARIADB)
     with closing(open_query_connection(server)) as connection:
-        history = with_unlisted(server, family, connection, family.history(connection))
+        history = UnlistedNumbers().added_to(family.history(connection), server, family, connection)
     assert MariadbGtidSet.parse("0-7-100").includes(history.purged)
     assert not MariadbGtidSet.parse("0-7-99").includes(history.purged)
 

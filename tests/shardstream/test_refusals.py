@@ -1,12 +1,18 @@
 """Bad input at the command line: one clear error, status 2, no traceback, nothing written."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from event_token import UsageError
+from producers.settings import ServerSettings
+from shardstream.check import refuse_problems
 from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.settings import load_settings
+from shardstream.shard_settings import shard_producer_settings
 from tests.conftest import DatabaseFixture, StartServer
 from tests.shardstream.commands import run, write_settings
 
@@ -123,6 +129,22 @@ def test_unknown_names_and_broken_positions_are_refused(config: Path, keyspace: 
     _assert_refused(run("tail", keyspace, "--key-range", "zz", *settings), "zz")
     _assert_refused(run("tail", keyspace, "--table", "t", *settings), "database.table")
     _assert_refused(run("tail", keyspace, "--config", "none.toml"), "none.toml")
+
+
+def test_server_that_is_away_does_not_stop_a_shard_that_has_another(
+    config: Path, keyspace: str, mysql_a: DatabaseFixture
+) -> None:
+    """A list is for the time when one is away; one that refuses the account has to be mended."""
+    settings = load_settings(config)
+    shard = shard_producer_settings(settings, keyspace, "-")
+    away = ServerSettings("127.0.0.1", 1, "nobody", "")
+    wrong = ServerSettings("localhost", mysql_a.port, "nobody", "")
+
+    refuse_problems(settings, replace(shard, servers=(away, *shard.servers)))
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1:1"):
+        refuse_problems(settings, replace(shard, servers=(away,)))
+    with pytest.raises(UsageError, match="Access denied"):
+        refuse_problems(settings, replace(shard, servers=(wrong, *shard.servers)))
 
 
 def test_debug_shows_the_traceback(config: Path) -> None:
