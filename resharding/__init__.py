@@ -1,0 +1,1 @@
+"""Resharding: filtered replication to the target shards, verify, switch and journal."""
