@@ -117,9 +117,7 @@ class _Told:
         rate = (self.rows_total - self._last_rows) / max(now_s - self._last_s, 0.001)
         self._last_s, self._last_rows = now_s, self.rows_total
         behind_ms = max(0, time.time_ns() // 1_000 - self._frontier_us) // 1_000
-        self._tell(
-            ApplierStatus(self._target, self._seqs, self.rows_total, rate, behind_ms, text)
-        )
+        self._tell(ApplierStatus(self._target, self._seqs, self.rows_total, rate, behind_ms, text))
 
 
 class _Session:
@@ -222,14 +220,8 @@ class _Session:
 
     def _move(self, event: VEvent) -> None:
         source = event.shard
-        statement = move_statement(
-            self._plan.reshard_id,
-            source,
-            self._seqs[source],
-            event.seq,
-            event.timestamp_us,
-            event.token.to_string(),
-        )
+        checkpoint = Checkpoint(source, event.seq, "", event.timestamp_us, event.token.to_string())
+        statement = move_statement(self._plan.reshard_id, self._seqs[source], checkpoint)
         self._builder.checkpoint(statement, event)
         self._seqs[source] = event.seq
         self._part_open = True

@@ -6,6 +6,8 @@ The producers know these tables by name: their rows never become rows of a shard
 from dataclasses import dataclass
 from typing import Any, Final
 
+from event_token import StreamPosition
+from resharding.plan import ReshardPlan
 from resharding.routing import INTERNAL_DATABASE
 from resharding.server import rows
 
@@ -64,31 +66,76 @@ def read_checkpoints(connection: Any, reshard_id: str) -> dict[str, Checkpoint]:
     return {source: Checkpoint(source, *rest) for source, *rest in found}
 
 
-def move_statement(
-    reshard_id: str, source: str, seq_before: int, seq: int, timestamp_us: int, token: str
-) -> str:
+def move_statement(reshard_id: str, seq_before: int, checkpoint: Checkpoint) -> str:
     """The compare-and-set that comes first of a source transaction's part.
 
-    The target's producer stamps the token on the rows behind it.
+    The target's producer stamps the token on the rows behind it. The position stays.
     """
-    return (
-        f"UPDATE {INTERNAL_DATABASE}.checkpoint SET seq = {seq}, timestamp_us = {timestamp_us}, "
-        f"token = {_literal(token)} WHERE reshard_id = {_literal(reshard_id)} "
-        f"AND source_shard = {_literal(source)} AND seq = {seq_before}"
-    )
+    return _update(reshard_id, seq_before, checkpoint, "")
 
 
-def settle_statement(
-    reshard_id: str, seq_before: int, checkpoint: Checkpoint
-) -> str:
-    """The compare-and-set that ends a target transaction: everything of the source is in."""
+def settle_statement(reshard_id: str, seq_before: int, checkpoint: Checkpoint) -> str:
+    """The compare-and-set that ends a target transaction, with the position of its end."""
+    position = f", position = {_literal(checkpoint.position)}"
+    return _update(reshard_id, seq_before, checkpoint, position)
+
+
+def _update(reshard_id: str, seq_before: int, checkpoint: Checkpoint, position: str) -> str:
     return (
         f"UPDATE {INTERNAL_DATABASE}.checkpoint SET seq = {checkpoint.seq}, "
-        f"timestamp_us = {checkpoint.timestamp_us}, token = {_literal(checkpoint.token)}, "
-        f"position = {_literal(checkpoint.position)} WHERE reshard_id = {_literal(reshard_id)} "
+        f"timestamp_us = {checkpoint.timestamp_us}, token = {_literal(checkpoint.token)}{position} "
+        f"WHERE reshard_id = {_literal(reshard_id)} "
         f"AND source_shard = {_literal(checkpoint.source)} AND seq = {seq_before}"
     )
 
 
 def _literal(text: str) -> str:
     return f"_utf8mb4 x'{text.encode().hex()}'"
+
+
+def write_plan(connection: Any, plan: ReshardPlan) -> None:
+    """Write the plan and the checkpoints that an applier begins at, all or nothing."""
+    start = StreamPosition.from_string(plan.start)
+    connection.begin()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {INTERNAL_DATABASE}.plan VALUES (%s, %s)",
+            (plan.reshard_id, plan.to_json()),
+        )
+        for source, at in start.shards.items():
+            token = "" if at.token is None else at.token.to_string()
+            timestamp_us = 0 if at.token is None else at.token.timestamp_us or 0
+            cursor.execute(
+                f"INSERT INTO {INTERNAL_DATABASE}.checkpoint VALUES (%s, %s, %s, %s, %s, %s)",
+                (plan.reshard_id, source, at.seq, plan.start, timestamp_us, token),
+            )
+    connection.commit()
+
+
+def read_plan(connection: Any, reshard_id: str, where: str) -> ReshardPlan | None:
+    """The plan that a target holds, None when it holds none."""
+    found = rows(
+        connection,
+        "SELECT COUNT(*) FROM information_schema.tables "
+        "WHERE table_schema = %s AND table_name = 'plan'",
+        (INTERNAL_DATABASE,),
+    )
+    if found == [(0,)]:
+        return None
+    found = rows(
+        connection,
+        f"SELECT plan FROM {INTERNAL_DATABASE}.plan WHERE reshard_id = %s",
+        (reshard_id,),
+    )
+    return ReshardPlan.from_json(found[0][0], where) if found else None
+
+
+def write_roles(connection: Any, plan: ReshardPlan) -> None:
+    """Say which shards the reshard has; a server's readers look there for what it is."""
+    with connection.cursor() as cursor:
+        for role, shards in (("source", plan.sources), ("target", plan.targets)):
+            for shard in shards:
+                cursor.execute(
+                    f"REPLACE INTO {INTERNAL_DATABASE}.role VALUES (%s, %s, %s)",
+                    (plan.reshard_id, shard, role),
+                )

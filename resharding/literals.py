@@ -4,7 +4,9 @@ They hold in a session in UTC whose sql_mode lets dates off the calendar in (`se
 Text and bytes stand in hexadecimal: no quoting rule and no character set can change them.
 """
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -13,6 +15,10 @@ from topics.table_shape import Column, ValueKind
 from topics.vevent import OffCalendar, Value
 
 ToLiteral = Callable[[Any], str]
+
+# A first look: most documents hold no such number.
+_MAY_BE_DECIMAL: Final = re.compile(r"\d\.\d|\d{19}")
+_INTEGERS: Final = range(-(2**63), 2**64)
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -42,8 +48,10 @@ def _writer(column: Column) -> ToLiteral:
             return _float
         case ValueKind.DECIMAL:
             return _decimal
-        case ValueKind.STRING | ValueKind.JSON:
+        case ValueKind.STRING:
             return _text
+        case ValueKind.JSON:
+            return _json
         case ValueKind.ENUM:
             return lambda value: "0" if is_error_label(column, value) else _text(value)
         case ValueKind.SET:
@@ -62,6 +70,42 @@ def _writer(column: Column) -> ToLiteral:
 
 def _text(value: str) -> str:
     return f"_utf8mb4 x'{value.encode().hex()}'"
+
+
+def _json(text: str) -> str:
+    """A JSON document; numbers that are no doubles are set as the decimals that they are.
+
+    The server would read 12.50 as a double, and print 12.5.
+    """
+    if not _MAY_BE_DECIMAL.search(text):
+        return _text(text)
+    document = json.loads(text, parse_float=_Digits, parse_int=_Digits)
+    decimals = "".join(f", {_text(path)}, {number}" for path, number in _decimals(document, "$"))
+    return f"JSON_SET(CAST({_text(text)} AS JSON){decimals})" if decimals else _text(text)
+
+
+class _Digits(str):
+    """A number in the digits of the server."""
+
+    __slots__ = ()
+
+
+def _decimals(value: Any, path: str) -> Iterator[tuple[str, _Digits]]:
+    """Yield path and digits of each number that a double or a 64-bit integer does not print."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _decimals(item, f"{path}.{json.dumps(key)}")
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _decimals(item, f"{path}[{i}]")
+    elif isinstance(value, _Digits) and "e" not in value.lower():
+        if "." not in value:
+            is_decimal = int(value) not in _INTEGERS
+        else:
+            trailing = value.endswith("0") and not value.endswith(".0")
+            is_decimal = trailing or Decimal(value) != Decimal(repr(float(value)))
+        if is_decimal:
+            yield path, value
 
 
 def _float(value: float) -> str:

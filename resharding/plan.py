@@ -49,7 +49,9 @@ class ReshardPlan:
         try:
             fields: dict[str, Any] = json.loads(text)
             if fields["version"] != LAYOUT_VERSION:
-                raise Halt(f"{where}: layout {fields['version']} of the reshard's plan is not known")
+                raise Halt(
+                    f"{where}: layout {fields['version']} of the reshard's plan is not known"
+                )
             return cls(
                 reshard_id=fields["reshard_id"],
                 keyspace=fields["keyspace"],

@@ -110,7 +110,9 @@ class Routes:
 
     def check_statement(self, event: VEvent) -> None:
         """DefinitionChanged when a DDL statement names a resharded table or its database."""
-        words = [word.strip("`").replace("``", "`") for word in _WORDS.findall(event.statement or "")]
+        words = [
+            word.strip("`").replace("``", "`") for word in _WORDS.findall(event.statement or "")
+        ]
         if not words or words[0].upper() in _HARMLESS:
             return
         named = {word.casefold() for word in words}
@@ -136,8 +138,8 @@ def _has(event: VEvent, row: Row | None, route: Route, key_range: KeyRange, imag
         )
     if not event.shape.primary_key:
         raise DoesNotApply(
-            f"{place_of(event)}: table {event.database}.{event.table} has no primary key: a reshard "
-            f"cannot tell its rows apart",
+            f"{place_of(event)}: table {event.database}.{event.table} has no primary key: a "
+            f"reshard cannot tell its rows apart",
         )
     if route.column not in row:
         raise DoesNotApply(
@@ -165,5 +167,3 @@ def _same_key(event: VEvent) -> bool:
 def place_of(event: VEvent) -> str:
     """Where a record stands, for messages."""
     return f"shard {event.shard}, {event.gtid}, seq {event.seq}, offset {event.offset}"
-
-

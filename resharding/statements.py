@@ -20,8 +20,9 @@ STATEMENT_BYTES_MAX: Final = 256 * 1024
 class Statement:
     """One statement of a target transaction.
 
-    `one_row`: it must change exactly one row (a checkpoint). `error_labels`: how often the ENUM error
-    value stands in it, which strict mode does not let through. `first`, `last`: the records that it is of.
+    `one_row`: it must change exactly one row (a checkpoint). `error_labels`: how often the ENUM
+    error value stands in it, which strict mode does not let through. `first`, `last`: the records
+    that it is of.
     """
 
     sql: str
@@ -75,7 +76,9 @@ class _Writer:
         if isinstance(change, Upsert):
             return f"({', '.join([write(row[name]) for name, write in self._values])})"
         terms = [
-            f"{quoted(name)} IS NULL" if row[name] is None else f"{quoted(name)} = {write(row[name])}"
+            f"{quoted(name)} IS NULL"
+            if row[name] is None
+            else f"{quoted(name)} = {write(row[name])}"
             for name, write in self._keys
         ]
         return f"({' AND '.join(terms)})"

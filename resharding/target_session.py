@@ -169,5 +169,3 @@ def refused(
 
 def _table(statement: Statement) -> str:
     return f"{statement.first.database}.{statement.first.table}"
-
-

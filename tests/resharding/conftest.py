@@ -1,0 +1,22 @@
+"""Servers that only the tests of resharding need."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from shardstream.local.database_server import NOT_DURABLE, MysqlServer
+from tests.conftest import DatabaseFixture, _own_account, _running
+
+
+@pytest.fixture(scope="session")
+def mysql_c(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseFixture]:
+    """A third MySQL server."""
+    yield from _running(
+        MysqlServer(
+            tmp_path_factory.mktemp("mysql_c"),
+            server_id=9004,
+            account=_own_account(),
+            extra_args=NOT_DURABLE,
+            die_with_parent=True,
+        )
+    )

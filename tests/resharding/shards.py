@@ -1,0 +1,249 @@
+"""What the tests of resharding share: shards on real servers, appliers, and comparing them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from event_token import Flavor
+from resharding.applier import ApplierSettings, ApplierStatus, run_applier
+from resharding.internal_tables import make_internal_tables, read_checkpoints, write_plan
+from resharding.plan import ReshardPlan
+from resharding.server import ReshardServer
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from tests.producers.producing import WAIT_S, RunningProducer, producing, settings_of, wait_for
+from topics.kafka_client import ClientConfig
+from topics.names import ShardTopics
+from topics.progress_codec import decode_progress
+from topics.schema_registry import open_schema_ids
+from topics.start import resolve_start
+from topics.tail import read_tail
+from topics.topology import TableVindex
+
+ROOT_PASSWORD = ""
+
+
+def admin_of(database: DatabaseFixture, shard: str) -> ReshardServer:
+    """The server with an account that may do everything."""
+    flavor = Flavor(database.flavor.value)
+    return ReshardServer(
+        shard, flavor, database.host, database.port, database.root_user, ROOT_PASSWORD
+    )
+
+
+@dataclass
+class Sources:
+    """Source shards with their producers, from nothing on."""
+
+    kafka: ClientConfig
+    keyspace: str
+    databases: dict[str, DatabaseFixture]
+    producers: dict[str, RunningProducer]
+
+    def last_seqs(self) -> dict[str, int]:
+        """The last seq of each log, once it holds all that its server has executed."""
+        return {shard: self.last_seq(shard) for shard in self.databases}
+
+    def last_seq(self, shard: str) -> int:
+        from tests.producers.producing import wait_caught_up  # noqa: PLC0415 - keeps names short
+
+        wait_caught_up(self.producers[shard].settings)
+        last = read_tail(self.kafka, ShardTopics(self.keyspace, shard).progress).last
+        assert last is not None
+        return decode_progress(last.value, open_schema_ids(self.kafka, None)).last_seq
+
+    def plan(
+        self, targets: tuple[str, ...], tables: tuple[TableVindex, ...], **changes: Any
+    ) -> ReshardPlan:
+        """A plan that begins where the logs do."""
+        start = resolve_start(
+            "earliest",
+            config=self.kafka,
+            keyspace=self.keyspace,
+            shards=list(self.databases),
+            schema_ids=open_schema_ids(self.kafka, None),
+        )
+        fields: dict[str, Any] = {
+            "reshard_id": f"r-{self.keyspace}",
+            "keyspace": self.keyspace,
+            "sources": tuple(self.databases),
+            "targets": targets,
+            "tables": tables,
+            "start": start.to_string(),
+            "agreed_seqs": dict.fromkeys(self.databases, 0),
+            **changes,
+        }
+        return ReshardPlan(**fields)
+
+
+@contextmanager
+def sources_of(
+    databases: dict[str, DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> Iterator[Sources]:
+    """Producers of the shards, from the servers' current positions on."""
+    with ExitStack() as stack:
+        producers = {
+            shard: stack.enter_context(producing(settings_of(d, kafka, keyspace, shard=shard)))
+            for shard, d in databases.items()
+        }
+        config = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
+        yield Sources(config, keyspace, databases, producers)
+
+
+def begin(plan: ReshardPlan, targets: dict[str, DatabaseFixture]) -> None:
+    """Write the plan and its checkpoints on the targets."""
+    for database in targets.values():
+        with database.connect() as connection:
+            make_internal_tables(connection)
+            write_plan(connection, plan)
+
+
+def copy_definitions(database: str, source: DatabaseFixture, target: DatabaseFixture) -> list[str]:
+    """Make the tables of a database on a target; give their names."""
+    with source.connect(database=database) as reader, target.connect() as writer:
+        cursor, made = reader.cursor(), writer.cursor()
+        made.execute(f"CREATE DATABASE `{database}`")
+        made.execute(f"USE `{database}`")
+        made.execute("SET sql_mode = 'ALLOW_INVALID_DATES', foreign_key_checks = 0")
+        cursor.execute("SHOW FULL TABLES WHERE Table_type = 'BASE TABLE'")
+        names = [row[0] for row in cursor.fetchall()]
+        for name in names:
+            quoted = name.replace("`", "``")
+            cursor.execute(f"SHOW CREATE TABLE `{quoted}`")
+            [(_, statement)] = cursor.fetchall()
+            made.execute(statement)
+    return names
+
+
+class RunningApplier:
+    """`run_applier` in a thread, with what it said."""
+
+    def __init__(self, settings: ApplierSettings) -> None:
+        self.settings = settings
+        self.statuses: list[ApplierStatus] = []
+        self.error: BaseException | None = None
+        self.stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            run_applier(self.settings, self.stop, self.statuses.append)
+        except BaseException as error:  # noqa: BLE001 - judged by the test
+            self.error = error
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        """Stop it and raise what it ended with."""
+        self.stop.set()
+        self._thread.join(WAIT_S)
+        assert not self.runs, "the applier did not stop"
+        if self.error is not None:
+            raise self.error
+
+    def wait_error(self) -> BaseException:
+        """Wait until it has ended by an error, and give that."""
+        wait_for("the applier ends by itself", lambda: not self.runs)
+        assert self.error is not None, "it ended without an error"
+        return self.error
+
+
+@contextmanager
+def applying(settings: ApplierSettings) -> Iterator[RunningApplier]:
+    """An applier that runs; it is stopped at the end, and its error raised."""
+    applier = RunningApplier(settings)
+    try:
+        yield applier
+    finally:
+        applier.end()
+
+
+class ApplierProcess:
+    """`run_applier` in a process of its own, to be killed."""
+
+    def __init__(self, settings: ApplierSettings) -> None:
+        target = settings.target
+        told = {
+            "plan": settings.plan.to_json(),
+            "target": [target.shard, target.flavor.value, target.host, target.port, target.user],
+            "kafka": dict(settings.kafka),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.resharding.apply_one", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(told) + "\n")
+        self._process.stdin.flush()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(WAIT_S)
+
+
+def checkpoint_seqs(database: DatabaseFixture, reshard_id: str) -> dict[str, int]:
+    """How far a target says it is."""
+    with database.connect() as connection:
+        return {s: at.seq for s, at in read_checkpoints(connection, reshard_id).items()}
+
+
+def wait_applied(
+    sources: Sources,
+    reshard_id: str,
+    targets: dict[str, DatabaseFixture],
+    appliers: list[RunningApplier] | None = None,
+) -> None:
+    """Wait until each target has all that the sources' servers have executed by now."""
+    wanted = sources.last_seqs()
+
+    def reached() -> bool:
+        for applier in appliers or []:
+            if applier.error is not None:
+                raise applier.error
+        return all(
+            checkpoint_seqs(database, reshard_id)[shard] >= seq
+            for database in targets.values()
+            for shard, seq in wanted.items()
+        )
+
+    wait_for(f"the targets have {wanted}", reached)
+
+
+def table_contents(database: DatabaseFixture, schema: str, table: str) -> list[str]:
+    """All rows as the server's client sees them, ENUMs by their index too, in some fixed order."""
+    with database.connect(database=schema) as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(
+            "SELECT column_name, data_type FROM information_schema.columns "
+            "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
+            (schema, table),
+        )
+        columns = []
+        for name, kind in cursor.fetchall():
+            quoted = "`" + name.replace("`", "``") + "`"
+            columns.append(quoted)
+            if kind in {"enum", "set", "float", "double"}:
+                columns.append(f"{quoted} + 0.0e0")
+            if kind in {"date", "datetime", "timestamp", "time"}:
+                columns.append(f"CAST({quoted} AS CHAR)")
+        quoted = table.replace("`", "``")
+        cursor.execute(f"SELECT {', '.join(columns)} FROM `{quoted}`")
+        return sorted(map(repr, cursor.fetchall()))
