@@ -20,3 +20,11 @@ def mysql_c(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseFixtur
             die_with_parent=True,
         )
     )
+
+
+@pytest.fixture
+def servers(
+    mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, mysql_c: DatabaseFixture
+) -> list[DatabaseFixture]:
+    """Three MySQL servers: enough to split a shard or to merge two."""
+    return [mysql_a, mysql_b, mysql_c]
