@@ -28,6 +28,9 @@ from topics.tail import read_tail
 from topics.topology import TableVindex
 
 ROOT_PASSWORD = ""
+NUMBERS = frozenset(
+    ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit")
+)
 
 
 def admin_of(database: DatabaseFixture, shard: str) -> ReshardServer:
@@ -228,7 +231,7 @@ def wait_applied(
 
 
 def table_contents(database: DatabaseFixture, schema: str, table: str) -> list[str]:
-    """All rows as the server's client sees them, ENUMs by their index too, in some fixed order."""
+    """All rows with the bytes of their values, ENUMs by their index too, in some fixed order."""
     with database.connect(database=schema) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(
@@ -239,11 +242,10 @@ def table_contents(database: DatabaseFixture, schema: str, table: str) -> list[s
         columns = []
         for name, kind in cursor.fetchall():
             quoted = "`" + name.replace("`", "``") + "`"
-            columns.append(quoted)
+            # The bytes as they are stored, whatever their character set.
+            columns.append(quoted if kind in NUMBERS else f"HEX({quoted})")
             if kind in {"enum", "set", "float", "double"}:
                 columns.append(f"{quoted} + 0.0e0")
-            if kind in {"date", "datetime", "timestamp", "time"}:
-                columns.append(f"CAST({quoted} AS CHAR)")
         quoted = table.replace("`", "``")
         cursor.execute(f"SELECT {', '.join(columns)} FROM `{quoted}`")
         return sorted(map(repr, cursor.fetchall()))

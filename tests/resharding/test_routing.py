@@ -148,7 +148,7 @@ def test_rows_that_have_no_target_stop(changed: dict[str, Any], says: str) -> No
     """What nobody can route is an error that says where it stands."""
     record = event(Op.INSERT, None, **{"after": {"id": 1, "user": 2}, **changed})
 
-    with pytest.raises(DoesNotApply, match="shard -, .*:7, seq 7, offset 70") as caught:
+    with pytest.raises(DoesNotApply, match=r"shard -, .*:7, seq 7, offset 70") as caught:
         ROUTES.changes(record, KeyRange.parse("-"))
     assert says in str(caught.value)
 
