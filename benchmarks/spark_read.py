@@ -19,7 +19,7 @@ CHANGELOG = "kafka_to_spark.changelog"
 KEYSPACE = "lake"
 TABLE = "lake_rows"
 ROWS_PER_TRANSACTION = 100
-TRANSACTIONS_PER_SHARD = 7_500
+TRANSACTIONS_PER_SHARD = 10_000
 TRANSACTIONS_PER_SHARD_QUICK = 4_000
 # The first starts processes, the others are the steady work; large ones, for each has a fixed cost
 # of a tenth of a second and more.

@@ -87,18 +87,15 @@ def _check_end(decoder: ShardDecoder, task: TaskRange) -> None:
 def _lists(reader: ShardLogReader, task: TaskRange) -> Iterator[tuple[list[bytes], list[int]]]:
     """Yield the range's records in lists that fit an Arrow batch."""
     for messages in reader.read_many(task.part, BATCH_ROWS):
-        records: list[bytes] = []
-        offsets: list[int] = []
-        size = 0
-        for message in messages:
-            record = message.value() or b""
-            if size + len(record) > BATCH_BYTES_MAX and records:
-                yield records, offsets
-                records, offsets, size = [], [], 0
-            records.append(record)
-            offsets.append(message.offset() or 0)
+        records = [message.value() or b"" for message in messages]
+        offsets = [message.offset() or 0 for message in messages]
+        begin = size = 0
+        for end, record in enumerate(records):
+            if size + len(record) > BATCH_BYTES_MAX and end > begin:
+                yield records[begin:end], offsets[begin:end]
+                begin, size = end, 0
             size += len(record)
-        yield records, offsets
+        yield records[begin:], offsets[begin:]
 
 
 def _take_reading(source: LogSource, shard: str) -> _ShardReading:
