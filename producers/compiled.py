@@ -40,6 +40,8 @@ MODULES = (
     "producers.decoder.query_events",
     "producers.decoder.gtid_events",
     "producers.decoder.event_types",
+    "producers.decoder.format_event",
+    "producers.decoder.internal_tables",
     "producers.decoder.mariadb_compression",
     "producers.decoder.stream_clock",
     "producers.decoder.tables",

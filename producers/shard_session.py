@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from producers.connection import (
 )
 from producers.decoder import BatchSummary, Decoder
 from producers.decoder.errors import ServerError
+from producers.ended_log import ended_by
 from producers.faults import LogDisagrees, PublisherSpent, ServerLost
 from producers.flavor import ServerFamily, ServerMoment, family_of
 from producers.publisher import Publisher
@@ -142,11 +143,13 @@ class ShardSession:
             self._settings, self._topics, self._server, lambda: self.committed.position
         )
         opened.append(self._watch.close)
-        self._decoder = self._new_decoder(point)
+        with server_errors(self._server, "reading the journal of"):
+            ended = ended_by(self._settings.kafka, self._topics, self._schema_ids, self._connection)
+        self._decoder = self._new_decoder(point, ended)
         self._heard_s = time.monotonic()
         self._report(ProducerState.STREAMING, self.committed, "")
 
-    def _new_decoder(self, point: ResumePoint) -> Decoder:
+    def _new_decoder(self, point: ResumePoint, ended: tuple[str, ...]) -> Decoder:
         decoder = Decoder(
             topic=self._topics.log,
             shard=self._settings.shard,
@@ -162,6 +165,7 @@ class ShardSession:
             max_clock_ahead_us=self._settings.max_clock_ahead_ms * 1000,
             now_us=_now_us,
             on_notice=self._notice,
+            ended_by=ended,
             vindexes=sharding_columns(self._settings.vindexes),
             text_as_bytes=self._settings.text_as_bytes,
         )
@@ -213,6 +217,9 @@ class ShardSession:
                     where = f"replication stream of {self._server.name}"
                     raise server_error(error.code, error.server_message, where) from error
             self._publisher.serve()
+            if decoder.has_mark:
+                self._commit()  # A mark ends its Kafka transaction.
+                continue
             if decoder.in_transaction or decoder.messages < limit:
                 return
             self._commit_if_due(dry=False)
@@ -316,6 +323,7 @@ class ShardSession:
         now_us = _now_us() + self._clock_ahead_us
         lag_ms = 0
         ticks: tuple[Tick, ...] = ()
+        mark = summary.mark
         if first_offset >= 0:
             if first_offset < end_offset:
                 raise LogDisagrees(
@@ -324,6 +332,8 @@ class ShardSession:
                 )
             shift = first_offset - summary.first_seq
             end_offset = summary.last_seq + shift + 1
+            if mark is not None:
+                mark = replace(mark, offset=mark.offset + shift)
             ticks = tuple(Tick(cell_us, seq + shift) for cell_us, seq in summary.ticks)
             lag_ms = max(0, now_us - summary.last_commit_us) // 1000
         return Progress(
@@ -334,7 +344,7 @@ class ShardSession:
             position=summary.position,
             head_us=max(self.committed.head_us, summary.head_us),
             ticks=ticks,
-            mark=None,
+            mark=mark,
             server=self._server.name,
             server_time_us=now_us,
             lag_ms=lag_ms,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from topics.table_shape import Column, TableShape, ValueKind
-from topics.vevent import CorruptRecord, EventType, OffCalendar, Row, VEvent
+from topics.vevent import CorruptRecord, OffCalendar, Row, VEvent
 
 # Nine significant digits tell all 32-bit floats apart.
 _FLOAT_DIGITS_MAX: Final = 9
@@ -65,7 +65,7 @@ def _event(event: VEvent, parse: _ToJson) -> dict[str, Any]:
         "token": event.token.to_string(),
         "position": None if position is None else position.to_string(),
     }
-    if event.type is EventType.DDL:
+    if event.statement is not None:
         fields["statement"] = event.statement
     if event.late:
         fields["late"] = True

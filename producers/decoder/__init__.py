@@ -13,6 +13,7 @@ from producers.decoder.errors import (
     StreamEnded,
     UnsupportedColumn,
     UnsupportedEvent,
+    WriteAfterEnd,
 )
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "StreamEnded",
     "UnsupportedColumn",
     "UnsupportedEvent",
+    "WriteAfterEnd",
 ]

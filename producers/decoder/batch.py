@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from topics.progress import Mark
+
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
@@ -13,6 +15,7 @@ class BatchSummary:
     commit time beyond the producer's clock, so it may be below the last record's timestamp; a
     caller that has promised more keeps to what it promised (`Decoder.advance_head`).
     `ticks`: (start of the 10 ms cell, seq of the first record in it), cells that began here only.
+    `mark`: the mark of a reshard that ends the batch; its `offset` is the seq of its record.
     `last_commit_us`: raw commit time of the last transaction, 0 before the first.
     """
 
@@ -25,3 +28,4 @@ class BatchSummary:
     binlog_file: str
     binlog_pos: int
     transactions: int
+    mark: Mark | None = None

@@ -16,6 +16,7 @@ from producers.decoder.errors import (
     UnsupportedEvent,
 )
 from producers.decoder.events import EventReader
+from producers.decoder.internal_tables import InternalTables
 from producers.decoder.records import Produce, RecordSink
 from producers.decoder.sharding import ShardingColumn
 from producers.decoder.stream_clock import StreamClock
@@ -60,6 +61,7 @@ class Decoder:
         on_notice: Callable[[str], None],
         vindexes: Mapping[tuple[str, str], ShardingColumn] | None = None,
         text_as_bytes: frozenset[str] = frozenset(),
+        ended_by: tuple[str, ...] = (),
     ) -> None:
         """Begin behind `position`, the GTID set that the log holds already.
 
@@ -69,6 +71,7 @@ class Decoder:
         on_delivery, timestamp_ms)` raises BufferError when its queue is full; then `on_full` is
         called and produce again. `vindexes`: how rows get keyspace ids, by (database, table).
         `text_as_bytes`: columns, as database.table.column, whose text is logged as it stands.
+        `ended_by`: the reshards whose END the log holds without their CANCELLED.
         """
         start = parse_gtid_set(position, Flavor(flavor))
         self._shard: str = shard
@@ -83,6 +86,7 @@ class Decoder:
             start if isinstance(start, MariadbGtidSet) else None,
         )
         self._events.verify_checksum = verify_checksum
+        self._events.internal = InternalTables(shard, list(ended_by))
         self._batch_first_seq: int = next_seq
         self._parts: list[bytes] = []  # of an event that is longer than a packet
         self._parts_bytes: i64 = 0
@@ -104,6 +108,19 @@ class Decoder:
         return self._events.is_open
 
     @property
+    def has_mark(self) -> bool:
+        """A mark of a reshard is complete: commit now, nothing is taken until `take_batch`."""
+        return self._events.internal.mark is not None and not self._events.is_open
+
+    @property
+    def heartbeat_us(self) -> int:
+        """The newest time in this shard's rows of `_shardstream.heartbeat`, 0 before the first.
+
+        Inside a transaction it may be that transaction's own.
+        """
+        return self._events.internal.heartbeat_us
+
+    @property
     def binlog_file(self) -> str:
         """The binlog file that is being read, "" before the first ROTATE."""
         return self._events.binlog_file
@@ -118,11 +135,11 @@ class Decoder:
         """Take whole packets from buffer[start:end]; return where the first one not taken begins.
 
         Stops before an incomplete packet, and at the end of a transaction once `messages` has
-        reached `commit_rows`.
+        reached `commit_rows` or the transaction is a mark.
         """
         if self._is_spent:
             raise UsageError("this decoder has stopped on an error: make a new one")
-        if not _has_packet(buffer, start, end):
+        if self.has_mark or not _has_packet(buffer, start, end):
             return start
         chunk = bytes(memoryview(buffer)[start:end])
         try:
@@ -157,9 +174,11 @@ class Decoder:
             binlog_file=events.committed_file,
             binlog_pos=events.committed_pos,
             transactions=events.transactions,
+            mark=events.internal.mark,
         )
         sink.begin_batch()
         events.transactions = 0
+        events.internal.mark = None
         self._batch_first_seq = sink.next_seq
         return summary
 
@@ -188,6 +207,7 @@ class Decoder:
         """Take the whole packets of `chunk`; return how many bytes they have."""
         sink = self._sink
         events = self._events
+        internal = events.internal
         pos: i64 = 0
         size: i64 = len(chunk)
         while pos + _PACKET_HEADER_BYTES <= size:
@@ -203,7 +223,11 @@ class Decoder:
             else:
                 _no_event(chunk[begin:stop])
             pos = stop
-            if sink.messages >= commit_rows and not events.is_open and not self._parts_bytes:
+            if (
+                (sink.messages >= commit_rows or internal.mark is not None)
+                and not events.is_open
+                and not self._parts_bytes
+            ):
                 break
         return pos
 

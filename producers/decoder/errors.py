@@ -15,6 +15,10 @@ class UnsupportedColumn(DecoderHalt):
     """Raised when a row arrives of a table with a column that the decoder does not handle."""
 
 
+class WriteAfterEnd(DecoderHalt):
+    """Raised on a row change of the keyspace after END of a reshard that was not cancelled."""
+
+
 class CorruptBinlog(DecoderHalt):
     """Raised when bytes contradict their checksum, their lengths or each other."""
 

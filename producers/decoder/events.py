@@ -15,6 +15,7 @@ from producers.decoder.errors import (
     StatementInRowStream,
     UnsupportedEvent,
 )
+from producers.decoder.format_event import CHECKSUM_BYTES, HEADER_BYTES, read_format
 from producers.decoder.gtid_events import (
     MariadbGtid,
     MysqlGtid,
@@ -22,6 +23,7 @@ from producers.decoder.gtid_events import (
     read_mysql_gtid,
     read_tagged_gtid,
 )
+from producers.decoder.internal_tables import MARK_NOT_ALONE, InternalTables
 from producers.decoder.mariadb_compression import uncompress_query, uncompress_rows
 from producers.decoder.query_events import (
     Statement,
@@ -38,8 +40,8 @@ from producers.decoder.tables import (
     INSERT,
     UPDATE,
     Tables,
-    ddl_header,
     rows_plan,
+    statement_header,
 )
 from producers.decoder.wire import (
     encode_string,
@@ -51,23 +53,8 @@ from producers.decoder.wire import (
     take,
 )
 
-HEADER_BYTES: Final = 19
-CHECKSUM_BYTES: Final = 4
-_CRC32: Final = 1
 _BEGIN: Final = b"BEGIN"
 _STATEMENT_SHOWN_MAX: Final = 200
-# Offsets in a format description: event header length, then the post-header length of each type.
-_HEADER_LENGTH_AT: Final = 56
-_POST_HEADER_AT: Final = 57
-_POST_HEADERS: Final = (
-    (types.TABLE_MAP, 8),
-    (types.WRITE_ROWS_V1, 8),
-    (types.UPDATE_ROWS_V1, 8),
-    (types.DELETE_ROWS_V1, 8),
-    (types.WRITE_ROWS, 10),
-    (types.UPDATE_ROWS, 10),
-    (types.DELETE_ROWS, 10),
-)
 
 
 class EventReader:
@@ -85,6 +72,7 @@ class EventReader:
         self.sink: RecordSink = sink
         self.tables: Tables = tables
         self.clock: StreamClock = clock
+        self.internal: InternalTables = InternalTables("", [])
         self.is_mysql: bool = mysql_start is not None
         self._mysql_set: RunningMysqlSet = RunningMysqlSet(mysql_start or MysqlGtidSet())
         self._mariadb_set: RunningMariadbSet = RunningMariadbSet(mariadb_start or MariadbGtidSet())
@@ -212,19 +200,7 @@ class EventReader:
         """Take a format description: believe its checksum byte, whatever was asked for."""
         if self.is_open:
             raise CorruptBinlog("a binlog file begins inside a transaction")
-        body = take(buf, pos + HEADER_BYTES, end - pos - HEADER_BYTES)
-        if len(body) < _POST_HEADER_AT + types.DELETE_ROWS + 1 + CHECKSUM_BYTES:
-            raise UnsupportedEvent("the format description of a server before MySQL 5.6")
-        if read_u16(body, 0) != 4 or body[_HEADER_LENGTH_AT] != HEADER_BYTES:
-            raise UnsupportedEvent("a binlog version other than 4")
-        for event_type, size in _POST_HEADERS:
-            told = body[_POST_HEADER_AT + event_type - 1]
-            if told not in (0, size):  # 0: the server does not write this one
-                raise UnsupportedEvent(f"events of type {event_type} with a head of {told} bytes")
-        algorithm = body[len(body) - CHECKSUM_BYTES - 1]
-        if algorithm > _CRC32:
-            raise UnsupportedEvent(f"checksums by the unknown algorithm {algorithm}")
-        self._has_checksum = algorithm == _CRC32
+        self._has_checksum = read_format(take(buf, pos + HEADER_BYTES, end - pos - HEADER_BYTES))
         if self._has_checksum and self.verify_checksum:
             self._check(buf, pos, end - CHECKSUM_BYTES)
         self._has_format = True
@@ -278,14 +254,20 @@ class EventReader:
         self._mariadb_set.add(gtid.domain, server, gtid.sequence)
 
     def _begin_records(self) -> None:
-        """Encode what the transaction's records share, before the first of them."""
-        text = self._mysql_set.text() if self.is_mysql else self._mariadb_set.text()
-        self.sink.begin_transaction(self.clock.timestamp_us, text, self.commit_us, self.gtid)
+        """Prepare for the transaction's first record."""
+        self.sink.begin_transaction(self.clock.timestamp_us)
+        self._stamp()
         self._has_records = True
+
+    def _stamp(self) -> None:
+        """Encode what the transaction's records share, up to the next origin."""
+        text = self._mysql_set.text() if self.is_mysql else self._mariadb_set.text()
+        self.sink.stamp(text, self.internal.origin, self.commit_us, self.gtid)
 
     def _end_transaction(self) -> None:
         if self._has_records:
             self.sink.end_transaction()
+        self.internal.end_transaction(self.sink.next_seq)
         self.clock.commit()
         self.is_open = False
         self.transactions += 1
@@ -310,6 +292,12 @@ class EventReader:
         if pos > end:
             raise CorruptBinlog("a row event is cut short")
         rows = rows_plan(table, op, buf[bitmaps_at:pos])
+        internal = self.internal
+        if (table.internal or internal.refuses_rows) and internal.takes(
+            table, rows, op, take(buf, pos, end - pos)
+        ):
+            self._after_internal()
+            return
         if not self._has_records:
             self._begin_records()
         sink = self.sink
@@ -330,6 +318,20 @@ class EventReader:
             if pos > end:
                 raise CorruptBinlog("a row passes the end of its event")
             sink.close()
+
+    def _after_internal(self) -> None:
+        """Act on what rows of the product's own tables have said."""
+        mark = self.internal.mark
+        if mark is not None:
+            if self._has_records:
+                raise UnsupportedEvent(MARK_NOT_ALONE)
+            if mark.hop_time_us is not None:
+                # From BEGIN on nothing in this log is older than the hop.
+                self.clock.advance(mark.hop_time_us)
+            self._begin_records()
+            self.internal.add_mark(self.sink, self.tables)
+        elif self._has_records:
+            self._stamp()
 
     def _query(self, buf: bytes, pos: i64, end: i64) -> None:
         """Take a query event's body; BEGIN, which most are, without a copy."""
@@ -381,8 +383,8 @@ class EventReader:
             self._begin_records()
         database = query_database(body)
         self.sink.add_statement(
-            self.tables.ddl_prefix(),
-            ddl_header(database.encode("utf-8")),
+            self.tables.statement_prefix("DDL"),
+            statement_header(database.encode("utf-8")),
             encode_string(database) + encode_string(""),
             query_text(body).encode("utf-8"),
         )

@@ -39,6 +39,15 @@ JSON: Final = 27
 COMPRESSED: Final = 28  # MariaDB's COMPRESSED text and bytes, one to four bytes of length
 
 NO_KEY: Final = -1
+
+# The database of the product's own tables, and what they mean to the decoder.
+INTERNAL_DATABASE: Final = "_shardstream"
+ORDINARY: Final = 0
+JOURNAL: Final = 1
+CHECKPOINT: Final = 2
+HEARTBEAT: Final = 3
+SILENT: Final = 4  # any other of them
+_INTERNAL: Final = {"journal": JOURNAL, "checkpoint": CHECKPOINT, "heartbeat": HEARTBEAT}
 NO_IDS: Final = -1
 _NO_COLUMN: Final = Column("", ValueKind.INT, "")
 
@@ -106,6 +115,9 @@ class TablePlan:
         self.database: str = database
         self.table: str = table
         self.problem: str = ""
+        self.internal: i64 = ORDINARY
+        if database == INTERNAL_DATABASE:
+            self.internal = _INTERNAL.get(table, SILENT)
         self.columns: list[ColumnPlan] = []
         self.count: i64 = 0
         self.key_size: i64 = 0

@@ -84,10 +84,8 @@ class RecordSink:
         self.sharding: Sharding = Sharding()
         self._ids_at: i64 = NO_IDS
 
-    def begin_transaction(
-        self, timestamp_us: i64, position: bytes, commit_us: i64, gtid: bytes
-    ) -> None:
-        """Encode what all records of a transaction share, before its first one."""
+    def begin_transaction(self, timestamp_us: i64) -> None:
+        """Begin a transaction's records; `stamp` follows."""
         if timestamp_us != self._timestamp_us:
             self._timestamp_us = timestamp_us
             self._timestamp_ms = timestamp_us // 1000
@@ -95,15 +93,21 @@ class RecordSink:
             if cell != self._last_cell_us:
                 self._last_cell_us = cell
                 self.ticks.append((cell, self.next_seq))
+        self.row_index = 0
+
+    def stamp(self, position: bytes, origin: bytes, commit_us: i64, gtid: bytes) -> None:
+        """Encode what the records that follow share: token, commit time and GTID.
+
+        `origin`: its null branch and, where there is one, the token of the source's transaction.
+        """
         out = BytesWriter()
-        write_long(out, timestamp_us)
+        write_long(out, self._timestamp_us)
         write_string(out, self._shard)
         write_string(out, position)
-        out.append(u8(0))  # no origin
+        out.write(origin)
         write_long(out, commit_us)
         write_string(out, gtid)
         self._transaction = out.getvalue()
-        self.row_index = 0
 
     def open_row(self, table: TablePlan, rows: RowsPlan) -> BytesWriter:
         """Begin a row's record; the caller writes both images and calls `close`."""
@@ -125,7 +129,7 @@ class RecordSink:
         self.key_ends = [0] * self._key_size
 
     def add_statement(self, prefix: bytes, header: bytes, key: bytes, statement: bytes) -> None:
-        """Add a DDL record."""
+        """Add a record that holds a statement: DDL or JOURNAL."""
         if self._pending:
             self._flush(False)
         self._key_size = 0

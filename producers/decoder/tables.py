@@ -7,7 +7,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from producers.decoder.errors import CorruptBinlog, UnsupportedColumn
-from producers.decoder.plan import NO_IDS, RowsPlan, TablePlan
+from producers.decoder.plan import NO_IDS, SILENT, RowsPlan, TablePlan
 from producers.decoder.sharding import ShardingColumn, set_vindex
 from producers.decoder.table_map import image_columns, parse_table_map
 from producers.decoder.wire import packed_size, read_packed, read_u48, take, write_string
@@ -17,6 +17,8 @@ from topics.table_shape import EVENT_TYPES, OPS, ddl_schema, row_schema, schema_
 PLANS_MAX: Final = 20_000
 # The id of a row event that only ends its statement.
 DUMMY_TABLE_ID: Final = 0xFFFFFF
+# Stands for the prefix of a table whose rows are not logged as rows.
+_NOT_LOGGED: Final = b"\0"
 
 INSERT: Final = OPS.index("INSERT")
 UPDATE: Final = OPS.index("UPDATE")
@@ -45,7 +47,7 @@ class Tables:
         self._by_id: dict[int, TablePlan] = {}
         self._last_id: i64 = -1
         self._last_plan: TablePlan | None = None
-        self._ddl_prefix: bytes = b""
+        self._statement_prefixes: dict[str, bytes] = {}
 
     def forget_ids(self) -> None:
         """A new binlog file numbers its tables afresh."""
@@ -86,18 +88,23 @@ class Tables:
         return plan
 
     def _prepare(self, plan: TablePlan) -> None:
-        if plan.problem:
+        if plan.internal:
+            plan.prefix = _NOT_LOGGED
+        if plan.problem and plan.internal != SILENT:
             raise UnsupportedColumn(f"table {plan.database}.{plan.table}: {plan.problem}")
         set_vindex(plan, self._vindexes.get((plan.database, plan.table)))
+        if plan.internal:
+            return
         schema_id = self._schema_id(schema_text(row_schema(plan.shape())))
         plan.prefix = record_prefix(schema_id, "ROW")
 
-    def ddl_prefix(self) -> bytes:
-        """The first bytes of a DDL record."""
-        if not self._ddl_prefix:
-            schema_id = self._schema_id(schema_text(ddl_schema()))
-            self._ddl_prefix = record_prefix(schema_id, "DDL")
-        return self._ddl_prefix
+    def statement_prefix(self, event_type: str) -> bytes:
+        """The first bytes of a record that holds a statement: DDL or JOURNAL."""
+        prefix = self._statement_prefixes.get(event_type)
+        if prefix is None:
+            prefix = record_prefix(self._schema_id(schema_text(ddl_schema())), event_type)
+            self._statement_prefixes[event_type] = prefix
+        return prefix
 
 
 def record_prefix(schema_id: int, event_type: str) -> bytes:
@@ -105,8 +112,8 @@ def record_prefix(schema_id: int, event_type: str) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big") + bytes([EVENT_TYPES.index(event_type) * 2])
 
 
-def ddl_header(database: bytes) -> bytes:
-    """The envelope of a DDL record from `database` to `columns_after`."""
+def statement_header(database: bytes) -> bytes:
+    """The envelope of a record that holds a statement, from `database` to `columns_after`."""
     out = BytesWriter()
     write_string(out, database)
     out.write(b"\0" * 6)  # no table, op NONE, no keyspace ids, no columns

@@ -1,0 +1,39 @@
+"""The format description: how the events of a binlog file are laid out."""
+
+from typing import Final
+
+from producers.decoder import event_types as types
+from producers.decoder.errors import UnsupportedEvent
+from producers.decoder.wire import read_u16
+
+HEADER_BYTES: Final = 19
+CHECKSUM_BYTES: Final = 4
+_CRC32: Final = 1
+# Offsets in a format description: event header length, then the post-header length of each type.
+_HEADER_LENGTH_AT: Final = 56
+_POST_HEADER_AT: Final = 57
+_POST_HEADERS: Final = (
+    (types.TABLE_MAP, 8),
+    (types.WRITE_ROWS_V1, 8),
+    (types.UPDATE_ROWS_V1, 8),
+    (types.DELETE_ROWS_V1, 8),
+    (types.WRITE_ROWS, 10),
+    (types.UPDATE_ROWS, 10),
+    (types.DELETE_ROWS, 10),
+)
+
+
+def read_format(body: bytes) -> bool:
+    """Tell whether the file's events have checksums; UnsupportedEvent on a layout not known."""
+    if len(body) < _POST_HEADER_AT + types.DELETE_ROWS + 1 + CHECKSUM_BYTES:
+        raise UnsupportedEvent("the format description of a server before MySQL 5.6")
+    if read_u16(body, 0) != 4 or body[_HEADER_LENGTH_AT] != HEADER_BYTES:
+        raise UnsupportedEvent("a binlog version other than 4")
+    for event_type, size in _POST_HEADERS:
+        told = body[_POST_HEADER_AT + event_type - 1]
+        if told not in (0, size):  # 0: the server does not write this one
+            raise UnsupportedEvent(f"events of type {event_type} with a head of {told} bytes")
+    algorithm = body[len(body) - CHECKSUM_BYTES - 1]
+    if algorithm > _CRC32:
+        raise UnsupportedEvent(f"checksums by the unknown algorithm {algorithm}")
+    return bool(algorithm == _CRC32)
