@@ -10,6 +10,7 @@ from tests.topics_reading.shard_histories import (
     beginning,
     histories,
     merged,
+    whole_range,
 )
 from topics.progress import cell_start_us
 from topics.reading.merge import RawRecord
@@ -23,7 +24,7 @@ def _reading(
     made: list[History], random: Random, position: StreamPosition | None = None
 ) -> Reading:
     position = position or beginning(made)
-    planner = Planner(position, position.shards, Strict(), ticks_max=4)
+    planner = Planner(position, whole_range(made), Strict(), ticks_max=4)
     return Reading(made, planner, random)
 
 
@@ -151,7 +152,7 @@ def test_max_hold_loses_nothing(
 ) -> None:
     """Shards that fall silent and come back lose nothing; only their rows come late."""
     start = beginning(made)
-    planner = Planner(start, start.shards, MaxHold(max_hold_ms), ticks_max=4)
+    planner = Planner(start, whole_range(made), MaxHold(max_hold_ms), ticks_max=4)
     reading = Reading(made, planner, random)
     names = [h.shard for h in made]
     rows: list[RawRecord] = []

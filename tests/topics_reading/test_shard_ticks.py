@@ -1,10 +1,10 @@
 import pytest
 
-from event_token import ShardPosition, StreamPosition
+from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
 from tests.topics_reading.shard_histories import START_US, History
 from topics.progress import Mark, MarkKind, Progress, Tick
-from topics.reading.errors import PositionTooOld, ProgressBroken, ReshardAhead
+from topics.reading.errors import PositionTooOld, ProgressBroken
 from topics.reading.planner import Batch, MaxHold, Planner, Wait, ranges_between
 from topics.reading.shard_ticks import Cut, ShardTicks
 
@@ -81,24 +81,6 @@ def test_faulty_progress_stops_the_reader(
         )
 
 
-def test_a_mark_is_the_end_for_now() -> None:
-    """All that can be ordered before a mark is planned; then an error names the reshard."""
-    made = history()
-    mark = Mark(MarkKind.END, 7, "r1", ("-",), ("-80", "80-"), None)
-    marked = Progress(**{**_fields(made.progress[2]), "mark": mark})
-    planner = Planner(position(0, 0), ["-"])
-    for progress in (*made.progress[:2], marked, made.progress[3]):
-        planner.observe("-", progress, 0)
-    batch = planner.next_batch(0)
-    assert isinstance(batch, Batch)
-    planner.advance(batch)
-
-    assert batch.ranges["-"].last_seq == 4
-    assert not planner.wants("-")
-    with pytest.raises(ReshardAhead, match="the END mark of reshard r1 stands at offset 7"):
-        planner.next_batch(0)
-
-
 def _fields(progress: Progress) -> dict[str, object]:
     return {name: getattr(progress, name) for name in Progress.__dataclass_fields__}
 
@@ -108,7 +90,7 @@ def test_a_position_behind_a_mark_has_passed_it() -> None:
     made = history()
     mark = Mark(MarkKind.BEGIN, 4, "r1", ("-",), ("-80", "80-"), None)
     marked = Progress(**{**_fields(made.progress[1]), "mark": mark})
-    planner = Planner(position(4, 5), ["-"])
+    planner = Planner(position(4, 5), KeyRange.parse("-"))
     for progress in (made.progress[0], marked, *made.progress[2:]):
         planner.observe("-", progress, 0)
 
@@ -123,7 +105,7 @@ def test_memory_is_bounded_by_wants() -> None:
     start = StreamPosition(
         0, 0, {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(0, 0, None)}
     )
-    planner = Planner(start, start.shards, ticks_max=3)
+    planner = Planner(start, KeyRange.parse("-"), ticks_max=3)
     ahead, behind = History("-80"), History("80-")
     for _ in range(4):
         ahead.commit([(CELL_US, 1)])
@@ -146,7 +128,7 @@ def test_waiting_says_for_whom_and_how_long() -> None:
     start = StreamPosition(
         0, 0, {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(0, 0, None)}
     )
-    planner = Planner(start, start.shards)
+    planner = Planner(start, KeyRange.parse("-"))
     quiet = History("-80")
     quiet.heartbeat(0)
     planner.observe("-80", quiet.progress[0], seen_at_ms=1_000)
@@ -169,12 +151,13 @@ def test_waiting_says_for_whom_and_how_long() -> None:
 
 def test_what_a_planner_refuses() -> None:
     """Positions of other shards, negative holds and batches without rows are bad input."""
-    with pytest.raises(UsageError, match="the position is of the shards -, the stream of -80"):
-        Planner(position(0, 0), ["-80"])
+    half = StreamPosition(0, 0, {"-80": ShardPosition(0, 0, None)})
+    with pytest.raises(UsageError, match="of the shards -80, the stream of the key range -:"):
+        Planner(half, KeyRange.parse("-"))
     with pytest.raises(UsageError, match="negative"):
         MaxHold(-1)
     with pytest.raises(UsageError, match="max_rows 0"):
-        Planner(position(0, 0), ["-"]).next_batch(0, 0)
+        Planner(position(0, 0), KeyRange.parse("-")).next_batch(0, 0)
     with pytest.raises(UsageError, match="lies before the start"):
         ranges_between(position(4, 5), position(2, 3))
     with pytest.raises(UsageError, match="positions of different shards"):

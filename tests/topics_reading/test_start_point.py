@@ -3,7 +3,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from event_token import ShardPosition, StreamPosition
-from tests.topics_reading.shard_histories import START_US, History, Reading, histories
+from tests.topics_reading.shard_histories import (
+    START_US,
+    History,
+    Reading,
+    histories,
+    whole_range,
+)
 from topics.progress import GRID_US, cell_start_us
 from topics.reading.errors import PositionTooOld
 from topics.reading.planner import Planner
@@ -48,7 +54,7 @@ def test_earliest_after_retention_can_be_read_to_the_end(
     position = StreamPosition(0, 0, {history.shard: start})
     left = History(history.shard, history.rows, kept)
 
-    reading = Reading([left], Planner(position, [history.shard]), data.draw(st.randoms()))
+    reading = Reading([left], Planner(position, whole_range(made)), data.draw(st.randoms()))
     rows = [row for _, part in reading.batches() for row in part]
 
     assert start.offset >= log_start or not rows

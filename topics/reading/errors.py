@@ -23,10 +23,6 @@ class ProgressBroken(Halt):
     """Raised when progress records contradict each other or the rows they speak of."""
 
 
-class ReshardAhead(Halt):
-    """Raised at a reshard's mark: the reader has all changes before it and may not pass it."""
-
-
 class RowImageMissing(Halt):
     """Raised when a key range cannot be filtered: no keyspace id, or a partial row image."""
 

@@ -2,17 +2,20 @@
 
 The frontier F is the least head of all shards, on the grid. A batch holds, of every shard, what
 lies between the last cut and the cut at F: exactly the records with F(previous) <= t < F. So
-batches are disjoint in time, and what is ahead is not read rather than held.
+batches are disjoint in time, and what is ahead is not read rather than held. At a reshard the
+stream hops from the sources to the targets, by a batch of its own (see `hops`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from event_token import KeyRange, ShardName, tiles
 from event_token.errors import UsageError
 from event_token.position import ShardPosition, StreamPosition
 from topics.progress import Progress
-from topics.reading.errors import ReshardAhead
+from topics.reading.hops import Hop, Hops, Target
 from topics.reading.shard_ticks import Cut, ShardTicks
+from topics.reading.silence import Silence
 
 # One minute of a shard that is busy in every grid cell: far more than a batch needs, and some
 # hundred kilobytes. A shard that is further ahead is paused at its progress topic.
@@ -66,7 +69,8 @@ class Batch:
     """What to read next: of the shards in `ranges` (those with rows), then stand at `end`.
 
     All rows are older than `frontier_us`; those older than `start_frontier_us` are late, and
-    only the shards in `late_shards` have such. A batch without ranges only moves the frontier.
+    only the shards in `late_shards` have such. A batch without ranges only moves the frontier,
+    or hops: then `end` is of other shards.
     """
 
     start_frontier_us: int
@@ -92,9 +96,12 @@ class Wait:
 def ranges_between(start: StreamPosition, end: StreamPosition) -> dict[str, ShardRange]:
     """What lies between two positions, shard by shard; empty ranges are left out.
 
-    UsageError when the positions are not of the same shards or `end` is before `start`.
+    Nothing lies between the two positions of a hop. UsageError when the positions are of
+    different shards otherwise, or `end` is before `start`.
     """
     if start.shards.keys() != end.shards.keys() or start.epoch != end.epoch:
+        if is_hop(start, end):
+            return {}
         raise UsageError(
             f"positions of different shards: {', '.join(start.shards)} (epoch {start.epoch}) "
             f"and {', '.join(end.shards)} (epoch {end.epoch})",
@@ -112,51 +119,69 @@ def ranges_between(start: StreamPosition, end: StreamPosition) -> dict[str, Shar
     return ranges
 
 
+def is_hop(start: StreamPosition, end: StreamPosition) -> bool:
+    """Whether a step goes from some shards to others, and does nothing else."""
+    kept = start.shards.keys() & end.shards.keys()
+    return (
+        end.epoch == start.epoch + 1
+        and end.frontier_us == start.frontier_us
+        and start.shards.keys() != end.shards.keys()
+        and all(start.shards[shard] == end.shards[shard] for shard in kept)
+    )
+
+
 class Planner:
     """Plans batches from a position on. Give it progress with `observe`, ask with `next_batch`.
 
-    `position` may lie between any two records, also in the middle of a batch or a transaction.
-    Times named `..._ms` are milliseconds on one clock of the caller's. UsageError when the
-    position is not of exactly these shards.
+    `position` may lie between any two records, also in the middle of a batch or a transaction,
+    and may be of shards that were resharded since. Times named `..._ms` are milliseconds on one
+    clock of the caller's. UsageError when the shards of the position do not make up `key_range`.
     """
 
     def __init__(
         self,
         position: StreamPosition,
-        shards: Iterable[str],
+        key_range: KeyRange,
         mode: Mode = Strict(),
         *,
         ticks_max: int = TICKS_MAX,
     ) -> None:
         """Begin at `position` with no progress seen."""
-        wanted = sorted(shards)
-        if not wanted or wanted != list(position.shards):
-            raise UsageError(
-                f"the position is of the shards {', '.join(position.shards) or '(none)'}, the "
-                f"stream of {', '.join(wanted) or '(none)'}: start from a time, or from a "
-                f"position of this stream",
-            )
+        check_shards(position, key_range)
         self.position = position
         self.mode = mode
         self._ticks_max = ticks_max
-        self._shards = {shard: ShardTicks(shard, position.shards[shard]) for shard in wanted}
-        # MaxHold: the shards left out, with the head that each had then.
-        self._left_out: dict[str, int] = {}
-        self._held_since_ms: int | None = None
+        self._shards = {shard: ShardTicks(shard, at) for shard, at in position.shards.items()}
+        self._hops = Hops(key_range)
+        self._silence = Silence(mode.max_hold_ms) if isinstance(mode, MaxHold) else None
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        """Shards whose progress is wanted besides that of `position`: those of the next hops."""
+        return self._hops.targets
 
     def observe(self, shard: str, progress: Progress, seen_at_ms: int) -> None:
         """Take in a shard's next progress record, in the order of its topic.
 
         The first one must cover or precede the position, else PositionTooOld; ProgressBroken
-        when one does not follow the one before.
+        when one does not follow the one before. Shards that are not wanted are passed over.
         """
-        self._shards[shard].observe(progress, seen_at_ms)
+        target = self.targets.get(shard)
+        if shard in self._shards:
+            self._shards[shard].observe(progress, seen_at_ms)
+            if progress.mark is not None:
+                self._hops.update(self._shards)
+        elif target is not None:
+            target.observe(progress, seen_at_ms)
 
     def wants(self, shard: str) -> bool:
         """Whether to go on reading a shard's progress: False bounds the planner's memory."""
-        known = self._shards[shard]
-        if known.mark is not None:
-            return False
+        known = self._shards.get(shard)
+        if known is None and (target := self.targets.get(shard)) is not None:
+            known = target.known if target.begin else None
+        # Until it begins, little is kept of a target; behind an END, only CANCEL is to come.
+        if known is None or known.end is not None:
+            return True
         # A shard that holds the frontier back is wanted however much is known of it: clocks
         # that were ahead can leave many ticks beyond the head.
         return known.ticks < self._ticks_max or known.head_cell_us <= self.position.frontier_us
@@ -164,11 +189,14 @@ class Planner:
     def next_batch(self, now_ms: int, max_rows: int | None = None) -> Batch | Wait:
         """The next batch, or which shards are waited for. Nothing changes before `advance`.
 
-        A batch has at most `max_rows` rows, except that one grid cell is never split. At a
-        reshard's mark: ReshardAhead, once all rows that can be ordered before it are read.
+        A batch has at most `max_rows` rows, except that one grid cell is never split.
+        ProgressBroken when the marks of a reshard contradict each other.
         """
         if max_rows is not None and max_rows < 1:
             raise UsageError(f"max_rows {max_rows}: a batch has at least one row")
+        hop = self._hops.due(self._shards, self.position.frontier_us)
+        if hop is not None:
+            return self._hop_step(hop)
         frontier_us = self._frontier_us(now_ms)
         cuts = self._late_cuts(max_rows)
         late_rows = sum(cut.seq - self._shards[shard].at.seq for shard, cut in cuts.items())
@@ -184,46 +212,40 @@ class Planner:
 
     def advance(self, batch: Batch) -> None:
         """Take a batch as read; the next one begins where it ends."""
+        if batch.end.shards.keys() != self.position.shards.keys():
+            new = [shard for shard in batch.end.shards if shard not in self._shards]
+            self._shards |= {shard: self._hops.begun(shard) for shard in new}
+            self._shards = {shard: self._shards[shard] for shard in batch.end.shards}
+            self._hops.update(self._shards)
         for shard, known in self._shards.items():
             to = batch.end.shards[shard]
             known.advance(Cut(to.offset, to.seq))
         self.position = batch.end
 
+    def _hop_step(self, hop: Hop) -> Batch:
+        at = self.position
+        shards = {shard: to for shard, to in at.shards.items() if shard not in hop.sources}
+        for shard in hop.targets:
+            begin = self._hops.begun(shard).at
+            shards[shard] = ShardPosition(begin.offset, begin.seq, None)
+        end = StreamPosition(at.epoch + 1, at.frontier_us, shards)
+        return Batch(at.frontier_us, at.frontier_us, {}, end, frozenset())
+
+    def _counting(self) -> list[ShardTicks]:
+        """The shards whose heads make the frontier."""
+        known = [s for s in self._shards.values() if not self._hops.is_over(s)]
+        return known if self._silence is None else self._silence.taking_part(known)
+
     def _frontier_us(self, now_ms: int) -> int:
         """The least head of the shards that take part; never less than the frontier so far."""
         so_far_us = self.position.frontier_us
-        if isinstance(self.mode, MaxHold):
-            self._rejoin(self.mode.max_hold_ms)
-            self._leave_out(self.mode.max_hold_ms, now_ms)
-        heads = [s.head_cell_us for s in self._shards.values() if s.shard not in self._left_out]
-        return max(so_far_us, min(heads))
-
-    def _rejoin(self, max_hold_ms: int) -> None:
-        """Let shards take part again that move, and are no further behind than may be held."""
-        behind_us_max = max_hold_ms * 1_000
-        for shard, head_then_us in list(self._left_out.items()):
-            head_us = self._shards[shard].head_cell_us
-            if head_us > head_then_us and head_us >= self.position.frontier_us - behind_us_max:
-                del self._left_out[shard]
-
-    def _leave_out(self, max_hold_ms: int, now_ms: int) -> None:
-        """Leave out the shards that have held the others back for too long.
-
-        At a mark a shard is ended, not silent: it is never left out. The last shard is not
-        left out either, for nobody gains by it.
-        """
-        taking_part = [s for s in self._shards.values() if s.shard not in self._left_out]
-        so_far_us = self.position.frontier_us
-        holding = [s for s in taking_part if s.head_cell_us <= so_far_us and s.mark is None]
-        others = [s for s in taking_part if s.head_cell_us > so_far_us]
-        if not holding or not others:
-            self._held_since_ms = None
-            return
-        if self._held_since_ms is None:
-            self._held_since_ms = now_ms
-        if now_ms - self._held_since_ms >= max_hold_ms:
-            self._left_out.update({s.shard: s.head_cell_us for s in holding})
-            self._held_since_ms = None
+        bounds_us = self._hops.bounds_us(self._shards)
+        if self._silence is not None:
+            running = [s for s in self._shards.values() if not self._hops.is_over(s)]
+            held = min(bounds_us, default=so_far_us + 1) <= so_far_us
+            self._silence.update(running, so_far_us, now_ms, held=held)
+        heads_us = [known.head_cell_us for known in self._counting()]
+        return max(so_far_us, min(heads_us + bounds_us))
 
     def _late_cuts(self, max_rows: int | None) -> dict[str, Cut]:
         """Cuts of shards that have more rows before the frontier so far than go into a batch.
@@ -300,21 +322,22 @@ class Planner:
 
     def _wait(self, now_ms: int) -> Wait:
         so_far_us = self.position.frontier_us
-        holding = [
-            known
-            for shard, known in self._shards.items()
-            if shard not in self._left_out and known.head_cell_us <= so_far_us
-        ]
-        for known in holding:
-            if known.mark is not None:
-                raise ReshardAhead(
-                    f"shard {known.shard}: the {known.mark.kind.value} mark of reshard "
-                    f"{known.mark.reshard_id} stands at offset {known.mark.offset}: going on "
-                    f"without the hop would lose changes. Start again on the shards of after "
-                    f"the reshard, from the frontier {so_far_us} us on",
-                )
-        reason = "; ".join(_silence(known, now_ms) for known in holding)
-        return Wait(reason, tuple(known.shard for known in holding))
+        holding = [known for known in self._counting() if known.head_cell_us <= so_far_us]
+        waits = self._hops.waits(self._shards, so_far_us)
+        waits += [(_silence(known, now_ms), (known.shard,)) for known in holding]
+        reason = "; ".join(reason for reason, _ in waits)
+        return Wait(reason, tuple(shard for _, shards in waits for shard in shards))
+
+
+def check_shards(position: StreamPosition, key_range: KeyRange) -> None:
+    """Raise UsageError unless the position's shards, old or new, make up the key range."""
+    parts = [ShardName.parse(shard).key_range.intersection(key_range) for shard in position.shards]
+    if not tiles([part for part in parts if part], key_range) or None in parts:
+        raise UsageError(
+            f"the position is of the shards {', '.join(position.shards) or '(none)'}, the "
+            f"stream of the key range {key_range}: start from a time, or from a position of this "
+            f"stream",
+        )
 
 
 def _silence(known: ShardTicks, now_ms: int) -> str:

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from event_token.position import ShardPosition
-from topics.progress import Mark, Progress, Tick, cell_start_us
+from topics.progress import GRID_US, Mark, MarkKind, Progress, Tick, cell_start_us
 from topics.reading.errors import PositionTooOld, ProgressBroken
 
 
@@ -13,6 +13,17 @@ class Cut(NamedTuple):
 
     offset: int
     seq: int
+
+
+class End(NamedTuple):
+    """An END mark that no CANCEL follows: nothing beyond `cut` belongs to the stream.
+
+    `cell_end_us` is the end of the grid cell of END's record; 0 where progress no longer says.
+    """
+
+    mark: Mark
+    cut: Cut
+    cell_end_us: int
 
 
 def first_offset_of(progress: Progress) -> int:
@@ -51,7 +62,7 @@ class ShardTicks:
         self.shard = shard
         self.at = Cut(at.offset, at.seq)
         self.head_us: int | None = None
-        self.mark: Mark | None = None
+        self.end: End | None = None
         self.moved_at_ms: int | None = None
         self._end = self.at
         self._chain_seq: int | None = None
@@ -74,12 +85,7 @@ class ShardTicks:
         return self._times_us
 
     def observe(self, progress: Progress, seen_at_ms: int) -> None:
-        """Take in the next progress record. Halt when it does not follow the one before.
-
-        Nothing is taken in behind a mark: what lies there belongs to the hop.
-        """
-        if self.mark is not None:
-            return
+        """Take in the next progress record. Halt when it does not follow the one before."""
         self._check_chain(progress)
         self._take_ticks(progress)
         self._chain_seq = progress.last_seq
@@ -88,9 +94,34 @@ class ShardTicks:
             self.moved_at_ms = seen_at_ms
         if progress.last_seq > self._end.seq:
             self._end = Cut(progress.end_offset, progress.last_seq)
-        # A mark ends its Kafka transaction: a reader at its last seq has passed it.
-        if progress.mark is not None and progress.last_seq > self.at.seq:
-            self.mark = progress.mark
+        if progress.mark is not None and progress.last_seq >= self.at.seq:
+            self._take_mark(progress.mark, progress)
+
+    def _take_mark(self, mark: Mark, progress: Progress) -> None:
+        """Follow END and CANCEL; a BEGIN concerns those who wait for it before they read here."""
+        if mark.offset != progress.end_offset - 1 or progress.last_seq < progress.first_seq:
+            raise ProgressBroken(
+                f"shard {self.shard}: the {mark.kind.value} mark of reshard {mark.reshard_id} at "
+                f"offset {mark.offset} does not end its Kafka transaction, which ends at offset "
+                f"{progress.end_offset}: its producer is faulty",
+            )
+        if (
+            mark.kind is MarkKind.CANCEL
+            and self.end
+            and self.end.mark.reshard_id == mark.reshard_id
+        ):
+            self.end = None
+        elif mark.kind is MarkKind.END:
+            if self.end is not None:
+                raise ProgressBroken(
+                    f"shard {self.shard}: END of reshard {mark.reshard_id} at offset "
+                    f"{mark.offset} follows END of reshard {self.end.mark.reshard_id} at offset "
+                    f"{self.end.mark.offset} without a CANCEL of that one",
+                )
+            # The tick of END's own cell; one with END's seq is of what comes behind it.
+            i = bisect_left(self._cuts, progress.last_seq, key=lambda cut: cut.seq) - 1
+            cell_end_us = self._times_us[i] + GRID_US if i >= 0 else 0
+            self.end = End(mark, Cut(progress.end_offset, progress.last_seq), cell_end_us)
 
     def _check_chain(self, progress: Progress) -> None:
         first, last = progress.first_seq, progress.last_seq
@@ -153,9 +184,14 @@ class ShardTicks:
         )
 
     def cut(self, frontier_us: int) -> Cut:
-        """The first record that is not older than a grid time; never before the position."""
+        """The first record that is not older than a grid time.
+
+        Never before the position, never beyond an END that no CANCEL follows.
+        """
         i = bisect_left(self._times_us, frontier_us)
         found = self._cuts[i] if i < len(self._cuts) else self._end
+        if self.end is not None and found.seq > self.end.cut.seq:
+            found = self.end.cut
         return found if found.seq > self.at.seq else self.at
 
     def cut_within(self, frontier_us: int, rows_max: int) -> Cut:

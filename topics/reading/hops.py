@@ -1,0 +1,232 @@
+"""Hops over reshards: from the sources that have ended to the targets that have begun.
+
+A source's END names the reshard; its targets are then watched until each shows BEGIN, which
+tells the hop time H. The frontier stops at H, each source is read to its END, and one step puts
+the targets' BEGIN offsets in the place of the sources (design.md §7). Marks match by id alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from event_token import KeyRange, ShardName, ShardPosition, tiles
+from event_token.key_range import KeyRangeError
+from topics.progress import Mark, MarkKind, Progress
+from topics.reading.errors import ProgressBroken
+from topics.reading.shard_ticks import Cut, End, ShardTicks
+
+
+class Target:
+    """A target's progress until its BEGIN, and from there on as that of any shard.
+
+    `from_us`: BEGIN is not older than this, so progress from that time on is enough.
+    """
+
+    def __init__(self, shard: str, reshard_id: str, from_us: int) -> None:
+        """Begin with nothing known."""
+        self.shard = shard
+        self.reshard_id = reshard_id
+        self.from_us = from_us
+        self.begin: Mark | None = None
+        self.known: ShardTicks | None = None
+
+    def observe(self, progress: Progress, seen_at_ms: int) -> None:
+        """Take in the next progress record. Halt when it does not follow the one before."""
+        mark = progress.mark
+        begins = (
+            self.begin is None
+            and mark is not None
+            and mark.kind is MarkKind.BEGIN
+            and mark.reshard_id == self.reshard_id
+        )
+        # What is below BEGIN is never read: the sources have said it.
+        at = Cut(progress.end_offset - begins, progress.last_seq - begins)
+        if self.known is None:
+            self.known = ShardTicks(self.shard, ShardPosition(at.offset, at.seq, None))
+        self.known.observe(progress, seen_at_ms)
+        if self.begin is None:
+            self.known.advance(at)
+        if begins and mark is not None:
+            self._check_begin(mark, progress)
+            self.begin = mark
+
+    def _check_begin(self, mark: Mark, progress: Progress) -> None:
+        where = f"shard {self.shard}: BEGIN of reshard {mark.reshard_id} at offset {mark.offset}"
+        if mark.hop_time_us is None:
+            raise ProgressBroken(f"{where} names no hop time")
+        if progress.ticks and progress.ticks[-1].timestamp_us < mark.hop_time_us:
+            raise ProgressBroken(
+                f"{where} is of the time {progress.ticks[-1].timestamp_us} us, before the hop "
+                f"time {mark.hop_time_us} us: time would run back",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A reshard that a reader is to pass: those of its shards that overlap the reader's range."""
+
+    reshard_id: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+Active = Mapping[str, ShardTicks]
+
+
+class Hops:
+    """The reshards of which a reader's shards show an END that no CANCEL follows."""
+
+    def __init__(self, key_range: KeyRange) -> None:
+        """Begin with none; shards that do not overlap the range do not count."""
+        self._key_range = key_range
+        self._hops: dict[str, Hop] = {}
+        self._targets: dict[str, Target] = {}
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        """The targets whose progress is wanted, by name."""
+        return self._targets
+
+    def update(self, active: Active) -> None:
+        """Follow the marks that the shards being read show now."""
+        marks: dict[str, Mark] = {}
+        for known in active.values():
+            if known.end is not None:
+                mark = known.end.mark
+                _check_same(known.shard, mark, marks.setdefault(mark.reshard_id, mark))
+        self._hops = {i: self._hops.get(i) or self._hop(mark) for i, mark in marks.items()}
+        before, self._targets = self._targets, {}
+        for hop in self._hops.values():
+            from_us = max(end.cell_end_us for end in _ends(hop, active))
+            for shard in hop.targets:
+                known_target = before.get(shard)
+                if known_target is None or known_target.reshard_id != hop.reshard_id:
+                    known_target = Target(shard, hop.reshard_id, from_us)
+                self._targets[shard] = known_target
+
+    def _hop(self, mark: Mark) -> Hop:
+        _check_ranges(mark)
+        return Hop(
+            mark.reshard_id, self._overlapping(mark.sources), self._overlapping(mark.targets)
+        )
+
+    def _overlapping(self, shards: Iterable[str]) -> tuple[str, ...]:
+        return tuple(s for s in shards if ShardName.parse(s).key_range.overlaps(self._key_range))
+
+    def is_over(self, known: ShardTicks) -> bool:
+        """Whether a shard's END is its last word: all targets have begun."""
+        hop = self._hops.get(known.end.mark.reshard_id) if known.end else None
+        return hop is not None and not self._silent_targets(hop)
+
+    def bounds_us(self, active: Active) -> list[int]:
+        """Times that the frontier may not pass before the hop, one a reshard that has one."""
+        hops = self._hops.values()
+        return [time_us for hop in hops for time_us in self._bounds_us(hop, _ends(hop, active))]
+
+    def _bounds_us(self, hop: Hop, ends: list[End]) -> list[int]:
+        hop_time_us = self._hop_time_us(hop, ends)
+        if hop_time_us is not None:
+            return [hop_time_us]
+        has_ended = len(ends) == len(hop.sources)
+        return [max(end.cell_end_us for end in ends)] if has_ended else []
+
+    def due(self, active: Active, frontier_us: int) -> Hop | None:
+        """A reshard whose sources are read to their ENDs, at the hop time, with all begun."""
+        for hop in self._hops.values():
+            ends = _ends(hop, active)
+            hop_time_us = self._hop_time_us(hop, ends)
+            if (
+                hop_time_us is not None
+                and frontier_us >= hop_time_us
+                and len(ends) == len(hop.sources)
+                and not self._silent_targets(hop)
+                and all(active[end_of].at.seq == end.cut.seq for end_of, end in _pairs(hop, active))
+            ):
+                return hop
+        return None
+
+    def begun(self, shard: str) -> ShardTicks:
+        """What is known of a target that has begun."""
+        known = self._targets[shard].known
+        assert known is not None  # noqa: S101 - a hop is due once all have begun
+        return known
+
+    def waits(self, active: Active, so_far_us: int) -> list[tuple[str, tuple[str, ...]]]:
+        """Why a reshard holds the frontier, and by which shards."""
+        found: list[tuple[str, tuple[str, ...]]] = []
+        for hop in self._hops.values():
+            ends = _ends(hop, active)
+            silent = self._silent_targets(hop)
+            running = tuple(s for s in hop.sources if s not in dict(_pairs(hop, active)))
+            bounds_us = self._bounds_us(hop, ends)
+            if not bounds_us or min(bounds_us) > so_far_us:
+                continue
+            if running:
+                found.append((f"reshard {hop.reshard_id}: no END of {', '.join(running)}", running))
+            if silent:
+                reason = (
+                    f"reshard {hop.reshard_id} has ended {', '.join(hop.sources)}, and no BEGIN "
+                    f"of {', '.join(silent)} is seen yet: is the switch finished or cancelled, "
+                    f"and do the producers run?"
+                )
+                found.append((reason, silent))
+        return found
+
+    def _silent_targets(self, hop: Hop) -> tuple[str, ...]:
+        return tuple(s for s in hop.targets if self._targets[s].begin is None)
+
+    def _hop_time_us(self, hop: Hop, ends: list[End]) -> int | None:
+        """What the BEGINs seen so far say; None while there is none."""
+        begins = (self._targets[shard].begin for shard in hop.targets)
+        times = {begin.hop_time_us for begin in begins if begin is not None}
+        if not times:
+            return None
+        hop_time_us = max(time_us or 0 for time_us in times)
+        latest_us = max((end.cell_end_us for end in ends), default=0)
+        if len(times) > 1 or hop_time_us < latest_us:
+            raise ProgressBroken(
+                f"reshard {hop.reshard_id}: its BEGINs name the hop times "
+                f"{sorted(time_us or 0 for time_us in times)} us, its latest END's grid cell ends "
+                f"at {latest_us} us: the switch was faulty",
+            )
+        return hop_time_us
+
+
+def _pairs(hop: Hop, active: Active) -> list[tuple[str, End]]:
+    found = []
+    for shard in hop.sources:
+        known = active.get(shard)
+        if known and known.end and known.end.mark.reshard_id == hop.reshard_id:
+            found.append((shard, known.end))
+    return found
+
+
+def _ends(hop: Hop, active: Active) -> list[End]:
+    return [end for _, end in _pairs(hop, active)]
+
+
+def _check_same(shard: str, mark: Mark, first: Mark) -> None:
+    if (mark.sources, mark.targets) != (first.sources, first.targets) or shard not in mark.sources:
+        raise ProgressBroken(
+            f"shard {shard}: END of reshard {mark.reshard_id} at offset {mark.offset} leads from "
+            f"{', '.join(mark.sources)} to {', '.join(mark.targets)}, another one of that id from "
+            f"{', '.join(first.sources)} to {', '.join(first.targets)}",
+        )
+
+
+def _check_ranges(mark: Mark) -> None:
+    """Refuse a mark whose targets do not hold what its sources held: a hop would lose changes."""
+    try:
+        sources, targets = (
+            [ShardName.parse(shard).key_range for shard in shards]
+            for shards in (mark.sources, mark.targets)
+        )
+        ordered = sorted(sources, key=lambda key_range: key_range.start)
+        whole = KeyRange(ordered[0].start, ordered[-1].end)
+        fits = tiles(sources, whole) and tiles(targets, whole)
+    except (KeyRangeError, IndexError):
+        fits = False
+    if not fits:
+        raise ProgressBroken(
+            f"reshard {mark.reshard_id}: its sources {', '.join(mark.sources)} and its targets "
+            f"{', '.join(mark.targets)} do not make up one and the same key range",
+        )
