@@ -9,7 +9,7 @@ from spark_consumers.stream_offset import StreamOffset, choose_splits
 from topics.progress import Progress
 from topics.progress_feed import ProgressFeed, clock_ms
 from topics.progress_history import ProgressHistory
-from topics.reading.planner import Batch, Planner, ShardRange, Wait, ranges_between
+from topics.reading.planner import Batch, Planner, ShardRange, Wait, is_hop, ranges_between
 from topics.schema_ids import SchemaIds
 
 _LOG = logging.getLogger("shardstream.spark")
@@ -32,33 +32,38 @@ class WatchingPlanner(Planner):
     """A planner that remembers transaction bounds, and where a query is to end."""
 
     def __init__(self, position: StreamPosition, options: SourceOptions) -> None:
-        super().__init__(position, position.shards, options.mode)
+        super().__init__(position, options.key_range, options.mode)
         self.heads_us: dict[str, int] = {}
-        self._bounds: dict[str, list[tuple[int, int]]] = {shard: [] for shard in position.shards}
+        self._bounds: dict[str, list[tuple[int, int]]] = {}
         self._ends: Mapping[str, Progress] | None = None
         self._ended: set[str] = set()
 
     def end_at(self, last: Mapping[str, Progress]) -> None:
-        """Take in nothing that came after these records, one a shard."""
+        """Take in nothing that came after these records, one a shard, and of others nothing."""
         self._ends = last
-        self._ended = set(self._bounds) - set(last)
 
     @property
     def has_all(self) -> bool:
         """Whether all progress up to the end has been taken in."""
-        return self._ends is not None and self._ended >= set(self._bounds)
+        return self._ends is not None and self._ended >= self.followed & self._ends.keys()
+
+    @property
+    def followed(self) -> set[str]:
+        """The shards whose progress is wanted."""
+        return {*self.position.shards, *self.targets}
 
     def observe(self, shard: str, progress: Progress, seen_at_ms: int) -> None:
         """Take in a progress record (see Planner)."""
         if self._ends is not None:
-            if shard in self._ended or self._is_beyond(self._ends[shard], progress):
+            end = self._ends.get(shard)
+            if end is None or shard in self._ended or self._is_beyond(end, progress):
                 self._ended.add(shard)
                 return
-            if progress == self._ends[shard]:
+            if progress == end:
                 self._ended.add(shard)
         super().observe(shard, progress, seen_at_ms)
         self.heads_us[shard] = progress.head_us
-        bounds = self._bounds[shard]
+        bounds = self._bounds.setdefault(shard, [])
         if not bounds or progress.last_seq >= bounds[-1][1] + BOUND_ROWS_MIN:
             bounds.append((progress.end_offset, progress.last_seq))
             del bounds[:-BOUNDS_MAX]
@@ -68,7 +73,7 @@ class WatchingPlanner(Planner):
 
     def splits(self, part: ShardRange, rows_max: int) -> list[tuple[int, int]]:
         """Choose where a range may be split, and forget the bounds before its end."""
-        bounds = self._bounds[part.shard]
+        bounds = self._bounds.setdefault(part.shard, [])
         chosen = choose_splits(part, bounds, rows_max)
         del bounds[: sum(1 for _, seq in bounds if seq < part.last_seq)]
         return chosen
@@ -141,9 +146,7 @@ class BatchPlanning:
         if self._ends is not None:
             planner.end_at(self._ends)
         self._planner = planner
-        self._feed = ProgressFeed(
-            self._options.kafka, self._options.keyspace, position.shards, self._schema_ids
-        )
+        self._feed = ProgressFeed(self._options.kafka, self._options.keyspace, self._schema_ids)
         return planner
 
     def _take_progress(self, planner: WatchingPlanner) -> None:
@@ -156,7 +159,7 @@ class BatchPlanning:
         while True:
             came = self._feed.poll(planner, 0 if self._is_ready(planner) else POLL_S_MAX)
             if self._ends is not None and not planner.has_all:
-                is_full = not all(planner.wants(shard) for shard in planner.position.shards)
+                is_full = not all(planner.wants(shard) for shard in planner.followed)
                 if is_full and self._is_ready(planner):
                     return  # what the planner has must be read before it takes more
             elif came == 0 or clock_ms() - begin_ms > POLL_MS_TOTAL:
@@ -173,13 +176,15 @@ class BatchPlanning:
             return None
         self._note_wait(None)
         idle_us = planned.frontier_us - start.frontier_us
-        if not planned.ranges and (idle_us < IDLE_STEP_US or self.has_end):
+        hops = is_hop(start, planned.end)
+        if not planned.ranges and not hops and (idle_us < IDLE_STEP_US or self.has_end):
             return None
         planner.advance(planned)
-        while max_rows is None:
+        # The tasks of a batch follow from its two positions: a hop is a batch of its own.
+        while max_rows is None and not hops:
             self._take_progress(planner)
             more = planner.next_batch(clock_ms(), None)
-            if isinstance(more, Wait):
+            if isinstance(more, Wait) or is_hop(planner.position, more.end):
                 break
             planner.advance(more)
         return planner.position

@@ -54,7 +54,7 @@ def batch_splits(
             continue
         bounds: list[tuple[int, int]] = []
         with ProgressHistory(options.kafka, options.keyspace, shard, schema_ids) as history:
-            offset = history.offset_for_position(part.first_seq - 1, start.frontier_us)
+            offset = history.offset_for_position(start.shards[shard], start.frontier_us)
             for found in history.records(offset):
                 progress = found.progress
                 if progress.last_seq > part.last_seq:
@@ -80,10 +80,9 @@ def _resolve(
     return resolve_start(
         start,
         config=options.kafka,
-        keyspace=options.keyspace,
-        shards=topology.shards_for(options.key_range),
+        topology=topology,
+        key_range=options.key_range,
         schema_ids=schema_ids,
-        epoch=topology.epoch,
     )
 
 

@@ -1,13 +1,13 @@
 """Turns merged records into the events that a subscriber sees, each with its position."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from event_token import EventToken, KeyRange, ShardPosition, StreamPosition
+from event_token import EventToken, KeyRange, ShardName, ShardPosition, StreamPosition
 from topics.codec import VEventCodec
 from topics.reading.errors import ProgressBroken
 from topics.reading.key_filter import in_key_range
@@ -64,10 +64,11 @@ class Place:
 
     def moved_to(self, position: StreamPosition) -> "Place":
         """The place of a position that has no tokens, with the last tokens known here."""
-        shards = {
-            shard: _At(at.offset, at.seq, at.token or self.shards[shard].token)
-            for shard, at in position.shards.items()
-        }
+        shards = {}
+        for shard, at in position.shards.items():
+            before = self.shards.get(shard)
+            token = at.token or (before.token if before else None)
+            shards[shard] = _At(at.offset, at.seq, token)
         return Place(position.epoch, position.frontier_us, shards)
 
 
@@ -107,7 +108,7 @@ class Trail:
 class Delivery:
     """Decodes records, leaves out what was not asked for, and marks what is late.
 
-    `filters` holds the key range for the shards of which only a part is wanted. `tables` are
+    Of shards that reach beyond `key_range` only that part is wanted. `tables` are
     (database, table) pairs, None for all; events without a table (DDL) pass always. The last
     event that is left of a MySQL transaction has `last` set, whatever was left out behind it.
     """
@@ -115,18 +116,27 @@ class Delivery:
     def __init__(
         self,
         codec: VEventCodec,
-        filters: Mapping[str, KeyRange],
+        key_range: KeyRange,
         tables: frozenset[tuple[str, str]] | None,
         position: StreamPosition,
     ) -> None:
         """Begin at a position: what is older than the newest token in it comes late."""
         self._codec = codec
-        self._filters = filters
+        self._key_range = key_range
         self._tables = tables
+        self.read_shards(position.shards)
         self._held: VEvent | None = None
         self._trail = Trail(Place.of(position))
         tokens = (at.token for at in position.shards.values() if at.token is not None)
         self._newest_us = max((token.timestamp_us or 0 for token in tokens), default=0)
+
+    def read_shards(self, shards: Iterable[str]) -> None:
+        """Expect records of these shards from now on."""
+        self._filters = {
+            shard: self._key_range
+            for shard in shards
+            if not self._key_range.includes(ShardName.parse(shard).key_range)
+        }
 
     @property
     def place(self) -> Place:

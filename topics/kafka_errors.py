@@ -40,6 +40,9 @@ _USAGE_NAMES: Final = frozenset(
     },
 )
 
+# What brokers and clients call a topic that is not there.
+TOPIC_GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+
 _FENCED_NAMES: Final = frozenset(
     {
         "_FENCED",

@@ -6,8 +6,9 @@ from typing import Final, Self
 
 from confluent_kafka import TopicPartition
 
+from event_token import ShardPosition
 from topics.kafka_client import REQUEST_TIMEOUT_S, ClientConfig, open_consumer
-from topics.kafka_errors import kafka_errors
+from topics.kafka_errors import TOPIC_GONE, kafka_errors
 from topics.names import ShardTopics
 from topics.progress import Progress
 from topics.progress_codec import decode_progress
@@ -15,6 +16,8 @@ from topics.reading.shard_ticks import ordered_from_seq
 from topics.reading.start_point import CLOCK_AHEAD_US_MAX
 from topics.schema_ids import SchemaIds
 from topics.tail import TAIL_TIMEOUT_S, PartitionReader, partition_bounds, read_tail
+from topics.vevent import TYPES_BY_INDEX, EventType
+from topics.wire import read_envelope
 
 # Steps back by ever larger windows, so that a position far behind costs a handful of looks.
 _STEP_FIRST: Final = 64
@@ -50,6 +53,14 @@ class ProgressHistory:
     def __exit__(self, *exc_info: object) -> None:
         self._consumer.close()
 
+    def exists(self) -> bool:
+        """Whether the progress topic is there."""
+        topic = self.topics.progress
+        with kafka_errors(f"asking for topic {topic}", self._config.brokers):
+            found = self._consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+        error = found.topics[topic].error
+        return error is None or error.name() not in TOPIC_GONE
+
     def log_start(self) -> int:
         """The first offset that the shard log still has."""
         return partition_bounds(self._consumer, self._config, self.topics.log)[0]
@@ -75,10 +86,35 @@ class ProgressHistory:
         wanted_us = max(0, time_us - CLOCK_AHEAD_US_MAX)
         return self._step_back(wanted_us, lambda progress: progress.head_us <= wanted_us)
 
-    def offset_for_position(self, seq: int, frontier_us: int) -> int:
-        """An offset from which a planner can go on that stands after `seq` with this frontier."""
+    def offset_for_position(self, at: ShardPosition, frontier_us: int) -> int:
+        """An offset from which a planner can go on that stands there with this frontier.
+
+        A reader right behind a mark has to see that mark again, however long ago it was written:
+        behind an END nothing else says that the shard has ended.
+        """
         wanted_us = max(0, frontier_us - CLOCK_AHEAD_US_MAX)
-        return self._step_back(wanted_us, lambda progress: ordered_from_seq(progress) <= seq + 1)
+        first_seq_max = at.seq + (not self._is_behind_mark(at))
+
+        def is_early(progress: Progress) -> bool:
+            known_from = ordered_from_seq(progress)
+            return known_from <= at.seq + 1 and progress.first_seq <= first_seq_max
+
+        return self._step_back(wanted_us, is_early)
+
+    def _is_behind_mark(self, at: ShardPosition) -> bool:
+        """Whether the record below a position is a mark; True also where retention has it."""
+        if at.seq == 0:
+            return False
+        with PartitionReader(self._config, self.topics.log, 0, TAIL_TIMEOUT_S) as reader:
+            start, end = reader.bounds()
+            if at.offset <= start:
+                return True
+            if at.offset > end:
+                return False  # whoever reads there says what is wrong
+            for record in reader.records(at.offset - 1, at.offset):
+                type_index = read_envelope(record.value or b"", self.topics.log)[0]
+                return TYPES_BY_INDEX[type_index] is EventType.JOURNAL
+        return False  # a marker of Kafka's: then a record behind it is known
 
     def _step_back(self, wanted_us: int, is_early: Callable[[Progress], bool]) -> int:
         """From the first record with that head, go back until a record is early enough."""

@@ -1,17 +1,17 @@
 """From words and times to a position: where a reader of several shards begins."""
 
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from event_token import ShardPosition, StreamPosition
+from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
 from topics.deadline import Deadline
 from topics.kafka_client import ClientConfig
 from topics.progress import cell_start_us
 from topics.progress_history import ProgressHistory
 from topics.reading.errors import StartNotReached
+from topics.reading.planner import check_shards
 from topics.reading.start_point import (
     earliest_point,
     latest_point,
@@ -19,6 +19,7 @@ from topics.reading.start_point import (
     start_frontier_us,
 )
 from topics.schema_ids import SchemaIds
+from topics.topology import Topology
 
 # "earliest", "latest", a position's opaque string; a time; a position.
 Start = str | datetime | int | StreamPosition
@@ -38,26 +39,27 @@ def resolve_start(
     start: Start,
     *,
     config: ClientConfig,
-    keyspace: str,
-    shards: Sequence[str],
+    topology: Topology,
+    key_range: KeyRange,
     schema_ids: SchemaIds,
-    epoch: int = 0,
     wait_s: float = START_WAIT_S,
 ) -> StreamPosition:
-    """Return the position at which `start` lies for these shards.
+    """Return the position at which `start` lies for a reader of a key range.
 
     "earliest": the logs' beginnings, or their first whole grid cells where retention has eaten
     the beginnings. "latest": their ends. A time (aware datetime, or microseconds since the
     epoch): the first record of each shard that is not older than the time's 10 ms cell.
 
-    UsageError when it cannot be understood or is a position of other shards, PositionTooOld
+    UsageError when it cannot be understood or is a position of another range, PositionTooOld
     (Halt) for a time of which records were removed, StartNotReached (Retry) when a shard's log
     has not come to that time within `wait_s`.
     """
     if isinstance(start, str) and start not in {EARLIEST, LATEST}:
         start = StreamPosition.from_string(start)
     if isinstance(start, StreamPosition):
-        return _of_these_shards(start, shards)
+        check_shards(start, key_range)
+        return start
+    keyspace, shards = topology.keyspace, topology.shards_for(key_range)
     points: dict[str, ShardPosition] = {}
     heads: list[int | None] = []
     deadline = Deadline(wait_s)
@@ -76,16 +78,7 @@ def resolve_start(
                 points[shard] = _at_time(history, shard, time_us, deadline)
     if start == LATEST:
         time_us = start_frontier_us(heads)
-    return StreamPosition(epoch, time_us, points)
-
-
-def _of_these_shards(position: StreamPosition, shards: Sequence[str]) -> StreamPosition:
-    if sorted(shards) != list(position.shards):
-        raise UsageError(
-            f"the position is of the shards {', '.join(position.shards) or '(none)'}, the stream "
-            f"of {', '.join(sorted(shards))}: start from a time, or from a position of this stream",
-        )
-    return position
+    return StreamPosition(topology.epoch, time_us, points)
 
 
 def _microseconds(moment: datetime | int) -> int:

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from event_token.errors import Retry
 from topics.kafka_client import ClientConfig, consumer_config
-from topics.kafka_errors import kafka_error, kafka_errors
+from topics.kafka_errors import TOPIC_GONE, kafka_error, kafka_errors
 from topics.reading.errors import BrokersUnreachable, LogShrank
 from topics.tail import partition_bounds
 
@@ -35,7 +35,6 @@ PROBE_S: Final = 2.0
 # one was deleted. Producers write progress every 250 ms.
 SILENCE_S_MAX: Final = 5.0
 
-_GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _OUT_OF_RANGE: Final = frozenset({"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"})
 
 
@@ -128,7 +127,7 @@ class StreamConsumer:
         if error is None:
             return True
         where = f"reading {self._reads}, at {message.topic()} offset {message.offset()}"
-        if error.name() in _GONE:
+        if error.name() in TOPIC_GONE:
             return False  # asked for again by `_check_silent`, which has to be sure
         if error.name() in _OUT_OF_RANGE:
             raise OffsetOutOfRangeError(f"{where}: {error.str()}")
@@ -155,7 +154,7 @@ class StreamConsumer:
 
     def _check_exists(self, topic: str, answer: KafkaError | None) -> None:
         """Raise at the second answer that there is no such topic: a broker that starts may err."""
-        if answer is None or answer.name() not in _GONE:
+        if answer is None or answer.name() not in TOPIC_GONE:
             self._missing.discard(topic)
         elif topic in self._missing:
             raise LogShrank(

@@ -3,10 +3,10 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Self
 
-from event_token import KeyRange, ShardName, StreamPosition
+from event_token import KeyRange, StreamPosition
 from event_token.errors import ShardstreamError, UsageError
 from topics.codec import VEventCodec
 from topics.delivery import Delivery, Place
@@ -38,11 +38,12 @@ class Subscriber:
     where to start to go on after that event. Iteration ends after `close`, or when no event has
     come for `idle_timeout_s`. `tables` are `database.table` names (events without a table, as
     DDL, come always). A key range that is not made of whole shards is filtered by keyspace id.
+    Reshards are hopped over: events of the targets follow those of the sources, in order, once.
 
     One thread iterates; any may call `close`. No network before the first event is asked for.
     After a Retry the iteration may go on: it starts again after the last event delivered.
     Errors: UsageError for what cannot be subscribed to, PositionTooOld, LogGap, LogRepeat,
-    ReshardAhead and other Halts, Retry (BrokersUnreachable, RowsNotReadable, StartNotReached).
+    other Halts, Retry (BrokersUnreachable, RowsNotReadable, StartNotReached).
     """
 
     def __init__(
@@ -146,28 +147,20 @@ class Subscriber:
         topology = read_topology(self._config, self.keyspace)
         if topology is None:
             raise UsageError(f"keyspace {self.keyspace} has no topology: provision it first")
-        shards = topology.shards_for(self.key_range)
         schema_ids = open_schema_ids(self._config, self._registry_url)
         start = resolve_start(
             self._start,
             config=self._config,
-            keyspace=self.keyspace,
-            shards=shards,
+            topology=topology,
+            key_range=self.key_range,
             schema_ids=schema_ids,
-            epoch=topology.epoch,
         )
-        # Only shards that reach beyond the range need a filter.
-        filters = {
-            shard: self.key_range
-            for shard in shards
-            if not self.key_range.includes(ShardName.parse(shard).key_range)
-        }
         return _Session(
             start,
-            planner=Planner(start, shards, self._mode),
-            feed=ProgressFeed(self._config, self.keyspace, shards, schema_ids),
-            readers={s: ShardLogReader(self._config, self.keyspace, s) for s in shards},
-            delivery=Delivery(VEventCodec(schema_ids), filters, self._tables, start),
+            planner=Planner(start, self.key_range, self._mode),
+            feed=ProgressFeed(self._config, self.keyspace, schema_ids),
+            open_reader=lambda shard: ShardLogReader(self._config, self.keyspace, shard),
+            delivery=Delivery(VEventCodec(schema_ids), self.key_range, self._tables, start),
         )
 
     def _leave(self) -> None:
@@ -197,7 +190,7 @@ class _Session:
         *,
         planner: Planner,
         feed: ProgressFeed,
-        readers: dict[str, ShardLogReader],
+        open_reader: Callable[[str], ShardLogReader],
         delivery: Delivery,
     ) -> None:
         self.start = start
@@ -205,12 +198,12 @@ class _Session:
         self.waiting: Wait | None = None
         self._planner = planner
         self._feed = feed
-        self._readers = readers
+        self._open_reader = open_reader
+        self._readers: dict[str, ShardLogReader] = {}
         self._delivery = delivery
         self._batch: Batch | None = None
         self._records: Iterator[RawRecord] = iter(())
         self._rows_left = 0
-        self._is_open = False
 
     @property
     def position(self) -> StreamPosition:
@@ -219,8 +212,8 @@ class _Session:
 
     def read(self, ready: deque[VEvent]) -> None:
         """Make the next events ready, or wait for a moment."""
-        if not self._is_open:
-            self._open()
+        if not self._readers:
+            self._read_shards(self.start)
         if self._batch is None and not self._plan():
             self._feed.poll(self._planner, POLL_S)
             if not self._plan():
@@ -230,13 +223,16 @@ class _Session:
         if self._rows_left == 0:
             self._end_batch()
 
-    def _open(self) -> None:
-        self._feed.seek(self.start)
-        for shard, reader in self._readers.items():
-            at = self.start.shards[shard]
+    def _read_shards(self, position: StreamPosition) -> None:
+        """Read the logs of a position: at the start, and again after each hop."""
+        for shard in self._readers.keys() - position.shards.keys():
+            self._readers.pop(shard).close()
+        for shard in position.shards.keys() - self._readers.keys():
+            at = position.shards[shard]
+            self._readers[shard] = reader = self._open_reader(shard)
             # Rows are fetched while their progress is still on its way.
             reader.seek(at.offset, at.seq + 1)
-        self._is_open = True
+        self._delivery.read_shards(position.shards)
 
     def _plan(self) -> bool:
         plan = self._planner.next_batch(clock_ms(), BATCH_ROWS_MAX)
@@ -264,10 +260,12 @@ class _Session:
         if batch is not None:
             self._delivery.end_batch()
             self._place = self._place.moved_to(batch.end)
+            if batch.end.shards.keys() != self._readers.keys():
+                self._read_shards(batch.end)
 
     def stop(self) -> None:
         """End a wait, from any thread."""
-        for reader in self._readers.values():
+        for reader in list(self._readers.values()):
             reader.stop()
 
     def close(self) -> None:

@@ -7,6 +7,8 @@ import pytest
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.topics_reading.shard_writer import ShardWriter, provision
 from topics.kafka_client import ClientConfig
+from topics.names import ShardTopics
+from topics.provisioning import provision_shard
 
 Writers = Callable[..., list[ShardWriter]]
 
@@ -15,6 +17,23 @@ Writers = Callable[..., list[ShardWriter]]
 def config(kafka: KafkaCluster) -> ClientConfig:
     """Client settings of the session's broker."""
     return ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
+
+
+@pytest.fixture
+def targets(config: ClientConfig, keyspace: str) -> Iterator[Writers]:
+    """Make the topics of shards that do not serve yet, and give a writer for each."""
+    made: list[ShardWriter] = []
+
+    def make(*shards: str) -> list[ShardWriter]:
+        for shard in shards:
+            provision_shard(config, ShardTopics(keyspace, shard))
+        new = [ShardWriter(config, keyspace, shard) for shard in shards]
+        made.extend(new)
+        return new
+
+    yield make
+    for writer in made:
+        writer.close()
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Writes shard logs and progress as a producer does: rows and progress in one transaction."""
 
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from confluent_kafka import Message, TopicPartition
 
@@ -11,7 +13,7 @@ from topics.codec import VEventCodec, record_key
 from topics.deadline import Deadline
 from topics.kafka_client import ClientConfig, open_admin, open_consumer, open_producer
 from topics.names import ShardTopics
-from topics.progress import Mark, Progress, Tick, cell_start_us
+from topics.progress import Mark, MarkKind, Progress, Tick, cell_start_us
 from topics.progress_codec import PROGRESS_KEY, encode_progress
 from topics.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
 from topics.schema_registry import TopicSchemaIds
@@ -31,6 +33,16 @@ ORDERS = TableShape(
     (0,),
 )
 ITEMS = TableShape("shop", "items", ORDERS.columns, (0,))
+
+
+@dataclass(frozen=True)
+class Reshard:
+    """A reshard as its marks tell of it; `hop_us` counts from START_US."""
+
+    reshard_id: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    hop_us: int
 
 
 def provision(config: ClientConfig, keyspace: str, shards: Sequence[str]) -> None:
@@ -80,12 +92,11 @@ class ShardWriter:
         if row_index == 0:
             self.transactions += 1
         self.seq += 1
-        position = parse_gtid_set(f"{UUID}:1-{self.transactions}", Flavor.MYSQL)
         row = {"id": self.seq, "note": self.shard}
         return VEvent(
             type=EventType.ROW,
             seq=self.seq,
-            token_text=TokenText.of(EventToken(START_US + at_us, self.shard, position)),
+            token_text=TokenText.of(self._token(at_us)),
             commit_us=START_US + at_us,
             gtid=f"{UUID}:{self.transactions}",
             row_index=row_index,
@@ -114,6 +125,48 @@ class ShardWriter:
     def commit(self, *transactions: tuple[int, int], mark: Mark | None = None) -> None:
         """Write MySQL transactions (time, rows) and their progress in one Kafka transaction."""
         self.commit_events(self.rows(transactions), mark=mark)
+
+    def mark(self, at_us: int, kind: MarkKind, reshard: Reshard) -> None:
+        """Write a mark of a reshard: a JOURNAL record, and the mark in its progress."""
+        self.transactions += 1
+        self.seq += 1
+        hop_us = None if kind is not MarkKind.BEGIN else START_US + reshard.hop_us
+        row = {
+            "reshard_id": reshard.reshard_id,
+            "kind": kind.value,
+            "sources": json.dumps(reshard.sources),
+            "targets": json.dumps(reshard.targets),
+            "hop_time_us": hop_us,
+        }
+        event = VEvent(
+            type=EventType.JOURNAL,
+            seq=self.seq,
+            token_text=TokenText.of(self._token(at_us)),
+            commit_us=START_US + at_us,
+            gtid=f"{UUID}:{self.transactions}",
+            row_index=0,
+            last=True,
+            database="_shardstream",
+            table="journal",
+            op=Op.NONE,
+            keyspace_id_before=None,
+            keyspace_id_after=None,
+            before=None,
+            after=None,
+            statement=json.dumps(row),
+            shape=None,
+            shard=self.shard,
+            offset=0,
+        )
+        self.producer.begin_transaction()
+        offset = self.produce([event])
+        mark = Mark(kind, offset, reshard.reshard_id, reshard.sources, reshard.targets, hop_us)
+        self.produce_progress(self.progress([event], offset, mark))
+        self.producer.commit_transaction(TIMEOUT_S)
+
+    def _token(self, at_us: int) -> EventToken:
+        position = parse_gtid_set(f"{UUID}:1-{self.transactions}", Flavor.MYSQL)
+        return EventToken(START_US + at_us, self.shard, position)
 
     def commit_events(self, events: Sequence[VEvent], mark: Mark | None = None) -> None:
         """Write these events and their progress in one Kafka transaction."""

@@ -3,6 +3,7 @@ from itertools import islice
 
 import pytest
 
+from event_token import KeyRange, ShardPosition, StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.topics_reading.conftest import Writers
 from tests.topics_reading.shard_writer import CELL_US, TIMEOUT_S
@@ -10,7 +11,6 @@ from topics.kafka_client import ClientConfig
 from topics.progress_feed import ProgressFeed, clock_ms
 from topics.reading.errors import BrokersUnreachable
 from topics.reading.planner import Batch, Planner
-from topics.start import resolve_start
 from topics.subscriber import Subscriber
 from topics.vevent import VEvent
 
@@ -32,12 +32,10 @@ def test_a_restart_of_the_broker_is_waited_out(
     writer.commit((0, 3))
     writer.heartbeat(CELL_US)
     writer.wait_committed()
-    start = resolve_start(
-        "earliest", config=config, keyspace=keyspace, shards=["-"], schema_ids=writer.schema_ids
-    )
-    planner = Planner(start, ["-"])
-    feed = ProgressFeed(config, keyspace, ["-"], writer.schema_ids, brokers_down_s_max=1.0)
-    feed.seek(start)
+    start = StreamPosition(0, 0, {"-": ShardPosition(0, 0, None)})
+    planner = Planner(start, KeyRange.parse("-"))
+    feed = ProgressFeed(config, keyspace, writer.schema_ids, brokers_down_s_max=1.0)
+    feed.poll(planner, TIMEOUT_S)
     events: list[VEvent] = []
 
     with Subscriber(keyspace, start="earliest", config=config) as stream:

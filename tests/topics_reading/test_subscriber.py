@@ -6,22 +6,21 @@ from itertools import islice, pairwise
 
 import pytest
 
-from event_token import ShardPosition, StreamPosition
+from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
 from tests.topics_reading.conftest import Writers
 from tests.topics_reading.shard_writer import CELL_US, ITEMS, START_US, TIMEOUT_S, ShardWriter
 from topics.kafka_client import ClientConfig
 from topics.log_reader import ShardLogReader
-from topics.progress import Mark, MarkKind
 from topics.reading.errors import (
     PositionTooOld,
-    ReshardAhead,
     RowsNotReadable,
     StartNotReached,
 )
 from topics.reading.planner import MaxHold
 from topics.start import resolve_start
 from topics.subscriber import Subscriber
+from topics.topology import ShardEntry, Topology
 from topics.vevent import Op, VEvent
 
 Seen = tuple[int, str, int]
@@ -123,8 +122,8 @@ def test_start_at_a_time_that_no_shard_has_reached(
         resolve_start(
             START_US + FAR_US,
             config=config,
-            keyspace=keyspace,
-            shards=["-"],
+            topology=Topology(keyspace, 0, (ShardEntry("-"),)),
+            key_range=KeyRange.parse("-"),
             schema_ids=writer.schema_ids,
             wait_s=0.2,
         )
@@ -283,19 +282,6 @@ def test_key_range_and_tables(config: ClientConfig, keyspace: str, writers: Writ
     ]
 
 
-def test_a_mark_stops_the_stream(config: ClientConfig, keyspace: str, writers: Writers) -> None:
-    """At a reshard's mark all before it comes, then an error that names the reshard."""
-    (writer,) = writers("-")
-    writer.commit((0, 2))
-    writer.commit((CELL_US, 1), mark=Mark(MarkKind.END, 3, "r7", ("-",), ("-80", "80-"), None))
-    writer.commit((9 * CELL_US, 1))
-
-    with Subscriber(keyspace, start="earliest", config=config) as stream:
-        assert len(list(islice(stream, 2))) == 2
-        with pytest.raises(ReshardAhead, match="reshard r7"):
-            next(stream)
-
-
 def test_close_from_another_thread(config: ClientConfig, keyspace: str, writers: Writers) -> None:
     """A stream that waits ends at once when another thread closes it, and stays ended."""
     (writer,) = writers("-")
@@ -330,7 +316,7 @@ def test_what_cannot_be_subscribed_to(
     elsewhere = StreamPosition(0, 0, {"-80": ShardPosition(0, 0, None)})
 
     for start, message in (
-        (elsewhere, "the position is of the shards -80, the stream of -:"),
+        (elsewhere, "the position is of the shards -80, the stream of the key range -:"),
         (datetime(2026, 1, 1), "names no time zone"),  # noqa: DTZ001
         ("tomorrow", "not a stream position"),
     ):
