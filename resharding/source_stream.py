@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from event_token import StreamPosition
+from event_token import KeyRange, ShardName, StreamPosition
 from topics.codec import VEventCodec
 from topics.delivery import Delivery, Place
 from topics.kafka_client import ClientConfig
@@ -53,15 +53,18 @@ class SourceStream:
         keyspace: str,
     ) -> None:
         """Say where to begin: the position names the shards. No network before `read`."""
-        shards = list(start.shards)
+        ranges = sorted(
+            (ShardName.parse(shard).key_range for shard in start.shards), key=lambda r: r.start
+        )
+        whole = KeyRange(ranges[0].start, ranges[-1].end)
         schema_ids = open_schema_ids(config, registry_url)
         self.waiting: Wait | None = None
         self._start = start
         self._place = Place.of(start)
-        self._planner = _UnmarkedPlanner(start, shards)
-        self._feed = ProgressFeed(config, keyspace, shards, schema_ids)
-        self._readers = {shard: ShardLogReader(config, keyspace, shard) for shard in shards}
-        self._delivery = Delivery(VEventCodec(schema_ids), {}, None, start)
+        self._planner = _UnmarkedPlanner(start, whole)
+        self._feed = ProgressFeed(config, keyspace, schema_ids)
+        self._readers = {shard: ShardLogReader(config, keyspace, shard) for shard in start.shards}
+        self._delivery = Delivery(VEventCodec(schema_ids), whole, None, start)
         self._batch: Batch | None = None
         self._records: Iterator[RawRecord] = iter(())
         self._rows_left = 0
@@ -91,7 +94,6 @@ class SourceStream:
             self._place = self._place.moved_to(batch.end)
 
     def _open(self) -> None:
-        self._feed.seek(self._start)
         for shard, reader in self._readers.items():
             at = self._start.shards[shard]
             reader.seek(at.offset, at.seq + 1)
