@@ -11,6 +11,7 @@ from rich.console import Console
 
 from event_token.errors import Halt, ShardstreamError, UsageError
 from shardstream.local.cli import app as local_app
+from shardstream.reshard_cli import app as reshard_app
 
 # Exit statuses: 2 for what the caller can mend (bad input, settings, grants), 1 for the rest.
 EXIT_USAGE = 2
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(local_app, name="local", help="Real servers on loopback: databases and Kafka.")
+app.add_typer(reshard_app, name="reshard", help="Split and merge shards while everything runs.")
 
 Config = Annotated[
     Path | None,

@@ -27,6 +27,7 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
     a file), or another vindex for a table that has one (its keyspace ids are in the logs).
     """
     shards = tuple(sorted(settings.keyspace(keyspace).shards))
+    known = settings.keyspace(keyspace).all_shards
     wanted = Topology(keyspace, 0, tuple(ShardEntry(shard) for shard in shards))
     vindexes = _vindexes(settings, keyspace)
     provision_keyspace(settings.kafka_client(), keyspace, topic_settings(settings))
@@ -43,7 +44,7 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
                 # Fenced in the middle of its commit, the other's may be there: look again.
                 continue
         serving = sorted(shard.name for shard in found.serving())
-        if serving != list(shards):
+        if not known.keys() >= set(serving) or (found.epoch == 0 and serving != list(shards)):
             raise UsageError(
                 f"keyspace {keyspace}: the settings name the shards {', '.join(shards)}, "
                 f"the topology on Kafka has {', '.join(serving)}"

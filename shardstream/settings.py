@@ -73,11 +73,34 @@ class VindexSection(_Section):
     vindex: Literal["hash", "xxhash", "numeric", "binary", "unicode_loose_md5"]
 
 
+class ReshardSection(_Section):
+    """The account that reshards a keyspace, and the accounts that write to it, as user@host."""
+
+    user: str
+    password_file: Path | None = None
+    password_env: str | None = None
+    application_accounts: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    def password(self, folder: Path) -> SecretStr:
+        """The password, read now; empty when the settings name none."""
+        return read_secret(self.user, self.password_file, self.password_env, folder)
+
+
 class KeyspaceSection(_Section):
-    """A keyspace by its shards; the key is the shard's name, e.g. `-80`."""
+    """A keyspace by its shards; the key is the shard's name, e.g. `-80`.
+
+    `targets`: shards that a reshard fills; they serve from its switch on.
+    """
 
     shards: Annotated[dict[str, ShardSection], Field(min_length=1)]
+    targets: dict[str, ShardSection] = {}
     vindexes: tuple[VindexSection, ...] = ()
+    reshard: ReshardSection | None = None
+
+    @property
+    def all_shards(self) -> dict[str, ShardSection]:
+        """The shards and the targets."""
+        return {**self.targets, **self.shards}
 
 
 class SecretSource(_Section):
@@ -134,12 +157,12 @@ class Settings(BaseSettings):
 
     def shard(self, keyspace: str, shard: str) -> ShardSection:
         """The settings of one shard; UsageError names the shards that there are."""
-        section = self.keyspace(keyspace)
-        if shard not in section.shards:
-            known = ", ".join(sorted(section.shards))
+        shards = self.keyspace(keyspace).all_shards
+        if shard not in shards:
+            known = ", ".join(sorted(shards))
             message = f"keyspace {keyspace} has no shard {shard!r}; the settings name: {known}"
             raise UsageError(message)
-        return section.shards[shard]
+        return shards[shard]
 
     def keyspace(self, keyspace: str) -> KeyspaceSection:
         """The settings of one keyspace; UsageError names those that there are."""
@@ -232,6 +255,8 @@ def _check_names(path: Path, settings: Settings) -> None:
         try:
             check_keyspace(keyspace)
             names = {shard: ShardName.parse(shard) for shard in section.shards}
+            for target in section.targets:
+                ShardName.parse(target)
         except UsageError as error:
             problems.append(f"  {error}")
             continue

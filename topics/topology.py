@@ -65,9 +65,21 @@ class TableVindex:
     vindex: str
 
 
+class ReshardState(str, Enum):
+    """How far a reshard is, as `ReshardEntry.state` holds it."""
+
+    RUNNING = "RUNNING"  # the targets are being filled
+    SWITCHED = "SWITCHED"  # the targets serve
+    CANCELLED = "CANCELLED"
+    COMPLETED = "COMPLETED"  # switched, and what it left on the servers is removed
+
+
 @dataclass(frozen=True, slots=True)
 class ReshardEntry:
-    """A reshard, past or under way; a start in the past finds the shards of that time by it."""
+    """A reshard, past or under way; a start in the past finds the shards of that time by it.
+
+    `state`: a value of ReshardState.
+    """
 
     reshard_id: str
     sources: tuple[str, ...]

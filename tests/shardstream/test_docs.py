@@ -14,6 +14,8 @@ SECTIONS = (
     settings.ShardSection,
     settings.ServerSection,
     settings.VindexSection,
+    settings.KeyspaceSection,
+    settings.ReshardSection,
 )
 
 
