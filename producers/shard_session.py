@@ -19,7 +19,7 @@ from producers.ended_log import ended_by
 from producers.faults import LogDisagrees, PublisherSpent, ServerLost
 from producers.flavor import ServerFamily, ServerMoment, family_of
 from producers.publisher import Publisher
-from producers.resume import ResumePoint, check_reachable
+from producers.resume import ResumePoint, believed_us, check_reachable
 from producers.server_list import ServerList
 from producers.server_watch import ServerWatch
 from producers.session_begin import begin
@@ -46,6 +46,8 @@ BACKLOG_FACTOR: Final = 10
 # Rows of many bytes are committed before their number is reached: readers hold a transaction's
 # rows, and so much waits for the flush.
 COMMIT_BYTES_MAX: Final = 32 * 1024 * 1024
+# While bytes keep coming, how often the log is compared with a heartbeat's executed set.
+COMPARE_S: Final = 0.05
 # A heartbeat's executed set that the stream does not reach within this time, though nothing comes
 # any more, is looked into: GTIDs may have been added or purged by hand.
 UNREACHED_S_MAX: Final = 10.0
@@ -93,7 +95,9 @@ class ShardSession:
         self._replica = False
         self._clock_ahead_us = 0
         self._moment: ServerMoment | None = None
+        self._is_clock_off = False
         self._asked_s = 0.0
+        self._compared_s = 0.0
         self._progress_s = 0.0
         self._heard_s = 0.0
         self._batch_s = 0.0
@@ -259,20 +263,32 @@ class ShardSession:
         now_s = time.monotonic()
         moment = self._moment
         if moment is None:
-            if now_s - self._progress_s < self._settings.heartbeat_ms / 1000:
+            if not self._is_moment_due(now_s):
                 return
             moment = self._moment = self._ask_moment()
+        if not dry and now_s - self._compared_s < COMPARE_S:
+            return
+        self._compared_s = now_s
         if self._decoder.reached(moment.executed):
             self._moment = None
             # What comes later may bear an earlier commit time (up to 0.1 s under load, or a whole
             # statement on MariaDB): the decoder clamps it to this head. On a replica the clock says
             # nothing about what the primary has committed.
             if not self._replica:
-                ahead_us = self._settings.max_clock_ahead_ms * 1000
-                self._promise(min(moment.clock_us, _now_us() + ahead_us))
+                bound_us = self._settings.max_clock_ahead_ms * 1000
+                self._promise(believed_us(moment.clock_us, _now_us(), bound_us))
             self._commit()
         elif dry and now_s - self._asked_s > UNREACHED_S_MAX:
             self._look_into_unreached()
+
+    def _is_moment_due(self, now_s: float) -> bool:
+        """Whether nothing was committed for a while, or what is committed says an old time."""
+        period_s = self._settings.heartbeat_ms / 1000
+        behind_ms = (_now_us() - self.committed.head_us) // 1000
+        is_old = behind_ms > self._settings.max_clock_ahead_ms and not self._replica
+        return now_s - self._progress_s >= period_s or (
+            is_old and now_s - self._asked_s >= period_s
+        )
 
     def _promise(self, head_us: int) -> None:
         self.committed.head_us = max(self.committed.head_us, head_us)
@@ -284,6 +300,13 @@ class ShardSession:
             self._replica = self._family.is_replica(self._connection)  # It may have changed.
         self._asked_s = time.monotonic()
         self._clock_ahead_us = moment.clock_us - _now_us()
+        if abs(self._clock_ahead_us) > self._settings.max_clock_ahead_ms * 1000:
+            if not self._is_clock_off:
+                self._notice(
+                    f"the clock of {self._server.name} is {self._clock_ahead_us} us ahead of this "
+                    "one, more than max_clock_ahead_ms: heads go by this clock instead"
+                )
+            self._is_clock_off = True
         return moment
 
     def _look_into_unreached(self) -> None:
