@@ -45,6 +45,9 @@ MODULES = (
     "producers.decoder.mariadb_compression",
     "producers.decoder.stream_clock",
     "producers.decoder.tables",
+    "producers.decoder.payload",
+    "producers.decoder.prepared",
+    "producers.decoder.transactions",
     "producers.decoder.events",
     "producers.decoder.decoder",
 )

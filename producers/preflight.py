@@ -65,12 +65,6 @@ _MYSQL_WANTED: Final = (
         _persist("binlog_row_value_options", "''"),
     ),
     _Wanted(
-        "binlog_transaction_compression",
-        _is("OFF", ABSENT),
-        "compressed transactions are not decoded",
-        _persist("binlog_transaction_compression", "OFF"),
-    ),
-    _Wanted(
         "gtid_mode",
         _is("ON"),
         "the stream is followed by GTIDs",

@@ -15,8 +15,10 @@ from producers.decoder.errors import (
     StreamEnded,
     UnsupportedEvent,
 )
+from producers.decoder.event_types import TRANSACTION_PAYLOAD
 from producers.decoder.events import EventReader
 from producers.decoder.internal_tables import InternalTables
+from producers.decoder.payload import PacketedTransaction
 from producers.decoder.records import Produce, RecordSink
 from producers.decoder.sharding import ShardingColumn
 from producers.decoder.stream_clock import StreamClock
@@ -90,6 +92,7 @@ class Decoder:
         self._batch_first_seq: int = next_seq
         self._parts: list[bytes] = []  # of an event that is longer than a packet
         self._parts_bytes: i64 = 0
+        self._packeted: PacketedTransaction | None = None
         self._is_spent: bool = False
 
     @property
@@ -105,12 +108,12 @@ class Decoder:
     @property
     def in_transaction(self) -> bool:
         """Inside a MySQL transaction: no Kafka commit now."""
-        return self._events.is_open
+        return self._events.is_open or self._packeted is not None
 
     @property
     def has_mark(self) -> bool:
         """A mark of a reshard is complete: commit now, nothing is taken until `take_batch`."""
-        return self._events.internal.mark is not None and not self._events.is_open
+        return self._events.internal.mark is not None and not self.in_transaction
 
     @property
     def heartbeat_us(self) -> int:
@@ -159,7 +162,7 @@ class Decoder:
 
         Raises QueueStayedFull, and what the callbacks raise.
         """
-        if self._events.is_open:
+        if self.in_transaction:
             raise UsageError("a batch can be taken only between transactions")
         events = self._events
         sink = self._sink
@@ -184,16 +187,16 @@ class Decoder:
 
     def advance_head(self, head_us: int) -> None:
         """A heartbeat has promised this head: no later record will be older."""
-        if self._events.is_open:
+        if self.in_transaction:
             raise UsageError("a head can be promised only between transactions")
         self._events.clock.advance(head_us)
 
     def reached(self, executed_set_text: str) -> bool:
         """Tell whether all of that set is in the log or on its way there; False inside one."""
-        if self._events.is_open:
+        if self.in_transaction:
             return False
         executed = parse_gtid_set(executed_set_text, self._flavor)
-        return self._events.position_set().includes(executed)
+        return self._events.reached_set().includes(executed)
 
     def _where(self) -> str:
         """The place for messages."""
@@ -232,16 +235,30 @@ class Decoder:
         return pos
 
     def _part(self, part: bytes) -> None:
-        """Keep a packet of an event that goes on in the next; take the event when it is whole."""
-        self._parts.append(part)
+        """Keep a packet of an event that goes on in the next; take the event when it is whole.
+
+        A compressed transaction is not kept: its packets are taken as they come.
+        """
+        is_first = self._parts_bytes == 0
         self._parts_bytes += len(part)
         if self._parts_bytes > EVENT_BYTES_MAX:
             raise UnsupportedEvent(f"an event of more than {EVENT_BYTES_MAX} bytes")
+        packeted = self._packeted
+        if packeted is not None:
+            packeted.add(part)
+        elif is_first and part[0] == _OK and part[5] == TRANSACTION_PAYLOAD:
+            packeted = self._packeted = self._events.packeted(part, 1)
+        else:
+            self._parts.append(part)
         if len(part) == _PACKET_FULL:
+            return
+        self._parts_bytes = 0
+        if packeted is not None:
+            self._packeted = None
+            packeted.end()
             return
         whole = b"".join(self._parts)
         self._parts = []
-        self._parts_bytes = 0
         if whole[0] != _OK:
             _no_event(whole)
         self._events.event(whole, 1, len(whole))

@@ -21,6 +21,9 @@ GTID: Final = 33
 PREVIOUS_GTIDS: Final = 35
 TRANSACTION_CONTEXT: Final = 36
 VIEW_CHANGE: Final = 37
+XA_PREPARE: Final = 38
+PARTIAL_UPDATE_ROWS: Final = 39
+TRANSACTION_PAYLOAD: Final = 40
 HEARTBEAT_V2: Final = 41
 GTID_TAGGED: Final = 42
 MARIADB_ANNOTATE_ROWS: Final = 160
@@ -54,9 +57,7 @@ _STATEMENT: Final = "a statement logged as such: SET GLOBAL binlog_format=ROW on
 REFUSED: Final[dict[int, str]] = {
     26: "INCIDENT: the source says that changes are missing from its binlog; start from a copy",
     34: "ANONYMOUS_GTID: the source runs without GTIDs; SET GLOBAL gtid_mode=ON step by step",
-    38: "XA_PREPARE: XA transactions are not handled",
     39: "PARTIAL_UPDATE_ROWS: SET GLOBAL binlog_row_value_options='' on the source",
-    40: "TRANSACTION_PAYLOAD: SET GLOBAL binlog_transaction_compression=OFF on the source",
     164: "START_ENCRYPTION: the binlog is sent encrypted",
 }
 

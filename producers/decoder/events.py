@@ -1,12 +1,11 @@
 """Events to records: which transaction is open, when it ends, and what each event adds to it."""
 
 from typing import Final
-from uuid import UUID
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
-from event_token import MariadbGtidSet, MysqlGtidSet, RunningMariadbSet, RunningMysqlSet
+from event_token import MariadbGtidSet, MysqlGtidSet
 from producers.compiled import COMPILED
 from producers.decoder import event_types as types
 from producers.decoder.checksum import Checksum
@@ -16,15 +15,10 @@ from producers.decoder.errors import (
     UnsupportedEvent,
 )
 from producers.decoder.format_event import CHECKSUM_BYTES, HEADER_BYTES, read_format
-from producers.decoder.gtid_events import (
-    MariadbGtid,
-    MysqlGtid,
-    read_mariadb_gtid,
-    read_mysql_gtid,
-    read_tagged_gtid,
-)
-from producers.decoder.internal_tables import MARK_NOT_ALONE, InternalTables
+from producers.decoder.internal_tables import MARK_NOT_ALONE
 from producers.decoder.mariadb_compression import uncompress_query, uncompress_rows
+from producers.decoder.payload import CompressedTransaction, PacketedTransaction
+from producers.decoder.prepared import EventSpool, parse_xa, parse_xa_prepare
 from producers.decoder.query_events import (
     Statement,
     classify,
@@ -43,6 +37,7 @@ from producers.decoder.tables import (
     rows_plan,
     statement_header,
 )
+from producers.decoder.transactions import TransactionReader
 from producers.decoder.wire import (
     encode_string,
     packed_size,
@@ -57,7 +52,7 @@ _BEGIN: Final = b"BEGIN"
 _STATEMENT_SHOWN_MAX: Final = 200
 
 
-class EventReader:
+class EventReader(TransactionReader):
     """Takes the events of one stream in order. Offsets are into the buffer given with each."""
 
     def __init__(
@@ -69,44 +64,10 @@ class EventReader:
         mariadb_start: MariadbGtidSet | None,
     ) -> None:
         """One of the two starts is the position that the log holds already; it says the family."""
-        self.sink: RecordSink = sink
-        self.tables: Tables = tables
-        self.clock: StreamClock = clock
-        self.internal: InternalTables = InternalTables("", [])
-        self.is_mysql: bool = mysql_start is not None
-        self._mysql_set: RunningMysqlSet = RunningMysqlSet(mysql_start or MysqlGtidSet())
-        self._mariadb_set: RunningMariadbSet = RunningMariadbSet(mariadb_start or MariadbGtidSet())
-        self._mysql_gtid: MysqlGtid = MysqlGtid()
-        self._mariadb_gtid: MariadbGtid = MariadbGtid()
-        self._named_sid: bytes = b""
-        self._named_tag: str = ""
-        self._gtid_prefix: bytes = b""
-        self.gtid: bytes = b""
-        self.is_open: bool = False  # between a GTID event and its transaction's end
-        self._has_begun: bool = False  # MySQL: BEGIN was seen
-        self._has_records: bool = False
+        super().__init__(sink, tables, clock, mysql_start, mariadb_start)
         self.verify_checksum: bool = True
         self._checksum: Checksum = Checksum(COMPILED)
-        self._has_format: bool = False
         self._has_checksum: bool = False
-        self.binlog_file: str = ""
-        self.binlog_pos: i64 = 0
-        self.committed_file: str = ""
-        self.committed_pos: i64 = 0
-        self.transactions: i64 = 0
-        self.commit_us: i64 = 0
-        self.committed_us: i64 = 0
-
-    def position(self) -> str:
-        """The set executed up to and including the last transaction whose GTID was seen."""
-        text = self._mysql_set.text() if self.is_mysql else self._mariadb_set.text()
-        return text.decode("ascii")
-
-    def position_set(self) -> MysqlGtidSet | MariadbGtidSet:
-        """The same as a value."""
-        if self.is_mysql:
-            return self._mysql_set.to_set()
-        return self._mariadb_set.to_set()
 
     def event(self, buf: bytes, pos: i64, end: i64) -> None:
         """Take one event, header included."""
@@ -162,6 +123,12 @@ class EventReader:
                 raise CorruptBinlog("an event comes before the format description")
         elif kind == types.GTID_TAGGED:
             self._mysql_transaction(buf, body, end, True)
+        elif kind == types.TRANSACTION_PAYLOAD:
+            self._require_open("TRANSACTION_PAYLOAD")
+            payload = CompressedTransaction(buf, body, end, self._inner_event)
+            payload.end()
+        elif kind == types.XA_PREPARE:
+            self._xa_prepare(take(buf, body, end - body))
         elif kind == types.MARIADB_QUERY_COMPRESSED:
             plain = uncompress_query(take(buf, body, end - body))
             self._query(plain, 0, len(plain))
@@ -206,79 +173,11 @@ class EventReader:
         self._has_format = True
         self.tables.forget_ids()
 
-    def _require_open(self, what: str) -> None:
-        if not self.is_open:
-            raise UnsupportedEvent(
-                f"{what} outside a transaction with a GTID: the source must run with GTIDs"
-            )
-
-    def _open_transaction(self, commit_us: i64) -> None:
-        if self.is_open:
-            raise CorruptBinlog("a GTID event inside a transaction")
-        if not self._has_format:
-            raise CorruptBinlog("a GTID event comes before the format description")
-        self.is_open = True
-        self._has_begun = False
-        self._has_records = False
-        self.commit_us = commit_us
-        self.clock.take(commit_us)
-
-    def _mysql_transaction(self, buf: bytes, body: i64, end: i64, tagged: bool) -> None:
-        gtid = self._mysql_gtid
-        if not self.is_mysql:
-            raise UnsupportedEvent("a GTID event of MySQL from a server set up as MariaDB")
-        if tagged:
-            read_tagged_gtid(take(buf, body, end - body), gtid)
-        else:
-            read_mysql_gtid(buf, body, end, gtid)
-        if gtid.sid != self._named_sid or gtid.tag != self._named_tag:
-            self._named_sid = gtid.sid
-            self._named_tag = gtid.tag
-            tag = f"{gtid.tag}:" if gtid.tag else ""
-            self._gtid_prefix = f"{UUID(bytes=gtid.sid)}:{tag}".encode("ascii")
-        self.gtid = self._gtid_prefix + str(gtid.gno).encode("ascii")
-        self._open_transaction(gtid.commit_us)
-        self._mysql_set.add(gtid.sid, gtid.tag, gtid.gno)
-
-    def _mariadb_transaction(self, buf: bytes, pos: i64, body: i64, end: i64) -> None:
-        gtid = self._mariadb_gtid
-        if self.is_mysql:
-            raise UnsupportedEvent("a GTID event of MariaDB from a server set up as MySQL")
-        read_mariadb_gtid(buf, body, end, gtid)
-        server = read_u32(buf, pos + 5)
-        self.gtid = f"{gtid.domain}-{server}-{gtid.sequence}".encode("ascii")
-        if gtid.refused:
-            raise UnsupportedEvent(gtid.refused)
-        self._open_transaction(read_u32(buf, pos) * 1_000_000)
-        self._has_begun = not gtid.is_standalone
-        self._mariadb_set.add(gtid.domain, server, gtid.sequence)
-
-    def _begin_records(self) -> None:
-        """Prepare for the transaction's first record."""
-        self.sink.begin_transaction(self.clock.timestamp_us)
-        self._stamp()
-        self._has_records = True
-
-    def _stamp(self) -> None:
-        """Encode what the transaction's records share, up to the next origin."""
-        text = self._mysql_set.text() if self.is_mysql else self._mariadb_set.text()
-        self.sink.stamp(text, self.internal.origin, self.commit_us, self.gtid)
-
-    def _end_transaction(self) -> None:
-        if self._has_records:
-            self.sink.end_transaction()
-        self.internal.end_transaction(self.sink.next_seq)
-        self.clock.commit()
-        self.is_open = False
-        self.transactions += 1
-        self.committed_us = self.commit_us
-        self.committed_file = self.binlog_file
-        self.committed_pos = self.binlog_pos
-
     def _rows(self, buf: bytes, pos: i64, end: i64, op: i64, has_extra: bool) -> None:
         """Take a row event's body."""
         if not self.is_open or not self._has_begun:
-            raise CorruptBinlog("a row event outside a transaction")
+            self._put_aside(buf, pos, end)
+            return
         table_id = read_u48(buf, pos)
         pos += 8
         if has_extra:
@@ -360,7 +259,7 @@ class EventReader:
         elif statement == Statement.SAVEPOINT:
             pass  # what was rolled back to it never reached the binlog, or comes as ROLLBACK TO
         elif statement in (Statement.ROLLBACK, Statement.ROLLBACK_TO):
-            if self._has_records:
+            if self._has_records or self._aside is not None:
                 raise UnsupportedEvent(
                     "a ROLLBACK behind rows: the transaction mixes tables that can be rolled "
                     "back with tables that cannot, and the binlog does not say which rows stayed"
@@ -368,7 +267,7 @@ class EventReader:
             if statement == Statement.ROLLBACK:
                 self._end_transaction()
         elif statement == Statement.XA:
-            raise UnsupportedEvent("XA transactions are not handled")
+            self._xa(raw)
         elif statement == Statement.CHANGE:
             raise StatementInRowStream(
                 f"a change was logged as a statement, so its rows are in no binlog: "
@@ -376,6 +275,88 @@ class EventReader:
             )
         else:
             raise UnsupportedEvent(f"an unknown statement, beginning: {_shown(raw)}")
+
+    def _inner_event(self, buf: bytes, pos: int, end: int) -> None:
+        """Take an event out of a compressed or prepared transaction; it has no checksum."""
+        kind = i64(buf[pos + 4])
+        body: i64 = pos + HEADER_BYTES
+        if kind == types.TABLE_MAP:
+            self._require_open("TABLE_MAP")
+            self.tables.map(buf, body, end)
+        elif types.WRITE_ROWS <= kind <= types.DELETE_ROWS:
+            self._rows(buf, body, end, kind - types.WRITE_ROWS + INSERT, True)
+        elif kind == types.QUERY:
+            self._query(buf, body, end)
+        elif kind == types.XID:
+            self._require_open("XID")
+            self._end_transaction()
+        elif kind == types.XA_PREPARE:
+            self._xa_prepare(take(buf, body, end - body))
+        elif kind not in types.WITHOUT_CHANGE:
+            raise UnsupportedEvent(f"an event of type {kind} inside a compressed transaction")
+
+    def packeted(self, packet: bytes, begin: int) -> PacketedTransaction:
+        """Begin to take a TRANSACTION_PAYLOAD event that goes on in further packets."""
+        self._require_open("TRANSACTION_PAYLOAD")
+        self.binlog_pos = read_u32(packet, begin + 13)
+        has_checksum = self._has_checksum
+        verify = self.verify_checksum and has_checksum
+        return PacketedTransaction(packet, begin, has_checksum, verify, self._inner_event)
+
+    def _xa(self, statement: bytes) -> None:
+        """Take an XA statement."""
+        verb, xid = parse_xa(statement)
+        if self._aside is not None and verb != "END":
+            raise UnsupportedEvent(f"XA {verb} of {xid} inside {self._xid}, behind its rows")
+        if verb == "START":
+            self._aside = EventSpool(self._prepared)
+            self._xid = xid
+        elif verb == "COMMIT":
+            spool = self._take_prepared(xid)
+            if spool is None:
+                raise UnsupportedEvent(
+                    f"XA COMMIT of {xid}, whose PREPARE is before this log's start, and its rows "
+                    f"with it: start the log before the PREPARE, or behind the COMMIT with a copy"
+                )
+            self._replay(spool)
+        elif verb == "ROLLBACK":
+            spool = self._take_prepared(xid)
+            if spool is not None:
+                spool.close()
+            self._end_transaction()
+        elif verb != "END" or xid != self._xid:
+            raise CorruptBinlog(f"XA {verb} of {xid} inside {self._xid or 'no XA transaction'}")
+
+    def _xa_prepare(self, body: bytes) -> None:
+        """Take the event that ends an XA transaction's part: prepared, or committed at once."""
+        is_one_phase, xid = parse_xa_prepare(body)
+        spool = self._aside
+        if spool is None or xid != self._xid:
+            raise CorruptBinlog(f"XA PREPARE of {xid} inside {self._xid or 'no XA transaction'}")
+        if is_one_phase:
+            self._aside = None
+            self._replay(spool)
+        else:
+            self._keep_prepared()
+
+    def _put_aside(self, buf: bytes, pos: i64, end: i64) -> None:
+        """Keep a row event of an XA transaction with its table map; `pos` is behind its header."""
+        spool = self._aside
+        if spool is None or not self.is_open:
+            raise CorruptBinlog("a row event outside a transaction")
+        table_id = read_u48(buf, pos)
+        if table_id == DUMMY_TABLE_ID:
+            return
+        table = self.tables.table(table_id)
+        spool.add_map(int(table_id), table.body)
+        spool.add(take(buf, pos - HEADER_BYTES, end - pos + HEADER_BYTES))
+
+    def _replay(self, spool: EventSpool) -> None:
+        """Log what was put aside, as the open transaction's."""
+        self._has_begun = True
+        for event in spool.events():
+            self._inner_event(event, 0, len(event))
+        self._end_transaction()
 
     def _ddl(self, body: bytes) -> None:
         """Add a DDL record; outside BEGIN it is a transaction of its own."""

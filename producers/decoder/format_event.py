@@ -20,6 +20,7 @@ _POST_HEADERS: Final = (
     (types.WRITE_ROWS, 10),
     (types.UPDATE_ROWS, 10),
     (types.DELETE_ROWS, 10),
+    (types.PARTIAL_UPDATE_ROWS, 10),
 )
 
 
@@ -30,7 +31,8 @@ def read_format(body: bytes) -> bool:
     if read_u16(body, 0) != 4 or body[_HEADER_LENGTH_AT] != HEADER_BYTES:
         raise UnsupportedEvent("a binlog version other than 4")
     for event_type, size in _POST_HEADERS:
-        told = body[_POST_HEADER_AT + event_type - 1]
+        at = _POST_HEADER_AT + event_type - 1
+        told = body[at] if at < len(body) - CHECKSUM_BYTES - 1 else 0
         if told not in (0, size):  # 0: the server does not write this one
             raise UnsupportedEvent(f"events of type {event_type} with a head of {told} bytes")
     algorithm = body[len(body) - CHECKSUM_BYTES - 1]

@@ -1,3 +1,4 @@
+-- only: mariadb
 CREATE TABLE t(id INT PRIMARY KEY);
 XA START 'x';
 INSERT INTO t VALUES (1);

@@ -1,4 +1,7 @@
 -- only: mysql
 CREATE TABLE t(id INT PRIMARY KEY);
-SET binlog_transaction_compression=ON;
+XA START 'z';
 INSERT INTO t VALUES (1);
+XA END 'z';
+XA ROLLBACK 'z';
+INSERT INTO t VALUES (2);

@@ -1,0 +1,7 @@
+-- only: mysql
+CREATE TABLE t(id INT PRIMARY KEY);
+XA START 'e';
+XA END 'e';
+XA PREPARE 'e';
+XA COMMIT 'e';
+INSERT INTO t VALUES (2);
