@@ -26,7 +26,7 @@ from producers.session_begin import begin
 from producers.settings import ProducerState, ServerSettings, ShardProducerSettings
 from producers.sharding_columns import sharding_columns
 from topics.names import ShardTopics
-from topics.progress import Progress, Tick
+from topics.progress import GRID_US, Progress, Tick
 from topics.progress_codec import (
     PROGRESS_KEY,
     PROGRESS_SCHEMA_TEXT,
@@ -37,6 +37,9 @@ from topics.table_shape import ddl_schema, schema_text
 
 # The longest wait for bytes: a stop is noticed within it.
 WAIT_S_MAX: Final = 0.1
+# The frontier of readers moves in cells of the grid: commits closer than that bring nobody a row
+# sooner, and each one costs the broker a round of requests and markers.
+COMMIT_GAP_S: Final = GRID_US / 1_000_000
 # Rows that trickle in without a pause are committed at the latest after this time.
 COMMIT_AGE_S_MAX: Final = 0.25
 # A log that is behind by more than this is draining a backlog: fewer and larger commits then, for
@@ -196,9 +199,15 @@ class ShardSession:
         self._heartbeat_if_due(dry=dry)
 
     def _wait_s(self) -> float:
-        if self._moment is not None or self._decoder.in_transaction:
-            return WAIT_S_MAX  # Only bytes of the server bring this on.
-        due_s = self._progress_s + self._settings.heartbeat_ms / 1000
+        # Only bytes of the server end a transaction, or bring the log to where the server was.
+        if self._decoder.in_transaction:
+            return WAIT_S_MAX
+        if self._decoder.messages:
+            due_s = self._progress_s + COMMIT_GAP_S
+        elif self._moment is not None:
+            return WAIT_S_MAX
+        else:
+            due_s = self._progress_s + self._settings.heartbeat_ms / 1000
         return min(WAIT_S_MAX, max(0.001, due_s - time.monotonic()))
 
     def _decode(self) -> None:
@@ -248,7 +257,8 @@ class ShardSession:
     def _commit_if_due(self, *, dry: bool) -> None:
         if self._decoder.in_transaction or self._decoder.messages == 0:
             return
-        if dry or self._is_due():
+        gap_s = time.monotonic() - self._progress_s
+        if (dry and gap_s >= COMMIT_GAP_S) or self._is_due():
             self._commit()
 
     def _commit_rest(self) -> None:
