@@ -10,7 +10,7 @@ from event_token import ShardPosition
 from topics.kafka_client import REQUEST_TIMEOUT_S, ClientConfig, open_consumer
 from topics.kafka_errors import TOPIC_GONE, kafka_errors
 from topics.names import ShardTopics
-from topics.progress import Progress
+from topics.progress import MarkKind, Progress
 from topics.progress_codec import decode_progress
 from topics.reading.shard_ticks import ordered_from_seq
 from topics.reading.start_point import CLOCK_AHEAD_US_MAX
@@ -115,6 +115,35 @@ class ProgressHistory:
                 type_index = read_envelope(record.value or b"", self.topics.log)[0]
                 return TYPES_BY_INDEX[type_index] is EventType.JOURNAL
         return False  # a marker of Kafka's: then a record behind it is known
+
+    def mark_of(self, kind: MarkKind, reshard_id: str, hop_time_us: int) -> ProgressAt | None:
+        """The record with a switched reshard's END or BEGIN; None when it is not there.
+
+        END may lie long before the hop time, where another source's came much later.
+        """
+        offset, upper = self.offset_for_time(hop_time_us), None
+        step = _STEP_FIRST
+        while True:
+            for found in self.records(offset):
+                if upper is not None and found.offset >= upper:
+                    break
+                mark = found.progress.mark
+                if mark is not None and (mark.kind, mark.reshard_id) == (kind, reshard_id):
+                    return found
+                if kind is MarkKind.END and found.progress.head_us > hop_time_us:
+                    break
+            if kind is MarkKind.BEGIN or offset == 0:
+                return None
+            upper, offset = offset, max(0, offset - step)
+            step *= _STEP_GROWTH
+
+    def reaches_back_to(self, time_us: int) -> bool:
+        """Whether all progress is there that speaks of records of that time or later."""
+        first = next(self.records(self.offset_for_time(time_us)), None)
+        long_ago_us = time_us - CLOCK_AHEAD_US_MAX
+        return (
+            first is None or first.progress.first_seq == 1 or first.progress.head_us <= long_ago_us
+        )
 
     def _step_back(self, wanted_us: int, is_early: Callable[[Progress], bool]) -> int:
         """From the first record with that head, go back until a record is early enough."""

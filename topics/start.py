@@ -1,14 +1,17 @@
 """From words and times to a position: where a reader of several shards begins."""
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
 from topics.deadline import Deadline
 from topics.kafka_client import ClientConfig
-from topics.progress import cell_start_us
+from topics.lineage import era_of, overlapping, switched
+from topics.progress import MarkKind, cell_start_us
 from topics.progress_history import ProgressHistory
 from topics.reading.errors import StartNotReached
 from topics.reading.planner import check_shards
@@ -19,7 +22,7 @@ from topics.reading.start_point import (
     start_frontier_us,
 )
 from topics.schema_ids import SchemaIds
-from topics.topology import Topology
+from topics.topology import ReshardEntry, Topology
 
 # "earliest", "latest", a position's opaque string; a time; a position.
 Start = str | datetime | int | StreamPosition
@@ -48,7 +51,8 @@ def resolve_start(
 
     "earliest": the logs' beginnings, or their first whole grid cells where retention has eaten
     the beginnings. "latest": their ends. A time (aware datetime, or microseconds since the
-    epoch): the first record of each shard that is not older than the time's 10 ms cell.
+    epoch): the first record of each shard that is not older than the time's 10 ms cell. The
+    shards are those of that time; no start on a reshard's target lies before its BEGIN.
 
     UsageError when it cannot be understood or is a position of another range, PositionTooOld
     (Halt) for a time of which records were removed, StartNotReached (Retry) when a shard's log
@@ -59,26 +63,35 @@ def resolve_start(
     if isinstance(start, StreamPosition):
         check_shards(start, key_range)
         return start
-    keyspace, shards = topology.keyspace, topology.shards_for(key_range)
-    points: dict[str, ShardPosition] = {}
-    heads: list[int | None] = []
-    deadline = Deadline(wait_s)
-    time_us = 0 if isinstance(start, str) else cell_start_us(_microseconds(start))
-    for shard in shards:
-        with ProgressHistory(config, keyspace, shard, schema_ids) as history:
-            if start == EARLIEST:
-                records = (found.progress for found in history.records())
-                points[shard] = earliest_point(records, history.log_start())
-            elif start == LATEST:
-                last = history.last()
-                progress = None if last is None else last.progress
-                points[shard] = latest_point(progress, history.log_start())
-                heads.append(None if progress is None else progress.head_us)
-            else:
-                points[shard] = _at_time(history, shard, time_us, deadline)
-    if start == LATEST:
-        time_us = start_frontier_us(heads)
-    return StreamPosition(topology.epoch, time_us, points)
+    places = _Places(start, config, topology.keyspace, schema_ids, Deadline(wait_s))
+    if start == EARLIEST:
+        era = era_of(topology, key_range, lambda r: places.are_whole(r, key_range))
+    elif start == LATEST:
+        era = era_of(topology, key_range, lambda _: False)
+    else:
+        era = era_of(topology, key_range, lambda r: places.time_us < (r.hop_time_us or 0))
+    entered = {shard: r for r in switched(topology) for shard in r.targets}
+    left = {shard: r for r in era.undone for shard in r.sources}
+    points = {s: places.point(s, entered.get(s), left.get(s)) for s in era.shards}
+    return StreamPosition(topology.epoch - len(era.undone), places.frontier_us, points)
+
+
+def resolve_start_of(
+    start: str | int,
+    *,
+    config: ClientConfig,
+    keyspace: str,
+    shards: Sequence[str],
+    schema_ids: SchemaIds,
+    wait_s: float = START_WAIT_S,
+) -> StreamPosition:
+    """Return where "earliest", "latest" or a time lies in these logs, whatever the topology says.
+
+    Errors: see `resolve_start`.
+    """
+    places = _Places(start, config, keyspace, schema_ids, Deadline(wait_s))
+    points = {shard: places.point(shard, None, None) for shard in shards}
+    return StreamPosition(0, places.frontier_us, points)
 
 
 def _microseconds(moment: datetime | int) -> int:
@@ -91,22 +104,104 @@ def _microseconds(moment: datetime | int) -> int:
     return moment
 
 
-def _at_time(
-    history: ProgressHistory, shard: str, time_us: int, deadline: Deadline
-) -> ShardPosition:
-    offset = history.offset_for_time(time_us)
-    log_start = history.log_start()
-    while True:
-        records = (found.progress for found in history.records(offset))
-        point = point_at_time(shard, records, time_us, log_start)
-        if point is not None:
-            return point
-        if deadline.passed:
+class _Places:
+    """Where one start lies in shard after shard."""
+
+    def __init__(
+        self,
+        start: str | datetime | int,
+        config: ClientConfig,
+        keyspace: str,
+        schema_ids: SchemaIds,
+        deadline: Deadline,
+    ) -> None:
+        self._start = start
+        self.time_us = 0 if isinstance(start, str) else cell_start_us(_microseconds(start))
+        self._deadline = deadline
+        self._open = partial(ProgressHistory, config, keyspace, schema_ids=schema_ids)
+        self._heads: list[int | None] = []
+
+    @property
+    def frontier_us(self) -> int:
+        """The frontier of the position, once all its points are known."""
+        return start_frontier_us(self._heads) if self._start == LATEST else self.time_us
+
+    def are_whole(self, reshard: ReshardEntry, key_range: KeyRange) -> bool:
+        """Whether a reader can begin before a reshard: sources there, targets from BEGIN on."""
+        for shard in overlapping(reshard.sources, key_range):
+            with self._open(shard) as history:
+                if not history.exists():
+                    return False
+        for shard in overlapping(reshard.targets, key_range):
+            with self._open(shard) as history:
+                begin = self._begin(history, reshard)
+                if begin is None or begin.offset < history.log_start():
+                    return False
+        return True
+
+    def point(
+        self, shard: str, entered: ReshardEntry | None, left: ReshardEntry | None
+    ) -> ShardPosition:
+        """The place in a shard that began to serve, or ended to, with these reshards."""
+        with self._open(shard) as history:
+            begin = None if entered is None else self._begin(history, entered)
+            end = None
+            if left is not None:
+                ended = history.mark_of(MarkKind.END, left.reshard_id, left.hop_time_us or 0)
+                end = None if ended is None else latest_point(ended.progress, 0)
+            found = self._found(history, shard, end)
+            if begin is not None and found.seq < begin.seq:
+                return begin
+            return end if end is not None and found.offset > end.offset else found
+
+    def _found(
+        self, history: ProgressHistory, shard: str, end: ShardPosition | None
+    ) -> ShardPosition:
+        if self._start == EARLIEST:
+            records = (found.progress for found in history.records())
+            return earliest_point(records, history.log_start())
+        if self._start == LATEST:
             last = history.last()
-            reached = "nothing yet" if last is None else f"{last.progress.head_us} us"
-            raise StartNotReached(
-                f"shard {shard}: its log has come to {reached}, the start is at {time_us} us; "
-                f"waited {deadline.seconds:g} s. Does its producer run? Start from an earlier "
-                f"time, or again once it has caught up",
-            )
-        time.sleep(_START_POLL_S)
+            progress = None if last is None else last.progress
+            self._heads.append(None if progress is None else progress.head_us)
+            return latest_point(progress, history.log_start())
+        return self._at_time(history, shard, end)
+
+    def _begin(self, history: ProgressHistory, reshard: ReshardEntry) -> ShardPosition | None:
+        """Where a target's BEGIN lies; None when it is so long ago that retention has it."""
+        hop_time_us = reshard.hop_time_us or 0
+        while history.reaches_back_to(hop_time_us):
+            found = history.mark_of(MarkKind.BEGIN, reshard.reshard_id, hop_time_us)
+            if found is not None:
+                last = found.progress
+                return ShardPosition(last.end_offset - 1, last.last_seq - 1, None)
+            if self._deadline.passed:
+                raise StartNotReached(
+                    f"shard {history.topics.shard}: its log has not come to BEGIN of reshard "
+                    f"{reshard.reshard_id}, which the topology says is switched; waited "
+                    f"{self._deadline.seconds:g} s. Does its producer run?",
+                )
+            time.sleep(_START_POLL_S)
+        return None
+
+    def _at_time(
+        self, history: ProgressHistory, shard: str, end: ShardPosition | None
+    ) -> ShardPosition:
+        offset = history.offset_for_time(self.time_us)
+        log_start = history.log_start()
+        while True:
+            records = (found.progress for found in history.records(offset))
+            point = point_at_time(shard, records, self.time_us, log_start)
+            if point is not None:
+                return point
+            if end is not None:
+                return end  # all that the shard ever logged is older
+            if self._deadline.passed:
+                last = history.last()
+                reached = "nothing yet" if last is None else f"{last.progress.head_us} us"
+                raise StartNotReached(
+                    f"shard {shard}: its log has come to {reached}, the start is at "
+                    f"{self.time_us} us; waited {self._deadline.seconds:g} s. Does its producer "
+                    f"run? Start from an earlier time, or again once it has caught up",
+                )
+            time.sleep(_START_POLL_S)

@@ -23,7 +23,7 @@ from topics.kafka_client import ClientConfig
 from topics.names import ShardTopics
 from topics.progress_codec import decode_progress
 from topics.schema_registry import open_schema_ids
-from topics.start import resolve_start
+from topics.start import resolve_start_of
 from topics.tail import read_tail
 from topics.topology import TableVindex
 
@@ -66,7 +66,7 @@ class Sources:
         self, targets: tuple[str, ...], tables: tuple[TableVindex, ...], **changes: Any
     ) -> ReshardPlan:
         """A plan that begins where the logs do."""
-        start = resolve_start(
+        start = resolve_start_of(
             "earliest",
             config=self.kafka,
             keyspace=self.keyspace,
