@@ -44,6 +44,10 @@ class PublisherSpent(Rebuild):
     """Raised when the Kafka producer must not be used again; a new one starts from the log."""
 
 
+class TransactionTooLong(PublisherSpent):
+    """Raised when a transaction of the database outlasts what brokers allow one of Kafka's."""
+
+
 class ServerRefused(UsageError):  # noqa: N818 - named by what happened
     """Raised when the server refuses the account or its settings fail the preflight."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from event_token.errors import Halt, Rebuild, ShardstreamError, UsageError
-from producers.faults import LogDisagrees, PublisherSpent
+from producers.faults import LogDisagrees, PublisherSpent, TransactionTooLong
 from topics.kafka_client import (
     RECORD_BYTES_MAX,
     ClientConfig,
@@ -31,6 +31,8 @@ QUEUE_MESSAGES_MAX: Final = 100_000
 # A commit this slow may have been sent twice inside librdkafka, the first one still on its way: it
 # could end the *next* transaction. A new epoch (init_transactions) makes it harmless.
 SLOW_COMMIT_S: Final = 30.0
+# Of the time that brokers allow a transaction; the rest is for the flush and the commit.
+TIMEOUT_SHARE: Final = 0.9
 # After a stop an unfinished commit is given this long; then its outcome is left to the successor.
 STOP_S_MAX: Final = 5.0
 # Without an answer for this long closing does not wait for the broker.
@@ -65,6 +67,7 @@ class Publisher:
         self._stopping = stopping
         self._transaction_timeout_s = transaction_timeout_ms / 1000
         self._in_transaction = False
+        self._began_s = 0.0
         self._first_offset = -1
         self._last_offset = -1
         self._failure: KafkaError | None = None
@@ -107,6 +110,21 @@ class Publisher:
         with self.errors("beginning a transaction"):
             self._producer.begin_transaction()
         self._in_transaction = True
+        self._began_s = time.monotonic()
+
+    def check_age(self, what: str) -> None:
+        """Raise TransactionTooLong before the brokers abort the open transaction by themselves.
+
+        They would fence this producer then, as if another one had taken over.
+        """
+        age_s = time.monotonic() - self._began_s
+        if self._in_transaction and age_s > TIMEOUT_SHARE * self._transaction_timeout_s:
+            raise TransactionTooLong(
+                f"{self.topics.log}: {what} has been on its way for {age_s:.0f} s, and the brokers "
+                f"allow a transaction {self._transaction_timeout_s:g} s: raise their "
+                "transaction.max.timeout.ms well above that and start this producer again; "
+                "nothing of it is visible yet, and nothing is lost"
+            )
 
     def on_delivery(self, error: KafkaError | None, message: Any) -> None:
         """Note the offset of a record that has been stored, or why it was not."""

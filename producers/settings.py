@@ -65,6 +65,7 @@ class ShardProducerSettings:
     when it is lost, or lags behind one of the others by more than `max_replica_lag_ms`.
     `start`, of an empty log alone: `current`, `earliest`, `gtid:<set>`, `timestamp:<ISO time>`;
     `tail` starts nothing new.
+    `retention_ms`: of a log that is made, by the time of the change; -1 keeps it for ever.
     `server_id`: how the replication connection is known to the server; None takes a random one
     from a high range. `vindexes`: of the keyspace's topology. Times in milliseconds.
     """
@@ -82,6 +83,7 @@ class ShardProducerSettings:
     commit_rows: int = 5_000
     max_clock_ahead_ms: int = 5_000
     replication_factor: int | None = None
+    retention_ms: int = -1
     verify_checksum: bool = True
     accept_unlogged_cascades: bool = False
     vindexes: tuple[TableVindex, ...] = ()

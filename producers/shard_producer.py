@@ -8,7 +8,12 @@ from typing import Final
 
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
 from producers.connection import random_server_id
-from producers.faults import ReplicaBehindLog, ServerLost, ServerRefused
+from producers.faults import (
+    ReplicaBehindLog,
+    ServerLost,
+    ServerRefused,
+    TransactionTooLong,
+)
 from producers.resume import check_start
 from producers.settings import ProducerState, ProducerStatus, ShardProducerSettings
 from producers.shard_session import Committed, ShardSession
@@ -45,7 +50,9 @@ def run_shard(settings: ShardProducerSettings, stop: Event, on_status: OnStatus)
     sharding_columns(settings.vindexes)
     topics = ShardTopics(settings.keyspace, settings.shard)
     # -1: the brokers' own default.
-    chosen = TopicSettings(replication_factor=settings.replication_factor or -1)
+    chosen = TopicSettings(
+        replication_factor=settings.replication_factor or -1, retention_ms=settings.retention_ms
+    )
     if settings.registry_url is None:
         provision_schemas_topic(settings.kafka, chosen)
     provision_shard(settings.kafka, topics, chosen)
@@ -64,6 +71,7 @@ class _Life:
         self._server_id = settings.server_id or random_server_id()
         self._faults = 0
         self._rebuilds = 0
+        self._too_long_at = ""
         self._alive_s = time.monotonic()
         self._ever_connected = False
 
@@ -95,6 +103,7 @@ class _Life:
         if isinstance(fault, ServerLost):
             self._check_away(fault)
         else:
+            self._check_too_long(session, fault)
             self._rebuilds += 1
             if self._rebuilds > REBUILDS_IN_A_ROW_MAX:
                 raise Halt(
@@ -104,6 +113,15 @@ class _Life:
         self._status.report(ProducerState.RECONNECTING, self._status.committed, str(fault))
         pause_s = min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2 ** min(self._faults - 1, 10))
         self._stop.wait(pause_s)
+
+    def _check_too_long(self, session: ShardSession, fault: ShardstreamError) -> None:
+        """The first time Kafka may have been away; at the same place again it is too long."""
+        if not isinstance(fault, TransactionTooLong):
+            return
+        position = session.committed.position
+        if position == self._too_long_at:
+            raise Halt(str(fault)) from fault
+        self._too_long_at = position
 
     def _check_away(self, fault: ServerLost) -> None:
         if not self._ever_connected and not isinstance(fault, ReplicaBehindLog):

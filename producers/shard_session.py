@@ -194,6 +194,9 @@ class ShardSession:
                 f"{self._server.name} has sent nothing for {STREAM_SILENCE_S_MAX} s, not even a "
                 "heartbeat"
             )
+        if self._decoder.in_transaction:
+            rows = self._decoder.messages
+            self._publisher.check_age(f"transaction {self._decoder.gtid} with {rows} rows so far")
         dry = not self._stream.wait(0)
         self._commit_if_due(dry=dry)
         self._heartbeat_if_due(dry=dry)

@@ -14,7 +14,7 @@ from producers.settings import ShardProducerSettings
 from shardstream.settings import Settings
 from shardstream.shard_settings import shard_producer_settings, topic_settings
 from topics.names import ShardTopics
-from topics.provisioning import wrong_topics
+from topics.provisioning import retention_warnings, wrong_topics
 
 
 def shard_problems(shard: ShardProducerSettings) -> list[Problem]:
@@ -32,6 +32,12 @@ def topic_problems(settings: Settings, keyspace: str, shards: Sequence[str]) -> 
     """What is wrong with the topics that already exist; those that do not are no problem."""
     topics = [ShardTopics(keyspace, shard) for shard in shards]
     return wrong_topics(settings.kafka_client(), topics, topic_settings(settings))
+
+
+def topic_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
+    """What an operator should know of the logs, though it keeps nothing from starting."""
+    topics = [ShardTopics(keyspace, shard) for shard in shards]
+    return retention_warnings(settings.kafka_client(), topics, topic_settings(settings))
 
 
 def refuse_problems(settings: Settings, shard: ShardProducerSettings) -> None:
@@ -60,12 +66,15 @@ def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) ->
         raise UsageError("the settings name no keyspace")
     servers: list[tuple[str, Problem]] = []
     topics: list[str] = []
+    warnings: list[str] = []
     for name in chosen:
         shards = list(settings.keyspace(name).shards)
         for shard in shards:
             found = shard_problems(shard_producer_settings(settings, name, shard))
             servers += [(f"{name}/{shard}", problem) for problem in found]
         topics += topic_problems(settings, name, shards)
+        warnings += topic_warnings(settings, name, shards)
+    print_warnings(warnings)
     if as_json:
         _print_json(servers, topics)
     else:
@@ -73,6 +82,13 @@ def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) ->
     count = len(servers) + len(topics)
     if count:
         raise UsageError(f"{count} problem(s) found; each says what mends it")
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    """One line each on the standard error."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for text in warnings:
+        console.print(f"warning: {text}", markup=False)
 
 
 def _print_json(servers: list[tuple[str, Problem]], topics: list[str]) -> None:

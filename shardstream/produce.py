@@ -12,7 +12,7 @@ from rich.console import Console
 
 from producers.settings import ProducerState, ProducerStatus
 from producers.shard_producer import run_shard
-from shardstream.check import refuse_problems
+from shardstream.check import print_warnings, refuse_problems, topic_warnings
 from shardstream.keyspace_topology import ensure_topology
 from shardstream.settings import Settings
 from shardstream.shard_settings import shard_producer_settings
@@ -28,6 +28,7 @@ def run_produce(
     producer_settings = shard_producer_settings(settings, keyspace, shard, start)
     # Everything is checked before the first topic is made.
     refuse_problems(settings, producer_settings)
+    print_warnings(topic_warnings(settings, keyspace, [shard]))
     topology = ensure_topology(settings, keyspace)
     stop = threading.Event()
 

@@ -20,6 +20,7 @@ def shard_producer_settings(
         registry_url=settings.kafka.schema_registry_url,
         start=start,
         replication_factor=settings.kafka.replication_factor,
+        retention_ms=settings.kafka.retention_ms,
         **settings.producer.model_dump(),
     )
 

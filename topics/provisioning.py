@@ -22,10 +22,12 @@ from topics.kafka_client import REQUEST_TIMEOUT_S, ClientConfig, check_reachable
 from topics.kafka_errors import kafka_error, kafka_errors
 from topics.names import SCHEMAS_TOPIC, ShardTopics, topology_topic
 from topics.topic_rules import (
+    KEEP_ALL,
     FoundTopic,
     TopicRules,
     TopicSettings,
     control_rules,
+    finite_retention,
     log_age_found_ms,
     log_age_max_ms,
     log_rules,
@@ -41,6 +43,7 @@ __all__ = [
     "provision_keyspace",
     "provision_schemas_topic",
     "provision_shard",
+    "retention_warnings",
     "wrong_topics",
 ]
 
@@ -112,6 +115,26 @@ def wrong_topics(
         found = _find(admin, config, [rules.topic for rules in _shard_rules(topics, chosen, {})])
         problems += _problems(_shard_rules(topics, chosen, found), found, config.brokers)
     return problems
+
+
+def retention_warnings(
+    config: ClientConfig,
+    shards: Sequence[ShardTopics],
+    chosen: TopicSettings | None = None,
+) -> list[str]:
+    """Return, for each shard log that does not live for ever, what will be lost; makes nothing."""
+    chosen = chosen or TopicSettings()
+    check_reachable(config)
+    found = _find(open_admin(config), config, [topics.log for topics in shards])
+    warnings = []
+    for topics in shards:
+        settings = found[topics.log].settings if topics.log in found else {}
+        warnings += finite_retention(
+            topics.log,
+            int(settings.get("retention.ms", chosen.retention_ms)),
+            int(settings.get("retention.bytes", KEEP_ALL)),
+        )
+    return warnings
 
 
 def broker_transaction_timeout_ms(config: ClientConfig) -> int:

@@ -19,6 +19,7 @@ _PROGRESS_BYTES_MAX: Final = 16 * 1024 * 1024
 _CONTROL_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _MAJORITY_OF_THREE: Final = 2
+_DAY_MS: Final = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +186,17 @@ def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str
                 f"--entity-name {wanted.topic} --add-config {rule.name}={rule.value}",
             )
     return problems
+
+
+def finite_retention(topic: str, retention_ms: int, retention_bytes: int) -> list[str]:
+    """Return what an operator should know of a log that is deleted by age or size; [] for none."""
+    limits = []
+    if retention_ms != KEEP_ALL:
+        limits.append(f"retention.ms is {retention_ms} ({retention_ms / _DAY_MS:.3g} days)")
+    if retention_bytes != KEEP_ALL:
+        limits.append(f"retention.bytes is {retention_bytes}")
+    return [
+        f"{topic}: {limit}: a reader that is away for longer loses records and stops, and age "
+        "counts from the change, so a log that begins in the past can be deleted before it is read"
+        for limit in limits
+    ]

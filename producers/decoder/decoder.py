@@ -124,6 +124,11 @@ class Decoder:
         return self._events.internal.heartbeat_us
 
     @property
+    def gtid(self) -> str:
+        """The transaction under way, or else the last one; "" before the first."""
+        return self._events.gtid.decode("ascii")
+
+    @property
     def binlog_file(self) -> str:
         """The binlog file that is being read, "" before the first ROTATE."""
         return self._events.binlog_file

@@ -147,6 +147,17 @@ def test_server_that_is_away_does_not_stop_a_shard_that_has_another(
         refuse_problems(settings, replace(shard, servers=(wrong, *shard.servers)))
 
 
+def test_retention_that_ends_is_warned_of(config: Path, keyspace: str) -> None:
+    """A log that is deleted by age is no problem, but preflight says what that means."""
+    plain = run("preflight", keyspace, "--config", str(config))
+    config.write_text(config.read_text().replace("[kafka]", "[kafka]\nretention_ms = 86400000"))
+    short = run("preflight", keyspace, "--config", str(config))
+
+    assert (plain.returncode, short.returncode) == (0, 0)
+    assert "warning" not in plain.stderr
+    assert f"warning: {keyspace}.-: retention.ms is 86400000 (1 days)" in short.stderr
+
+
 def test_debug_shows_the_traceback(config: Path) -> None:
     """With --debug the traceback is there, for whoever mends shardstream itself."""
     done = run("--debug", "produce", "nowhere", "-", "--config", str(config))
