@@ -26,6 +26,7 @@ MODULES = (
     "event_token.running_set",
     "producers.decoder.wire",
     "producers.decoder.checksum",
+    "producers.decoder.key_watch",
     "producers.decoder.plan",
     "producers.decoder.legacy_charsets",
     "producers.decoder.charset",
@@ -49,7 +50,9 @@ MODULES = (
     "producers.decoder.prepared",
     "producers.decoder.transactions",
     "producers.decoder.events",
+    "producers.decoder.copied_rows",
     "producers.decoder.decoder",
+    "producers.copy.binary_rows",
 )
 
 

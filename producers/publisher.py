@@ -163,11 +163,15 @@ class Publisher:
             )
         return first
 
+    def write(self, topic: str, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        """Add a record of another topic to the transaction."""
+        with self.errors(f"writing to {topic}"):
+            self.produce(topic, value, key, 0, None, None, timestamp_ms)
+
     def commit(self, progress: bytes, key: bytes, head_ms: int) -> None:
         """Add the progress record and commit; afterwards look at `spent`."""
         topic = self.topics.progress
-        with self.errors(f"writing to {topic}"):
-            self.produce(topic, progress, key, 0, None, None, head_ms)
+        self.write(topic, key, progress, head_ms)
         began_s = time.monotonic()
         self._repeat("committing", self._producer.commit_transaction, self._transaction_timeout_s)
         self._in_transaction = False

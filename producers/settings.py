@@ -58,6 +58,23 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CopySettings:
+    """How rows that are in tables already are copied.
+
+    `chunk_ms`: what one SELECT may take; chunks grow and shrink to it, up to `chunk_rows_max`.
+    `tables_at_once`: tables that are copied side by side, each with a connection of its own.
+    The copy waits while the server runs more than `max_threads_running` threads, and while one of
+    the shard's other servers is more than `max_replica_lag_ms` behind (None: neither is asked).
+    """
+
+    chunk_ms: int = 500
+    chunk_rows_max: int = 100_000
+    tables_at_once: int = 4
+    max_threads_running: int | None = None
+    max_replica_lag_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ShardProducerSettings:
     """One shard's producer.
 
@@ -89,6 +106,7 @@ class ShardProducerSettings:
     vindexes: tuple[TableVindex, ...] = ()
     text_as_bytes: frozenset[str] = frozenset()
     max_replica_lag_ms: int = 10_000
+    copy: CopySettings = CopySettings()
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work; a flavor's name is taken for the flavor."""

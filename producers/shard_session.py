@@ -13,6 +13,7 @@ from producers.connection import (
     server_error,
     server_errors,
 )
+from producers.copy.copier import Copier
 from producers.decoder import BatchSummary, Decoder
 from producers.decoder.errors import ServerError
 from producers.ended_log import ended_by
@@ -108,6 +109,7 @@ class ShardSession:
         self._stream: ReplicationStream
         self._watch: ServerWatch
         self._decoder: Decoder
+        self._copier: Copier
         self._connection: Any
 
     def run(self) -> None:
@@ -153,6 +155,8 @@ class ShardSession:
         with server_errors(self._server, "reading the journal of"):
             ended = ended_by(self._settings.kafka, self._topics, self._schema_ids, self._connection)
         self._decoder = self._new_decoder(point, ended)
+        self._copier = Copier(self._settings, self._server, self._decoder, self._publisher)
+        opened.append(self._copier.close)
         self._heard_s = time.monotonic()
         self._report(ProducerState.STREAMING, self.committed, "")
 
@@ -200,18 +204,21 @@ class ShardSession:
         dry = not self._stream.wait(0)
         self._commit_if_due(dry=dry)
         self._heartbeat_if_due(dry=dry)
+        if self._copier.step(dry=dry):
+            self._commit()
 
     def _wait_s(self) -> float:
         # Only bytes of the server end a transaction, or bring the log to where the server was.
         if self._decoder.in_transaction:
             return WAIT_S_MAX
+        wait_s = min(WAIT_S_MAX, self._copier.wait_s_max)
         if self._decoder.messages:
             due_s = self._progress_s + COMMIT_GAP_S
         elif self._moment is not None:
-            return WAIT_S_MAX
+            return wait_s
         else:
             due_s = self._progress_s + self._settings.heartbeat_ms / 1000
-        return min(WAIT_S_MAX, max(0.001, due_s - time.monotonic()))
+        return min(wait_s, max(0.001, due_s - time.monotonic()))
 
     def _decode(self) -> None:
         decoder, stream = self._decoder, self._stream
@@ -340,6 +347,7 @@ class ShardSession:
         count = summary.last_seq - summary.first_seq + 1
         progress = self._progress(summary, self._publisher.flush(count) if count else -1)
         value = encode_progress(progress, self._schema_ids)
+        self._copier.write_records()
         self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000)
         self._progress_s = time.monotonic()
         committed = self.committed
@@ -371,7 +379,8 @@ class ShardSession:
             if mark is not None:
                 mark = replace(mark, offset=mark.offset + shift)
             ticks = tuple(Tick(cell_us, seq + shift) for cell_us, seq in summary.ticks)
-            lag_ms = max(0, now_us - summary.last_commit_us) // 1000
+            if summary.transactions:
+                lag_ms = max(0, now_us - summary.last_commit_us) // 1000
         return Progress(
             first_seq=summary.first_seq,
             last_seq=summary.last_seq,

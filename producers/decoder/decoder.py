@@ -8,6 +8,7 @@ from mypy_extensions import i64
 
 from event_token import Flavor, GtidError, MariadbGtidSet, MysqlGtidSet, UsageError, parse_gtid_set
 from producers.decoder.batch import BatchSummary
+from producers.decoder.copied_rows import CopyWriter
 from producers.decoder.errors import (
     CorruptBinlog,
     DecoderHalt,
@@ -94,6 +95,11 @@ class Decoder:
         self._parts_bytes: i64 = 0
         self._packeted: PacketedTransaction | None = None
         self._is_spent: bool = False
+
+    @property
+    def copy_writer(self) -> CopyWriter:
+        """By it copied rows join the stream, while `in_transaction` is False."""
+        return CopyWriter(self._events)
 
     @property
     def messages(self) -> int:

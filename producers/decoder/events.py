@@ -362,12 +362,13 @@ class EventReader(TransactionReader):
         """Add a DDL record; outside BEGIN it is a transaction of its own."""
         if not self._has_records:
             self._begin_records()
-        database = query_database(body)
+        database, text = query_database(body), query_text(body)
+        self.tables.note_statement(text, self.sink.next_seq)
         self.sink.add_statement(
             self.tables.statement_prefix("DDL"),
             statement_header(database.encode("utf-8")),
             encode_string(database) + encode_string(""),
-            query_text(body).encode("utf-8"),
+            text.encode("utf-8"),
         )
         if not self._has_begun:
             self._end_transaction()

@@ -4,6 +4,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from producers.decoder.key_watch import KeyWatch
 from topics.table_shape import Column, TableShape, ValueKind
 from topics.vindexes import Vindex
 
@@ -134,9 +135,22 @@ class TablePlan:
         self.last_op: i64 = 0
         self.last_bitmaps: bytes = b""
         self.last_rows_plan: RowsPlan | None = None
+        # Set while the table is copied.
+        self.watch: KeyWatch | None = None
 
     def shape(self) -> TableShape:
         """The table version as readers see it."""
         return TableShape(
             self.database, self.table, tuple(self.shape_columns), tuple(self.primary_key)
         )
+
+
+def see_rows(watch: KeyWatch, table: TablePlan, rows: RowsPlan, seq: i64) -> None:
+    """Tell a watch which table version a row is of, and whether its images are whole."""
+    watch.seen_seq = seq
+    if watch.body != table.body:
+        watch.see(table.body, table.shape())
+    if (rows.has_before and rows.before_present < table.count) or (
+        rows.has_after and rows.after_present < table.count
+    ):
+        watch.partial_seq = seq

@@ -12,9 +12,10 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from producers.decoder.errors import QueueStayedFull, UnsupportedEvent
-from producers.decoder.plan import NO_IDS, ColumnPlan, RowsPlan, TablePlan
+from producers.decoder.key_watch import KeyWatch
+from producers.decoder.plan import NO_IDS, ColumnPlan, RowsPlan, TablePlan, see_rows
 from producers.decoder.sharding import Sharding
-from producers.decoder.wire import write_long, write_string
+from producers.decoder.wire import encode_string, write_long, write_string
 from topics.progress import GRID_US
 
 # How often a full queue is waited for. `on_full` waits some 0.1 s, so a broker has minutes.
@@ -83,6 +84,7 @@ class RecordSink:
         self._key_prefix: bytes = b""
         self.sharding: Sharding = Sharding()
         self._ids_at: i64 = NO_IDS
+        self.watch: KeyWatch | None = None  # of the open row's table
 
     def begin_transaction(self, timestamp_us: i64) -> None:
         """Begin a transaction's records; `stamp` follows."""
@@ -118,6 +120,9 @@ class RecordSink:
         self._ids_at = rows.ids_at
         if rows.ids_at >= 0:
             self.sharding.begin(table, rows)
+        self.watch = table.watch
+        if self.watch is not None:
+            see_rows(self.watch, table, rows, self.next_seq)
         if table.key_size:
             self.key_begin = _NOT_IN_IMAGE
             if table.key_size > 1:
@@ -250,6 +255,25 @@ class RecordSink:
             else:
                 pieces.append(value[begin:end])
         return b"".join(pieces)
+
+    def image_key(self) -> bytes:
+        """The key of the row image that was written last, as a record's key has it."""
+        value = self.out.getvalue()
+        pieces: list[bytes] = [self._key_prefix]
+        for slot in range(self._key_size):
+            begin: i64 = self.key_begin if slot == 0 else self.key_begins[slot]
+            end: i64 = self.key_end if slot == 0 else self.key_ends[slot]
+            if begin < end:
+                pieces.append(value[begin:end])
+                continue
+            for note in self.off_calendar:
+                if note.key_slot == slot and note.image == self.image:
+                    pieces.append(encode_string(note.text))  # noqa: PERF401 - compiled
+        return b"".join(pieces)
+
+    def touch(self, watch: KeyWatch) -> None:
+        """Note the key of the row image that was written last."""
+        watch.touch(self.image_key(), self.next_seq)
 
     def _insert_off_calendar(self) -> None:
         """Write the record again with the texts in its envelope; a key uses the text too."""

@@ -72,6 +72,8 @@ def write_image(
             pos = write_value(sink, out, column, buf, pos)
             sink.note_value(column, begin, len(out))
         mask <<= 1
+    if sink.watch is not None:
+        sink.touch(sink.watch)
     return pos
 
 

@@ -45,6 +45,11 @@ class StreamClock:
             self._next_head_us = max(self._next_head_us, commit_us)
         self.timestamp_us = max(self.timestamp_us, commit_us)
 
+    def take_now(self) -> None:
+        """Set the time of what is no transaction of the server's: as early as may be."""
+        if self.timestamp_us < 0:
+            self.timestamp_us = self._now_us()
+
     def commit(self) -> None:
         """The transaction is complete: its time may be promised."""
         self.head_us = self._next_head_us

@@ -125,8 +125,13 @@ def parse_table_map(
     plan.problem = _describe(columns, fields, is_mariadb)
     for column in columns:
         column.is_kept_as_bytes = f"{database}.{table}.{column.name}" in text_as_bytes
-    plan.problem = plan.problem or _plan_columns(plan, columns, fields)
+    plan.problem = plan.problem or plan_columns(plan, columns, _key_of(fields))
     return plan
+
+
+def _key_of(fields: _Fields) -> list[int]:
+    # Of a prefix key: column, bytes of the prefix; the whole value is key.
+    return fields.packed(_SIMPLE_KEY) or fields.packed(_PREFIX_KEY)[::2]
 
 
 def _read_types(columns: list[ColumnType], metadata: bytes) -> None:
@@ -218,7 +223,8 @@ def _set_labels(columns: list[ColumnType], fields: _Fields) -> str:
     return ""
 
 
-def _plan_columns(plan: TablePlan, columns: list[ColumnType], fields: _Fields) -> str:
+def plan_columns(plan: TablePlan, columns: list[ColumnType], key: list[int]) -> str:
+    """Fill the plan in; return what the decoder does not handle, "" for nothing."""
     for source in columns:
         try:
             column_plan, shape_column = plan_column(source)
@@ -232,9 +238,6 @@ def _plan_columns(plan: TablePlan, columns: list[ColumnType], fields: _Fields) -
         plan.columns.append(column_plan)
         plan.shape_columns.append(shape_column)
     plan.count = len(columns)
-    key = fields.packed(_SIMPLE_KEY)
-    if not key:
-        key = fields.packed(_PREFIX_KEY)[::2]  # column, bytes of the prefix; the whole value is key
     for slot, index in enumerate(key):
         plan.columns[index].key_slot = slot
         plan.columns[index].is_noted = True

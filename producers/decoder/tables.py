@@ -7,6 +7,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from producers.decoder.errors import CorruptBinlog, UnsupportedColumn
+from producers.decoder.key_watch import KeyWatch, TransactionEnds
 from producers.decoder.plan import NO_IDS, SILENT, RowsPlan, TablePlan
 from producers.decoder.sharding import ShardingColumn, set_vindex
 from producers.decoder.table_map import image_columns, parse_table_map
@@ -23,6 +24,7 @@ _NOT_LOGGED: Final = b"\0"
 INSERT: Final = OPS.index("INSERT")
 UPDATE: Final = OPS.index("UPDATE")
 DELETE: Final = OPS.index("DELETE")
+READ: Final = OPS.index("READ")
 
 
 class Tables:
@@ -48,6 +50,8 @@ class Tables:
         self._last_id: i64 = -1
         self._last_plan: TablePlan | None = None
         self._statement_prefixes: dict[str, bytes] = {}
+        self.watches: dict[tuple[str, str], KeyWatch] = {}
+        self.ends: TransactionEnds = TransactionEnds()
 
     def forget_ids(self) -> None:
         """A new binlog file numbers its tables afresh."""
@@ -65,6 +69,7 @@ class Tables:
         known = self._by_body.get(body)
         if known is None:
             known = parse_table_map(body, self._is_mariadb, self._text_as_bytes)
+            known.watch = self.watches.get((known.database, known.table))
             if len(self._by_body) >= PLANS_MAX:
                 self._by_body.clear()
             self._by_body[body] = known
@@ -84,10 +89,30 @@ class Tables:
             self._last_id = table_id
             self._last_plan = plan
         if len(plan.prefix) == 0:
-            self._prepare(plan)
+            self.prepare(plan)
         return plan
 
-    def _prepare(self, plan: TablePlan) -> None:
+    def watch(self, watch: KeyWatch) -> None:
+        """Note what is logged of a table from here on."""
+        self.watches[watch.database, watch.table] = watch
+        self._set_watches()
+
+    def unwatch(self, watch: KeyWatch) -> None:
+        """End that."""
+        self.watches.pop((watch.database, watch.table), None)
+        self._set_watches()
+
+    def _set_watches(self) -> None:
+        for plan in self._by_body.values():
+            plan.watch = self.watches.get((plan.database, plan.table))
+
+    def note_statement(self, statement: str, seq: i64) -> None:
+        """Tell the watches of a DDL, which is the record `seq`."""
+        for watch in self.watches.values():
+            watch.note_statement(statement, seq)
+
+    def prepare(self, plan: TablePlan) -> None:
+        """Register the table version's schema; UnsupportedColumn where it has none."""
         if plan.internal:
             plan.prefix = _NOT_LOGGED
         if plan.problem and plan.internal != SILENT:
@@ -150,7 +175,7 @@ def _make_rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:
     first = _without_padding(take(bitmaps, pos, size), count)
     second = _without_padding(take(bitmaps, pos + size, size), count) if op == UPDATE else b""
     before = first if op in (UPDATE, DELETE) else b""
-    after = first if op == INSERT else second
+    after = first if op in (INSERT, READ) else second
     out = BytesWriter()
     write_string(out, plan.database.encode("utf-8"))
     write_string(out, plan.table.encode("utf-8"))

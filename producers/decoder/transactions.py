@@ -158,6 +158,7 @@ class TransactionReader:
         self.committed_us = self.commit_us
         self.committed_file = self.binlog_file
         self.committed_pos = self.binlog_pos
+        self.tables.ends.note(self.binlog_file, self.binlog_pos, self.sink.next_seq)
 
     def _keep_prepared(self) -> None:
         """An XA transaction ends with PREPARE: keep its rows, and its GTID out of the position."""

@@ -155,3 +155,12 @@ def encode_string(text: str) -> bytes:
     out = BytesWriter()
     write_string(out, text.encode("utf-8"))
     return out.getvalue()
+
+
+def encode_packed(value: int) -> bytes:
+    """Return a length-encoded integer of less than 2**24."""
+    if value < 251:
+        return bytes([value])
+    if value < 1 << 16:
+        return b"\xfc" + value.to_bytes(2, "little")
+    return b"\xfd" + value.to_bytes(3, "little")

@@ -1,0 +1,66 @@
+"""A chunk of a table as it was read: plain values."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from producers.copy.definition import TableDefinition
+
+# A chunk is held in memory until the log has reached it.
+CHUNK_BYTES_MAX: Final = 32 * 1024 * 1024
+
+# File and offset of a binlog.
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkJob:
+    """What to read. `position`: the GTID set that the SELECT must not be behind.
+
+    `after`: literals of the key behind which the chunk begins, empty for the table's beginning.
+    `key`: names of the key's columns, empty before the first chunk.
+    """
+
+    database: str
+    table: str
+    where: str
+    key: tuple[str, ...]
+    after: tuple[str, ...]
+    rows_max: int
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows in key order as images of the binlog; the last key as literals, and for people."""
+
+    images: bytes
+    rows: int
+    last_key: tuple[str, ...]
+    last_key_text: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRows:
+    """The rows of a chunk."""
+
+    pieces: list[Piece]
+    rows: int
+    bytes_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk and when it was true.
+
+    `high`: what the server had executed after it was read; the log must reach that. `snapshot`:
+    on MariaDB the binlog position of what was read, to be the exact end of a transaction; without
+    one the job's position was all visible.
+    """
+
+    definition: TableDefinition
+    rows: ChunkRows
+    is_last: bool
+    elapsed_s: float
+    high: str
+    snapshot: Place | None
+    rows_estimated: int

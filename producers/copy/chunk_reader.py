@@ -1,0 +1,171 @@
+"""The steps around a chunk's SELECT, as each family of servers needs them (design.md §6)."""
+
+import time
+from typing import Any, Final, Protocol
+
+from event_token import Flavor
+from producers.connection import server_errors
+from producers.copy.chunk import Chunk, ChunkJob, Place
+from producers.copy.chunk_rows import ChunkConnection
+from producers.copy.chunk_sql import chunk_select
+from producers.copy.definition import TableDefinition, read_definition
+from producers.copy.faults import CannotCopy, ChunkSpoiled
+from producers.flavor import family_of, rows
+from producers.settings import ServerSettings
+
+# A transaction that the stream has sent is visible some ms later; a semi-synchronous one when its
+# replica has answered.
+VISIBLE_S_MAX: Final = 30.0
+VISIBLE_POLL_S: Final = 0.001
+_QUIET_POLL_S: Final = 0.05
+
+
+class Snapshot(Protocol):
+    """How a family ties a SELECT to its binlog."""
+
+    def begin(self, connection: Any, position: str) -> Place | None:
+        """Before anything is read: make sure that it is not behind `position`, or say what is."""
+        ...
+
+    def end(self, connection: Any, begun: Place | None) -> None:
+        """After the rows were read. ChunkSpoiled where they cannot be tied."""
+        ...
+
+
+class MysqlSnapshot:
+    """A SELECT of its own sees all that the executed set holds when it begins."""
+
+    def begin(self, connection: Any, position: str) -> Place | None:
+        """Wait until the server has executed all of `position`."""
+        deadline_s = time.monotonic() + VISIBLE_S_MAX
+        while True:
+            [(is_there,)] = rows(
+                connection, "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed)", (position,)
+            )
+            if int(is_there):
+                return None
+            if time.monotonic() > deadline_s:
+                raise ChunkSpoiled("the server does not show what its stream has sent")
+            time.sleep(VISIBLE_POLL_S)
+
+    def end(self, connection: Any, begun: Place | None) -> None:
+        """Nothing is left open."""
+
+
+class MariadbSnapshot:
+    """A consistent snapshot says its own binlog position; the executed set runs ahead of it."""
+
+    def begin(self, connection: Any, position: str) -> Place | None:
+        """Open the snapshot; None for its place when the server is at rest behind `position`."""
+        is_quiet = _is_quiet(connection, position)
+        rows(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        return None if is_quiet else _snapshot_place(connection)
+
+    def end(self, connection: Any, begun: Place | None) -> None:
+        """Close it. Another session's SHOW STATUS can change what this one reads: look twice."""
+        after = _snapshot_place(connection)
+        rows(connection, "COMMIT")
+        if begun is not None and after != begun:
+            raise ChunkSpoiled("the snapshot's position was not read the same twice")
+
+
+def _snapshot_place(connection: Any) -> Place:
+    found = {
+        str(name).lower(): value
+        for name, value in rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")
+    }
+    return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
+
+
+def _is_quiet(connection: Any, position: str) -> bool:
+    """Whether `position` is all that the binlog holds, and nothing of it waits to be visible.
+
+    Then the snapshot needs no place of its own: with nothing to commit, no place would ever come.
+    """
+    [(executed,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
+    if not _same(executed, position):
+        return False
+    [(writers,)] = rows(
+        connection,
+        "SELECT COUNT(*) FROM information_schema.innodb_trx "
+        "WHERE trx_rows_modified > 0 AND trx_mysql_thread_id <> CONNECTION_ID()",
+    )
+    return not int(writers)
+
+
+def _same(one: str, other: str) -> bool:
+    return sorted(one.split(",")) == sorted(other.split(","))
+
+
+class ChunkReader:
+    """Reads chunks of any table over one connection; one thread uses it."""
+
+    def __init__(
+        self, server: ServerSettings, flavor: Flavor, text_as_bytes: frozenset[str]
+    ) -> None:
+        """Connect with the first chunk."""
+        self._text_as_bytes = text_as_bytes
+        self._server = server
+        self._flavor = flavor
+        self._family = family_of(flavor)
+        self._snapshot: Snapshot = MysqlSnapshot() if flavor is Flavor.MYSQL else MariadbSnapshot()
+        self._chunks: ChunkConnection | None = None
+
+    def read(self, job: ChunkJob) -> Chunk:
+        """Read a chunk. Raises CannotCopy, ChunkSpoiled, ServerLost and ServerRefused."""
+        try:
+            return self._read(job)
+        except BaseException:
+            self.close()  # Whatever is open on it, a transaction or half a result, ends.
+            raise
+
+    def _read(self, job: ChunkJob) -> Chunk:
+        chunks = self._open()
+        name = f"{job.database}.{job.table}"
+        with server_errors(self._server, f"copying {name} from"):
+            begun = self._snapshot.begin(chunks.connection, job.position)
+            # Read within the window: a later change of the definition comes as DDL in the log.
+            definition = read_definition(
+                chunks.connection, self._flavor, job.database, job.table, self._text_as_bytes
+            )
+            _check_key(definition, job)
+            estimated = 0 if job.after else _estimated(chunks.connection, job)
+            began_s = time.monotonic()
+            found = chunks.read(
+                definition, chunk_select(definition, job.after, job.where, job.rows_max)
+            )
+            elapsed_s = time.monotonic() - began_s
+            self._snapshot.end(chunks.connection, begun)
+            high = self._family.moment(chunks.connection).executed
+        is_last = found.rows < job.rows_max
+        return Chunk(definition, found, is_last, elapsed_s, high, begun, estimated)
+
+    def _open(self) -> ChunkConnection:
+        if self._chunks is None or not self._chunks.is_open:
+            self._chunks = ChunkConnection(self._server)
+        return self._chunks
+
+    def close(self) -> None:
+        """Leave the server; a read in another thread ends."""
+        if self._chunks is not None:
+            self._chunks.close()
+
+
+def _check_key(definition: TableDefinition, job: ChunkJob) -> None:
+    names = tuple(column.name for column in definition.key)
+    if job.key and names != job.key:
+        raise CannotCopy(
+            f"table {job.database}.{job.table}: its key was ({', '.join(job.key)}) when the copy "
+            f"began and is ({', '.join(names)}) now, so the place reached means nothing any more: "
+            "start the copy again"
+        )
+
+
+def _estimated(connection: Any, job: ChunkJob) -> int:
+    [(count,)] = rows(
+        connection,
+        "SELECT table_rows FROM information_schema.tables "
+        "WHERE table_schema = %s AND table_name = %s",
+        (job.database, job.table),
+    )
+    return int(count or 0)

@@ -1,0 +1,95 @@
+"""The statement that reads a chunk, and key values as literals of it. Pure."""
+
+import struct
+from typing import Final
+
+from producers.copy.definition import TableDefinition, quoted
+from producers.decoder import plan as ops
+from producers.decoder.plan import ColumnPlan
+
+_NUMBERS: Final = frozenset(range(ops.I8, ops.U64 + 1)) | {ops.YEAR, ops.ENUM, ops.SET}
+
+
+def chunk_select(
+    definition: TableDefinition, after: tuple[str, ...], where: str, rows_max: int
+) -> str:
+    """The SELECT of the next rows in key order behind `after` (literals; empty: from the start)."""
+    columns = ", ".join(
+        # An unsigned number of eight bytes on both families, which CAST is not.
+        f"({quoted(c.name)} | 0)" if c.op in {ops.ENUM, ops.SET} else quoted(c.name)
+        for c in definition.plan.columns
+    )
+    conditions = [f"({text})" for text in (_behind(definition, after), where) if text]
+    order = ", ".join(
+        quoted(key.name) + (" DESC" if key.descending else "") for key in definition.key
+    )
+    return (
+        f"SELECT {columns} FROM {quoted(definition.database)}.{quoted(definition.table)} "  # noqa: S608 - quoted
+        f"FORCE INDEX ({quoted(definition.index)}) "
+        + (f"WHERE {' AND '.join(conditions)} " if conditions else "")
+        + f"ORDER BY {order} LIMIT {rows_max}"
+    )
+
+
+def _behind(definition: TableDefinition, after: tuple[str, ...]) -> str:
+    """`a > x OR (a = x AND b > y)`: unlike (a, b) > (x, y), a range of the index."""
+    if not after:
+        return ""
+    choices = []
+    for i, key in enumerate(definition.key):
+        equal = [
+            f"{quoted(k.name)} = {v}" for k, v in zip(definition.key[:i], after[:i], strict=True)
+        ]
+        sign = "<" if key.descending else ">"
+        choices.append(" AND ".join([*equal, f"{quoted(key.name)} {sign} {after[i]}"]))
+    return " OR ".join(f"({choice})" for choice in choices)
+
+
+def key_literal(column: ColumnPlan, raw: bytes) -> str:
+    """A value of a row packet as a literal that compares in the column's own way."""
+    op = column.op
+    if op in _NUMBERS:
+        signed = op in {ops.I8, ops.I16, ops.I24, ops.I32, ops.I64}
+        return str(int.from_bytes(raw, "little", signed=signed))
+    if op in {ops.FLOAT, ops.DOUBLE}:
+        return _float_literal(op, raw)
+    if ops.DATE <= op <= ops.TIMESTAMP:
+        return _temporal_literal(op, raw)
+    body = raw[_length_bytes(raw) :]
+    if op in {ops.DECIMAL, ops.BIG_DECIMAL}:
+        return body.decode("ascii")
+    if op in {ops.BIT, ops.BIT64}:
+        return str(int.from_bytes(body, "big"))
+    # Its own character set in front: the bytes are the column's, nothing is converted.
+    return f"_{column.charset or 'binary'} 0x{body.hex()}" if body else "''"
+
+
+def key_text(column: ColumnPlan, raw: bytes) -> str:
+    """The value for people."""
+    if column.op in {ops.VARCHAR, ops.BLOB, ops.FIXED_BINARY}:
+        return raw[_length_bytes(raw) :].decode("utf-8", "backslashreplace")
+    return key_literal(column, raw).strip("'")
+
+
+def _length_bytes(raw: bytes) -> int:
+    return {252: 3, 253: 4, 254: 9}.get(raw[0], 1)
+
+
+def _float_literal(op: int, raw: bytes) -> str:
+    [value] = struct.unpack("<f" if op == ops.FLOAT else "<d", raw)
+    return repr(value)
+
+
+def _temporal_literal(op: int, raw: bytes) -> str:
+    size = raw[0]
+    body = raw[1 : 1 + size].ljust(12, b"\0")
+    if op == ops.TIME:
+        hours = int.from_bytes(body[1:5], "little") * 24 + body[5]
+        micros = int.from_bytes(body[8:12], "little")
+        sign = "-" if body[0] else ""
+        return f"'{sign}{hours:02d}:{body[6]:02d}:{body[7]:02d}.{micros:06d}'"
+    date = f"{int.from_bytes(body[0:2], 'little'):04d}-{body[2]:02d}-{body[3]:02d}"
+    if op == ops.DATE:
+        return f"'{date}'"
+    micros = int.from_bytes(body[7:11], "little")
+    return f"'{date} {body[4]:02d}:{body[5]:02d}:{body[6]:02d}.{micros:06d}'"

@@ -1,0 +1,244 @@
+"""What a shard's session needs to know of copies: one object that is asked after each step.
+
+Chunks are read by threads over connections of their own; everything else, and every decision, is
+made by the session's thread between transactions of the stream, whose events always go first.
+"""
+
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Final
+
+from event_token import ShardstreamError
+from producers.copy.chunk import Chunk, ChunkJob
+from producers.copy.chunk_reader import ChunkReader
+from producers.copy.faults import CannotCopy, ChunkSpoiled
+from producers.copy.requests import Inspection, Outcome, carry_out, inspect
+from producers.copy.table_copier import TableCopier
+from producers.copy.windows import Window
+from producers.decoder import Decoder
+from producers.faults import ServerLost
+from producers.publisher import Publisher
+from producers.settings import ServerSettings, ShardProducerSettings
+from topics.copy_control import (
+    CopyFeed,
+    CopyRecord,
+    CopyState,
+    TableCopy,
+    encode,
+    record_key,
+    request_key,
+    with_state,
+)
+from topics.names import ShardTopics
+
+# Requests are looked for this often: a person waits for the answer.
+FEED_PAUSE_S: Final = 0.1
+# While chunks are under way the session comes by this often.
+UNDER_WAY_WAIT_S: Final = 0.002
+# Binlog events go first; a stream without a pause leaves room for a piece this often.
+BUSY_PAUSE_S: Final = 0.1
+
+Name = tuple[str, str]
+
+
+class Copier:
+    """The copies of one session. `step` only between transactions."""
+
+    def __init__(
+        self,
+        settings: ShardProducerSettings,
+        server: ServerSettings,
+        decoder: Decoder,
+        publisher: Publisher,
+    ) -> None:
+        """Read what the copy topic says; the predecessor is fenced off already."""
+        self._settings = settings
+        self._limits = settings.copy
+        self._server = server
+        self._decoder = decoder
+        self._publisher = publisher
+        self._writer = decoder.copy_writer
+        self._feed = CopyFeed(settings.kafka, ShardTopics(settings.keyspace, settings.shard))
+        self._feed.read_to_end()
+        self._copies: dict[Name, TableCopy] = dict(self._feed.tables)
+        self._tables: dict[Name, TableCopier] = {}
+        self._turn: deque[Name] = deque()
+        self._records: list[tuple[bytes, bytes | None]] = []
+        self._readers: SimpleQueue[ChunkReader] = SimpleQueue()
+        self._all_readers = [
+            ChunkReader(server, settings.flavor, settings.text_as_bytes)
+            for _ in range(self._limits.tables_at_once + 1)
+        ]
+        for reader in self._all_readers:
+            self._readers.put(reader)
+        self._pool = ThreadPoolExecutor(len(self._all_readers), "shardstream-copy")
+        self._reads: dict[Future[Chunk], tuple[Name, Window]] = {}
+        self._inspection: Future[Inspection] | None = None
+        self._answered: set[str] = set()
+        self._fed_s = 0.0
+        self._written_s = 0.0
+        self._is_ready = False
+
+    def close(self) -> None:
+        """End the threads and leave Kafka and the server."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for reader in self._all_readers:
+            reader.close()
+        self._feed.close()
+
+    @property
+    def wait_s_max(self) -> float:
+        """How long the session may wait for the stream."""
+        if self._is_ready:
+            return 0.0
+        return UNDER_WAY_WAIT_S if self._reads or self._tables else FEED_PAUSE_S
+
+    def write_records(self) -> None:
+        """Add to the Kafka transaction what belongs into the copy topic with it."""
+        records, self._records = self._records, []
+        topic = self._publisher.topics.copy
+        for key, value in records:
+            self._publisher.write(topic, key, value, _now_us() // 1000)
+
+    def step(self, *, dry: bool) -> bool:
+        """Go on by at most one piece; True when the session should commit it now.
+
+        `dry`: nothing of the stream waits. Inside a transaction of the stream nothing happens.
+        """
+        if self._decoder.in_transaction:
+            return False
+        self._publisher.begin()
+        with self._publisher.errors("writing copied rows"):
+            return self._step(dry=dry)
+
+    def _step(self, *, dry: bool) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._fed_s >= FEED_PAUSE_S:
+            self._fed_s = now_s
+            self._take_requests()
+        if not self._copies and self._inspection is None:
+            return bool(self._records)
+        self._open_tables()
+        self._collect(now_s)
+        if dry or now_s - self._written_s >= BUSY_PAUSE_S:
+            self._write(now_s)
+        self._read(now_s)
+        return bool(self._records)
+
+    def _put(self, record: CopyRecord) -> None:
+        if isinstance(record, TableCopy):
+            self._copies[record.database, record.table] = record
+        self._records.append((record_key(record), encode(record)))
+
+    def _take_requests(self) -> None:
+        self._feed.poll(0)
+        if self._inspection is not None:
+            if not self._inspection.done():
+                return
+            inspection = self._inspection.result()
+            self._inspection = None
+            self._carry_out(inspection)
+        for request in list(self._feed.requests.values()):
+            if request.id not in self._answered:
+                self._answered.add(request.id)
+                told = self._settings
+                self._inspection = self._pool.submit(
+                    inspect, self._server, told.flavor, told.text_as_bytes, request
+                )
+                return
+
+    def _carry_out(self, inspection: Inspection) -> None:
+        begun_us = self._writer.floor_us()
+        outcome: Outcome = carry_out(inspection, self._copies, begun_us, _now_us())
+        for copy in outcome.copies:
+            name = (copy.database, copy.table)
+            if name in self._tables:
+                self._end(name)
+            self._put(copy)
+        self._put(outcome.answer)
+        self._records.append((request_key(inspection.request.id), None))
+
+    def _open_tables(self) -> None:
+        if self._inspection is not None or self._feed.requests.keys() - self._answered:
+            return  # What was asked for while nobody ran comes first: it may be a cancel.
+        for name, copy in self._copies.items():
+            if len(self._tables) >= self._limits.tables_at_once:
+                return
+            if copy.state is CopyState.COPYING and name not in self._tables:
+                self._tables[name] = TableCopier(copy, self._writer, self._limits)
+                self._turn.append(name)
+
+    def _end(self, name: Name) -> None:
+        self._tables.pop(name).close()
+        self._turn.remove(name)
+
+    def _fail(self, name: Name, error: ShardstreamError) -> None:
+        copy = self._tables[name].copy
+        self._end(name)
+        self._put(with_state(copy, CopyState.FAILED, _now_us(), str(error)))
+
+    def _is_table_ready(self, name: Name, now_s: float) -> bool:
+        try:
+            return self._tables[name].is_ready(self._decoder.reached, now_s)
+        except CannotCopy as error:
+            self._fail(name, error)
+            return False
+
+    def _collect(self, now_s: float) -> None:
+        for read in [read for read in self._reads if read.done()]:
+            name, window = self._reads.pop(read)
+            if name not in self._tables:
+                continue
+            error = read.exception()
+            table = self._tables[name]
+            if error is None:
+                table.take(window, read.result(), now_s)
+            elif isinstance(error, (ChunkSpoiled, ServerLost)):
+                self._failed_read(name, window, error, now_s)
+            elif isinstance(error, ShardstreamError):
+                self._fail(name, error)
+            else:
+                raise error
+
+    def _failed_read(
+        self, name: Name, window: Window, error: ChunkSpoiled | ServerLost, now_s: float
+    ) -> None:
+        spoilt = error if isinstance(error, ChunkSpoiled) else ChunkSpoiled(str(error))
+        try:
+            self._tables[name].failed_read(window, spoilt, now_s)
+        except CannotCopy as failure:
+            self._fail(name, failure)
+
+    def _write(self, now_s: float) -> None:
+        """Write one piece of one table; they take turns."""
+        self._is_ready = False
+        for name in list(self._turn):
+            self._turn.rotate(-1)
+            if self._is_table_ready(name, now_s):
+                copy = self._tables[name].write(_now_us())
+                self._put(copy)
+                if copy.state is not CopyState.COPYING:
+                    self._end(name)
+                self._written_s = now_s
+                self._is_ready = True
+                return
+
+    def _read(self, now_s: float) -> None:
+        for name, table in self._tables.items():
+            found = table.next_job(now_s)
+            if found is not None:
+                window, job = found
+                self._reads[self._pool.submit(self._read_chunk, job)] = (name, window)
+
+    def _read_chunk(self, job: ChunkJob) -> Chunk:
+        reader = self._readers.get()
+        try:
+            return reader.read(job)
+        finally:
+            self._readers.put(reader)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

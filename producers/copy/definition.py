@@ -1,0 +1,258 @@
+"""A table's present definition, read from the server, as its binlog will describe it."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from event_token import Flavor
+from producers.copy.faults import CannotCopy
+from producers.decoder import plan as ops
+from producers.decoder.charset import UTF8
+from producers.decoder.column_types import (
+    BIT,
+    BLOB,
+    BLOB_COMPRESSED,
+    DATE,
+    DATETIME2,
+    DOUBLE,
+    ENUM,
+    FLOAT,
+    GEOMETRY,
+    INT24,
+    JSON,
+    LONG,
+    LONGLONG,
+    NEWDECIMAL,
+    SET,
+    SHORT,
+    STRING,
+    TIME2,
+    TIMESTAMP2,
+    TINY,
+    VARCHAR,
+    VARCHAR_COMPRESSED,
+    VECTOR,
+    YEAR,
+    ColumnType,
+)
+from producers.decoder.plan import TablePlan
+from producers.decoder.table_map import plan_columns
+from producers.decoder.wire import encode_string
+from producers.flavor import rows
+
+_TYPES: Final = {
+    "tinyint": TINY,
+    "smallint": SHORT,
+    "mediumint": INT24,
+    "int": LONG,
+    "bigint": LONGLONG,
+    "float": FLOAT,
+    "double": DOUBLE,
+    "decimal": NEWDECIMAL,
+    "date": DATE,
+    "time": TIME2,
+    "datetime": DATETIME2,
+    "timestamp": TIMESTAMP2,
+    "year": YEAR,
+    "char": STRING,
+    "binary": STRING,
+    "varchar": VARCHAR,
+    "varbinary": VARCHAR,
+    "enum": ENUM,
+    "set": SET,
+    "bit": BIT,
+    "json": JSON,
+    "vector": VECTOR,
+}
+# As the servers number them; MySQL names the last one in two ways.
+GEOMETRIES: Final = (
+    *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"),
+    *("multipolygon", "geometrycollection"),
+)
+_BLOB_BYTES: Final = {"tiny": 1, "": 2, "medium": 3, "long": 4}
+_BLOB_NAME: Final = re.compile(r"(tiny|medium|long|)(?:text|blob)")
+# One label of a column type: quotes are doubled, control characters and \ have a \ in front.
+_LABEL: Final = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
+_ESCAPED: Final = re.compile(r"''|\\(.)", re.DOTALL)
+_ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r"}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of the key that chunks follow."""
+
+    name: str
+    index: int
+    descending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A table version: how its rows are read and written, and the key that chunks follow."""
+
+    database: str
+    table: str
+    plan: TablePlan
+    key: tuple[KeyColumn, ...]
+    index: str
+
+
+def read_definition(
+    connection: Any,
+    flavor: Flavor,
+    database: str,
+    table: str,
+    text_as_bytes: frozenset[str] = frozenset(),
+) -> TableDefinition:
+    """The table's present definition. CannotCopy, naming the table, where it cannot be copied.
+
+    `text_as_bytes`: columns, as database.table.column, whose text is logged as its raw bytes.
+    """
+    name = f"{database}.{table}"
+    found = rows(
+        connection,
+        "SELECT column_name, data_type, column_type, character_set_name, character_octet_length, "
+        "numeric_precision, numeric_scale, datetime_precision FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
+        (database, table),
+    )
+    kind = rows(
+        connection,
+        "SELECT table_type FROM information_schema.tables "
+        "WHERE table_schema = %s AND table_name = %s",
+        (database, table),
+    )
+    if not found or not kind:
+        raise CannotCopy(f"table {name} is not on the server, or the account has no SELECT on it")
+    if kind[0][0] != "BASE TABLE":
+        raise CannotCopy(f"{name} is a {kind[0][0].lower()}, no base table")
+    columns = [_column_type(name, flavor, i, *column) for i, column in enumerate(found)]
+    for column in columns:
+        column.is_kept_as_bytes = f"{name}.{column.name}" in text_as_bytes
+    index, key = _key(name, [c.name for c in columns], _index_rows(connection, database, table))
+    plan = TablePlan(b"", database, table)
+    plan.key_prefix = encode_string(database) + encode_string(table)
+    plan.problem = plan_columns(plan, columns, [column.index for column in key])
+    if plan.problem:
+        raise CannotCopy(f"table {name}: {plan.problem}")
+    for planned in plan.columns:
+        if planned.op == ops.JSON:
+            # The server's text stands where the binlog has MySQL's binary form.
+            planned.op, planned.size, planned.charset_kind = ops.BLOB, 4, UTF8
+        elif planned.op == ops.COMPRESSED:
+            planned.op, planned.size = ops.BLOB, 4  # a SELECT gives it plain
+    return TableDefinition(database, table, plan, key, index)
+
+
+def _index_rows(connection: Any, database: str, table: str) -> list[dict[str, Any]]:
+    statement = f"SHOW INDEX FROM {quoted(table)} FROM {quoted(database)}"
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        names = [column[0].lower() for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def quoted(name: str) -> str:
+    """An identifier for a statement."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _key(
+    name: str, columns: list[str], parts: Iterable[dict[str, Any]]
+) -> tuple[str, tuple[KeyColumn, ...]]:
+    """The primary key, else the first unique key without NULLs: the one that the binlog names."""
+    indexes: dict[str, list[dict[str, Any]]] = {}
+    for part in parts:
+        if not int(part["non_unique"]):
+            indexes.setdefault(part["key_name"], []).append(part)
+    for index, members in indexes.items():
+        whole = all(p["column_name"] is not None and p["sub_part"] is None for p in members)
+        no_nulls = not any(p["null"] == "YES" for p in members)
+        if index == "PRIMARY" and not whole:
+            raise CannotCopy(
+                f"table {name}: its primary key has only the beginning of a column, and chunks "
+                "cannot follow that: give the table a key of whole columns"
+            )
+        if whole and no_nulls and all(p["index_type"] == "BTREE" for p in members):
+            key = tuple(
+                KeyColumn(p["column_name"], columns.index(p["column_name"]), p["collation"] == "D")
+                for p in members
+            )
+            return index, key
+    raise CannotCopy(
+        f"table {name} has neither a primary key nor a unique key without NULLs, so chunks have no "
+        "order to follow and changed rows no name: give it a primary key"
+    )
+
+
+def _column_type(  # noqa: PLR0917 - a row of information_schema.columns
+    table: str,
+    flavor: Flavor,
+    index: int,
+    name: str,
+    data_type: str,
+    column_type: str,
+    charset: str | None,
+    octets: int | None,
+    precision: int | None,
+    scale: int | None,
+    second_digits: int | None,
+) -> ColumnType:
+    """What a table map would say of the column."""
+    data_type = data_type.lower().replace("geomcollection", "geometrycollection")
+    code = GEOMETRY if data_type in GEOMETRIES else _TYPES.get(data_type)
+    blob = _BLOB_NAME.fullmatch(data_type)
+    if blob is not None:
+        code = BLOB
+    if data_type == "vector" and flavor is Flavor.MARIADB:
+        code = VARCHAR  # as which it is logged
+    if code is None:
+        raise CannotCopy(f"table {table}, column {name!r}: type {column_type} is not handled")
+    if flavor is Flavor.MARIADB and "COMPRESSED" in column_type:
+        code = BLOB_COMPRESSED if code == BLOB else VARCHAR_COMPRESSED
+    column = ColumnType(index, code)
+    column.name = name
+    column.unsigned = "unsigned" in column_type or "zerofill" in column_type
+    column.charset = {None: "binary", "utf8": "utf8mb3"}.get(charset, charset or "")
+    octets, precision = int(octets or 0), int(precision or 0)
+    if code == STRING:
+        column.meta_0, column.meta_1 = STRING ^ ((octets & 0x300) >> 4), octets & 0xFF
+    elif code in {VARCHAR, VARCHAR_COMPRESSED}:
+        octets += code == VARCHAR_COMPRESSED  # one more byte says how a value is compressed
+        column.meta_0, column.meta_1 = octets & 0xFF, octets >> 8
+    elif blob is not None:
+        column.meta_0 = _BLOB_BYTES[blob[1]]
+    elif code == NEWDECIMAL:
+        column.meta_0, column.meta_1 = precision, int(scale or 0)
+    elif code == BIT:
+        column.meta_0, column.meta_1 = precision % 8, precision // 8
+    elif code in {TIME2, DATETIME2, TIMESTAMP2}:
+        column.meta_0 = int(second_digits or 0)
+    elif code in {ENUM, SET}:
+        column.labels = [_unescaped(label) for label in _LABEL.findall(column_type)]
+        column.meta_1 = _label_bytes(code, len(column.labels))
+    else:
+        _set_fixed(column, data_type, column_type)
+    return column
+
+
+def _set_fixed(column: ColumnType, data_type: str, column_type: str) -> None:
+    """What is left: types whose values have one size, or a length of four bytes."""
+    if column.type_code in {FLOAT, DOUBLE, JSON, GEOMETRY, VECTOR}:
+        column.meta_0 = 8 if column.type_code == DOUBLE else 4
+    if column.type_code == GEOMETRY:
+        column.geometry = GEOMETRIES.index(data_type)
+    elif column.type_code == VECTOR:
+        column.dimension = int(column_type.removeprefix("vector(").removesuffix(")"))
+
+
+def _unescaped(label: str) -> str:
+    return _ESCAPED.sub(lambda m: "'" if m[1] is None else _ESCAPES.get(m[1], m[1]), label)
+
+
+def _label_bytes(code: int, labels: int) -> int:
+    if code == ENUM:
+        return 1 if labels < 256 else 2
+    size = (labels + 7) // 8
+    return 8 if size > 4 else size

@@ -1,0 +1,19 @@
+"""Why a table's copy stops, or a chunk is read again; both are caught where tables are kept."""
+
+from event_token.errors import Retry, UsageError
+
+
+class CannotCopy(UsageError):  # noqa: N818 - named by what it means
+    """Raised when a table cannot be copied, or not any further; its copy stops by name."""
+
+
+class ChunkSpoiled(Retry):
+    """Raised when a chunk cannot be used and is read again."""
+
+
+class ChunkTooLarge(ChunkSpoiled):
+    """Raised when a chunk has more bytes than may be held; `rows` of it came first."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        super().__init__(f"a chunk has more bytes than may be held after {rows} rows")

@@ -1,0 +1,154 @@
+"""What is asked for, looked into on the server and decided."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from event_token import Flavor
+from event_token.errors import ShardstreamError
+from producers.connection import open_query_connection, server_errors
+from producers.copy.definition import read_definition
+from producers.copy.faults import CannotCopy
+from producers.flavor import rows
+from producers.settings import ServerSettings
+from topics.copy_control import (
+    CopyAction,
+    CopyAnswer,
+    CopyRequest,
+    CopyState,
+    TableCopy,
+    with_state,
+)
+
+# Databases of the server and of this project; their rows are nobody's.
+OWN_DATABASES: Final = ("mysql", "information_schema", "performance_schema", "sys", "_shardstream")
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A request with the tables that it can be carried out for, and what stands against others."""
+
+    request: CopyRequest
+    tables: tuple[Name, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The copies in their new state, and the answer."""
+
+    copies: tuple[TableCopy, ...]
+    answer: CopyAnswer
+
+
+def inspect(
+    server: ServerSettings, flavor: Flavor, text_as_bytes: frozenset[str], request: CopyRequest
+) -> Inspection:
+    """Look at the tables that are to be copied. What cannot be asked of the server is a problem."""
+    named, problems = _names(request)
+    if request.action is not CopyAction.START:
+        return Inspection(request, tuple(named), tuple(problems))
+    tables: list[Name] = []
+    try:
+        connection = open_query_connection(server)
+        try:
+            with server_errors(server, "looking at tables of"):
+                for database, table in named or _all_tables(connection):
+                    try:
+                        read_definition(connection, flavor, database, table, text_as_bytes)
+                        tables.append((database, table))
+                    except CannotCopy as error:
+                        problems.append(str(error))
+        finally:
+            connection.close()
+    except ShardstreamError as error:
+        problems.append(str(error))
+    return Inspection(request, tuple(tables), tuple(problems))
+
+
+def _names(request: CopyRequest) -> tuple[list[Name], list[str]]:
+    names: list[Name] = []
+    problems = []
+    for text in request.tables:
+        database, dot, table = text.partition(".")
+        if database and dot and table:
+            names.append((database, table))
+        else:
+            problems.append(f"table {text!r}: write it as database.table")
+    if request.where and not request.tables:
+        problems.append("a condition (where) needs the table that it is for")
+    return names, problems
+
+
+def _all_tables(connection: object) -> list[Name]:
+    marks = ", ".join(["%s"] * len(OWN_DATABASES))
+    return [
+        (str(database), str(table))
+        for database, table in rows(
+            connection,
+            "SELECT table_schema, table_name FROM information_schema.tables "  # noqa: S608 - marks
+            f"WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ({marks}) ORDER BY 1, 2",
+            OWN_DATABASES,
+        )
+    ]
+
+
+def carry_out(
+    inspection: Inspection, copies: Mapping[Name, TableCopy], begun_us: int, now_us: int
+) -> Outcome:
+    """Decide. Where tables are named, all or none of them; else each that it applies to. Pure."""
+    request = inspection.request
+    problems = list(inspection.problems)
+    changed: list[TableCopy] = []
+    tables = inspection.tables
+    if not request.tables and request.action is not CopyAction.START:
+        tables = tuple(name for name, copy in copies.items() if _applies(request, copy))
+    for name in tables:
+        copy = copies.get(name)
+        if request.action is CopyAction.START:
+            if copy is not None and not copy.state.is_over:
+                problems.append(f"table {copy.name} is being copied already ({copy.state.value})")
+            else:
+                changed.append(_begun(name, request, begun_us, now_us))
+        elif copy is None:
+            problems.append(f"table {'.'.join(name)} has no copy")
+        elif not _applies(request, copy):
+            problems.append(f"table {copy.name}: its copy is {copy.state.value}")
+        else:
+            changed.append(with_state(copy, _STATE_AFTER[request.action], now_us))
+    if problems and request.tables:
+        changed = []
+    names = tuple(copy.name for copy in changed)
+    return Outcome(tuple(changed), CopyAnswer(request.id, names, tuple(problems)))
+
+
+_STATE_AFTER: Final = {
+    CopyAction.PAUSE: CopyState.PAUSED,
+    CopyAction.RESUME: CopyState.COPYING,
+    CopyAction.CANCEL: CopyState.CANCELLED,
+}
+_APPLIES_TO: Final = {
+    CopyAction.PAUSE: {CopyState.COPYING},
+    # A failed copy goes on where it stopped, once what stopped it is mended.
+    CopyAction.RESUME: {CopyState.PAUSED, CopyState.FAILED},
+    CopyAction.CANCEL: {CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED},
+}
+
+
+def _applies(request: CopyRequest, copy: TableCopy) -> bool:
+    return copy.state in _APPLIES_TO[request.action]
+
+
+def _begun(name: Name, request: CopyRequest, begun_us: int, now_us: int) -> TableCopy:
+    database, table = name
+    return TableCopy(
+        database=database,
+        table=table,
+        copy_id=uuid.uuid4().hex,
+        state=CopyState.COPYING,
+        begun_us=begun_us,
+        updated_us=now_us,
+        where=request.where,
+    )

@@ -1,0 +1,186 @@
+"""The copy of one table: which chunk is read next, and what of it is written when."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from producers.copy.chunk import Chunk, ChunkJob, Piece
+from producers.copy.faults import CannotCopy, ChunkSpoiled, ChunkTooLarge
+from producers.copy.pace import ROWS_FIRST, next_rows
+from producers.copy.windows import Window, Windows, settle, spoiled
+from producers.decoder.copied_rows import CopyWriter
+from producers.decoder.key_watch import KeyWatch
+from producers.settings import CopySettings
+from topics.copy_control import CopyState, TableCopy
+
+# A chunk that is spoilt so often in a row, over some minutes, will never be good.
+SPOILS_MAX: Final = 50
+SPOIL_PAUSE_S_FIRST: Final = 0.02
+SPOIL_PAUSE_S_MAX: Final = 5.0
+# Notes of changed keys are cleared of what no window needs when there are this many.
+PRUNE_KEYS: Final = 50_000
+_US: Final = 1_000_000
+
+
+class TableCopier:
+    """Between transactions only: it writes into the stream by the decoder's CopyWriter."""
+
+    def __init__(self, copy: TableCopy, writer: CopyWriter, limits: CopySettings) -> None:
+        """Go on behind the last key of `copy`; from here on the table's changes are noted."""
+        self.copy = copy
+        self._writer = writer
+        self._limits = limits
+        self._watch = KeyWatch(copy.database, copy.table, writer.next_seq)
+        self._windows = Windows()
+        self._rows_max = min(ROWS_FIRST, limits.chunk_rows_max)
+        self._spoils = 0
+        self._retry_at_s = 0.0
+        self._reason = ""
+        writer.watch(self._watch)
+
+    def close(self) -> None:
+        """End the notes; what was read and not written is let go."""
+        self._windows.open.clear()
+        self._writer.unwatch(self._watch)
+
+    def next_job(self, now_s: float) -> tuple[Window, ChunkJob] | None:
+        """Open a window for the chunk to read next, None while there is none to read."""
+        if now_s < self._retry_at_s or not self._windows.may_open:
+            return None
+        copy = self.copy
+        window = Window(self._writer.next_seq, self._rows_max)
+        job = ChunkJob(
+            copy.database,
+            copy.table,
+            copy.where,
+            copy.key,
+            self._windows.after(copy.last_key),
+            self._rows_max,
+            self._writer.position,
+        )
+        self._windows.open.append(window)
+        self._prune()
+        return window, job
+
+    def _prune(self) -> None:
+        watch, writer = self._watch, self._writer
+        if len(watch.touched) > PRUNE_KEYS:
+            oldest = self._windows.oldest_seq(writer.next_seq)
+            # A MariaDB snapshot may name any end that is still known.
+            known = writer.ends.oldest_seq() if writer.is_by_place else oldest
+            watch.forget_before(min(oldest, known if known >= 0 else oldest))
+
+    def take(self, window: Window, chunk: Chunk, now_s: float) -> None:
+        """A chunk was read; of a window that is no longer open it is let go."""
+        if window not in self._windows.open:
+            return
+        window.chunk = chunk
+        rows = chunk.rows
+        self._rows_max = next_rows(
+            self._rows_max, rows.rows, rows.bytes_read, chunk.elapsed_s, self._limits
+        )
+        if not self.copy.key:
+            names = tuple(column.name for column in chunk.definition.key)
+            self.copy = replace(self.copy, key=names, rows_estimated=chunk.rows_estimated)
+        del now_s
+
+    def failed_read(self, window: Window, error: ChunkSpoiled, now_s: float) -> None:
+        """A chunk could not be read. CannotCopy when that happens again and again."""
+        if window not in self._windows.open:
+            return
+        if isinstance(error, ChunkTooLarge):
+            self._rows_max = max(1, error.rows // 2)
+        self._spoil(str(error), now_s)
+
+    def _spoil(self, reason: str, now_s: float) -> None:
+        self._windows.open.clear()
+        self._spoils += 1
+        self._reason = reason
+        if self._spoils > SPOILS_MAX:
+            raise CannotCopy(
+                f"table {self.copy.name}: a chunk was read {self._spoils} times and could not be "
+                f"used; the last time: {reason}"
+            )
+        pause_s = SPOIL_PAUSE_S_FIRST * 2 ** min(self._spoils - 1, 10)
+        self._retry_at_s = now_s + min(SPOIL_PAUSE_S_MAX, pause_s)
+
+    def is_ready(self, reached: Callable[[str], bool], now_s: float) -> bool:
+        """Whether a piece can be written now; spoilt windows are opened anew later."""
+        if not self._windows.open:
+            return False
+        if self._writer.is_ended:
+            raise CannotCopy(f"table {self.copy.name}: a reshard has ended this shard's log")
+        window = self._windows.open[0]
+        chunk = window.chunk
+        if chunk is None:
+            return False
+        if not window.is_reached:
+            place = chunk.snapshot
+            known = place is not None and self._writer.ends.next_seq(*place) >= 0
+            if not known and not reached(chunk.high):
+                return False
+            window.is_reached = True
+            reason = settle(window, self._writer.ends)
+            if reason:
+                self._spoil(reason, now_s)
+                return False
+        reason = spoiled(window, self._watch)
+        if reason:
+            self._spoil(reason, now_s)
+            return False
+        return True
+
+    def write(self, now_us: int) -> TableCopy:
+        """Write the first window's next piece and say how far the copy has come."""
+        window = self._windows.open[0]
+        chunk = window.chunk
+        if chunk is None:
+            raise CannotCopy(f"table {self.copy.name}: a window without a chunk was written")
+        piece = window.next_piece
+        images = b"" if piece is None else piece.images
+        plan = chunk.definition.plan
+        added = self._writer.copy_rows(plan, images, self._watch, window.since_seq)
+        window.pieces_written += piece is not None
+        is_last = chunk.is_last and window.next_piece is None
+        self.copy = self._moved(piece, added, now_us, is_last=is_last)
+        notes = [] if piece is None else [("LAST_PK", self._note(added))]
+        if is_last:
+            notes.append(("COPY_COMPLETED", self._note(added)))
+        self._writer.end(self.copy.database, self.copy.table, notes)
+        if window.next_piece is None:
+            self._windows.open.popleft()
+        self._spoils = 0
+        return self.copy
+
+    def _moved(self, piece: Piece | None, added: int, now_us: int, *, is_last: bool) -> TableCopy:
+        copy = self.copy
+        elapsed_us = max(1, now_us - copy.updated_us)
+        # Over a second or so, so that a person can read it.
+        weight = min(1.0, elapsed_us / _US)
+        rate = (0 if piece is None else piece.rows) * _US / elapsed_us
+        return replace(
+            copy,
+            state=CopyState.COMPLETED if is_last else CopyState.COPYING,
+            updated_us=now_us,
+            last_key=copy.last_key if piece is None else piece.last_key,
+            last_key_text=copy.last_key_text if piece is None else piece.last_key_text,
+            pieces=copy.pieces + 1,
+            rows=copy.rows + added,
+            rows_read=copy.rows_read + (0 if piece is None else piece.rows),
+            rows_per_s=round(copy.rows_per_s * (1 - weight) + rate * weight, 1),
+            note="",
+        )
+
+    def _note(self, added: int) -> str:
+        """The text of a LAST_PK or COPY_COMPLETED record: JSON."""
+        copy = self.copy
+        return json.dumps(
+            {
+                "copy_id": copy.copy_id,
+                "last_key": copy.last_key_text,
+                "rows": added,
+                "rows_total": copy.rows,
+            },
+            ensure_ascii=False,
+        )

@@ -1,0 +1,142 @@
+"""What the copy's tests share: asking for copies, waiting for them, judging what the log says."""
+
+from typing import Any
+
+from producers.settings import ShardProducerSettings
+from tests.conftest import DatabaseFixture
+from tests.producers.producing import WrittenLog, wait_for
+from topics.copy_control import (
+    CopyAction,
+    CopyAnswer,
+    CopyFeed,
+    CopyRequest,
+    CopyState,
+    TableCopy,
+    ask,
+    read_copies,
+)
+from topics.names import ShardTopics
+from topics.vevent import EventType, Op, VEvent
+
+
+def topics_of(settings: ShardProducerSettings) -> ShardTopics:
+    """The shard's topics."""
+    return ShardTopics(settings.keyspace, settings.shard)
+
+
+def request(
+    settings: ShardProducerSettings, action: CopyAction, *tables: str, where: str = ""
+) -> CopyAnswer:
+    """Ask the running producer and wait for its answer."""
+    asked = CopyRequest(action, tables, where)
+    ask(settings.kafka, topics_of(settings), asked)
+    with CopyFeed(settings.kafka, topics_of(settings)) as feed:
+        feed.read_to_end()
+
+        def is_answered() -> bool:
+            feed.poll(0.1)
+            return asked.id in feed.answers
+
+        wait_for(f"an answer to {action.value} {tables}", is_answered)
+        return feed.answers[asked.id]
+
+
+def start(settings: ShardProducerSettings, *tables: str, where: str = "") -> None:
+    """Start copies; none may be refused."""
+    answer = request(settings, CopyAction.START, *tables, where=where)
+
+    assert answer.problems == ()
+
+
+def wait_state(
+    settings: ShardProducerSettings, state: CopyState, *tables: str
+) -> dict[str, TableCopy]:
+    """Wait until all these tables (all there are) are in that state."""
+    found: dict[str, TableCopy] = {}
+
+    def is_there() -> bool:
+        copies = {c.name: c for c in read_copies(settings.kafka, topics_of(settings)).values()}
+        found.update(copies)
+        failed = [c for c in copies.values() if c.state is CopyState.FAILED]
+        assert state is CopyState.FAILED or not failed, failed
+        wanted = tables or tuple(copies)
+        return bool(wanted) and all(
+            name in copies and copies[name].state is state for name in wanted
+        )
+
+    wait_for(f"copies are {state.value}", is_there)
+    return found
+
+
+def rows_of(event: VEvent) -> list[tuple[tuple[Any, ...], dict[str, Any] | None]]:
+    """What an event does to a table that takes READ and INSERT as upserts: (key, row) each."""
+    assert event.shape is not None
+    names = [event.shape.columns[i].name for i in event.shape.primary_key]
+    changes: list[tuple[tuple[Any, ...], dict[str, Any] | None]] = []
+    if event.before is not None:
+        changes.append((tuple(event.before[n] for n in names), None))
+    if event.after is not None:
+        changes.append((tuple(event.after[n] for n in names), dict(event.after)))
+    return changes
+
+
+def replay_upserts(log: WrittenLog, database: str, table: str) -> dict[tuple[Any, ...], Any]:
+    """The table's rows by key, as stream and copy together make them."""
+    rows: dict[tuple[Any, ...], Any] = {}
+    for event in log.events:
+        if event.type is not EventType.ROW or (event.database, event.table) != (database, table):
+            continue
+        for key, row in rows_of(event):
+            if row is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = row
+    return rows
+
+
+def server_rows(
+    server: DatabaseFixture, database: str, table: str, key: list[str]
+) -> dict[tuple[Any, ...], Any]:
+    """The table's rows by key, as the server has them."""
+    with server.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(f"SELECT * FROM {table}")
+        names = [column[0] for column in cursor.description]
+        found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return {tuple(row[name] for name in key): row for row in found}
+
+
+def check_no_stale_read(log: WrittenLog, database: str, table: str, version: str) -> int:
+    """No READ is older than what the log said of its key before, deletes included; count READs.
+
+    `version`: a column that each write of a key sets higher than any before.
+    """
+    newest: dict[tuple[Any, ...], int] = {}
+    reads = 0
+    for event in log.events:
+        if event.type is not EventType.ROW or (event.database, event.table) != (database, table):
+            continue
+        assert event.shape is not None
+        names = [event.shape.columns[i].name for i in event.shape.primary_key]
+        before: dict[str, Any] = event.before or {}
+        after: dict[str, Any] = event.after or {}
+        if event.op is Op.READ:
+            reads += 1
+            key = tuple(after[n] for n in names)
+            assert after[version] > newest.get(key, -1), f"seq {event.seq}: stale {key}"
+        # The row that was READ may come once more as the change that made it.
+        for image, bump in ((before, 0), (after, -1)):
+            if image:
+                key = tuple(image[n] for n in names)
+                newest[key] = max(newest.get(key, -1), image[version] + bump)
+    return reads
+
+
+def check_copied_log(log: WrittenLog) -> None:
+    """Each seq once and without a gap, times that never fall, copied rows in whole transactions."""
+    assert [e.seq for e in log.events] == list(range(1, len(log.events) + 1))
+    for before, event in zip(log.events, log.events[1:], strict=False):
+        assert event.timestamp_us >= before.timestamp_us
+        assert event.row_index == (0 if before.last else before.row_index + 1)
+    assert not log.events or log.events[-1].last
+    assert log.timestamps_ms == [e.timestamp_us // 1000 for e in log.events]
