@@ -94,10 +94,17 @@ def _literal(text: str) -> str:
 
 
 def write_plan(connection: Any, plan: ReshardPlan) -> None:
-    """Write the plan and the checkpoints that an applier begins at, all or nothing."""
+    """Write the plan and the checkpoints that an applier begins at, all or nothing.
+
+    What stands there of the same id is replaced: a creation that did not end.
+    """
     start = StreamPosition.from_string(plan.start)
     connection.begin()
     with connection.cursor() as cursor:
+        for table in ("plan", "checkpoint"):
+            cursor.execute(
+                f"DELETE FROM {INTERNAL_DATABASE}.{table} WHERE reshard_id = %s", (plan.reshard_id,)
+            )
         cursor.execute(
             f"INSERT INTO {INTERNAL_DATABASE}.plan VALUES (%s, %s)",
             (plan.reshard_id, plan.to_json()),
@@ -114,13 +121,7 @@ def write_plan(connection: Any, plan: ReshardPlan) -> None:
 
 def read_plan(connection: Any, reshard_id: str, where: str) -> ReshardPlan | None:
     """The plan that a target holds, None when it holds none."""
-    found = rows(
-        connection,
-        "SELECT COUNT(*) FROM information_schema.tables "
-        "WHERE table_schema = %s AND table_name = 'plan'",
-        (INTERNAL_DATABASE,),
-    )
-    if found == [(0,)]:
+    if not _has_plans(connection):
         return None
     found = rows(
         connection,
@@ -128,6 +129,24 @@ def read_plan(connection: Any, reshard_id: str, where: str) -> ReshardPlan | Non
         (reshard_id,),
     )
     return ReshardPlan.from_json(found[0][0], where) if found else None
+
+
+def reshards_on(connection: Any) -> list[str]:
+    """The reshards whose plan stands on a server."""
+    if not _has_plans(connection):
+        return []
+    return [
+        name for (name,) in rows(connection, f"SELECT reshard_id FROM {INTERNAL_DATABASE}.plan")
+    ]
+
+
+def _has_plans(connection: Any) -> bool:
+    return rows(
+        connection,
+        "SELECT COUNT(*) FROM information_schema.tables "
+        "WHERE table_schema = %s AND table_name = 'plan'",
+        (INTERNAL_DATABASE,),
+    ) != [(0,)]
 
 
 def write_roles(connection: Any, plan: ReshardPlan) -> None:

@@ -28,3 +28,12 @@ def servers(
 ) -> list[DatabaseFixture]:
     """Three MySQL servers: enough to split a shard or to merge two."""
     return [mysql_a, mysql_b, mysql_c]
+
+
+@pytest.fixture
+def clean_servers(servers: list[DatabaseFixture]) -> list[DatabaseFixture]:
+    """The three servers, without what earlier reshards left on them."""
+    for database in servers:
+        with database.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("DROP DATABASE IF EXISTS _shardstream")
+    return servers
