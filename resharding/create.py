@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pymysql
 
-from event_token import KeyRange, ShardName, StreamPosition, tiles
+from event_token import ShardName, StreamPosition, tiles
 from event_token.errors import UsageError
 from resharding.errors import ServerGone, ServerRefuses
 from resharding.grants import missing_grants
@@ -21,7 +21,7 @@ from resharding.internal_tables import (
     write_plan,
     write_roles,
 )
-from resharding.plan import ReshardPlan
+from resharding.plan import ReshardPlan, range_of
 from resharding.routing import Routes
 from resharding.server import ReshardServer, error_text, open_session, quoted, server_errors
 from resharding.tables import (
@@ -39,6 +39,7 @@ from topics.start import EARLIEST, LATEST, resolve_start
 from topics.topic_rules import TopicSettings
 from topics.topology import (
     ReshardEntry,
+    ReshardState,
     ShardEntry,
     ShardState,
     Topology,
@@ -46,8 +47,6 @@ from topics.topology import (
     update_topology,
 )
 
-# A reshard in this state of the topology has targets that follow.
-CREATED: Final = "CREATED"
 RESHARD_ID_CHARS_MAX: Final = 64
 # How long a table may be kept from being locked for a moment by the transactions in it.
 LOCK_WAIT_S: Final = 10
@@ -84,7 +83,7 @@ def create_reshard(request: CreateRequest) -> ReshardPlan:
     with ExitStack() as stack:
         connections = _connect(request, stack)
         # Before the tables are looked at: a definition that changes meanwhile stops the applier.
-        latest = _position(request, LATEST, topology.epoch)
+        latest = _position(request, LATEST, topology)
         wanted = _check_tables(request, routes, connections)
         plan = _plan(request, topology, latest, wanted, connections)
         # From here on things are made.
@@ -134,27 +133,20 @@ def shard_problems(topology: Topology, request: CreateRequest) -> list[str]:
 
 
 def _range_problems(sources: Sequence[str], targets: Sequence[str]) -> list[str]:
+    if not sources or not targets:
+        return ["a reshard has at least one source and one target"]
     try:
         source_ranges = [ShardName.parse(shard).key_range for shard in sources]
         target_ranges = [ShardName.parse(shard).key_range for shard in targets]
+        whole = range_of(sources)
     except UsageError as error:
         return [str(error)]
-    if not source_ranges or not target_ranges:
-        return ["a reshard has at least one source and one target"]
-    first = min(source_ranges, key=lambda part: part.start)
-    last = next((part for part in source_ranges if not part.end), None) or max(
-        source_ranges, key=lambda part: part.end
-    )
-    whole = KeyRange(first.start, last.end)
-    problems = []
     if not tiles(source_ranges, whole):
-        problems.append(f"the sources {', '.join(sources)} are not one range without gap")
-    elif not tiles(target_ranges, whole):
-        problems.append(
-            f"the targets {', '.join(targets)} do not cover the sources' range {whole} once: "
-            f"there is a gap or an overlap"
-        )
-    return problems
+        return [f"the sources {', '.join(sources)} are not one range without gap"]
+    if not tiles(target_ranges, whole):
+        named = ", ".join(targets)
+        return [f"the targets {named} do not cover the range {whole} once: a gap or an overlap"]
+    return []
 
 
 def _next_name(shard: str) -> str:
@@ -229,7 +221,7 @@ def _plan(
     connections: Mapping[str, Any],
 ) -> ReshardPlan:
     """Where the targets begin: at the logs' ends, where the sources' tables are still empty."""
-    start = _position(request, EARLIEST, topology.epoch) if request.from_log else latest
+    start = _position(request, EARLIEST, topology) if request.from_log else latest
     problems = []
     for shard in request.sources:
         server = request.servers[shard]
@@ -255,14 +247,13 @@ def _plan(
     )
 
 
-def _position(request: CreateRequest, start: str, epoch: int) -> StreamPosition:
+def _position(request: CreateRequest, start: str, topology: Topology) -> StreamPosition:
     return resolve_start(
         start,
         config=request.kafka,
-        keyspace=request.keyspace,
-        shards=request.sources,
+        topology=topology,
+        key_range=range_of(request.sources),
         schema_ids=open_schema_ids(request.kafka, request.registry_url),
-        epoch=epoch,
     )
 
 
@@ -323,7 +314,9 @@ def _with_reshard(now: Topology | None, request: CreateRequest) -> Topology:
     if now is None:
         raise UsageError(f"keyspace {request.keyspace} has lost its topology")
     _refuse(request, shard_problems(now, request))
-    entry = ReshardEntry(request.reshard_id, request.sources, request.targets, CREATED)
+    entry = ReshardEntry(
+        request.reshard_id, request.sources, request.targets, ReshardState.CREATED.value
+    )
     return replace(
         now,
         shards=(*now.shards, *(ShardEntry(t, ShardState.TARGET) for t in request.targets)),

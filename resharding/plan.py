@@ -1,14 +1,25 @@
 """What `reshard create` decided about a reshard, as every target holds it."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from event_token import KeyRange, ShardName
 from event_token.errors import Halt
 from topics.topology import TableVindex
 
 # The layout of the JSON; another one is refused.
 LAYOUT_VERSION = 1
+
+
+def range_of(shards: Iterable[str]) -> KeyRange:
+    """The range from the first to the last of some shards; at least one is needed."""
+    ranges = [ShardName.parse(shard).key_range for shard in shards]
+    open_end = any(not part.end for part in ranges)
+    return KeyRange(
+        min(part.start for part in ranges), b"" if open_end else max(part.end for part in ranges)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from event_token import KeyRange, ShardName, StreamPosition
+from event_token import StreamPosition
+from resharding.plan import range_of
 from topics.codec import VEventCodec
 from topics.delivery import Delivery, Place
 from topics.kafka_client import ClientConfig
@@ -53,10 +54,7 @@ class SourceStream:
         keyspace: str,
     ) -> None:
         """Say where to begin: the position names the shards. No network before `read`."""
-        ranges = sorted(
-            (ShardName.parse(shard).key_range for shard in start.shards), key=lambda r: r.start
-        )
-        whole = KeyRange(ranges[0].start, ranges[-1].end)
+        whole = range_of(start.shards)
         schema_ids = open_schema_ids(config, registry_url)
         self.waiting: Wait | None = None
         self._start = start

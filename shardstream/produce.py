@@ -10,6 +10,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from event_token.errors import UsageError
 from producers.settings import ProducerState, ProducerStatus
 from producers.shard_producer import run_shard
 from shardstream.check import print_warnings, refuse_problems, topic_warnings
@@ -30,6 +31,11 @@ def run_produce(
     refuse_problems(settings, producer_settings)
     print_warnings(topic_warnings(settings, keyspace, [shard]))
     topology = ensure_topology(settings, keyspace)
+    if shard not in {entry.name for entry in topology.shards}:
+        raise UsageError(
+            f"{keyspace}/{shard}: the topology has no such shard: `shardstream reshard create` "
+            f"makes it the target of a reshard"
+        )
     stop = threading.Event()
 
     def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:

@@ -13,8 +13,68 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", help="Settings file; default $SHARDSTREAM_CONFIG, ./shardstream.toml"),
 ]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines")]
+
+# A shard's name may begin with a dash (-80): a single dash and digits is no option of ours.
+_SHARD_NAMES = {"ignore_unknown_options": True}
 
 
 @app.callback()
 def _root() -> None:
     """Split and merge shards while everything runs."""
+
+
+@app.command(context_settings=_SHARD_NAMES)
+def create(
+    keyspace: Keyspace,
+    reshard_id: ReshardId,
+    source: Annotated[list[str], typer.Option("--source", help="A serving shard; may be repeated")],
+    target: Annotated[list[str], typer.Option("--target", help="A new shard; may be repeated")],
+    config: Config = None,
+    *,
+    from_log: Annotated[
+        bool,
+        typer.Option("--from-log", help="The logs hold all rows from the first on: copy nothing"),
+    ] = False,
+) -> None:
+    """Check everything, make the tables on the targets and let them follow their sources."""
+    from shardstream.reshard import run_create
+    from shardstream.settings import load_settings
+
+    settings = load_settings(config)
+    run_create(settings, keyspace, reshard_id, source, target, from_log=from_log)
+
+
+@app.command(context_settings=_SHARD_NAMES)
+def run(
+    keyspace: Keyspace,
+    reshard_id: ReshardId,
+    target: Annotated[str, typer.Argument(help="Target shard, e.g. 80-c0")],
+    config: Config = None,
+    accept_ddl: Annotated[
+        list[str] | None,
+        typer.Option("--accept-ddl", help="GTID of a statement that the target agrees with by now"),
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Run the applier of one target: the changes of the sources that belong to it."""
+    from shardstream.reshard import run_apply
+    from shardstream.settings import load_settings
+
+    settings = load_settings(config)
+    run_apply(settings, keyspace, reshard_id, target, accept_ddl or (), as_json=as_json)
+
+
+@app.command()
+def status(
+    keyspace: Keyspace,
+    config: Config = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show the reshards of a keyspace, and how far each target of those under way is."""
+    from shardstream.reshard import run_status
+    from shardstream.settings import load_settings
+
+    run_status(load_settings(config), keyspace, as_json=as_json)

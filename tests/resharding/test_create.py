@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from event_token.errors import UsageError
-from resharding.create import CREATED, CreateRequest, create_reshard
+from resharding.create import CreateRequest, create_reshard
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
 from tests.resharding.shards import Sources, admin_of, applying, sources_of, wait_applied
@@ -30,14 +30,15 @@ class Keyspace:
     """A source `-` with empty tables and its topology; two empty servers."""
 
     def __init__(
-        self, stack: ExitStack, servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+        self,
+        stack: ExitStack,
+        servers: list[DatabaseFixture],
+        kafka: KafkaCluster,
+        keyspace: str,
     ) -> None:
         self.source, *self.targets = servers
-        self.schema = fresh_schema()
-        make_tables(self.source, self.schema)
         self.sources: Sources = stack.enter_context(sources_of({"-": self.source}, kafka, keyspace))
         provision_keyspace(self.sources.kafka, keyspace)
-        self.write(Topology(keyspace, 0, (ShardEntry("-"),), vindexes_of(self.schema)))
         shards = dict(zip(("-", "-80", "80-"), servers, strict=True))
         self.request = CreateRequest(
             reshard_id="split",
@@ -47,6 +48,14 @@ class Keyspace:
             servers={shard: admin_of(d, shard) for shard, d in shards.items()},
             kafka=self.sources.kafka,
         )
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew, with another schema."""
+        self.schema = fresh_schema()
+        make_tables(self.source, self.schema)
+        vindexes = vindexes_of(self.schema)
+        self.write(Topology(self.sources.keyspace, 0, (ShardEntry("-"),), vindexes))
 
     def write(self, topology: Topology) -> None:
         """Put a topology in force."""
@@ -90,7 +99,7 @@ def test_created_targets_follow(split: Keyspace) -> None:
     plan = create_reshard(split.request)
 
     topology = split.topology()
-    assert topology.reshards == (ReshardEntry("split", ("-",), ("-80", "80-"), CREATED),)
+    assert topology.reshards == (ReshardEntry("split", ("-",), ("-80", "80-"), "RUNNING"),)
     assert [(s.name, s.state) for s in topology.shards] == [
         ("-", ShardState.SERVING),
         ("-80", ShardState.TARGET),
@@ -156,8 +165,8 @@ def _wrong_account(split: Keyspace) -> CreateRequest:
 
 
 BAD = {
-    "gap": (_ranges("-80", "90-"), ["gap or an overlap"]),
-    "overlap": (_ranges("-80", "70-"), ["gap or an overlap"]),
+    "gap": (_ranges("-80", "90-"), ["a gap or an overlap"]),
+    "overlap": (_ranges("-80", "70-"), ["a gap or an overlap"]),
     "no range": (_ranges("-80", "xyz"), ["xyz"]),
     "used name": (_ranges("-"), ["target - has been a shard", "take -.2"]),
     "not serving": (lambda s: replace(s.request, sources=("-80",)), ["not a serving shard"]),
@@ -196,9 +205,10 @@ def test_bad_input_changes_nothing(
     clean_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Each thing that is wrong is said, and neither servers nor topology are touched."""
-    for name, (change, says) in BAD.items():
-        with ExitStack() as stack:
-            split = Keyspace(stack, clean_servers, kafka, f"{keyspace}{len(name)}{name[0]}")
+    with ExitStack() as stack:
+        split = Keyspace(stack, clean_servers, kafka, keyspace)
+        for name, (change, says) in BAD.items():
+            split.begin()
             request = change(split)
             before = (split.topology(), split.databases())
 
