@@ -315,7 +315,7 @@ def _with_reshard(now: Topology | None, request: CreateRequest) -> Topology:
         raise UsageError(f"keyspace {request.keyspace} has lost its topology")
     _refuse(request, shard_problems(now, request))
     entry = ReshardEntry(
-        request.reshard_id, request.sources, request.targets, ReshardState.CREATED.value
+        request.reshard_id, request.sources, request.targets, ReshardState.RUNNING.value
     )
     return replace(
         now,
