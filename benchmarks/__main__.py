@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import drain, latency, spark_read
+from benchmarks import drain, latency, spark_read, workloads
 from benchmarks.figures import Figure
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS, print_facts, print_figures, write_results
@@ -38,7 +38,7 @@ Group = Callable[[Stack, Plan, tuple[str, ...]], list[Figure]]
 
 
 def _drain(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Figure]:
-    return drain.DrainBenchmark(stack).run(drain.workloads(names, quick=plan.quick), plan.runs)
+    return drain.DrainBenchmark(stack).run(workloads.workloads(names, quick=plan.quick), plan.runs)
 
 
 def _spark(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Figure]:
@@ -50,7 +50,7 @@ def _latency(stack: Stack, plan: Plan, _names: tuple[str, ...]) -> list[Figure]:
 
 
 GROUPS: dict[tuple[str, ...], Group] = {
-    (drain.SINGLE_ROW, drain.ROWS_100): _drain,
+    workloads.NAMES: _drain,
     (spark_read.NOOP, spark_read.CHANGELOG): _spark,
     (latency.NAME,): _latency,
 }

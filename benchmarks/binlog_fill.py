@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from benchmarks.workloads import Workload
 from event_token.errors import Halt
 from shardstream.local.database_server import MysqlServer
 
@@ -10,41 +11,13 @@ DATABASE = "bench"
 # A commit waits for a flush together with the others of its group: more writers, larger groups.
 WRITERS = 8
 
-_TABLE = """
-CREATE TABLE {table} (
-  id BIGINT NOT NULL PRIMARY KEY,
-  customer INT NOT NULL,
-  title VARCHAR(64) CHARACTER SET utf8mb4,
-  amount DECIMAL(12,2),
-  state ENUM('new', 'paid', 'sent', 'done'),
-  note TEXT CHARACTER SET utf8mb4,
-  created DATETIME(3),
-  changed TIMESTAMP(6) NULL
-)
-"""
-_COLUMNS = (
-    "CONCAT('order ', {id}, ' of the day'), ({id} % 999983) / 100, 1 + {id} % 4, "
-    "CONCAT('a note of some length that goes with order number ', {id}), "
-    "'2026-01-31 12:00:00.123' + INTERVAL {id} SECOND, NOW(6)"
-)
-# Transactions of one row.
-_SINGLE = """
-CREATE PROCEDURE fill_{table}(first BIGINT, transactions BIGINT)
-BEGIN
-  DECLARE i BIGINT DEFAULT first;
-  WHILE i < first + transactions DO
-    INSERT INTO {table} VALUES (i, i % 10007, {columns});
-    SET i = i + 1;
-  END WHILE;
-END
-"""
-# Transactions of `rows` rows, a statement each: the numbers come from a table of as many.
-_MANY = """
-CREATE PROCEDURE fill_{table}(first BIGINT, transactions BIGINT)
+# A loop over transactions, of one statement each.
+_PROCEDURE = """
+CREATE PROCEDURE {name}(begin_at BIGINT, transactions BIGINT)
 BEGIN
   DECLARE i BIGINT DEFAULT 0;
   WHILE i < transactions DO
-    INSERT INTO {table} SELECT first + i * {rows} + n, n, {columns} FROM numbers ORDER BY n;
+    {statement};
     SET i = i + 1;
   END WHILE;
 END
@@ -76,45 +49,58 @@ def executed_set(server: MysqlServer) -> str:
     return str(row[0]).replace("\n", "")
 
 
-def create_table(server: MysqlServer, table: str, *, rows_per_transaction: int) -> None:
-    """Create an empty table and the procedure that fills it: the stretch then holds no DDL."""
+def create_table(server: MysqlServer, workload: Workload) -> None:
+    """Create the table, with its rows where they are to be changed, and what fills the binlog.
+
+    The stretch then holds no DDL, and nothing of the rows that were there before.
+    """
+    table, rows = workload.table, workload.rows_per_transaction
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
         cursor.execute(f"USE {DATABASE}")
-        cursor.execute(_TABLE.format(table=table))
-        if rows_per_transaction == 1:
-            cursor.execute(_SINGLE.format(table=table, columns=_COLUMNS.format(id="i")))
-            return
+        cursor.execute(f"CREATE TABLE {table} ({workload.columns})")
         cursor.execute("CREATE TABLE IF NOT EXISTS numbers (n INT PRIMARY KEY)")
-        numbers = ", ".join(f"({n})" for n in range(rows_per_transaction))
-        cursor.execute(f"REPLACE INTO numbers VALUES {numbers}")
-        columns = _COLUMNS.format(id=f"(first + i * {rows_per_transaction} + n)")
-        cursor.execute(_MANY.format(table=table, columns=columns, rows=rows_per_transaction))
+        numbers = ", ".join(f"({n})" for n in range(rows))
+        cursor.execute("DELETE FROM numbers")
+        cursor.execute(f"INSERT INTO numbers VALUES {numbers}")
+        first = f"(begin_at + i * {rows})"
+        for kind, statement in (("fill", workload.statement()), ("before", workload.insert())):
+            cursor.execute(
+                _PROCEDURE.format(
+                    name=f"{kind}_{table}", statement=statement.replace("{first}", first)
+                )
+            )
+    if workload.change:
+        _call(server, f"before_{table}", workload, logged=False)
 
 
-def fill(
-    server: MysqlServer, table: str, *, transactions: int, rows_per_transaction: int
-) -> Waiting:
+def fill(server: MysqlServer, workload: Workload) -> Waiting:
     """Commit the transactions, in a binlog file of their own, and say what waits there.
 
-    Needs `create_table`. Raises Halt when the binlog does not hold as many transactions.
+    Needs `create_table`, right before. Raises Halt when the binlog does not hold as many
+    transactions.
     """
     first_file = _rotate(server)
     start = executed_set(server)
-    share, rest = divmod(transactions, WRITERS)
+    _call(server, f"fill_{workload.table}", workload, logged=True)
+    end = executed_set(server)
+    _check_count(server, start, end, workload.transactions)
+    return Waiting(workload.table, workload.transactions, workload.rows, start, end, first_file)
+
+
+def _call(server: MysqlServer, procedure: str, workload: Workload, *, logged: bool) -> None:
+    """Share the transactions among the writers."""
+    share, rest = divmod(workload.transactions, WRITERS)
     counts = [share + (1 if writer < rest else 0) for writer in range(WRITERS)]
-    firsts = [rows_per_transaction * sum(counts[:writer]) + 1 for writer in range(WRITERS)]
+    firsts = [workload.rows_per_transaction * sum(counts[:n]) + 1 for n in range(WRITERS)]
 
     def write(writer: int) -> None:
         with server.connect(database=DATABASE) as connection, connection.cursor() as cursor:
-            cursor.execute(f"CALL fill_{table}({firsts[writer]}, {counts[writer]})")
+            cursor.execute(f"SET sql_log_bin = {int(logged)}")
+            cursor.execute(f"CALL {procedure}({firsts[writer]}, {counts[writer]})")
 
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, range(WRITERS)))
-    end = executed_set(server)
-    _check_count(server, start, end, transactions)
-    rows = transactions * rows_per_transaction
-    return Waiting(table, transactions, rows, start, end, first_file)
 
 
 def _rotate(server: MysqlServer) -> str:

@@ -41,7 +41,7 @@ producer.batch.size=262144
 producer.linger.ms=5
 producer.compression.type=lz4
 """
-# The large queue and batch let it go as fast as it can.
+# The large queue and batch let it go as fast as it can. A delete is one message, as ours is.
 _CONNECTOR = """\
 name={prefix}
 connector.class=io.debezium.connector.mysql.MySqlConnector
@@ -60,6 +60,7 @@ schema.history.internal.kafka.bootstrap.servers={brokers}
 schema.history.internal.kafka.topic={prefix}.history
 snapshot.mode=no_data
 include.schema.changes=false
+tombstones.on.delete=false
 max.batch.size=8192
 max.queue.size=32768
 poll.interval.ms=50

@@ -11,11 +11,10 @@ from benchmarks.figures import DrainRates, Figure, Turn, drain_rates, figure
 from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
 from benchmarks.watch import TopicEnd, create_topic, sample_until
+from benchmarks.workloads import COPIED, VARIATIONS, Workload
 from event_token.errors import Halt
 from topics.kafka_client import ClientConfig
 
-SINGLE_ROW = "drain.single_row"
-ROWS_100 = "drain.rows_100"
 # One shard that has the whole key range.
 ALL = "-"
 # Debezium stores an offset only after a first record.
@@ -23,27 +22,13 @@ FIRST_TABLE = "first"
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
-    """What waits in the binlog."""
+class _DrainTurn:
+    """One run of everybody over the same stretch; `varied` by the variation's name."""
 
-    name: str
-    table: str
-    transactions: int
-    rows_per_transaction: int
-
-    @property
-    def rows(self) -> int:
-        """Messages to come."""
-        return self.transactions * self.rows_per_transaction
-
-
-def workloads(names: Sequence[str], *, quick: bool) -> list[Workload]:
-    """The workloads of these benchmarks, in full size or small."""
-    every = [
-        Workload(SINGLE_ROW, "single_row", 200_000 if quick else 500_000, 1),
-        Workload(ROWS_100, "rows_100", 3_000 if quick else 10_000, 100),
-    ]
-    return [workload for workload in every if workload.name in names]
+    ours: DrainRates
+    varied: dict[str, DrainRates]
+    debezium: DrainRates
+    mysqlbinlog: DrainRates | None
 
 
 class DrainBenchmark:
@@ -64,9 +49,6 @@ class DrainBenchmark:
         """Measure each workload `runs` times in turn."""
         figures = []
         for workload in chosen:
-            create_table(
-                self._server, workload.table, rows_per_transaction=workload.rows_per_transaction
-            )
             create_topic(self._client, debezium.topic_of(workload.table))
         self._store_first_offset()
         for workload in chosen:
@@ -75,30 +57,39 @@ class DrainBenchmark:
 
     def _measure(self, workload: Workload, runs: int) -> list[Figure]:
         self._stack.report(f"{workload.name}: filling the binlog with {workload.rows:,} rows")
-        waiting = fill(
-            self._server,
-            workload.table,
-            transactions=workload.transactions,
-            rows_per_transaction=workload.rows_per_transaction,
-        )
-        ours, theirs, copied = [], [], []
+        create_table(self._server, workload)
+        waiting = fill(self._server, workload)
+        variations = [variation for variation in VARIATIONS if variation.of == workload.name]
+        turns: list[_DrainTurn] = []
         for run in range(1, runs + 1):
             self._stack.report(f"{workload.name}: run {run} of {runs}")
-            ours.append(self._drain_ours(waiting))
-            theirs.append(self._drain_debezium(waiting))
-            copied.append(self._drain_mysqlbinlog(waiting))
+            turns.append(
+                _DrainTurn(
+                    self._drain_ours(waiting),
+                    {v.name: self._drain_ours(waiting, v.settings) for v in variations},
+                    self._drain_debezium(waiting),
+                    self._drain_mysqlbinlog(waiting) if workload.name in COPIED else None,
+                )
+            )
         # It stands at the end of this stretch now: the next one begins there.
         self._debezium.keep_offset()
-        return [
-            *_figures(workload.name, ours, theirs, debezium.PEER),
-            *_figures(f"{workload.name}.beside_mysqlbinlog", ours, copied, mysqlbinlog.PEER),
-        ]
+        ours = [turn.ours for turn in turns]
+        figures = _figures(workload.name, ours, [turn.debezium for turn in turns], debezium.PEER)
+        copied = [turn.mysqlbinlog for turn in turns if turn.mysqlbinlog is not None]
+        if copied:
+            name = f"{workload.name}.beside_mysqlbinlog"
+            figures += _figures(name, ours, copied, mysqlbinlog.PEER)
+        for variation in variations:
+            varied = [turn.varied[variation.name] for turn in turns]
+            figures += _figures(variation.name, varied, ours, variation.beside)
+        return figures
 
     def _store_first_offset(self) -> None:
         """Let Debezium see the tables and a row, and keep the offset that it then stores."""
         create_topic(self._client, debezium.topic_of(FIRST_TABLE))
         self._stack.report(f"{debezium.PEER}: first start, to store an offset")
         with self._server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
             cursor.execute(f"CREATE TABLE {DATABASE}.{FIRST_TABLE} (id INT PRIMARY KEY)")
         end = TopicEnd(self._client, debezium.topic_of(FIRST_TABLE))
         written = 0
@@ -125,11 +116,15 @@ class DrainBenchmark:
             end.close()
         self._debezium.keep_offset()
 
-    def _drain_ours(self, waiting: Waiting) -> DrainRates:
+    def _drain_ours(self, waiting: Waiting, more_settings: str = "") -> DrainRates:
         # An empty log each time, so a keyspace of its own.
         self._drains += 1
         keyspace = BenchKeyspace(
-            self._stack.folder, f"drain{self._drains}", self._brokers, {ALL: self._server}
+            self._stack.folder,
+            f"drain{self._drains}",
+            self._brokers,
+            {ALL: self._server},
+            more_settings,
         )
         producer = OurProducer(keyspace, ALL, start=f"gtid:{waiting.start}")
         log = producer.topics.log

@@ -9,6 +9,7 @@ from benchmarks.binlog_fill import DATABASE, create_table
 from benchmarks.figures import Figure, Turn, figure, percentile
 from benchmarks.stack import Stack
 from benchmarks.two_shards import SHARDS, TwoShards
+from benchmarks.workloads import Workload
 from event_token.errors import Halt
 from shardstream.local.database_server import MysqlServer
 from shardstream.local.processes import with_parent_guard
@@ -42,7 +43,7 @@ def _measure(stack: Stack, keyspace: str, seconds: int) -> list[float]:
     """Delays of all events after the warm-up, in milliseconds."""
     count = seconds * PER_SHARD_PER_S
     for index in range(len(SHARDS)):
-        create_table(stack.mysql(index), keyspace, rows_per_transaction=1)
+        create_table(stack.mysql(index), Workload(f"latency.{keyspace}", 0, 1))
     with TwoShards(stack, keyspace) as shards:
         # Both are at the live edge before the first write.
         shards.wait_for_heads(time.time_ns() // 1000)

@@ -40,15 +40,23 @@ class BenchKeyspace:
     """A keyspace of the benchmarks: a settings file for the command, and its topics, empty."""
 
     def __init__(
-        self, folder: Path, name: str, brokers: str, servers: Mapping[str, MysqlServer]
+        self,
+        folder: Path,
+        name: str,
+        brokers: str,
+        servers: Mapping[str, MysqlServer],
+        more_settings: str = "",
     ) -> None:
-        """Write the settings of all shards (`servers` by shard) and make their topics."""
+        """Write the settings of all shards (`servers` by shard) and make their topics.
+
+        `more_settings`: further tables of the settings file.
+        """
         self.name = name
         self.folder = (folder / name).resolve()
         self.folder.mkdir()
         self.client = ClientConfig({"bootstrap.servers": brokers})
         self.settings = self.folder / "shardstream.toml"
-        parts = [_KAFKA.format(brokers=json.dumps(brokers))]
+        parts = [_KAFKA.format(brokers=json.dumps(brokers)), more_settings]
         for shard, server in servers.items():
             password_file = self.folder / f"{server.server_id}.password"
             password_file.write_text(server.password)

@@ -11,6 +11,7 @@ from benchmarks.binlog_fill import DATABASE, create_table, fill
 from benchmarks.figures import Figure, MicroBatch, Turn, figure, micro_batch_rate
 from benchmarks.stack import Stack
 from benchmarks.two_shards import SHARDS, TwoShards
+from benchmarks.workloads import Workload
 from event_token.errors import Halt
 from shardstream.local.processes import with_parent_guard
 
@@ -60,17 +61,12 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
 
 def _fill(stack: Stack, transactions: int) -> TwoShards:
     """Fill both shards side by side, so that the merge has something to merge."""
+    workload = Workload(f"spark.{TABLE}", transactions, ROWS_PER_TRANSACTION)
     for index in range(len(SHARDS)):
-        create_table(stack.mysql(index), TABLE, rows_per_transaction=ROWS_PER_TRANSACTION)
+        create_table(stack.mysql(index), workload)
     shards = TwoShards(stack, KEYSPACE)
     with shards, ThreadPoolExecutor(len(SHARDS)) as pool:
-        filled = pool.map(
-            lambda server: fill(
-                server, TABLE, transactions=transactions, rows_per_transaction=ROWS_PER_TRANSACTION
-            ),
-            shards.servers,
-        )
-        list(filled)
+        list(pool.map(lambda server: fill(server, workload), shards.servers))
         # Now no row is beyond the frontier.
         shards.wait_for_heads(time.time_ns() // 1000)
     shards.check_rows(transactions * ROWS_PER_TRANSACTION)

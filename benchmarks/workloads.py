@@ -1,0 +1,159 @@
+"""What waits in the binlog when a drain begins: tables, and the statement of one transaction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+SINGLE_ROW: Final = "drain.single_row"
+ROWS_100: Final = "drain.rows_100"
+# Those that `mysqlbinlog --raw` copies beside us: it looks at no row, so others tell no more.
+COPIED: Final = frozenset({SINGLE_ROW, ROWS_100})
+
+# In statements: the first row's id of the transaction, and a row's own one.
+FIRST: Final = "{first}"
+ID: Final = "({first} + n)"
+
+_ORDERS = """
+  id BIGINT NOT NULL PRIMARY KEY,
+  customer INT NOT NULL,
+  title VARCHAR(64) CHARACTER SET utf8mb4,
+  amount DECIMAL(12,2),
+  state ENUM('new', 'paid', 'sent', 'done'),
+  note TEXT CHARACTER SET utf8mb4,
+  created DATETIME(3),
+  changed TIMESTAMP(6) NULL
+"""
+_ORDER = (
+    "{id}, {id} % 10007, CONCAT('order ', {id}, ' of the day'), ({id} % 999983) / 100, "
+    "1 + {id} % 4, CONCAT('a note of some length that goes with order number ', {id}), "
+    "'2026-01-31 12:00:00.123' + INTERVAL {id} SECOND, NOW(6)"
+)
+_WIDE_COLUMNS = 100
+_WIDE = "id BIGINT NOT NULL PRIMARY KEY" + "".join(
+    f", c{n} {('INT', 'VARCHAR(20)', 'DATETIME', 'DECIMAL(10,2)')[n % 4]}"
+    for n in range(1, _WIDE_COLUMNS)
+)
+_WIDE_ROW = "{id}" + "".join(
+    f", {('7', f'''CONCAT('v{n}-', {{id}})''', 'NOW()', '12.34')[n % 4]}"
+    for n in range(1, _WIDE_COLUMNS)
+)
+_TEXT_BYTES = 64 * 1024
+_JSON_ROW = (
+    "{id}, JSON_OBJECT('id', {id}, 'name', CONCAT('customer ', {id}), 'tags', "
+    "JSON_ARRAY('a', 'b', {id} % 7), 'address', JSON_OBJECT('city', 'Bergen', 'zip', 5003, "
+    "'at', 60.39), 'active', TRUE, 'left', NULL)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A table and the transactions that wait in the binlog.
+
+    `row` gives a row's values, `{id}` being its key. `change` is the statement of a transaction,
+    `{first}` being its first key; without it rows are inserted. Where it is given the rows are
+    there before, and not in the binlog.
+    """
+
+    name: str
+    transactions: int
+    rows_per_transaction: int
+    columns: str = _ORDERS
+    row: str = _ORDER
+    change: str = ""
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return self.name.partition(".")[2]
+
+    @property
+    def rows(self) -> int:
+        """Messages to come."""
+        return self.transactions * self.rows_per_transaction
+
+    def insert(self) -> str:
+        """The statement that inserts a transaction's rows."""
+        if self.rows_per_transaction == 1:
+            return f"INSERT INTO {self.table} VALUES ({self.row.format(id=FIRST)})"
+        return f"INSERT INTO {self.table} SELECT {self.row.format(id=ID)} FROM numbers ORDER BY n"
+
+    def statement(self) -> str:
+        """The statement of a transaction."""
+        return self.change.format(table=self.table, first=FIRST) if self.change else self.insert()
+
+
+_BETWEEN = "WHERE id BETWEEN {first} AND {first} + 99"
+_FULL: Final = (
+    Workload(SINGLE_ROW, 500_000, 1),
+    Workload(ROWS_100, 10_000, 100),
+    Workload(
+        "drain.update_100",
+        5_000,
+        100,
+        change=f"UPDATE {{table}} SET amount = amount + 1, state = 'paid' {_BETWEEN}",
+    ),
+    Workload("drain.delete_100", 5_000, 100, change=f"DELETE FROM {{table}} {_BETWEEN}"),
+    Workload(
+        "drain.nulls_100", 5_000, 100, row="{id}, {id} % 10007, NULL, NULL, NULL, NULL, NULL, NULL"
+    ),
+    Workload("drain.wide_100_columns", 1_000, 100, columns=_WIDE, row=_WIDE_ROW),
+    Workload(
+        "drain.text_64k",
+        4_000,
+        1,
+        columns="id BIGINT NOT NULL PRIMARY KEY, body MEDIUMTEXT CHARACTER SET utf8mb4",
+        row=f"{{id}}, REPEAT(CONCAT('line ', {{id}}, '; '), {_TEXT_BYTES} DIV 12)",
+    ),
+    Workload(
+        "drain.json_100",
+        3_000,
+        100,
+        columns="id BIGINT NOT NULL PRIMARY KEY, doc JSON",
+        row=_JSON_ROW,
+    ),
+)
+NAMES: Final = tuple(workload.name for workload in _FULL)
+# Enough for half a dozen commits of ours, and for the peer to warm up.
+QUICK_PART: Final = 0.4
+
+
+def workloads(names: Sequence[str], *, quick: bool) -> list[Workload]:
+    """The workloads of these names, in full size or small."""
+    return [_small(workload) if quick else workload for workload in _FULL if workload.name in names]
+
+
+def _small(workload: Workload) -> Workload:
+    return Workload(
+        workload.name,
+        int(workload.transactions * QUICK_PART),
+        workload.rows_per_transaction,
+        workload.columns,
+        workload.row,
+        workload.change,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """A drain of ours with other settings, beside the same drain without them."""
+
+    name: str
+    of: str
+    settings: str
+    beside: str
+
+
+VARIATIONS: Final = (
+    Variation(
+        "drain.single_row.unchecked",
+        SINGLE_ROW,
+        "[producer]\nverify_checksum = false\n",
+        "CRC32 checked",
+    ),
+    Variation(
+        "drain.rows_100.unchecked",
+        ROWS_100,
+        "[producer]\nverify_checksum = false\n",
+        "CRC32 checked",
+    ),
+)
