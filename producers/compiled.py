@@ -48,6 +48,8 @@ MODULES = (
     "producers.decoder.tables",
     "producers.decoder.payload",
     "producers.decoder.prepared",
+    "producers.decoder.json_diff",
+    "producers.decoder.partial_rows",
     "producers.decoder.transactions",
     "producers.decoder.events",
     "producers.decoder.copied_rows",

@@ -59,12 +59,6 @@ _MYSQL_WANTED: Final = (
     _Wanted("binlog_format", _is("ROW"), _STATEMENTS, _persist("binlog_format", "ROW")),
     _Wanted("binlog_row_metadata", _is("FULL"), _NAMES, _persist("binlog_row_metadata", "FULL")),
     _Wanted(
-        "binlog_row_value_options",
-        _is(""),
-        "changes of JSON columns would be logged in part, which is not decoded",
-        _persist("binlog_row_value_options", "''"),
-    ),
-    _Wanted(
         "gtid_mode",
         _is("ON"),
         "the stream is followed by GTIDs",

@@ -57,7 +57,6 @@ _STATEMENT: Final = "a statement logged as such: SET GLOBAL binlog_format=ROW on
 REFUSED: Final[dict[int, str]] = {
     26: "INCIDENT: the source says that changes are missing from its binlog; start from a copy",
     34: "ANONYMOUS_GTID: the source runs without GTIDs; SET GLOBAL gtid_mode=ON step by step",
-    39: "PARTIAL_UPDATE_ROWS: SET GLOBAL binlog_row_value_options='' on the source",
     164: "START_ENCRYPTION: the binlog is sent encrypted",
 }
 

@@ -17,6 +17,7 @@ from producers.decoder.errors import (
 from producers.decoder.format_event import CHECKSUM_BYTES, HEADER_BYTES, read_format
 from producers.decoder.internal_tables import MARK_NOT_ALONE
 from producers.decoder.mariadb_compression import uncompress_query, uncompress_rows
+from producers.decoder.partial_rows import complete_rows
 from producers.decoder.payload import CompressedTransaction, PacketedTransaction
 from producers.decoder.prepared import EventSpool, parse_xa, parse_xa_prepare
 from producers.decoder.query_events import (
@@ -127,6 +128,8 @@ class EventReader(TransactionReader):
             self._require_open("TRANSACTION_PAYLOAD")
             payload = CompressedTransaction(buf, body, end, self._inner_event)
             payload.end()
+        elif kind == types.PARTIAL_UPDATE_ROWS:
+            self._partial_rows(buf, body, end)
         elif kind == types.XA_PREPARE:
             self._xa_prepare(take(buf, body, end - body))
         elif kind == types.MARIADB_QUERY_COMPRESSED:
@@ -218,6 +221,15 @@ class EventReader(TransactionReader):
                 raise CorruptBinlog("a row passes the end of its event")
             sink.close()
 
+    def _partial_rows(self, buf: bytes, pos: i64, end: i64) -> None:
+        """Take the body of an update that holds parts of JSON documents."""
+        if not self.is_open or not self._has_begun:
+            self._put_aside(buf, pos, end)
+            return
+        table = self.tables.table(read_u48(buf, pos))
+        plain = complete_rows(take(buf, pos, end - pos), table)
+        self._rows(plain, 0, len(plain), UPDATE, True)
+
     def _after_internal(self) -> None:
         """Act on what rows of the product's own tables have said."""
         mark = self.internal.mark
@@ -285,6 +297,8 @@ class EventReader(TransactionReader):
             self.tables.map(buf, body, end)
         elif types.WRITE_ROWS <= kind <= types.DELETE_ROWS:
             self._rows(buf, body, end, kind - types.WRITE_ROWS + INSERT, True)
+        elif kind == types.PARTIAL_UPDATE_ROWS:
+            self._partial_rows(buf, body, end)
         elif kind == types.QUERY:
             self._query(buf, body, end)
         elif kind == types.XID:

@@ -1,5 +1,0 @@
--- only: mysql
-CREATE TABLE t(id INT PRIMARY KEY, j JSON);
-INSERT INTO t VALUES (1, '{"a": "0123456789012345678901234567890123456789", "b": 1}');
-SET binlog_row_value_options='PARTIAL_JSON';
-UPDATE t SET j = JSON_SET(j, '$.b', 2);
