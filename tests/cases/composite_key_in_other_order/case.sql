@@ -1,0 +1,4 @@
+CREATE TABLE t(a INT, b VARCHAR(5), c DATE, v INT, PRIMARY KEY (c, a, b));
+INSERT INTO t VALUES (1, 'x', '2020-01-01', 1);
+UPDATE t SET a = 2;
+DELETE FROM t;

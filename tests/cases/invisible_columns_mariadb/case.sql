@@ -1,0 +1,5 @@
+-- only: mariadb
+CREATE TABLE t(id INT PRIMARY KEY, a INT INVISIBLE DEFAULT 5, b INT);
+INSERT INTO t VALUES (1, 2);
+INSERT INTO t(id, a, b) VALUES (2, 3, 4);
+UPDATE t SET b = 0;

@@ -1,0 +1,6 @@
+CREATE TABLE a(id INT PRIMARY KEY, v INT);
+CREATE TABLE b(id INT PRIMARY KEY, v INT);
+INSERT INTO a VALUES (1, 1), (2, 2);
+INSERT INTO b VALUES (1, 5), (2, 6);
+UPDATE a JOIN b USING (id) SET a.v = b.v, b.v = 0 WHERE a.id = 1;
+DELETE a, b FROM a JOIN b USING (id) WHERE a.id = 2;

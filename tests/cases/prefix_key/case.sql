@@ -1,0 +1,3 @@
+CREATE TABLE t(a TEXT, b VARBINARY(20), v INT, PRIMARY KEY (a(3), b(2)));
+INSERT INTO t VALUES ('abcdef', x'010203', 1);
+UPDATE t SET v = 2;
