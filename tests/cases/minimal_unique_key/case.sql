@@ -1,0 +1,4 @@
+SET binlog_row_image = MINIMAL;
+CREATE TABLE t(a INT NOT NULL UNIQUE, b VARCHAR(5));
+INSERT INTO t VALUES (1, 'x');
+UPDATE t SET b = 'y';

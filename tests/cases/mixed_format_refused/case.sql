@@ -1,0 +1,3 @@
+CREATE TABLE t(id INT PRIMARY KEY);
+SET binlog_format = MIXED;
+INSERT INTO t VALUES (1);

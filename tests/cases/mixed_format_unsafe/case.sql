@@ -1,0 +1,3 @@
+CREATE TABLE t(id INT PRIMARY KEY, v CHAR(36));
+SET binlog_format = MIXED;
+INSERT INTO t VALUES (1, LEFT(UUID(), 0));

@@ -1,0 +1,3 @@
+CREATE TABLE t(id INT PRIMARY KEY, a INT, b INT, c INT, d INT, e INT, f INT, g INT, h INT, i INT, j INT, k INT, l INT, m INT, n INT, o INT, p INT);
+INSERT INTO t VALUES (1, NULL, 2, 3, 4, 5, 6, NULL, NULL, 9, 10, 11, 12, 13, 14, NULL, 16);
+UPDATE t SET h = 8, p = NULL;

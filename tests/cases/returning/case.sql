@@ -1,0 +1,4 @@
+-- only: mariadb
+CREATE TABLE t(id INT PRIMARY KEY, v INT);
+INSERT INTO t VALUES (1, 1), (2, 2) RETURNING id;
+DELETE FROM t WHERE id = 1 RETURNING v;

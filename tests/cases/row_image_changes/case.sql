@@ -1,0 +1,11 @@
+CREATE TABLE t(id INT PRIMARY KEY, a INT, b TEXT);
+INSERT INTO t VALUES (1, 1, 'x');
+SET binlog_row_image = MINIMAL;
+UPDATE t SET a = 2;
+SET binlog_row_image = NOBLOB;
+UPDATE t SET a = 3;
+SET binlog_row_image = FULL;
+UPDATE t SET a = 4;
+SET binlog_row_image = MINIMAL;
+INSERT INTO t(id) VALUES (2);
+DELETE FROM t;

@@ -1,0 +1,5 @@
+CREATE TABLE t(id INT PRIMARY KEY);
+SET sql_log_bin = 0;
+INSERT INTO t VALUES (1);
+SET sql_log_bin = 1;
+INSERT INTO t VALUES (2);

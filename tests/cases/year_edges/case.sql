@@ -1,0 +1,2 @@
+CREATE TABLE t(id INT PRIMARY KEY, y YEAR);
+INSERT INTO t VALUES (1, 0), (2, 1901), (3, 2155), (4, '00'), (5, 69), (6, 70), (7, NULL);
