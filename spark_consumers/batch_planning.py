@@ -11,6 +11,7 @@ from topics.progress_feed import ProgressFeed, clock_ms
 from topics.progress_history import ProgressHistory
 from topics.reading.planner import Batch, Planner, ShardRange, Wait, is_hop, ranges_between
 from topics.schema_ids import SchemaIds
+from topics.topology import read_topology
 
 _LOG = logging.getLogger("shardstream.spark")
 
@@ -106,17 +107,23 @@ class BatchPlanning:
             "waiting": self.waiting.reason if self.waiting else "",
         }
 
-    def end_now(self, shards: list[str]) -> None:
-        """Plan nothing beyond the progress that is on Kafka at this moment."""
+    def end_now(self, position: StreamPosition) -> None:
+        """Plan nothing beyond the progress that is on Kafka at this moment.
+
+        That of the position's shards and of all that came after them.
+        """
+        options = self._options
+        topology = read_topology(options.kafka, options.keyspace)
+        named = () if topology is None else topology.shards
         self._ends = {}
-        for shard in shards:
-            history = ProgressHistory(
-                self._options.kafka, self._options.keyspace, shard, self._schema_ids
-            )
-            with history:
-                last = history.last()
-                if last is not None:
-                    self._ends[shard] = last.progress
+        for shard in {*position.shards, *(entry.name for entry in named)}:
+            with ProgressHistory(
+                options.kafka, options.keyspace, shard, self._schema_ids
+            ) as history:
+                # Shards of before the position may be gone.
+                last = history.last() if history.exists() else None
+            if last is not None:
+                self._ends[shard] = last.progress
         self._close_feed()
 
     def next_end(self, start: StreamOffset, max_rows: int | None) -> StreamOffset | None:

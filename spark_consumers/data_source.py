@@ -29,7 +29,7 @@ from spark_consumers.batch_planning import BatchPlanning
 from spark_consumers.output_columns import OutputColumns, choose_columns
 from spark_consumers.read_tasks import LogSource, read_task, schema_ids_of
 from spark_consumers.source_options import SourceOptions
-from spark_consumers.stream_bounds import batch_bounds, batch_splits, stream_start
+from spark_consumers.stream_bounds import batch_bounds, batch_legs, batch_splits, stream_start
 from spark_consumers.stream_offset import StreamOffset, TaskRange, tasks_between
 from spark_consumers.table_versions import newest_version
 
@@ -102,8 +102,10 @@ class ShardstreamReader(DataSourceReader):
         """Plan the tasks: a shard's range each, big ones split."""
         schema_ids = schema_ids_of(self._options.kafka, self._options.registry_url)
         start, end = batch_bounds(self._options, schema_ids)
-        splits = batch_splits(self._options, schema_ids, start, end)
-        tasks = tasks_between(StreamOffset(start), StreamOffset(end, splits))
+        tasks: list[TaskRange] = []
+        for leg_start, leg_end in batch_legs(self._options, schema_ids, start, end):
+            splits = batch_splits(self._options, schema_ids, leg_start, leg_end)
+            tasks += tasks_between(StreamOffset(leg_start), StreamOffset(leg_end, splits))
         return [ShardPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -142,7 +144,7 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         begin = StreamOffset.from_document(start)
         planning = self._batches()
         if self._ends_now and not planning.has_end:
-            planning.end_now(list(begin.position.shards))
+            planning.end_now(begin.position)
         end = planning.next_end(begin, self._rows_max(limit))
         return start if end is None else end.to_document()
 

@@ -1,13 +1,13 @@
 """Reads a change log back: the tables that it makes, and whether it is whole. Needs no Spark.
 
-Works file by file, in any order: every row of a keyed table ends as its change with the greatest
-`seq` left it, and in a table without a key inserts and deletes cancel out. Memory: the rows of the
-result; for the check 24 bytes a change.
+Works file by file, in any order: every row of a keyed table ends as its last change left it, and in
+a table without a key inserts and deletes cancel out. Memory: the rows of the result; for the check
+24 bytes a change.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,8 @@ _COLUMNS += ["shard", "seq", "timestamp_us"]
 _BATCH_ROWS = 65_536
 
 Row = dict[str, object]
+_Order = tuple[int, str, int]  # the merged order: timestamp_us, shard, seq
+_FIRST: _Order = (-1, "", 0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,28 +67,35 @@ class ChangeLogReport:
 
 
 def replay_changelog(
-    target: str, *, until_us: int | None = None, storage_options: Mapping[str, str] | None = None
+    target: str,
+    *,
+    until_us: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    place_of: Callable[[str], str] = str,
 ) -> dict[ShardTable, ReplayedTable]:
     """Return each shard's tables as they were before `until_us` (None: at the log's end).
 
+    `place_of` puts shards together under one name, as the sources and targets of a reshard,
+    between which rows went; there a key's newest change is the last in the merged order.
     The log must begin with the tables empty or copied. Halt where it holds partial row images
     (binlog_row_image other than FULL): what those leave cannot be told from them alone.
     """
     tables: dict[ShardTable, ReplayedTable] = {}
-    newest: dict[tuple[ShardTable, str], int] = {}
+    newest: dict[tuple[ShardTable, str], _Order] = {}
     for batch in _batches(target, storage_options or {}):
         for change in batch.to_pylist():
             if change["type"] == "ROW" and (until_us is None or change["timestamp_us"] < until_us):
-                _apply(change, tables, newest)
+                _apply(change, place_of(str(change["shard"])), tables, newest)
     return tables
 
 
 def _apply(
     change: Row,
+    shard: str,
     tables: dict[ShardTable, ReplayedTable],
-    newest: dict[tuple[ShardTable, str], int],
+    newest: dict[tuple[ShardTable, str], "_Order"],
 ) -> None:
-    place = ShardTable(str(change["shard"]), str(change["database"]), str(change["table"]))
+    place = ShardTable(shard, str(change["database"]), str(change["table"]))
     if change["absent"] is not None:
         raise Halt(
             f"{place.database}.{place.table}, shard {place.shard}, seq {change['seq']}: a row "
@@ -101,11 +110,11 @@ def _apply(
         return
     # A row that moves to another key leaves its old one empty.
     ends = [(change["old_key"], None), (change["key"], change["after"])]
-    seq = int(str(change["seq"]))
+    order = (int(str(change["timestamp_us"])), str(change["shard"]), int(str(change["seq"])))
     for key, after in ends:
-        if key is None or newest.get((place, str(key)), 0) >= seq:
+        if key is None or newest.get((place, str(key)), _FIRST) >= order:
             continue
-        newest[place, str(key)] = seq
+        newest[place, str(key)] = order
         if after is None:
             table.by_key.pop(str(key), None)
         else:

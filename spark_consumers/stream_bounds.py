@@ -1,16 +1,21 @@
 """Where reading begins and ends: options, the topology and progress together give positions."""
 
 from event_token import StreamPosition
-from event_token.errors import UsageError
+from event_token.errors import Retry, UsageError
 from spark_consumers.batch_planning import BOUND_ROWS_MIN
 from spark_consumers.source_options import SourceOptions
 from spark_consumers.stream_offset import Splits, choose_splits
-from topics.progress import cell_start_us
+from topics.deadline import Deadline
+from topics.progress_feed import ProgressFeed, clock_ms
 from topics.progress_history import ProgressHistory
-from topics.reading.planner import ranges_between
+from topics.reading.planner import Batch, Planner, is_hop, ranges_between
 from topics.schema_ids import SchemaIds
 from topics.start import EARLIEST, LATEST, resolve_start
 from topics.topology import Topology, read_topology
+
+# All progress up to a batch query's end is on Kafka when its hops are looked for.
+HOP_WAIT_S = 60.0
+HOP_POLL_S = 0.1
 
 
 def stream_start(options: SourceOptions, schema_ids: SchemaIds) -> StreamPosition:
@@ -35,13 +40,43 @@ def batch_bounds(
     )
     wanted = options.end
     if wanted is None or wanted == LATEST:
-        wanted = _frontier_us(options, schema_ids, start)
+        latest = _resolve(options, schema_ids, topology, LATEST)
+        wanted = max(start.frontier_us, latest.frontier_us)
     end = _resolve(options, schema_ids, topology, wanted)
     if end.frontier_us < start.frontier_us:
         raise UsageError(
             f"option end ({end.frontier_us} us) lies before option start ({start.frontier_us} us)"
         )
     return start, end
+
+
+def batch_legs(
+    options: SourceOptions, schema_ids: SchemaIds, start: StreamPosition, end: StreamPosition
+) -> list[tuple[StreamPosition, StreamPosition]]:
+    """What lies between, as pairs of positions of the same shards: one more for each hop."""
+    planner = Planner(start, options.key_range, until_us=end.frontier_us)
+    feed = ProgressFeed(options.kafka, options.keyspace, schema_ids)
+    deadline = Deadline(HOP_WAIT_S)
+    legs: list[tuple[StreamPosition, StreamPosition]] = []
+    leg_start = start
+    try:
+        while planner.position.shards.keys() != end.shards.keys():
+            before = planner.position
+            planned = planner.next_batch(clock_ms())
+            if isinstance(planned, Batch):
+                planner.advance(planned)
+                if is_hop(before, planned.end):
+                    legs.append((leg_start, before))
+                    leg_start = planned.end
+            elif feed.poll(planner, HOP_POLL_S) == 0 and deadline.passed:
+                raise Retry(
+                    f"keyspace {options.keyspace}: no way from the shards "
+                    f"{', '.join(start.shards)} to {', '.join(end.shards)} was found in "
+                    f"{deadline.seconds:g} s: {planned.reason}"
+                )
+    finally:
+        feed.close()
+    return [*legs, (leg_start, end)]
 
 
 def batch_splits(
@@ -63,15 +98,6 @@ def batch_splits(
                     bounds.append((progress.end_offset, progress.last_seq))
         splits[shard] = choose_splits(part, bounds, options.max_rows_per_task)
     return splits
-
-
-def _frontier_us(options: SourceOptions, schema_ids: SchemaIds, start: StreamPosition) -> int:
-    heads = []
-    for shard in start.shards:
-        with ProgressHistory(options.kafka, options.keyspace, shard, schema_ids) as history:
-            last = history.last()
-        heads.append(0 if last is None else last.progress.head_us)
-    return max(start.frontier_us, cell_start_us(min(heads)))
 
 
 def _resolve(

@@ -161,4 +161,4 @@ def test_what_a_planner_refuses() -> None:
     with pytest.raises(UsageError, match="lies before the start"):
         ranges_between(position(4, 5), position(2, 3))
     with pytest.raises(UsageError, match="positions of different shards"):
-        ranges_between(position(4, 5), StreamPosition(1, 0, position(4, 5).shards))
+        ranges_between(position(4, 5), half)

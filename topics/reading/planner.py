@@ -99,7 +99,7 @@ def ranges_between(start: StreamPosition, end: StreamPosition) -> dict[str, Shar
     Nothing lies between the two positions of a hop. UsageError when the positions are of
     different shards otherwise, or `end` is before `start`.
     """
-    if start.shards.keys() != end.shards.keys() or start.epoch != end.epoch:
+    if start.shards.keys() != end.shards.keys():
         if is_hop(start, end):
             return {}
         raise UsageError(
@@ -145,12 +145,14 @@ class Planner:
         mode: Mode = Strict(),
         *,
         ticks_max: int = TICKS_MAX,
+        until_us: int | None = None,
     ) -> None:
-        """Begin at `position` with no progress seen."""
+        """Begin at `position` with no progress seen. The frontier does not pass `until_us`."""
         check_shards(position, key_range)
         self.position = position
         self.mode = mode
         self._ticks_max = ticks_max
+        self._until_us = [] if until_us is None else [until_us]
         self._shards = {shard: ShardTicks(shard, at) for shard, at in position.shards.items()}
         self._hops = Hops(key_range)
         self._silence = Silence(mode.max_hold_ms) if isinstance(mode, MaxHold) else None
@@ -239,7 +241,7 @@ class Planner:
     def _frontier_us(self, now_ms: int) -> int:
         """The least head of the shards that take part; never less than the frontier so far."""
         so_far_us = self.position.frontier_us
-        bounds_us = self._hops.bounds_us(self._shards)
+        bounds_us = self._hops.bounds_us(self._shards) + self._until_us
         if self._silence is not None:
             running = [s for s in self._shards.values() if not self._hops.is_over(s)]
             held = min(bounds_us, default=so_far_us + 1) <= so_far_us
