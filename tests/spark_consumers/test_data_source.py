@@ -156,7 +156,6 @@ def test_statement_and_json_text(spark: SparkSession, shop: Shop) -> None:
         ({"colums": "seq"}, "unknown options colums"),
         ({"table": "orders"}, "not database.table"),
         ({"table": "shop.missing"}, "no row of shop.missing"),
-        ({"keyRange": "-40"}, "cuts through shard -80"),
         ({"mode": "max_hold"}, "maxHoldMs"),
         ({"start": "nonsense"}, "not a stream position"),
     ],

@@ -157,7 +157,12 @@ def test_the_change_log_goes_on_over_reshards(
     assert list(tables) == [ShardTable("all", "shop", "orders")]
     notes = {row["id"]: row["note"] for row in tables[ShardTable("all", "shop", "orders")].rows()}
     assert notes == dict.fromkeys(range(1, 5), "80-") | dict.fromkeys(range(5, 12), "-c0")
+    check_batch_reads(spark, resharded)
 
+
+def check_batch_reads(spark: SparkSession, resharded: Keyspace) -> None:
+    """From before all reshards to the end, and to a time between them."""
+    options = {"kafka.bootstrap.servers": resharded.config.brokers}
     batch = spark.read.format("shardstream").options(keyspace=resharded.name, **options)
     expected = {s: list(range(first, last + 1)) for s, (first, last) in resharded.genuine.items()}
     assert seqs(batch.option("start", "earliest").load().collect()) == expected
