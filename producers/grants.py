@@ -57,6 +57,16 @@ def global_privileges(lines: list[str]) -> frozenset[str]:
     return frozenset(found)
 
 
+def privileges_on(connection: Any, schema: str) -> frozenset[str]:
+    """The privileges that the account has on a whole schema, those on everything included."""
+    # An underscore is a wildcard in a grant, unless it is escaped.
+    lines = [str(line).replace("\\_", "_") for (line,) in rows(connection, "SHOW GRANTS")]
+    on_schema = re.compile(rf"GRANT (.+?) ON `{schema}`\.\* TO ", re.IGNORECASE)
+    matches = filter(None, map(on_schema.match, lines))
+    names = {name.strip().upper() for match in matches for name in match[1].split(",")}
+    return global_privileges(lines) | names
+
+
 def missing_grants(account: Account, server: ServerSettings, flavor: Flavor) -> list[Problem]:
     """The privileges that the stream needs and the account lacks."""
     return [

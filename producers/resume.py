@@ -170,13 +170,3 @@ def shown(position: GtidSet) -> str:
     """The set as text, cut where it is long."""
     text = str(position)
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
-
-
-def believed_us(server_us: int, own_us: int, bound_us: int) -> int:
-    """The time that a head may promise: the server's clock, the own one where they are far apart.
-
-    A head may be any time, for what comes later is clamped to it. But a server's clock that is
-    far behind would hold back the merged stream, and one far ahead would put the shard's own
-    records behind everybody else's.
-    """
-    return server_us if abs(server_us - own_us) <= bound_us else own_us

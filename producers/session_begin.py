@@ -25,8 +25,8 @@ from topics.names import ShardTopics
 from topics.schema_ids import SchemaIds
 
 _REPLICA_NOTE: Final = (
-    "the server is a replica: its clock says nothing about the primary, so the head moves with "
-    "rows alone and an idle shard holds readers back"
+    "the server is a replica, and no primary is in the list: its clock says nothing about the "
+    "primary, so the head moves with rows alone and an idle shard holds readers back"
 )
 
 
@@ -63,7 +63,7 @@ def begin(
                 "from its tail"
             )
     is_replica = server.is_replica()
-    if is_replica:
+    if is_replica and len(settings.servers) == 1:
         notes.append(_REPLICA_NOTE)
     return Beginning(server, is_replica, point, "; ".join(notes))
 

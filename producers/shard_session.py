@@ -18,9 +18,11 @@ from producers.decoder import BatchSummary, Decoder
 from producers.decoder.errors import ServerError
 from producers.ended_log import ended_by
 from producers.faults import LogDisagrees, PublisherSpent, ServerLost
-from producers.flavor import ServerFamily, ServerMoment, family_of
+from producers.flavor import ServerFamily, family_of
+from producers.heads import Heads, now_us
+from producers.heartbeat_rows import HeartbeatWriter
 from producers.publisher import Publisher
-from producers.resume import ResumePoint, believed_us, check_reachable
+from producers.resume import ResumePoint, check_reachable
 from producers.server_list import ServerList
 from producers.server_watch import ServerWatch
 from producers.session_begin import begin
@@ -96,11 +98,6 @@ class ShardSession:
         self._report = report
         self._family: ServerFamily = family_of(settings.flavor)
         self._topics = ShardTopics(settings.keyspace, settings.shard)
-        self._replica = False
-        self._clock_ahead_us = 0
-        self._moment: ServerMoment | None = None
-        self._is_clock_off = False
-        self._asked_s = 0.0
         self._compared_s = 0.0
         self._progress_s = 0.0
         self._heard_s = 0.0
@@ -108,6 +105,9 @@ class ShardSession:
         self._publisher: Publisher
         self._stream: ReplicationStream
         self._watch: ServerWatch
+        self._heads: Heads
+        self._heartbeats: HeartbeatWriter
+        self._heartbeat_note = ""
         self._decoder: Decoder
         self._copier: Copier
         self._connection: Any
@@ -141,7 +141,9 @@ class ShardSession:
         point = beginning.point
         self._server = beginning.server.settings
         self._connection = beginning.server.connection
-        self._replica = beginning.is_replica
+        self._heads = Heads(
+            self._settings, beginning.server, self._notice, is_replica=beginning.is_replica
+        )
         self.committed = Committed(str(point.position), max(point.head_us, 0), point.end_offset)
         self._report(ProducerState.STARTING, self.committed, beginning.note)
         self._stream = ReplicationStream.open(
@@ -152,6 +154,8 @@ class ShardSession:
             self._settings, self._topics, self._server, lambda: self.committed.position
         )
         opened.append(self._watch.close)
+        self._heartbeats = HeartbeatWriter(self._settings, lambda: self._heads.is_replica)
+        opened.append(self._heartbeats.close)
         with server_errors(self._server, "reading the journal of"):
             ended = ended_by(self._settings.kafka, self._topics, self._schema_ids, self._connection)
         self._decoder = self._new_decoder(point, ended)
@@ -174,7 +178,7 @@ class ShardSession:
             schema_id=self._schema_ids.register,
             verify_checksum=self._settings.verify_checksum,
             max_clock_ahead_us=self._settings.max_clock_ahead_ms * 1000,
-            now_us=_now_us,
+            now_us=now_us,
             on_notice=self._notice,
             ended_by=ended,
             vindexes=sharding_columns(self._settings.vindexes),
@@ -189,6 +193,9 @@ class ShardSession:
     def _step(self) -> None:
         """Wait for bytes, decode what came, commit and promise what is due."""
         self._watch.check()
+        if self._heartbeats.note != self._heartbeat_note:
+            self._heartbeat_note = self._heartbeats.note
+            self._notice(self._heartbeat_note)
         if self._stream.wait(self._wait_s()):
             if self._stream.fill():
                 self._heard_s = time.monotonic()
@@ -214,7 +221,7 @@ class ShardSession:
         wait_s = min(WAIT_S_MAX, self._copier.wait_s_max)
         if self._decoder.messages:
             due_s = self._progress_s + COMMIT_GAP_S
-        elif self._moment is not None:
+        elif self._heads.moment is not None:
             return wait_s
         else:
             due_s = self._progress_s + self._settings.heartbeat_ms / 1000
@@ -280,54 +287,22 @@ class ShardSession:
         """Promise the server's clock as head once the log holds all it had executed by then."""
         if self._decoder.in_transaction:
             return
-        now_s = time.monotonic()
-        moment = self._moment
-        if moment is None:
-            if not self._is_moment_due(now_s):
-                return
-            moment = self._moment = self._ask_moment()
-        if not dry and now_s - self._compared_s < COMPARE_S:
+        heads, now_s = self._heads, time.monotonic()
+        self._promise(heads.of_row(self._decoder.heartbeat_us))
+        moment = heads.ask_if_due(self._progress_s, self.committed.head_us)
+        if moment is None or not (dry or now_s - self._compared_s >= COMPARE_S):
             return
         self._compared_s = now_s
         if self._decoder.reached(moment.executed):
-            self._moment = None
-            # What comes later may bear an earlier commit time (up to 0.1 s under load, or a whole
-            # statement on MariaDB): the decoder clamps it to this head. On a replica the clock says
-            # nothing about what the primary has committed.
-            if not self._replica:
-                bound_us = self._settings.max_clock_ahead_ms * 1000
-                self._promise(believed_us(moment.clock_us, _now_us(), bound_us))
+            self._promise(heads.take_moment())
             self._commit()
-        elif dry and now_s - self._asked_s > UNREACHED_S_MAX:
+        elif dry and now_s - heads.asked_s > UNREACHED_S_MAX:
             self._look_into_unreached()
 
-    def _is_moment_due(self, now_s: float) -> bool:
-        """Whether nothing was committed for a while, or what is committed says an old time."""
-        period_s = self._settings.heartbeat_ms / 1000
-        behind_ms = (_now_us() - self.committed.head_us) // 1000
-        is_old = behind_ms > self._settings.max_clock_ahead_ms and not self._replica
-        return now_s - self._progress_s >= period_s or (
-            is_old and now_s - self._asked_s >= period_s
-        )
-
     def _promise(self, head_us: int) -> None:
-        self.committed.head_us = max(self.committed.head_us, head_us)
-        self._decoder.advance_head(self.committed.head_us)
-
-    def _ask_moment(self) -> ServerMoment:
-        with server_errors(self._server, "asking for clock and executed set of"):
-            moment = self._family.moment(self._connection)
-            self._replica = self._family.is_replica(self._connection)  # It may have changed.
-        self._asked_s = time.monotonic()
-        self._clock_ahead_us = moment.clock_us - _now_us()
-        if abs(self._clock_ahead_us) > self._settings.max_clock_ahead_ms * 1000:
-            if not self._is_clock_off:
-                self._notice(
-                    f"the clock of {self._server.name} is {self._clock_ahead_us} us ahead of this "
-                    "one, more than max_clock_ahead_ms: heads go by this clock instead"
-                )
-            self._is_clock_off = True
-        return moment
+        if head_us > self.committed.head_us:
+            self.committed.head_us = head_us
+            self._decoder.advance_head(head_us)
 
     def _look_into_unreached(self) -> None:
         """Raise what explains that the executed set is not reached; else ask again."""
@@ -335,8 +310,9 @@ class ShardSession:
         position = parse_gtid_set(self.committed.position, self._settings.flavor)
         with server_errors(self._server, "reading the executed set of"):
             history = self._family.history(self._connection)
-        check_reachable(self._topics, self._server.name, position, history, replica=self._replica)
-        self._moment = None
+        replica = self._heads.is_replica
+        check_reachable(self._topics, self._server.name, position, history, replica=replica)
+        self._heads.moment = None
         self._notice(f"{self._server.name} has executed what its binlog stream does not send yet")
 
     def _commit(self) -> None:
@@ -364,7 +340,7 @@ class ShardSession:
     def _progress(self, summary: BatchSummary, first_offset: int) -> Progress:
         """The record of this transaction; `first_offset` of its rows, -1 without a row."""
         end_offset = self.committed.end_offset
-        now_us = _now_us() + self._clock_ahead_us
+        server_us = now_us() + self._heads.clock_ahead_us
         lag_ms = 0
         ticks: tuple[Tick, ...] = ()
         mark = summary.mark
@@ -380,7 +356,7 @@ class ShardSession:
                 mark = replace(mark, offset=mark.offset + shift)
             ticks = tuple(Tick(cell_us, seq + shift) for cell_us, seq in summary.ticks)
             if summary.transactions:
-                lag_ms = max(0, now_us - summary.last_commit_us) // 1000
+                lag_ms = max(0, server_us - summary.last_commit_us) // 1000
         return Progress(
             first_seq=summary.first_seq,
             last_seq=summary.last_seq,
@@ -391,10 +367,6 @@ class ShardSession:
             ticks=ticks,
             mark=mark,
             server=self._server.name,
-            server_time_us=now_us,
+            server_time_us=server_us,
             lag_ms=lag_ms,
         )
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from event_token.errors import UsageError
 from producers.faults import Problem
+from producers.heartbeat_rows import heartbeat_warnings
 from producers.preflight import preflight
 from producers.settings import ShardProducerSettings
 from shardstream.settings import Settings
@@ -38,6 +39,15 @@ def topic_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> 
     """What an operator should know of the logs, though it keeps nothing from starting."""
     topics = [ShardTopics(keyspace, shard) for shard in shards]
     return retention_warnings(settings.kafka_client(), topics, topic_settings(settings))
+
+
+def server_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
+    """The same of the servers: what keeps the heads of a shard read from a replica from moving."""
+    return [
+        warning
+        for shard in shards
+        for warning in heartbeat_warnings(shard_producer_settings(settings, keyspace, shard))
+    ]
 
 
 def refuse_problems(settings: Settings, shard: ShardProducerSettings) -> None:
@@ -74,6 +84,7 @@ def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) ->
             servers += [(f"{name}/{shard}", problem) for problem in found]
         topics += topic_problems(settings, name, shards)
         warnings += topic_warnings(settings, name, shards)
+        warnings += server_warnings(settings, name, shards)
     print_warnings(warnings)
     if as_json:
         _print_json(servers, topics)

@@ -13,7 +13,7 @@ from rich.console import Console
 from event_token.errors import UsageError
 from producers.settings import ProducerState, ProducerStatus
 from producers.shard_producer import run_shard
-from shardstream.check import print_warnings, refuse_problems, topic_warnings
+from shardstream.check import print_warnings, refuse_problems, server_warnings, topic_warnings
 from shardstream.keyspace_topology import ensure_topology
 from shardstream.settings import Settings
 from shardstream.shard_settings import shard_producer_settings
@@ -30,6 +30,7 @@ def run_produce(
     # Everything is checked before the first topic is made.
     refuse_problems(settings, producer_settings)
     print_warnings(topic_warnings(settings, keyspace, [shard]))
+    print_warnings(server_warnings(settings, keyspace, [shard]))
     topology = ensure_topology(settings, keyspace)
     if shard not in {entry.name for entry in topology.shards}:
         raise UsageError(

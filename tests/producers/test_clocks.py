@@ -5,7 +5,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-from producers.resume import believed_us
+from producers.heads import believed_us
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture, StartServer
