@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from event_token.errors import Halt, ShardstreamError, UsageError
+from shardstream.copy_cli import app as copy_app
 from shardstream.local.cli import app as local_app
 from shardstream.reshard_cli import app as reshard_app
 
@@ -26,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(local_app, name="local", help="Real servers on loopback: databases and Kafka.")
+app.add_typer(copy_app, name="copy", help="Rows that tables hold already join the stream.")
 app.add_typer(reshard_app, name="reshard", help="Split and merge shards while everything runs.")
 
 Config = Annotated[

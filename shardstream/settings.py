@@ -139,6 +139,18 @@ class ProducerSection(_Section):
     max_replica_lag_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 10_000
 
 
+class CopySection(_Section):
+    """How rows that are in tables already are copied."""
+
+    chunk_ms: Annotated[int, Field(ge=10, le=10_000)] = 500
+    chunk_rows_max: Annotated[int, Field(ge=10, le=1_000_000)] = 100_000
+    tables_at_once: Annotated[int, Field(ge=1, le=64)] = 4
+    # The copy waits while the server runs more threads than this; unset: it does not look.
+    max_threads_running: Annotated[int | None, Field(ge=1)] = None
+    # The copy waits while another server of the shard lags by more than this; unset: likewise.
+    max_replica_lag_ms: Annotated[int | None, Field(ge=0)] = None
+
+
 class Settings(BaseSettings):
     """All settings of one installation."""
 
@@ -152,6 +164,7 @@ class Settings(BaseSettings):
     kafka: KafkaSection
     keyspaces: dict[str, KeyspaceSection] = {}
     producer: ProducerSection = ProducerSection()
+    copying: CopySection = CopySection()
     # Where the settings came from: relative paths in them start here.
     folder: Path = Path()
 

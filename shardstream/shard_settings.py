@@ -1,7 +1,7 @@
 """From the settings file to what producers and topics take."""
 
 from event_token import Flavor
-from producers.settings import ServerSettings, ShardProducerSettings, TlsSettings
+from producers.settings import CopySettings, ServerSettings, ShardProducerSettings, TlsSettings
 from shardstream.settings import ServerSection, Settings
 from topics.topic_rules import TopicSettings
 
@@ -21,6 +21,7 @@ def shard_producer_settings(
         start=start,
         replication_factor=settings.kafka.replication_factor,
         retention_ms=settings.kafka.retention_ms,
+        copy=CopySettings(**settings.copying.model_dump()),
         **settings.producer.model_dump(),
     )
 

@@ -269,3 +269,28 @@ def _write(config: ClientConfig, topics: ShardTopics, key: bytes, value: bytes |
 def with_state(copy: TableCopy, state: CopyState, now_us: int, note: str = "") -> TableCopy:
     """The copy in another state."""
     return replace(copy, state=state, updated_us=now_us, note=note, rows_per_s=0.0)
+
+
+def ask_and_wait(
+    config: ClientConfig, topics: ShardTopics, request: CopyRequest, wait_s: float
+) -> CopyAnswer:
+    """Write a request and return the producer's answer.
+
+    Retry when none comes within `wait_s`; then the request is withdrawn, unless the producer was
+    just about to carry it out.
+    """
+    with CopyFeed(config, topics) as feed:
+        feed.read_to_end()
+        ask(config, topics, request)
+        deadline = Deadline(wait_s)
+        while request.id not in feed.answers:
+            feed.poll(_POLL_S)
+            if deadline.passed:
+                withdraw(config, topics, request)
+                raise Retry(
+                    f"{topics.log}: no producer has answered within {wait_s:g} s; the request is "
+                    "withdrawn. Does the shard's producer run?"
+                )
+        answer = feed.answers[request.id]
+    forget_answer(config, topics, answer)
+    return answer

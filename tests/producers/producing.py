@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from event_token import Flavor, Rebuild, Retry, parse_gtid_set
@@ -130,7 +130,7 @@ def producing(settings: ShardProducerSettings) -> Iterator[RunningProducer]:
 class ProducerProcess:
     """`run_shard` in a process of its own, to be killed."""
 
-    def __init__(self, settings: ShardProducerSettings) -> None:
+    def __init__(self, settings: ShardProducerSettings, *, kill_at: str = "") -> None:
         [server] = settings.servers
         told = {
             "keyspace": settings.keyspace,
@@ -139,6 +139,8 @@ class ProducerProcess:
             "kafka": dict(settings.kafka),
             "start": settings.start,
             "commit_rows": settings.commit_rows,
+            "copy": asdict(settings.copy),
+            "kill_at": kill_at,
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.producers.run_one", str(os.getpid())],

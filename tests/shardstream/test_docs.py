@@ -11,6 +11,7 @@ from tests.repository import ROOT
 SECTIONS = (
     settings.KafkaSection,
     settings.ProducerSection,
+    settings.CopySection,
     settings.ShardSection,
     settings.ServerSection,
     settings.VindexSection,
