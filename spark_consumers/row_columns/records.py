@@ -272,7 +272,12 @@ class RecordLoop:
                     self._after_texts[int(column)] = text
                 count -= 1
             count = cursor.take_block_count()
-        if into is not None:
+        if into is None:
+            return
+        # Of an update that crosses a range's border one image is left, maybe the other's dates.
+        if not self._before_texts and not self._after_texts:
+            into.add_null()
+        else:
             out = into.values
             out.write(b'{"before":')
             write_texts(out, plan.names, self._before_texts)

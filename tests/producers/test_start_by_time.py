@@ -102,12 +102,13 @@ def test_start_by_time_leaves_out_what_is_older(
         start_at(own_server, time.time_ns() // 1000 + 60 * SECOND_US)
 
 
-def test_start_behind_the_last_transaction_is_the_end(mysql_a: DatabaseFixture) -> None:
+def test_start_behind_the_last_transaction_is_the_end(start_mysql: StartServer) -> None:
     """Nothing was committed since: the log begins with what comes."""
-    mysql_a.new_database()
-    last = logged(mysql_a)[-1]
+    server = start_mysql()
+    server.new_database()
+    last = logged(server)[-1]
 
-    assert start_at(mysql_a, last.commit_us + 1) == executed(mysql_a)
+    assert start_at(server, last.commit_us + 1) == executed(server)
 
 
 def test_clock_that_was_set_back_leaves_nothing_out(start_mariadb: StartServer) -> None:
