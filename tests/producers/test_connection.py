@@ -1,15 +1,8 @@
 """Connections to real servers: TLS, credentials, and the replication stream as bytes."""
 
-import datetime as dt
-import ipaddress
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from event_token import Flavor, GtidSet, MysqlGtidSet
 from producers.connection import (
@@ -24,6 +17,7 @@ from producers.faults import BinlogPurged, SameServerId, ServerLost, ServerRefus
 from producers.flavor import family_of, rows
 from producers.settings import ServerSettings, TlsSettings
 from tests.conftest import DatabaseFixture
+from tests.producers.certificates import Certificates
 
 WAIT_S = 20.0
 QUIET_S = 0.5
@@ -32,59 +26,6 @@ MARKER = "s3cret-marker"
 # Event types after which a stream of the family is at its end (a heartbeat or the GTID list).
 PACKET_HEADER = 4
 EVENT_TYPE_AT = PACKET_HEADER + 1 + 4
-
-
-class Certificates:
-    """A certificate authority and a server certificate for one address."""
-
-    def __init__(self, folder: Path, address: str) -> None:
-        self.folder = folder
-        authority_key = ec.generate_private_key(ec.SECP256R1())
-        authority = self._signed("authority", authority_key, authority_key, "authority", None)
-        server_key = ec.generate_private_key(ec.SECP256R1())
-        server = self._signed("server", server_key, authority_key, "authority", address)
-        self.ca = self._write("ca.pem", authority.public_bytes(serialization.Encoding.PEM))
-        self.cert = self._write("cert.pem", server.public_bytes(serialization.Encoding.PEM))
-        self.key = self._write(
-            "key.pem",
-            server_key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            ),
-        )
-
-    def _write(self, name: str, content: bytes) -> str:
-        path = self.folder / name
-        path.write_bytes(content)
-        return str(path)
-
-    @staticmethod
-    def _signed(
-        subject: str,
-        key: ec.EllipticCurvePrivateKey,
-        signer: ec.EllipticCurvePrivateKey,
-        issuer: str,
-        address: str | None,
-    ) -> x509.Certificate:
-        def name(text: str) -> x509.Name:
-            return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-        now = dt.datetime.now(dt.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(name(subject))
-            .issuer_name(name(issuer))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(hours=1))
-            .not_valid_after(now + dt.timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=address is None, path_length=None), True)
-        )
-        if address is not None:
-            names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-            builder = builder.add_extension(names, critical=False)
-        return builder.sign(signer, hashes.SHA256())
 
 
 def settings_of(database: DatabaseFixture, tls: TlsSettings | None = None) -> ServerSettings:
@@ -196,31 +137,6 @@ def test_query_connection_speaks_utc(database: DatabaseFixture) -> None:
     try:
         assert rows(connection, "SELECT @@SESSION.time_zone") == [("+00:00",)]
     finally:
-        connection.close()
-
-
-def test_verified_tls_carries_the_stream(
-    start_mysql: Callable[..., DatabaseFixture], certificates: Certificates
-) -> None:
-    """With the right authority and address both connections are encrypted."""
-    database = start_mysql(
-        (
-            f"--ssl-ca={certificates.ca}",
-            f"--ssl-cert={certificates.cert}",
-            f"--ssl-key={certificates.key}",
-        )
-    )
-    server = settings_of(database, TlsSettings(certificates.ca))
-
-    connection = open_query_connection(server)
-    stream = ReplicationStream.open(
-        server, family_of(Flavor.MYSQL), MysqlGtidSet(), random_server_id()
-    )
-    try:
-        assert rows(connection, "SHOW STATUS LIKE 'Ssl_cipher'")[0][1]
-        assert 15 in list(event_types(stream))
-    finally:
-        stream.close()
         connection.close()
 
 
