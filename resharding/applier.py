@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from event_token import KeyRange, ShardName, StreamPosition
-from event_token.errors import Halt, Rebuild, Retry
+from event_token.errors import Rebuild, Retry
 from resharding.errors import DefinitionChanged, DoesNotApply
-from resharding.internal_tables import Checkpoint, move_statement, settle_statement
+from resharding.internal_tables import Checkpoint, merged_position, move_statement, settle_statement
 from resharding.plan import ReshardPlan
 from resharding.routing import Routes
 from resharding.server import ReshardServer
@@ -166,28 +166,11 @@ class _Session:
 
     def _resume(self, target: TargetSession) -> StreamPosition:
         """Read the checkpoints; where they stand is where the merged stream goes on."""
-        plan = self._plan
-        found = target.checkpoints(plan.reshard_id)
-        if sorted(found) != sorted(plan.sources):
-            raise Halt(
-                f"{target.server.name}: the checkpoints of reshard {plan.reshard_id} are of "
-                f"{', '.join(sorted(found)) or 'no shard'}, not of {', '.join(plan.sources)}: "
-                f"create the reshard again under a new id",
-            )
-        # Each row holds the position of the commit that wrote it last: the furthest is the last.
-        newest = max(
-            (StreamPosition.from_string(at.position) for at in found.values()),
-            key=lambda position: sum(at.seq for at in position.shards.values()),
-        )
-        seqs = {source: at.seq for source, at in found.items()}
-        if seqs != {source: at.seq for source, at in newest.shards.items()}:
-            raise Halt(
-                f"{target.server.name}: the checkpoints of reshard {plan.reshard_id} contradict "
-                f"each other ({seqs}): somebody else has written them. Create the reshard again",
-            )
-        self._seqs = seqs
-        self._committed = dict(seqs)
-        return newest
+        found = target.checkpoints(self._plan.reshard_id)
+        position = merged_position(found, self._plan, target.server.name)
+        self._seqs = {source: at.seq for source, at in position.shards.items()}
+        self._committed = dict(self._seqs)
+        return position
 
     def _table(self, database: str, table: str) -> TargetTable:
         column = self._routes.tables[database, table].column

@@ -3,10 +3,12 @@
 The producers know these tables by name: their rows never become rows of a shard log.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from event_token import StreamPosition
+from event_token.errors import Halt
 from resharding.plan import ReshardPlan
 from resharding.routing import INTERNAL_DATABASE
 from resharding.server import rows
@@ -20,8 +22,10 @@ _TABLES: Final = {
     "seq BIGINT NOT NULL, position LONGTEXT NOT NULL, timestamp_us BIGINT NOT NULL, "
     "token MEDIUMTEXT NOT NULL, PRIMARY KEY (reshard_id, source_shard)",
     "heartbeat": "shard VARCHAR(128) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
-    "verified": "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, position TEXT NOT NULL, "
+    "verified": "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, position LONGTEXT NOT NULL, "
     "at_us BIGINT NOT NULL, differing BIGINT NOT NULL",
+    # Written for the place that it takes in the binlog.
+    "marker": "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
     # What `reshard create` decided, so that applier and verify need nothing else.
     "plan": "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, plan LONGTEXT NOT NULL",
 }
@@ -93,6 +97,30 @@ def _literal(text: str) -> str:
     return f"_utf8mb4 x'{text.encode().hex()}'"
 
 
+def merged_position(
+    checkpoints: Mapping[str, Checkpoint], plan: ReshardPlan, where: str
+) -> StreamPosition:
+    """Where the merged stream goes on behind a target's checkpoints. Halt when they disagree."""
+    if sorted(checkpoints) != sorted(plan.sources):
+        raise Halt(
+            f"{where}: the checkpoints of reshard {plan.reshard_id} are of "
+            f"{', '.join(sorted(checkpoints)) or 'no shard'}, not of {', '.join(plan.sources)}: "
+            f"create the reshard again under a new id",
+        )
+    # Each row holds the position of the commit that wrote it last: the furthest is the last.
+    newest = max(
+        (StreamPosition.from_string(at.position) for at in checkpoints.values()),
+        key=lambda position: sum(at.seq for at in position.shards.values()),
+    )
+    seqs = {source: at.seq for source, at in checkpoints.items()}
+    if seqs != {source: at.seq for source, at in newest.shards.items()}:
+        raise Halt(
+            f"{where}: the checkpoints of reshard {plan.reshard_id} contradict each other "
+            f"({seqs}): somebody else has written them. Create the reshard again",
+        )
+    return newest
+
+
 def write_plan(connection: Any, plan: ReshardPlan) -> None:
     """Write the plan and the checkpoints that an applier begins at, all or nothing.
 
@@ -147,6 +175,17 @@ def _has_plans(connection: Any) -> bool:
         "WHERE table_schema = %s AND table_name = 'plan'",
         (INTERNAL_DATABASE,),
     ) != [(0,)]
+
+
+def write_verified(
+    connection: Any, reshard_id: str, position: str, at_us: int, differing: int
+) -> None:
+    """Write on a target what its last comparison found: `switch` looks for it."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"REPLACE INTO {INTERNAL_DATABASE}.verified VALUES (%s, %s, %s, %s)",
+            (reshard_id, position, at_us, differing),
+        )
 
 
 def write_roles(connection: Any, plan: ReshardPlan) -> None:

@@ -97,8 +97,8 @@ class Routes:
                 f"{place_of(event)}: table {event.database}.{event.table} has no vindex: declare "
                 f"one in the topology and create the reshard again, or drop the table",
             )
-        leaves = _has(event, event.before, route, key_range, "before")
-        comes = _has(event, event.after, route, key_range, "after")
+        leaves = _has(event, event.before, route, key_range)
+        comes = _has(event, event.after, route, key_range)
         before, after = event.before, event.after
         changes: list[Change] = []
         # An update in place needs no delete: an upsert takes the place of the row with its key.
@@ -127,15 +127,12 @@ class Routes:
             )
 
 
-def _has(event: VEvent, row: Row | None, route: Route, key_range: KeyRange, image: str) -> bool:
+def _has(event: VEvent, row: Row | None, route: Route, key_range: KeyRange) -> bool:
     """Whether the target has this row image."""
     if row is None:
         return False
-    if event.shape is None or len(row) != len(event.shape.columns):
-        raise DoesNotApply(
-            f"{place_of(event)}: the {image} image of a row of {event.database}.{event.table} is "
-            f"not full: a reshard needs binlog_row_image=FULL on the source",
-        )
+    check_full_image(event, row)
+    assert event.shape is not None  # noqa: S101 - the check has seen it
     if not event.shape.primary_key:
         raise DoesNotApply(
             f"{place_of(event)}: table {event.database}.{event.table} has no primary key: a "
@@ -153,6 +150,15 @@ def _has(event: VEvent, row: Row | None, route: Route, key_range: KeyRange, imag
             f"{place_of(event)}: a row of {event.database}.{event.table} has no keyspace id: "
             f"{error}",
         ) from error
+
+
+def check_full_image(event: VEvent, row: Row) -> None:
+    """DoesNotApply when a row image has only part of its columns."""
+    if event.shape is None or len(row) != len(event.shape.columns):
+        raise DoesNotApply(
+            f"{place_of(event)}: an image of a row of {event.database}.{event.table} is not full: "
+            f"a reshard needs binlog_row_image=FULL on the source",
+        )
 
 
 def _same_key(event: VEvent) -> bool:

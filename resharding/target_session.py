@@ -1,7 +1,7 @@
 """The applier's session on a target: source transactions in, all or nothing."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import pymysql
 
@@ -142,6 +142,18 @@ class TargetSession:
                 f"{place_of(statement.first)}: a row of {_table(statement)} does not go into the "
                 f"target {self.server.name} as it is: {'; '.join(text for _, _, text in warnings)}",
             )
+
+    def execute(self, sql: str) -> None:
+        """Execute a statement of its own, behind what is open."""
+        if self._open:
+            self.commit()
+        with server_errors(self.server, "working on"), self._connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    @property
+    def connection(self) -> Any:
+        """The connection, for questions."""
+        return self._connection
 
     def commit(self) -> None:
         """Make the open transaction last."""

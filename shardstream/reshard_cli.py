@@ -78,3 +78,19 @@ def status(
     from shardstream.settings import load_settings
 
     run_status(load_settings(config), keyspace, as_json=as_json)
+
+
+@app.command()
+def verify(
+    keyspace: Keyspace,
+    reshard_id: ReshardId,
+    config: Config = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Compare sources and targets row by row at one position; exit with 1 when rows differ."""
+    from shardstream.reshard_verify import run_verify
+    from shardstream.settings import load_settings
+
+    if not run_verify(load_settings(config), keyspace, reshard_id, as_json=as_json):
+        raise typer.Exit(1)
