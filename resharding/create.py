@@ -35,7 +35,7 @@ from topics.kafka_client import ClientConfig
 from topics.names import ShardTopics
 from topics.provisioning import provision_shard
 from topics.schema_registry import open_schema_ids
-from topics.start import EARLIEST, LATEST, resolve_start
+from topics.start import EARLIEST, LATEST, resolve_start_of
 from topics.topic_rules import TopicSettings
 from topics.topology import (
     ReshardEntry,
@@ -83,7 +83,7 @@ def create_reshard(request: CreateRequest) -> ReshardPlan:
     with ExitStack() as stack:
         connections = _connect(request, stack)
         # Before the tables are looked at: a definition that changes meanwhile stops the applier.
-        latest = _position(request, LATEST, topology)
+        latest = _position(request, LATEST)
         wanted = _check_tables(request, routes, connections)
         plan = _plan(request, topology, latest, wanted, connections)
         # From here on things are made.
@@ -221,7 +221,7 @@ def _plan(
     connections: Mapping[str, Any],
 ) -> ReshardPlan:
     """Where the targets begin: at the logs' ends, where the sources' tables are still empty."""
-    start = _position(request, EARLIEST, topology) if request.from_log else latest
+    start = _position(request, EARLIEST) if request.from_log else latest
     problems = []
     for shard in request.sources:
         server = request.servers[shard]
@@ -247,12 +247,12 @@ def _plan(
     )
 
 
-def _position(request: CreateRequest, start: str, topology: Topology) -> StreamPosition:
-    return resolve_start(
+def _position(request: CreateRequest, start: str) -> StreamPosition:
+    return resolve_start_of(
         start,
         config=request.kafka,
-        topology=topology,
-        key_range=range_of(request.sources),
+        keyspace=request.keyspace,
+        shards=request.sources,
         schema_ids=open_schema_ids(request.kafka, request.registry_url),
     )
 

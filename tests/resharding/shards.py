@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from event_token import Flavor, KeyRange
+from event_token import Flavor
 from resharding.applier import ApplierSettings, ApplierStatus, run_applier
 from resharding.internal_tables import make_internal_tables, read_checkpoints, write_plan
 from resharding.plan import ReshardPlan
@@ -25,7 +25,7 @@ from topics.progress_codec import decode_progress
 from topics.schema_registry import open_schema_ids
 from topics.start import resolve_start_of
 from topics.tail import read_tail
-from topics.topology import ShardEntry, TableVindex, Topology
+from topics.topology import TableVindex
 
 ROOT_PASSWORD = ""
 NUMBERS = frozenset(
@@ -69,8 +69,8 @@ class Sources:
         start = resolve_start_of(
             "earliest",
             config=self.kafka,
-            topology=Topology(self.keyspace, 0, tuple(map(ShardEntry, self.databases))),
-            key_range=KeyRange.parse("-"),
+            keyspace=self.keyspace,
+            shards=list(self.databases),
             schema_ids=open_schema_ids(self.kafka, None),
         )
         fields: dict[str, Any] = {

@@ -70,9 +70,8 @@ def test_verify_under_live_writes(
             wait_for(
                 "the targets follow",
                 lambda: all(
-                    sum(checkpoint_seqs(d, plan.reshard_id).values())
-                    > sum(start[s].values()) + 3_500
-                    for s, d in targets.items()
+                    sum(checkpoint_seqs(d, plan.reshard_id).values()) > SEQS_MIN
+                    for d in targets.values()
                 ),
             )
             for _ in range(3):
@@ -85,9 +84,11 @@ def test_verify_under_live_writes(
         shard, database = next(iter(targets.items()))
         user = next(u for u in range(USERS) if shard_of(u, target_shards) == shard)
         with database.connect(database=schema) as connection, connection.cursor() as cursor:
-            cursor.execute("UPDATE sessions SET hits = 77 WHERE user_id = %s AND name = 's1'", user)
-            cursor.execute("DELETE FROM sessions WHERE user_id = %s AND name = 's2'", user)
-            cursor.execute("INSERT INTO sessions VALUES (%s, 'S2', 0)", user)
+            cursor.execute(
+                "UPDATE sessions SET hits = 77 WHERE user_id = %s AND name = 's1'", (user,)
+            )
+            cursor.execute("DELETE FROM sessions WHERE user_id = %s AND name = 's2'", (user,))
+            cursor.execute("INSERT INTO sessions VALUES (%s, 'S2', 0)", (user,))
         broken = verified(shard)
 
         assert {(d.table, d.key, d.what) for d in broken.named} == {
