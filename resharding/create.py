@@ -12,7 +12,7 @@ from typing import Any, Final
 import pymysql
 
 from event_token import ShardName, StreamPosition, tiles
-from event_token.errors import UsageError
+from event_token.errors import Retry, UsageError
 from resharding.errors import ServerGone, ServerRefuses
 from resharding.grants import missing_grants
 from resharding.internal_tables import (
@@ -31,6 +31,7 @@ from resharding.tables import (
     source_problems,
     target_problems,
 )
+from topics.copy_control import CopyAction, CopyRequest, ask_and_wait
 from topics.kafka_client import ClientConfig
 from topics.names import ShardTopics
 from topics.provisioning import provision_shard
@@ -48,8 +49,8 @@ from topics.topology import (
 )
 
 RESHARD_ID_CHARS_MAX: Final = 64
-# How long a table may be kept from being locked for a moment by the transactions in it.
-LOCK_WAIT_S: Final = 10
+# A producer looks for requests ten times a second; a reconnect takes some seconds.
+COPY_ANSWER_S_MAX: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def create_reshard(request: CreateRequest) -> ReshardPlan:
         # Before the tables are looked at: a definition that changes meanwhile stops the applier.
         latest = _position(request, LATEST)
         wanted = _check_tables(request, routes, connections)
-        plan = _plan(request, topology, latest, wanted, connections)
+        plan = _plan(request, topology, latest)
         # From here on things are made.
         for shard in request.targets:
             _make_tables(request.servers[shard], connections, request.sources[0], shard, wanted)
@@ -100,7 +101,31 @@ def create_reshard(request: CreateRequest) -> ReshardPlan:
             with server_errors(request.servers[shard], "writing the reshard's plan on"):
                 write_plan(connections[shard], plan)
     update_topology(request.kafka, request.keyspace, lambda now: _with_reshard(now, request))
+    if not request.from_log:
+        _ask_for_copies(plan, request.kafka)
     return plan
+
+
+def _ask_for_copies(plan: ReshardPlan, kafka: ClientConfig) -> None:
+    """Let the sources' producers copy the tables into their logs, where the appliers find them."""
+    tables = tuple(f"{table.database}.{table.table}" for table in plan.tables)
+    problems = []
+    for source in plan.sources:
+        request = CopyRequest(CopyAction.START, tables)
+        try:
+            answer = ask_and_wait(
+                kafka, ShardTopics(plan.keyspace, source), request, COPY_ANSWER_S_MAX
+            )
+        except Retry as error:
+            problems.append(str(error))
+            continue
+        problems += [f"shard {source}: {problem}" for problem in answer.problems]
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise UsageError(
+            f"reshard {plan.reshard_id} is created, but its tables are not being copied:\n{lines}\n"
+            f"Mend that, then start the copy: shardstream copy start {plan.keyspace}"
+        )
 
 
 def shard_problems(topology: Topology, request: CreateRequest) -> list[str]:
@@ -217,24 +242,14 @@ def _plan(
     request: CreateRequest,
     topology: Topology,
     latest: StreamPosition,
-    wanted: Sequence[TableDefinition],
-    connections: Mapping[str, Any],
 ) -> ReshardPlan:
-    """Where the targets begin: at the logs' ends, where the sources' tables are still empty."""
+    """Where the targets begin: at the logs' ends, for the copy begins behind them."""
     start = _position(request, EARLIEST) if request.from_log else latest
-    problems = []
-    for shard in request.sources:
-        server = request.servers[shard]
-        if request.from_log:
-            if start.shards[shard].seq != 0:
-                problems.append(f"{server.name}: the log of shard {shard} has lost its beginning")
-            continue
-        filled = [t.name for t in wanted if not _is_empty(connections[shard], server, t)]
-        if filled:
-            problems.append(
-                f"{server.name}: tables {', '.join(filled)} have rows: give --from-log where the "
-                f"log of shard {shard} holds them from the first row on"
-            )
+    problems = [
+        f"{request.servers[shard].name}: the log of shard {shard} has lost its beginning"
+        for shard in request.sources
+        if request.from_log and start.shards[shard].seq != 0
+    ]
     _refuse(request, problems)
     return ReshardPlan(
         reshard_id=request.reshard_id,
@@ -255,28 +270,6 @@ def _position(request: CreateRequest, start: str) -> StreamPosition:
         shards=request.sources,
         schema_ids=open_schema_ids(request.kafka, request.registry_url),
     )
-
-
-def _is_empty(connection: Any, server: ReshardServer, table: TableDefinition) -> bool:
-    """Whether the table is empty, with no transaction in it that is about to be seen.
-
-    The log may hold a transaction that the server does not show yet: a lock waits for its end.
-    """
-    name = f"{quoted(table.database)}.{quoted(table.table)}"
-    try:
-        with server_errors(server, "looking for rows on"), connection.cursor() as cursor:
-            cursor.execute(f"SELECT 1 FROM {name} LIMIT 1")
-            if cursor.fetchall():
-                return False
-            cursor.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
-            cursor.execute(f"LOCK TABLES {name} READ")
-            try:
-                cursor.execute(f"SELECT 1 FROM {name} LIMIT 1")
-                return not cursor.fetchall()
-            finally:
-                cursor.execute("UNLOCK TABLES")
-    except pymysql.err.MySQLError as error:
-        raise UsageError(f"{server.name}: table {table.name}: {error_text(error)}") from error
 
 
 def _make_tables(

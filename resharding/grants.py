@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from resharding.server import rows
 
-# On sources the product's own tables are written and tables are locked for a moment.
+# On sources the product's own tables are written.
 NEEDED: Final = (
-    *("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "LOCK TABLES"),
-    *("ALTER", "CREATE TEMPORARY TABLES"),
+    *("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER"),
+    "CREATE TEMPORARY TABLES",
 )
 
 _GLOBAL_GRANT: Final = re.compile(r"GRANT (.+?) ON \*\.\* TO ", re.IGNORECASE)
