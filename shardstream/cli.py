@@ -13,6 +13,7 @@ from event_token.errors import Halt, ShardstreamError, UsageError
 from shardstream.copy_cli import app as copy_app
 from shardstream.local.cli import app as local_app
 from shardstream.reshard_cli import app as reshard_app
+from shardstream.topology_cli import app as topology_app
 
 # Exit statuses: 2 for what the caller can mend (bad input, settings, grants), 1 for the rest.
 EXIT_USAGE = 2
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.add_typer(local_app, name="local", help="Real servers on loopback: databases and Kafka.")
 app.add_typer(copy_app, name="copy", help="Rows that tables hold already join the stream.")
 app.add_typer(reshard_app, name="reshard", help="Split and merge shards while everything runs.")
+app.add_typer(topology_app, name="topology", help="Which shards a keyspace has, and since when.")
 
 Config = Annotated[
     Path | None,

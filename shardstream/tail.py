@@ -99,10 +99,20 @@ def event_line(event: VEvent) -> Text:
         line.append(_row_text(event))
     else:
         line.append(f"{event.type.value:<6} ", style="magenta")
-        line.append(event.statement or f"{event.database}.{event.table}")
+        line.append(_statement_text(event))
     if event.late:
         line.append(" late", style="bold red")
+    if event.possible_duplicate:
+        line.append(" possible duplicate", style="bold red")
     return line
+
+
+def _statement_text(event: VEvent) -> str:
+    if event.type is EventType.JOURNAL and event.statement:
+        mark = json.loads(event.statement)
+        sources, targets = ", ".join(mark["sources"]), ", ".join(mark["targets"])
+        return f"{mark['kind']} of reshard {mark['reshard_id']}: {sources} -> {targets}"
+    return event.statement or f"{event.database}.{event.table}"
 
 
 def _row_text(event: VEvent) -> str:

@@ -12,6 +12,7 @@ from topics.progress_history import ProgressHistory
 from topics.reading.planner import Batch, Planner, ShardRange, Wait, is_hop, ranges_between
 from topics.schema_ids import SchemaIds
 from topics.topology import read_topology
+from topics.unmarked_hop import check_marked
 
 _LOG = logging.getLogger("shardstream.spark")
 
@@ -20,6 +21,8 @@ _LOG = logging.getLogger("shardstream.spark")
 POLL_S_MAX = 0.1
 # Taken in at one go at most, so that a catch-up does not keep the thread for long.
 POLL_MS_TOTAL = 2_000
+# How often a stream looks into the topology for reshards without marks.
+LOOK_MS = 5_000
 # A batch without rows costs Spark as much as one with rows: the checkpoint of an idle stream
 # follows the frontier at this distance.
 IDLE_STEP_US = 10_000_000
@@ -93,6 +96,7 @@ class BatchPlanning:
         self._feed: ProgressFeed | None = None
         self._planner: WatchingPlanner | None = None
         self._ends: dict[str, Progress] | None = None
+        self._look_ms = 0
         self.waiting: Wait | None = None
 
     @property
@@ -132,6 +136,8 @@ class BatchPlanning:
         With `max_rows` None all that can be read by now is one batch.
         """
         planner = self._planner_at(start.position)
+        if clock_ms() - self._look_ms > LOOK_MS:
+            self._check_marked(start.position)
         self._take_progress(planner)
         end = self._plan(planner, max_rows)
         if end is None:
@@ -152,9 +158,17 @@ class BatchPlanning:
         planner = WatchingPlanner(position, self._options)
         if self._ends is not None:
             planner.end_at(self._ends)
+        self._check_marked(position)
         self._planner = planner
         self._feed = ProgressFeed(self._options.kafka, self._options.keyspace, self._schema_ids)
         return planner
+
+    def _check_marked(self, position: StreamPosition) -> None:
+        """Stop at a reshard without marks; it shows in the topology alone."""
+        self._look_ms = clock_ms()
+        topology = read_topology(self._options.kafka, self._options.keyspace)
+        if topology is not None:
+            check_marked(topology, position)
 
     def _take_progress(self, planner: WatchingPlanner) -> None:
         """Take in what has come; wait a little where nothing can be planned yet.

@@ -12,6 +12,7 @@ from topics.reading.planner import Batch, Planner, is_hop, ranges_between
 from topics.schema_ids import SchemaIds
 from topics.start import EARLIEST, LATEST, resolve_start
 from topics.topology import Topology, read_topology
+from topics.unmarked_hop import check_marked
 
 # All progress up to a batch query's end is on Kafka when its hops are looked for.
 HOP_WAIT_S = 60.0
@@ -47,6 +48,8 @@ def batch_bounds(
         raise UsageError(
             f"option end ({end.frontier_us} us) lies before option start ({start.frontier_us} us)"
         )
+    if start.shards.keys() != end.shards.keys():
+        check_marked(topology, start)
     return start, end
 
 

@@ -12,6 +12,7 @@ from topics.codec import VEventCodec
 from topics.reading.errors import ProgressBroken
 from topics.reading.key_filter import in_key_range
 from topics.reading.merge import RawRecord
+from topics.unmarked_hop import SeenBefore
 from topics.vevent import TokenText, VEvent
 
 # A run of events ends here, so that large rows do not make a large run.
@@ -119,10 +120,15 @@ class Delivery:
         key_range: KeyRange,
         tables: frozenset[tuple[str, str]] | None,
         position: StreamPosition,
+        unmarked: Mapping[str, SeenBefore] | None = None,
     ) -> None:
-        """Begin at a position: what is older than the newest token in it comes late."""
+        """Begin at a position: what is older than the newest token in it comes late.
+
+        `unmarked`: shards to which the reader hopped without marks, and what it had seen then.
+        """
         self._codec = codec
         self._key_range = key_range
+        self._unmarked = unmarked or {}
         self._tables = tables
         self.read_shards(position.shards)
         self._held: VEvent | None = None
@@ -137,6 +143,7 @@ class Delivery:
             for shard in shards
             if not self._key_range.includes(ShardName.parse(shard).key_range)
         }
+        self._passed = frozenset(shards) - self._filters.keys() - self._unmarked.keys()
 
     @property
     def place(self) -> Place:
@@ -172,7 +179,7 @@ class Delivery:
 
     def _take(self, record: RawRecord, ready: deque[VEvent]) -> None:
         decoded = self._codec.decode(record.value, record.shard, record.offset)
-        if self._tables is None and record.shard not in self._filters:
+        if self._tables is None and record.shard in self._passed:
             ready.append(self._delivered(decoded))
             return
         event = self._visible(decoded)
@@ -193,6 +200,12 @@ class Delivery:
         tables = self._tables
         if tables is not None and event.table and (event.database, event.table) not in tables:
             return None
+        before = self._unmarked.get(event.shard)
+        if before is not None:
+            judged = before.judged(event)
+            if judged is None:
+                return None
+            event = judged
         key_range = self._filters.get(event.shard)
         return event if key_range is None else in_key_range(event, key_range)
 

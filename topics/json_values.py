@@ -69,6 +69,8 @@ def _event(event: VEvent, parse: _ToJson) -> dict[str, Any]:
         fields["statement"] = event.statement
     if event.late:
         fields["late"] = True
+    if event.possible_duplicate:
+        fields["possible_duplicate"] = True
     return fields
 
 

@@ -10,7 +10,7 @@ from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
 from topics.deadline import Deadline
 from topics.kafka_client import ClientConfig
-from topics.lineage import era_of, overlapping, switched
+from topics.lineage import era_of, has_marks, overlapping, switched
 from topics.progress import MarkKind, cell_start_us
 from topics.progress_history import ProgressHistory
 from topics.reading.errors import StartNotReached
@@ -70,8 +70,9 @@ def resolve_start(
         era = era_of(topology, key_range, lambda _: False)
     else:
         era = era_of(topology, key_range, lambda r: places.time_us < (r.hop_time_us or 0))
-    entered = {shard: r for r in switched(topology) for shard in r.targets}
-    left = {shard: r for r in era.undone for shard in r.sources}
+    # A reshard that was declared has no marks to look for.
+    entered = {s: r for r in switched(topology) if has_marks(r) for s in r.targets}
+    left = {s: r for r in era.undone if has_marks(r) for s in r.sources}
     points = {s: places.point(s, entered.get(s), left.get(s)) for s in era.shards}
     return StreamPosition(topology.epoch - len(era.undone), places.frontier_us, points)
 
@@ -132,7 +133,7 @@ class _Places:
             with self._open(shard) as history:
                 if not history.exists():
                     return False
-        for shard in overlapping(reshard.targets, key_range):
+        for shard in overlapping(reshard.targets, key_range) if has_marks(reshard) else ():
             with self._open(shard) as history:
                 begin = self._begin(history, reshard)
                 if begin is None or begin.offset < history.log_start():

@@ -18,6 +18,7 @@ from topics.reading.planner import Batch, Mode, Planner, Strict, Wait
 from topics.schema_registry import open_schema_ids
 from topics.start import LATEST, Start, resolve_start
 from topics.topology import read_topology
+from topics.unmarked_hop import SeenBefore, unmarked_hop, unmarked_targets
 from topics.vevent import VEvent
 
 # Rows planned at once while there is a backlog. They are streamed, not held; the bound keeps
@@ -27,6 +28,8 @@ BATCH_ROWS_MAX: Final = 10_000
 RUN_ROWS_MAX: Final = 256
 # How soon an iterator that waits notices `close` or the end of `idle_timeout_s`.
 POLL_S: Final = 0.1
+# How often a stream that waits looks into the topology for reshards without marks.
+TOPOLOGY_LOOK_S: Final = 5.0
 # An iterator in another thread leaves Kafka by itself if it does not let go within this time.
 CLOSE_WAIT_S: Final = 5.0
 
@@ -71,6 +74,8 @@ class Subscriber:
         self._session: _Session | None = None
         self._last: VEvent | None = None
         self._failure: ShardstreamError | None = None
+        self._unmarked: dict[str, SeenBefore] = {}
+        self._look_s = time.monotonic() + TOPOLOGY_LOOK_S
         self._closing = threading.Event()
         self._reading = threading.Lock()  # held by whoever uses the session
 
@@ -129,6 +134,7 @@ class Subscriber:
                     self._session = self._open()
                     idle_since_s = time.monotonic()
                 self._session.read(self._ready)
+                self._follow_declared(self._session)
             except ShardstreamError as error:
                 self._spent(error)
                 continue
@@ -155,13 +161,36 @@ class Subscriber:
             key_range=self.key_range,
             schema_ids=schema_ids,
         )
+        self._unmarked = unmarked_targets(topology) | self._unmarked
         return _Session(
             start,
             planner=Planner(start, self.key_range, self._mode),
             feed=ProgressFeed(self._config, self.keyspace, schema_ids),
             open_reader=lambda shard: ShardLogReader(self._config, self.keyspace, shard),
-            delivery=Delivery(VEventCodec(schema_ids), self.key_range, self._tables, start),
+            delivery=Delivery(
+                VEventCodec(schema_ids), self.key_range, self._tables, start, self._unmarked
+            ),
         )
+
+    def _follow_declared(self, session: "_Session") -> None:
+        """Where a stream waits, look for a reshard that was declared without marks, and hop."""
+        now_s = time.monotonic()
+        if session.waiting is None or now_s < self._look_s:
+            return
+        self._look_s = now_s + TOPOLOGY_LOOK_S
+        topology = read_topology(self._config, self.keyspace)
+        hop = topology and unmarked_hop(
+            session.position,
+            config=self._config,
+            topology=topology,
+            key_range=self.key_range,
+            schema_ids=open_schema_ids(self._config, self._registry_url),
+            is_exact=isinstance(self._mode, Strict),
+        )
+        if hop:
+            self._start, seen = hop
+            self._unmarked |= seen
+            self._leave()
 
     def _leave(self) -> None:
         session, self._session = self._session, None

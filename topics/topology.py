@@ -72,6 +72,7 @@ class ReshardState(str, Enum):
     SWITCHED = "SWITCHED"  # the targets serve
     CANCELLED = "CANCELLED"
     COMPLETED = "COMPLETED"  # switched, and what it left on the servers is removed
+    DECLARED = "DECLARED"  # done by other tools, without marks; the hop time is what was declared
 
 
 @dataclass(frozen=True, slots=True)

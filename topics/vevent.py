@@ -98,6 +98,7 @@ class VEvent:
     `before` and `after` hold the columns of the row image by name: an absent column is an absent
     key, SQL NULL is None. `shape` is the table version, None for DDL; `statement` is DDL's text.
     `row_index` counts the records of the server's transaction from 0, `last` ends it.
+    `possible_duplicate`: a reshard without marks came before, and the change may have been seen.
     """
 
     type: EventType
@@ -119,6 +120,7 @@ class VEvent:
     shard: str
     offset: int
     late: bool = False
+    possible_duplicate: bool = False
     position_source: Callable[[], StreamPosition] | None = field(
         default=None,
         repr=False,

@@ -133,9 +133,9 @@ class ShardWriter:
         hop_us = None if kind is not MarkKind.BEGIN else START_US + reshard.hop_us
         row = {
             "reshard_id": reshard.reshard_id,
-            "kind": kind.value,
-            "sources": json.dumps(reshard.sources),
-            "targets": json.dumps(reshard.targets),
+            "kind": "CANCELLED" if kind is MarkKind.CANCEL else kind.value,
+            "sources": list(reshard.sources),
+            "targets": list(reshard.targets),
             "hop_time_us": hop_us,
         }
         event = VEvent(
