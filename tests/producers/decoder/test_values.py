@@ -108,7 +108,15 @@ def second_value(value: Any) -> Any:
 
 def second_opinion(workload: Workload) -> Any:
     """Pairs of images of all changes of the workload's table."""
-    database = workload.database
+    return images_by_mysql_replication(
+        workload.database, workload.name, workload.file, workload.file_pos
+    )
+
+
+def images_by_mysql_replication(
+    database: DatabaseFixture, name: str, file: str, position: int
+) -> Any:
+    """Pairs of images of all changes in a schema behind a place in the binlog."""
     reader = BinLogStreamReader(
         connection_settings={
             "host": database.host,
@@ -119,11 +127,11 @@ def second_opinion(workload: Workload) -> Any:
         },
         server_id=71_000,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
-        only_schemas=[workload.name],
+        only_schemas=[name],
         # By file, for it cannot ask for a position with tagged GTIDs in it.
         resume_stream=True,
-        log_file=workload.file,
-        log_pos=workload.file_pos,
+        log_file=file,
+        log_pos=position,
     )
     try:
         for event in reader:

@@ -1,0 +1,61 @@
+"""Events that stop the shard by their name, and rows of 100 MB."""
+
+import struct
+
+import pytest
+
+from event_token import Flavor
+from producers.decoder import StatementInRowStream, UnsupportedEvent
+from producers.decoder.event_types import REFUSED, STATEMENTS
+from tests.conftest import DatabaseFixture
+from tests.producers.decoder.capture import capture, executed_set, packets_of
+from tests.producers.decoder.decoding import ALL_ROWS, decode, new_decoder
+from tests.producers.decoder.test_cases import run_statements
+from tests.producers.decoder.test_payload import CountingSink
+from tests.producers.decoder.test_transactions import event
+
+ROW_BYTES = 100_000_000
+# The server's limit for one statement's values, and of the dump's packets.
+PACKET_BYTES_MAX = 1024 * 1024 * 1024
+
+
+@pytest.mark.parametrize("kind", sorted({**REFUSED, **STATEMENTS}))
+def test_refused_by_name(mysql_a: DatabaseFixture, kind: int) -> None:
+    """INCIDENT, START_ENCRYPTION, statement events: the message has the name and what mends it."""
+    before = executed_set(mysql_a)
+    run_statements(mysql_a, mysql_a.new_database(), ("CREATE TABLE t(id INT PRIMARY KEY)",))
+    start = b"".join(packets_of(capture(mysql_a, before)))
+    kind_of_error = UnsupportedEvent if kind in REFUSED else StatementInRowStream
+    name = {**REFUSED, **STATEMENTS}[kind].split(":")[0].split(",")[0]
+
+    with pytest.raises(kind_of_error, match=name) as caught:
+        decode(start + event(kind, struct.pack("<H", 1) + bytes(40)), Flavor.MYSQL, before)
+    assert "shard -80" in str(caught.value)
+    assert "binlog." in str(caught.value)
+
+
+def test_rows_of_100_megabytes(database: DatabaseFixture) -> None:
+    """One row in an event of six packets, and small changes of it."""
+    name = database.new_database()
+    before = executed_set(database)
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET GLOBAL max_allowed_packet = {PACKET_BYTES_MAX}")
+    run_statements(
+        database,
+        name,
+        (
+            "CREATE TABLE t(id INT PRIMARY KEY, v LONGTEXT CHARACTER SET latin1)",
+            f"INSERT INTO t VALUES (1, REPEAT('x', {ROW_BYTES}))",
+            "SET binlog_row_image = MINIMAL",
+            "UPDATE t SET id = 2",
+            "DELETE FROM t",
+        ),
+    )
+    sink = CountingSink()
+    decoder = new_decoder(sink, database.flavor, before)
+    stream = capture(database, before)
+    assert decoder.feed(stream, 0, len(stream), ALL_ROWS) == len(stream)
+    summary = decoder.take_batch()
+
+    assert summary.position == executed_set(database)
+    assert [size // ROW_BYTES for size in sink.sizes] == [0, 1, 0, 0]
