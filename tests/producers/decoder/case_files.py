@@ -4,6 +4,8 @@ Statements end at a line's end with `;`. `-- only: mysql` (or mariadb) as the fi
 the other family out. `expect.json` (or `expect.mysql.json`, `expect.mariadb.json`, which win)
 holds either the list of events, each with the fields that the case is about, or
 `{"error": class name, "says": [texts of its message]}`. The text `{db}` stands for the schema.
+A `server.cnf` with one option a line gives the case a server of its own, which it shares with all
+cases that have the same options.
 """
 
 import json
@@ -24,6 +26,7 @@ class Case:
     flavor: Flavor
     statements: tuple[str, ...]
     expected: Any
+    server_options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name}-{self.flavor.value}"
@@ -41,9 +44,21 @@ def all_cases() -> list[Case]:
             own = folder / f"expect.{flavor.value}.json"
             expected = own if own.exists() else folder / "expect.json"
             found.append(
-                Case(folder.name, flavor, _statements(text), json.loads(expected.read_text()))
+                Case(
+                    folder.name,
+                    flavor,
+                    _statements(text),
+                    json.loads(expected.read_text()),
+                    _server_options(folder / "server.cnf"),
+                )
             )
     return found
+
+
+def _server_options(path: Path) -> tuple[str, ...]:
+    if not path.exists():
+        return ()
+    return tuple(f"--{line.strip()}" for line in path.read_text().splitlines() if line.strip())
 
 
 def _statements(text: str) -> tuple[str, ...]:

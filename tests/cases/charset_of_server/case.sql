@@ -1,0 +1,2 @@
+CREATE TABLE t(id INT PRIMARY KEY, v VARCHAR(9), e ENUM('表','b'));
+INSERT INTO t VALUES (1, 'ソ能', '表');
