@@ -23,6 +23,8 @@ SYSTEM_DATABASES: Final = frozenset(("mysql", "sys", "information_schema", "perf
 
 # Statements that name a table or a database and leave rows and definitions as they are.
 _HARMLESS: Final = frozenset(("GRANT", "REVOKE", "FLUSH", "ANALYZE", "CHECK"))
+# CREATE, ALTER, DROP, RENAME of these touch no row.
+_ACCOUNTS: Final = frozenset(("USER", "ROLE"))
 _WORDS: Final = re.compile(r"[^\W]+|`(?:[^`]|``)+`")
 
 
@@ -113,7 +115,9 @@ class Routes:
         words = [
             word.strip("`").replace("``", "`") for word in _WORDS.findall(event.statement or "")
         ]
-        if not words or words[0].upper() in _HARMLESS:
+        if not words or words[0].upper() in _HARMLESS or INTERNAL_DATABASE in words:
+            return
+        if words[1:] and words[1].upper() in _ACCOUNTS:
             return
         named = {word.casefold() for word in words}
         tables = sorted(f"{d}.{t}" for d, t in self._routes if t.casefold() in named)

@@ -94,3 +94,48 @@ def verify(
 
     if not run_verify(load_settings(config), keyspace, reshard_id, as_json=as_json):
         raise typer.Exit(1)
+
+
+@app.command()
+def switch(
+    keyspace: Keyspace,
+    reshard_id: ReshardId,
+    config: Config = None,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Also without a clean verify")] = False,
+) -> None:
+    """Let the targets serve: stop writes, mark the logs, open the targets. Run it again at will."""
+    from resharding.switch import run_switch
+    from shardstream.reshard_servers import switch_settings
+    from shardstream.settings import load_settings
+
+    settings = switch_settings(load_settings(config), keyspace, reshard_id, force=force)
+    report = run_switch(settings, lambda step: typer.echo(str(step)))
+    if report.stopped_ms is None:
+        typer.echo("switched; writes were opened by an earlier run")
+    else:
+        typer.echo(f"switched; writes were stopped for {report.stopped_ms} ms")
+
+
+@app.command()
+def cancel(keyspace: Keyspace, reshard_id: ReshardId, config: Config = None) -> None:
+    """Go back to the sources; possible until a target has begun. Run it again at will."""
+    from resharding.switch import run_cancel
+    from shardstream.reshard_servers import switch_settings
+    from shardstream.settings import load_settings
+
+    settings = switch_settings(load_settings(config), keyspace, reshard_id)
+    run_cancel(settings, lambda step: typer.echo(str(step)))
+    typer.echo("cancelled; the sources serve")
+
+
+@app.command()
+def complete(keyspace: Keyspace, reshard_id: ReshardId, config: Config = None) -> None:
+    """Remove what a switched reshard has left on the servers."""
+    from resharding.complete import run_complete
+    from shardstream.reshard_servers import switch_settings
+    from shardstream.settings import load_settings
+
+    for note in run_complete(switch_settings(load_settings(config), keyspace, reshard_id)):
+        typer.echo(note, err=True)
+    typer.echo("completed")

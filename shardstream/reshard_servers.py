@@ -3,6 +3,7 @@
 from event_token import Flavor
 from event_token.errors import UsageError
 from resharding.server import ReshardServer
+from resharding.switch_settings import SwitchSettings
 from shardstream.settings import ReshardSection, Settings
 
 
@@ -36,4 +37,19 @@ def reshard_server(settings: Settings, keyspace: str, shard: str) -> ReshardServ
         ca,
         cert,
         key,
+    )
+
+
+def switch_settings(
+    settings: Settings, keyspace: str, reshard_id: str, *, force: bool = False
+) -> SwitchSettings:
+    """What `switch`, `cancel` and `complete` need."""
+    return SwitchSettings(
+        reshard_id=reshard_id,
+        keyspace=keyspace,
+        server_of=lambda shard: reshard_server(settings, keyspace, shard),
+        accounts=reshard_section(settings, keyspace).application_accounts,
+        kafka=settings.kafka_client(),
+        registry_url=settings.kafka.schema_registry_url,
+        force=force,
     )

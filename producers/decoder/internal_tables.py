@@ -148,6 +148,9 @@ class InternalTables:
     def _take_checkpoint(self, row: InternalRow) -> None:
         """Take a row of the checkpoint table: its token is the origin of what follows."""
         text = _text(row, "checkpoint", "token")
+        if not text:  # the first row of a reshard, before any transaction of the source
+            self.origin = NO_ORIGIN
+            return
         try:
             token = EventToken.from_string(text)
         except UsageError as error:

@@ -189,14 +189,18 @@ def test_checkpoints_stamp_the_origin(stream: Stream) -> None:
         checkpoint(4),
         "INSERT INTO t VALUES (6)",
         "COMMIT",
+        "BEGIN",
+        "REPLACE INTO _shardstream.checkpoint VALUES ('r1', '-', 0, 'p', 0, '')",
+        "INSERT INTO t VALUES (7)",
+        "COMMIT",
     )
     sink, _ = decode(packets, flavor, before)
 
     origins = {e.after["id"]: e.token.origin for e in sink.events() if e.after is not None}
     first, second, fourth = token("-", 1), token("-", 2), token("-", 4)
-    assert origins == {1: first, 2: first, 3: second, 4: None, 5: None, 6: fourth}
-    assert [e.row_index for e in sink.events()] == [0, 1, 2, 0, 0, 1]
-    assert [e.last for e in sink.events()] == [False, False, True, True, False, True]
+    assert origins == {1: first, 2: first, 3: second, 4: None, 5: None, 6: fourth, 7: None}
+    assert [e.row_index for e in sink.events()] == [0, 1, 2, 0, 0, 1, 0]
+    assert [e.last for e in sink.events()] == [False, False, True, True, False, True, True]
 
 
 def test_other_rows_of_the_database_are_not_logged(stream: Stream) -> None:

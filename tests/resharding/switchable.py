@@ -1,0 +1,168 @@
+"""A split that is ready to switch: one source, two targets, producers, appliers, an application."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pymysql
+
+from resharding.applier import ApplierSettings
+from resharding.internal_tables import make_internal_tables, write_roles
+from resharding.plan import ReshardPlan
+from resharding.switch_settings import SwitchSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from tests.producers.producing import producing, settings_of
+from tests.resharding.shards import Sources, admin_of, applying, begin, sources_of, wait_applied
+from topics.names import ShardTopics
+from topics.progress import Progress
+from topics.progress_codec import decode_progress
+from topics.provisioning import provision_keyspace
+from topics.schema_registry import open_schema_ids
+from topics.tail import read_to_end
+from topics.topic_rules import TopicSettings
+from topics.topology import (
+    ReshardEntry,
+    ReshardState,
+    ShardEntry,
+    ShardState,
+    TableVindex,
+    Topology,
+    update_topology,
+)
+
+SOURCE = "-"
+TRIGGER = "CREATE TRIGGER {schema}.tr BEFORE INSERT ON {schema}.t FOR EACH ROW SET @seen = NEW.id"
+TARGETS = ("-80", "80-")
+APP = "shop"
+APP_PASSWORD = "x-9-z"
+
+
+def make_account(database: DatabaseFixture, *, locked: bool) -> None:
+    """The application's account, which may do everything with rows."""
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP USER IF EXISTS '{APP}'@'%'")
+        lock = "LOCK" if locked else "UNLOCK"
+        cursor.execute(f"CREATE USER '{APP}'@'%' IDENTIFIED BY '{APP_PASSWORD}' ACCOUNT {lock}")
+        cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO '{APP}'@'%'")
+
+
+def app_session(database: DatabaseFixture) -> Any:
+    """A session of the application; OperationalError where it is locked out."""
+    return pymysql.connect(
+        host=database.host, port=database.port, user=APP, password=APP_PASSWORD, autocommit=True
+    )
+
+
+def lets_in(database: DatabaseFixture) -> bool:
+    """Whether the application can connect."""
+    try:
+        app_session(database).close()
+    except pymysql.err.OperationalError:
+        return False
+    return True
+
+
+@dataclass
+class Switchable:
+    """Everything of one split. `servers`: by shard."""
+
+    settings: SwitchSettings
+    servers: dict[str, DatabaseFixture]
+    sources: Sources
+    plan: ReshardPlan
+    schema: str
+
+    def open_shards(self) -> set[str]:
+        """Where the application can connect now."""
+        return {shard for shard, server in self.servers.items() if lets_in(server)}
+
+    def progress(self, shard: str) -> list[Progress]:
+        """The progress records of a shard."""
+        config = self.settings.kafka
+        schema_ids = open_schema_ids(config, None)
+        topic = ShardTopics(self.settings.keyspace, shard).progress
+        return [decode_progress(r.value, schema_ids) for r in read_to_end(config, topic)]
+
+    def ids(self, shard: str) -> list[int]:
+        """The rows on a server."""
+        with self.servers[shard].connect(database=self.schema) as connection:
+            cursor = connection.cursor()
+            cursor.execute("SELECT id FROM t ORDER BY id")
+            return [row[0] for row in cursor.fetchall()]
+
+    def wait_applied(self) -> None:
+        """Wait until the targets have what the source has now."""
+        targets = {shard: self.servers[shard] for shard in TARGETS}
+        wait_applied(self.sources, self.plan.reshard_id, targets)
+
+    def verified(self, differing: int) -> None:
+        """Leave the result of a verify on the targets."""
+        for shard in TARGETS:
+            with self.servers[shard].connect() as connection, connection.cursor() as cursor:
+                cursor.execute(
+                    "REPLACE INTO _shardstream.verified VALUES (%s, '', 1, %s)",
+                    (self.plan.reshard_id, differing),
+                )
+
+
+@contextmanager
+def split(
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str, *, appliers: bool = True
+) -> Iterator[Switchable]:
+    """A split under way, not yet verified; with a row for each of a hundred users."""
+    by_shard = dict(zip((SOURCE, *TARGETS), servers, strict=True))
+    schema = f"db_{secrets.token_hex(4)}"
+    source_databases = {SOURCE: by_shard[SOURCE]}
+    targets = {shard: by_shard[shard] for shard in TARGETS}
+    vindexes = (TableVindex(schema, "t", ("id",), "hash"),)
+    with ExitStack() as stack:
+        sources = stack.enter_context(sources_of(source_databases, kafka, keyspace))
+        for shard, database in targets.items():
+            stack.enter_context(producing(settings_of(database, kafka, keyspace, shard=shard)))
+        for shard, database in by_shard.items():
+            with database.connect() as connection, connection.cursor() as cursor:
+                make_internal_tables(connection)
+                cursor.execute(f"CREATE DATABASE {schema}")
+                cursor.execute(f"CREATE TABLE {schema}.t (id BIGINT PRIMARY KEY)")
+                if shard == SOURCE:
+                    cursor.execute(TRIGGER.format(schema=schema))
+            make_account(database, locked=shard != SOURCE)
+            stack.callback(_forget_account, database)
+        plan = sources.plan(TARGETS, vindexes, agreed_seqs=sources.last_seqs())
+        begin(plan, targets)
+        for database in by_shard.values():
+            with database.connect() as connection:
+                write_roles(connection, plan)
+        provision_keyspace(sources.kafka, keyspace, TopicSettings())
+        update_topology(sources.kafka, keyspace, lambda _: _topology(plan, vindexes))
+        if appliers:
+            for shard, database in targets.items():
+                admin = admin_of(database, shard)
+                stack.enter_context(applying(ApplierSettings(plan, admin, sources.kafka)))
+        with app_session(by_shard[SOURCE]) as session, session.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {schema}.t VALUES " + ", ".join(f"({i})" for i in range(100))
+            )
+        settings = SwitchSettings(
+            plan.reshard_id,
+            keyspace,
+            lambda shard: admin_of(by_shard[shard], shard),
+            (f"{APP}@%",),
+            sources.kafka,
+        )
+        yield Switchable(settings, by_shard, sources, plan, schema)
+
+
+def _topology(plan: ReshardPlan, vindexes: tuple[TableVindex, ...]) -> Topology:
+    serving = Topology(plan.keyspace, 0, (ShardEntry(SOURCE),), vindexes)
+    entry = ReshardEntry(plan.reshard_id, plan.sources, plan.targets, ReshardState.RUNNING.value)
+    targets = tuple(ShardEntry(shard, ShardState.TARGET) for shard in TARGETS)
+    return replace(serving, shards=(*serving.shards, *targets), reshards=(entry,))
+
+
+def _forget_account(database: DatabaseFixture) -> None:
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP USER IF EXISTS '{APP}'@'%'")
