@@ -11,7 +11,7 @@ from benchmarks.figures import DrainRates, Figure, Turn, drain_rates, figure
 from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
 from benchmarks.watch import TopicEnd, create_topic, sample_until
-from benchmarks.workloads import COPIED, VARIATIONS, Workload
+from benchmarks.workloads import COPIED, PLAIN, VARIATIONS, Variation, Workload
 from event_token.errors import Halt
 from topics.kafka_client import ClientConfig
 
@@ -66,7 +66,7 @@ class DrainBenchmark:
             turns.append(
                 _DrainTurn(
                     self._drain_ours(waiting),
-                    {v.name: self._drain_ours(waiting, v.settings) for v in variations},
+                    {v.name: self._drain_ours(waiting, v) for v in variations},
                     self._drain_debezium(waiting),
                     self._drain_mysqlbinlog(waiting) if workload.name in COPIED else None,
                 )
@@ -116,7 +116,7 @@ class DrainBenchmark:
             end.close()
         self._debezium.keep_offset()
 
-    def _drain_ours(self, waiting: Waiting, more_settings: str = "") -> DrainRates:
+    def _drain_ours(self, waiting: Waiting, variation: Variation = PLAIN) -> DrainRates:
         # An empty log each time, so a keyspace of its own.
         self._drains += 1
         keyspace = BenchKeyspace(
@@ -124,7 +124,8 @@ class DrainBenchmark:
             f"drain{self._drains}",
             self._brokers,
             {ALL: self._server},
-            more_settings,
+            settings=variation.settings,
+            server_settings=variation.server_settings.format(ca=self._stack.ca),
         )
         producer = OurProducer(keyspace, ALL, start=f"gtid:{waiting.start}")
         log = producer.topics.log

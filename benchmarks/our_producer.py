@@ -45,18 +45,21 @@ class BenchKeyspace:
         name: str,
         brokers: str,
         servers: Mapping[str, MysqlServer],
-        more_settings: str = "",
+        *,
+        settings: str = "",
+        server_settings: str = "",
     ) -> None:
         """Write the settings of all shards (`servers` by shard) and make their topics.
 
-        `more_settings`: further tables of the settings file.
+        `settings`: further tables of the settings file; `server_settings`: further lines of each
+        server's table.
         """
         self.name = name
         self.folder = (folder / name).resolve()
         self.folder.mkdir()
         self.client = ClientConfig({"bootstrap.servers": brokers})
         self.settings = self.folder / "shardstream.toml"
-        parts = [_KAFKA.format(brokers=json.dumps(brokers)), more_settings]
+        parts = [_KAFKA.format(brokers=json.dumps(brokers)), settings]
         for shard, server in servers.items():
             password_file = self.folder / f"{server.server_id}.password"
             password_file.write_text(server.password)
@@ -70,6 +73,7 @@ class BenchKeyspace:
                     password_file=json.dumps(str(password_file)),
                 )
             )
+            parts.append(server_settings)
             provision_shard(self.client, ShardTopics(name, shard))
         self.settings.write_text("".join(parts))
         # A new keyspace is made once, not at each start of a producer: it is not measured.

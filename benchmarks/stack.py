@@ -7,11 +7,13 @@ from typing import Self
 
 from rich.console import Console
 
+from shardstream.local.certificates import Certificates
 from shardstream.local.database_server import Account, MysqlServer
 from shardstream.local.kafka_cluster import VERSION as KAFKA_VERSION
 from shardstream.local.kafka_cluster import KafkaCluster
 
 SERVER_ID_FIRST = 9500
+LOOPBACK = "127.0.0.1"
 # Filling is not what is measured: no commit waits for the disk, and pages stay in memory.
 FAST_FILL = (
     "--sync-binlog=0",
@@ -32,6 +34,13 @@ class Stack:
         self._console = console
         self._servers: list[MysqlServer] = []
         self._kafka: KafkaCluster | None = None
+        # Who connects with TLS is up to the client.
+        self._certificates = Certificates(folder, LOOPBACK)
+
+    @property
+    def ca(self) -> str:
+        """The file of the authority that signed the MySQL servers' certificate."""
+        return self._certificates.ca
 
     def report(self, message: str) -> None:
         """Tell the person what is being done."""
@@ -57,7 +66,12 @@ class Stack:
                 self.folder / f"mysql-{number}",
                 server_id=SERVER_ID_FIRST + number,
                 account=Account("shardstream", secrets.token_hex(8)),
-                extra_args=FAST_FILL,
+                extra_args=(
+                    *FAST_FILL,
+                    f"--ssl-ca={self._certificates.ca}",
+                    f"--ssl-cert={self._certificates.cert}",
+                    f"--ssl-key={self._certificates.key}",
+                ),
                 die_with_parent=True,
                 report=self.report,
             )

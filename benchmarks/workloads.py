@@ -135,25 +135,25 @@ def _small(workload: Workload) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """A drain of ours with other settings, beside the same drain without them."""
+    """A drain of ours with other settings, beside the same drain without them.
+
+    `settings`: further tables of the settings file. `server_settings`: further lines of the
+    server's table, `{ca}` being the file of the server's certificate authority.
+    """
 
     name: str
     of: str
-    settings: str
     beside: str
+    settings: str = ""
+    server_settings: str = ""
 
 
+PLAIN: Final = Variation("plain", "", "")
+_UNCHECKED = "[producer]\nverify_checksum = false\n"
+_TLS = 'tls = {{ca = "{ca}"}}\n'
 VARIATIONS: Final = (
-    Variation(
-        "drain.single_row.unchecked",
-        SINGLE_ROW,
-        "[producer]\nverify_checksum = false\n",
-        "CRC32 checked",
-    ),
-    Variation(
-        "drain.rows_100.unchecked",
-        ROWS_100,
-        "[producer]\nverify_checksum = false\n",
-        "CRC32 checked",
-    ),
+    Variation("drain.single_row.unchecked", SINGLE_ROW, "CRC32 checked", settings=_UNCHECKED),
+    Variation("drain.single_row.tls", SINGLE_ROW, "without TLS", server_settings=_TLS),
+    Variation("drain.rows_100.unchecked", ROWS_100, "CRC32 checked", settings=_UNCHECKED),
+    Variation("drain.rows_100.tls", ROWS_100, "without TLS", server_settings=_TLS),
 )

@@ -16,8 +16,8 @@ from producers.connection import (
 from producers.faults import BinlogPurged, SameServerId, ServerLost, ServerRefused
 from producers.flavor import family_of, rows
 from producers.settings import ServerSettings, TlsSettings
+from shardstream.local.certificates import Certificates
 from tests.conftest import DatabaseFixture
-from tests.producers.certificates import Certificates
 
 WAIT_S = 20.0
 QUIET_S = 0.5

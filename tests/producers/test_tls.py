@@ -9,9 +9,9 @@ from producers.connection import open_query_connection
 from producers.faults import ServerRefused
 from producers.flavor import rows
 from producers.settings import TlsSettings
+from shardstream.local.certificates import Certificates
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import StartServer
-from tests.producers.certificates import Certificates
 from tests.producers.producing import (
     RunningProducer,
     check_log,

@@ -1,4 +1,4 @@
-"""Certificates for servers under test."""
+"""Certificates for servers on loopback."""
 
 import datetime as dt
 import ipaddress
@@ -11,9 +11,13 @@ from cryptography.x509.oid import NameOID
 
 
 class Certificates:
-    """A certificate authority and a server certificate for one address."""
+    """A certificate authority and a server certificate for one address, valid for some hours.
+
+    `ca`, `cert` and `key` are the paths of their PEM files.
+    """
 
     def __init__(self, folder: Path, address: str) -> None:
+        """Make them in `folder`."""
         self.folder = folder
         authority_key = ec.generate_private_key(ec.SECP256R1())
         authority = self._signed("authority", authority_key, authority_key, "authority", None)
@@ -54,7 +58,7 @@ class Certificates:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(hours=1))
-            .not_valid_after(now + dt.timedelta(hours=1))
+            .not_valid_after(now + dt.timedelta(hours=12))
             .add_extension(x509.BasicConstraints(ca=address is None, path_length=None), True)
         )
         if address is not None:
