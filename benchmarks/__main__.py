@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import drain, latency, spark_read, workloads
+from benchmarks import copy_table, drain, latency, spark_read, workloads
 from benchmarks.figures import Figure
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS, print_facts, print_figures, write_results
@@ -45,6 +45,10 @@ def _spark(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Figure]:
     return spark_read.run(stack, names, runs=plan.runs, quick=plan.quick)
 
 
+def _copy(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Figure]:
+    return copy_table.run(stack, names, runs=plan.runs, quick=plan.quick)
+
+
 def _latency(stack: Stack, plan: Plan, _names: tuple[str, ...]) -> list[Figure]:
     return latency.run(stack, runs=plan.runs, quick=plan.quick)
 
@@ -52,6 +56,7 @@ def _latency(stack: Stack, plan: Plan, _names: tuple[str, ...]) -> list[Figure]:
 GROUPS: dict[tuple[str, ...], Group] = {
     workloads.NAMES: _drain,
     (spark_read.NOOP, spark_read.CHANGELOG): _spark,
+    copy_table.NAMES: _copy,
     (latency.NAME,): _latency,
 }
 NAMES = tuple(name for group in GROUPS for name in group)

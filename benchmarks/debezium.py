@@ -110,7 +110,14 @@ class Endpoints:
 class Debezium:
     """One connector; its stored offset can be set back, to drain the same stretch again."""
 
-    def __init__(self, folder: Path, endpoints: Endpoints, *, report: Report = quiet) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        endpoints: Endpoints,
+        *,
+        report: Report = quiet,
+        more_connector: str = "",
+    ) -> None:
         """Write its settings into `folder`; fetch what is missing. Nothing is started."""
         self._jars = connect_jars(report)
         plugins = plugin_folder(report)
@@ -140,6 +147,7 @@ class Debezium:
                 server_id=SERVER_ID,
                 database=DATABASE,
             )
+            + more_connector  # the last of two settings of a name holds
         )
 
     def check_alive(self) -> None:

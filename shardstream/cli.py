@@ -99,7 +99,7 @@ def tail(
     start: Annotated[
         str,
         typer.Option(
-            "--from", help="earliest, latest, a time (2026-01-31T12:00:00Z) or a position"
+            "--from", help="earliest, latest, copy, a time (2026-01-31T12:00:00Z) or a position"
         ),
     ] = "latest",
     until_idle_s: Annotated[

@@ -37,8 +37,8 @@ class TailOptions:
 
 
 def parse_start(text: str) -> str | datetime | StreamPosition:
-    """`earliest`, `latest`, an ISO 8601 time (UTC where it names no zone) or a position."""
-    if text in {"earliest", "latest"}:
+    """`earliest`, `latest`, `copy`, an ISO 8601 time (UTC where it names no zone) or a position."""
+    if text in {"earliest", "latest", "copy"}:
         return text
     try:
         moment = datetime.fromisoformat(text)

@@ -9,6 +9,7 @@ from typing import Final, Self
 from event_token import KeyRange, StreamPosition
 from event_token.errors import ShardstreamError, UsageError
 from topics.codec import VEventCodec
+from topics.copy_start import COPY, copy_start_us
 from topics.delivery import Delivery, Place
 from topics.kafka_client import ClientConfig
 from topics.log_reader import ShardLogReader
@@ -42,6 +43,9 @@ class Subscriber:
     come for `idle_timeout_s`. `tables` are `database.table` names (events without a table, as
     DDL, come always). A key range that is not made of whole shards is filtered by keyspace id.
     Reshards are hopped over: events of the targets follow those of the sources, in order, once.
+
+    `start="copy"` delivers every row of the tables: from where their newest copy began, copied rows
+    as READ among the changes; tables without a copy are copied for it.
 
     One thread iterates; any may call `close`. No network before the first event is asked for.
     After a Retry the iteration may go on: it starts again after the last event delivered.
@@ -154,8 +158,12 @@ class Subscriber:
         if topology is None:
             raise UsageError(f"keyspace {self.keyspace} has no topology: provision it first")
         schema_ids = open_schema_ids(self._config, self._registry_url)
+        begin = self._start
+        if begin == COPY:
+            shards = topology.shards_for(self.key_range)
+            begin = copy_start_us(self._config, self.keyspace, shards, self._tables)
         start = resolve_start(
-            self._start,
+            begin,
             config=self._config,
             topology=topology,
             key_range=self.key_range,

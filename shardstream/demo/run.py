@@ -23,6 +23,10 @@ from shardstream.local.database_server import DatabaseServer
 from shardstream.local.shape import StackShape
 from shardstream.local.stack import Stack, flavor_at_hand
 from shardstream.settings import load_settings
+from shardstream.shard_settings import topic_settings
+from topics.copy_control import CopyAction, CopyFeed, CopyRequest, CopyState, ask_and_wait
+from topics.names import ShardTopics
+from topics.provisioning import provision_shard
 from topics.schema_registry import open_schema_ids
 
 SHARDS = 2
@@ -31,6 +35,8 @@ SCREEN_INTERVAL_S = 0.25
 CATCH_UP_S_MAX = 300.0
 # Nothing but a file in the folder says that a demo made it: no other folder is ever removed.
 MARKER = "shardstream-demo"
+# Producers answer once they stream.
+COPY_S_MAX = 120.0
 
 
 def run_demo(seconds: int, folder: Path) -> bool:
@@ -50,8 +56,8 @@ def run_demo(seconds: int, folder: Path) -> bool:
         cleanup.callback(stack.kill)
         stack.start()
         demo = _Demo(console, folder, stack, cleanup)
-        demo.begin()
-        report("producers and the Spark change log are starting; the workload begins")
+        demo.begin(report)
+        report("the tables are being copied; the workload begins")
         with Live(console=console, auto_refresh=False) as live:
             demo.write(seconds, live)
             demo.catch_up(live)
@@ -96,17 +102,23 @@ class _Demo:
         self._ledger = Ledger()
         self._workload = ShopWorkload(self._shards, self._ledger)
         self._workers: list[Worker] = []
+        self._held = 0
+        self._copies: list[CopyFeed] = []
         self._watch: ProgressWatch
         self._changelog: Worker
 
-    def begin(self) -> None:
-        """Make the tables and the topics, start producers and the change log."""
+    def begin(self, report: Callable[[str], None]) -> None:
+        """Fill the tables, make the topics, start producers, the change log and the copies."""
         for connect in self._shards.values():
             create_tables(connect)
+        self._held = self._workload.fill()
+        report(f"the shop's tables hold {self._held:,} rows; producers start behind them")
         settings = load_settings(self._settings_path)
         ensure_topology(settings, self._keyspace)
         for shard in self._shards:
-            arguments = ["produce", self._keyspace, shard, "--from", "earliest"]
+            topics = ShardTopics(self._keyspace, shard)
+            provision_shard(settings.kafka_client(), topics, topic_settings(settings))
+            arguments = ["produce", self._keyspace, shard, "--from", "current"]
             self._start_worker(f"producer_{shard}", arguments)
         client = settings.kafka_client()
         schema_ids = open_schema_ids(client, settings.kafka.schema_registry_url)
@@ -121,6 +133,24 @@ class _Demo:
             "earliest",
         ]
         self._changelog = self._start_worker("changelog", arguments)
+        report("the Spark change log is starting; the producers are asked to copy the tables")
+        for shard in self._shards:
+            topics = ShardTopics(self._keyspace, shard)
+            answer = ask_and_wait(client, topics, CopyRequest(CopyAction.START), COPY_S_MAX)
+            if answer.problems:
+                raise Halt("\n".join(answer.problems))
+            feed = CopyFeed(client, topics)
+            self._cleanup.callback(feed.close)
+            feed.read_to_end()
+            self._copies.append(feed)
+
+    def _are_copied(self) -> bool:
+        for feed in self._copies:
+            feed.poll(0)
+        copies = [copy for feed in self._copies for copy in feed.tables.values()]
+        if failed := [copy.note for copy in copies if copy.state is CopyState.FAILED]:
+            raise Halt("\n".join(failed))
+        return all(copy.state is CopyState.COMPLETED for copy in copies)
 
     @property
     def _table(self) -> Path:
@@ -151,8 +181,9 @@ class _Demo:
                     f"{self._ledger.changes} changes; logs are in {self._folder}"
                 )
             in_logs = self._watch.rows
-            # DDL records count too, so the logs hold somewhat more than the workload's changes.
-            return in_logs >= self._ledger.changes and self._changelog_rows >= in_logs
+            # Copied rows count too, so the logs hold more than the workload's changes.
+            written = self._are_copied() and in_logs >= self._ledger.changes
+            return written and self._changelog_rows >= in_logs
 
         self._show(live, "the workload has ended; the change log catches up", done)
         for worker in self._workers:
@@ -176,6 +207,10 @@ class _Demo:
     def prove(self) -> bool:
         """Compare, and say what was found; the verdict is the last line."""
         verdict = prove(str(self._table), self._shards, self._ledger)
+        self._console.print(
+            f"copied: {verdict.copied:,} rows, beside the changes, of tables that held "
+            f"{self._held:,} before the producers started"
+        )
         self._console.print(
             f"proof: {verdict.rows_compared:,} rows of {len(self._shards)} databases compared with "
             f"the change log replayed: {verdict.rows_different} different; "

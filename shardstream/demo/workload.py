@@ -19,6 +19,8 @@ DATABASE = "shop"
 # cores to the servers, the producers and Spark.
 TRANSACTIONS_PER_S = 120
 FIRST_CUSTOMERS = 300
+FIRST_TRANSACTIONS = 400
+COUPONS = tuple(f"C{i:08d}" for i in range(20))
 # A bulk change now and then shows that large transactions stay whole.
 BULK_ROWS = 400
 BULK_EVERY = 500
@@ -61,6 +63,15 @@ def create_tables(connect: Connect) -> None:
                 cursor.execute(statement)
 
 
+def _count_rows(connect: Connect) -> int:
+    with connect() as connection, connection.cursor() as cursor:
+        count = 0
+        for table in ("customers", "orders", "order_items", "coupons"):
+            cursor.execute(f"SELECT COUNT(*) FROM {DATABASE}.{table}")  # noqa: S608 - our own
+            count += cursor.fetchone()[0]
+        return count
+
+
 class ShopWorkload:
     """Writers on all shards, one thread a shard and one that moves coupons across them."""
 
@@ -70,6 +81,7 @@ class ShopWorkload:
         self._seed = seed
         self._stop = threading.Event()
         self._errors: list[Exception] = []
+        self._writers: dict[str, _ShardWriter] = {}
         self._threads = [
             threading.Thread(target=self._guarded, args=(self._write_shard, shard), daemon=True)
             for shard in self._shards
@@ -78,8 +90,21 @@ class ShopWorkload:
             threading.Thread(target=self._guarded, args=(self._move_coupons, ""), daemon=True)
         )
 
+    def fill(self) -> int:
+        """Write what the shop holds before anybody listens; return how many rows that is."""
+        for shard, connect in self._shards.items():
+            writer = _ShardWriter(shard, connect, random.Random(f"{self._seed}{shard}"))  # noqa: S311 - a workload, not a secret
+            self._writers[shard] = writer
+            writer.first_customers()
+            for number in range(FIRST_TRANSACTIONS):
+                writer.transaction(number)
+        with next(iter(self._shards.values()))() as connection:
+            for code in COUPONS:
+                _insert_coupon(connection, code, 0)
+        return sum(_count_rows(connect) for connect in self._shards.values())
+
     def start(self) -> None:
-        """Begin to write."""
+        """Begin to write, after `fill`."""
         for thread in self._threads:
             thread.start()
 
@@ -98,9 +123,8 @@ class ShopWorkload:
             self._errors.append(error)
 
     def _write_shard(self, shard: str) -> None:
-        writer = _ShardWriter(shard, self._shards[shard], random.Random(f"{self._seed}{shard}"))  # noqa: S311 - a workload, not a secret
+        writer = self._writers[shard]
         with writer.connection:
-            self._ledger.add(writer.first_customers())
             began = time.monotonic()
             done = 0
             while not self._stop.is_set():
@@ -114,15 +138,11 @@ class ShopWorkload:
         """A coupon is deleted on one shard and then inserted on another: order across shards."""
         connections = [connect() for connect in self._shards.values()]
         try:
-            codes = [f"C{i:08d}" for i in range(20)]
-            home = dict.fromkeys(codes, 0)
-            for code in codes:
-                _insert_coupon(connections[0], code, 0)
-                self._ledger.add(1)
+            home = dict.fromkeys(COUPONS, 0)
             chance = random.Random(self._seed)  # noqa: S311 - a workload, not a secret
             moves = 0
             while not self._stop.wait(0.05):
-                code = chance.choice(codes)
+                code = chance.choice(COUPONS)
                 source = connections[home[code]]
                 home[code] = (home[code] + 1) % len(connections)
                 with source.cursor() as cursor:

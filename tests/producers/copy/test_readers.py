@@ -1,0 +1,47 @@
+"""Copied rows are ordinary rows to those who read the merged stream."""
+
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from tests.producers.producing import producing, settings_of
+from topics.provisioning import provision_keyspace
+from topics.subscriber import Subscriber
+from topics.topology import ShardEntry, ShardState, Topology, update_topology
+from topics.vevent import EventType, Op
+
+
+def test_subscriber_starts_with_a_copy(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """`start="copy"` has the table copied, delivers its rows as READ, and the changes behind it."""
+    name = mysql_a.new_database()
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        cursor.execute("INSERT INTO t VALUES (1, 10), (2, 20), (3, 30)")
+    settings = settings_of(mysql_a, kafka, keyspace)
+    provision_keyspace(settings.kafka, keyspace)
+    entry = ShardEntry(settings.shard, ShardState.SERVING)
+    update_topology(settings.kafka, keyspace, lambda _: Topology(keyspace, 1, (entry,)))
+    with producing(settings):
+        subscriber = Subscriber(
+            keyspace, start="copy", config=settings.kafka, tables=[f"{name}.t"], idle_timeout_s=60
+        )
+        seen: list[tuple[str, int]] = []
+        with subscriber as events:
+            for event in events:
+                if event.type is EventType.COPY_COMPLETED:
+                    with mysql_a.connect(database=name) as connection:
+                        connection.cursor().execute("UPDATE t SET v = 21 WHERE id = 2")
+                elif event.type is EventType.ROW:
+                    assert event.after is not None
+                    seen.append((event.op.value, int(str(event.after["v"]))))
+                    if event.op is Op.UPDATE:
+                        break
+        # Another one begins with the same copy, and none is made for it.
+        again = Subscriber(
+            keyspace, start="copy", config=settings.kafka, tables=[f"{name}.t"], idle_timeout_s=60
+        )
+        with again as events:
+            rows = [e for e in (next(events) for _ in range(6)) if e.type is EventType.ROW]
+
+    assert seen == [("READ", 10), ("READ", 20), ("READ", 30), ("UPDATE", 21)]
+    assert [e.op.value for e in rows] == ["READ", "READ", "READ", "UPDATE"]
