@@ -1,15 +1,20 @@
 """The steps around a chunk's SELECT, as each family of servers needs them (design.md §6)."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
+
+import pymysql
 
 from event_token import Flavor
 from producers.connection import server_errors
-from producers.copy.chunk import Chunk, ChunkJob, Place
+from producers.copy.chunk import Chunk, ChunkJob, ChunkRows, Piece, Place
 from producers.copy.chunk_rows import ChunkConnection
-from producers.copy.chunk_sql import chunk_select
+from producers.copy.chunk_sql import chunk_select, keys_alone
 from producers.copy.definition import TableDefinition, read_definition
-from producers.copy.faults import CannotCopy, ChunkSpoiled
+from producers.copy.faults import CannotCopy, ChunkHeld, ChunkSpoiled
+from producers.copy.throttle import Throttle
 from producers.flavor import family_of, rows
 from producers.settings import ServerSettings
 
@@ -17,7 +22,13 @@ from producers.settings import ServerSettings
 # replica has answered.
 VISIBLE_S_MAX: Final = 30.0
 VISIBLE_POLL_S: Final = 0.001
-_QUIET_POLL_S: Final = 0.05
+# Lock wait, deadlock, interrupted, changed since the snapshot, execution time (both families).
+_PASSING: Final = frozenset({1205, 1213, 1317, 1412, 1969, 3024})
+# Too many connections, shutdown, aborted, killed: the connection's faults.
+_SERVER_GONE: Final = frozenset({1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927})
+_SERVER_ERRORS_FROM: Final = 1000
+# What PyMySQL itself found: lost, or never made.
+_CLIENT: Final = range(2000, 3000)
 
 
 class Snapshot(Protocol):
@@ -101,10 +112,15 @@ class ChunkReader:
     """Reads chunks of any table over one connection; one thread uses it."""
 
     def __init__(
-        self, server: ServerSettings, flavor: Flavor, text_as_bytes: frozenset[str]
+        self,
+        server: ServerSettings,
+        flavor: Flavor,
+        text_as_bytes: frozenset[str],
+        throttle: Throttle,
     ) -> None:
         """Connect with the first chunk."""
         self._text_as_bytes = text_as_bytes
+        self._throttle = throttle
         self._server = server
         self._flavor = flavor
         self._family = family_of(flavor)
@@ -122,7 +138,10 @@ class ChunkReader:
     def _read(self, job: ChunkJob) -> Chunk:
         chunks = self._open()
         name = f"{job.database}.{job.table}"
-        with server_errors(self._server, f"copying {name} from"):
+        with server_errors(self._server, f"copying {name} from"), _table_errors(name):
+            held = self._throttle.reason(chunks.connection)
+            if held:
+                raise ChunkHeld(held)
             begun = self._snapshot.begin(chunks.connection, job.position)
             # Read within the window: a later change of the definition comes as DDL in the log.
             definition = read_definition(
@@ -131,13 +150,10 @@ class ChunkReader:
             _check_key(definition, job)
             estimated = 0 if job.after else _estimated(chunks.connection, job)
             began_s = time.monotonic()
-            found = chunks.read(
-                definition, chunk_select(definition, job.after, job.where, job.rows_max)
-            )
+            found, is_last = _rows_of(chunks, definition, job)
             elapsed_s = time.monotonic() - began_s
             self._snapshot.end(chunks.connection, begun)
             high = self._family.moment(chunks.connection).executed
-        is_last = found.rows < job.rows_max
         return Chunk(definition, found, is_last, elapsed_s, high, begun, estimated)
 
     def _open(self) -> ChunkConnection:
@@ -149,6 +165,43 @@ class ChunkReader:
         """Leave the server; a read in another thread ends."""
         if self._chunks is not None:
             self._chunks.close()
+
+
+def _rows_of(
+    chunks: ChunkConnection, definition: TableDefinition, job: ChunkJob
+) -> tuple[ChunkRows, bool]:
+    """The chunk's rows, and whether the table ends with them.
+
+    With a condition the chunk's last key is found first: rows that it leaves out take time too.
+    """
+    if not job.where:
+        found = chunks.read(definition, chunk_select(definition, job.after, job.rows_max))
+        return found, found.rows < job.rows_max
+    keys = keys_alone(definition)
+    limits = chunks.read(keys, chunk_select(keys, job.after, 1, skip=job.rows_max - 1))
+    upto = limits.pieces[-1].last_key if limits.pieces else ()
+    statement = chunk_select(definition, job.after, job.rows_max, upto=upto, where=job.where)
+    found = chunks.read(definition, statement)
+    if not upto:
+        return found, True
+    last = found.pieces[-1] if found.pieces else limits.pieces[-1]
+    images, rows_left = (last.images, last.rows) if found.pieces else (b"", 0)
+    end = Piece(images, rows_left, upto, limits.pieces[-1].last_key_text)
+    return ChunkRows([*found.pieces[:-1], end], found.rows, found.bytes_read), False
+
+
+@contextmanager
+def _table_errors(name: str) -> Iterator[None]:
+    """What the server has against this one table is no fault of the connection."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        if code in _PASSING:
+            raise ChunkSpoiled(f"server error {code}: {error.args[1]}") from error
+        if code < _SERVER_ERRORS_FROM or code in _SERVER_GONE or code in _CLIENT:
+            raise
+        raise CannotCopy(f"table {name}: server error {code}: {error.args[1]}") from error
 
 
 def _check_key(definition: TableDefinition, job: ChunkJob) -> None:

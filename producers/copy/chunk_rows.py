@@ -34,7 +34,7 @@ _SESSION: Final = (
 
 
 class ChunkConnection:
-    """A connection that reads chunks. `server_errors` map what it raises."""
+    """A connection that reads chunks; `read` raises what PyMySQL raises."""
 
     def __init__(self, server: ServerSettings) -> None:
         """Connect; ServerRefused, ServerLost."""
@@ -59,11 +59,10 @@ class ChunkConnection:
 
     def read(self, definition: TableDefinition, statement: str) -> ChunkRows:
         """Run the SELECT as a prepared statement, whose result has exact numbers."""
-        with server_errors(self.server, f"copying {definition.database}.{definition.table} from"):
-            statement_id = self._prepare(definition, statement)
-            found = self._execute(definition, statement_id)
-            self._send(_COM_STMT_CLOSE + statement_id)
-            return found
+        statement_id = self._prepare(definition, statement)
+        found = self._execute(definition, statement_id)
+        self._send(_COM_STMT_CLOSE + statement_id)
+        return found
 
     def _send(self, command: bytes) -> None:
         self.connection._next_seq_id = 0  # noqa: SLF001 - each command starts a new sequence

@@ -1,25 +1,36 @@
 """The statement that reads a chunk, and key values as literals of it. Pure."""
 
 import struct
+from dataclasses import replace
 from typing import Final
 
-from producers.copy.definition import TableDefinition, quoted
+from producers.copy.definition import KeyColumn, TableDefinition, quoted
 from producers.decoder import plan as ops
-from producers.decoder.plan import ColumnPlan
+from producers.decoder.plan import ColumnPlan, TablePlan
 
 _NUMBERS: Final = frozenset(range(ops.I8, ops.U64 + 1)) | {ops.YEAR, ops.ENUM, ops.SET}
 
 
 def chunk_select(
-    definition: TableDefinition, after: tuple[str, ...], where: str, rows_max: int
+    definition: TableDefinition,
+    after: tuple[str, ...],
+    rows_max: int,
+    *,
+    skip: int = 0,
+    upto: tuple[str, ...] = (),
+    where: str = "",
 ) -> str:
-    """The SELECT of the next rows in key order behind `after` (literals; empty: from the start)."""
+    """The SELECT of the next rows in key order behind `after`, up to `upto` included.
+
+    Both are literals of the key's columns; empty: from the table's beginning, to its end.
+    """
     columns = ", ".join(
         # An unsigned number of eight bytes on both families, which CAST is not.
         f"({quoted(c.name)} | 0)" if c.op in {ops.ENUM, ops.SET} else quoted(c.name)
         for c in definition.plan.columns
     )
-    conditions = [f"({text})" for text in (_behind(definition, after), where) if text]
+    bounds = (_beyond(definition, after), _beyond(definition, upto, before=True), where)
+    conditions = [f"({text})" for text in bounds if text]
     order = ", ".join(
         quoted(key.name) + (" DESC" if key.descending else "") for key in definition.key
     )
@@ -27,21 +38,37 @@ def chunk_select(
         f"SELECT {columns} FROM {quoted(definition.database)}.{quoted(definition.table)} "  # noqa: S608 - quoted
         f"FORCE INDEX ({quoted(definition.index)}) "
         + (f"WHERE {' AND '.join(conditions)} " if conditions else "")
-        + f"ORDER BY {order} LIMIT {rows_max}"
+        + f"ORDER BY {order} LIMIT {skip}, {rows_max}"
     )
 
 
-def _behind(definition: TableDefinition, after: tuple[str, ...]) -> str:
-    """`a > x OR (a = x AND b > y)`: unlike (a, b) > (x, y), a range of the index."""
-    if not after:
+def keys_alone(definition: TableDefinition) -> TableDefinition:
+    """The same table with the columns of its key alone."""
+    whole = definition.plan
+    plan = TablePlan(b"", definition.database, definition.table)
+    plan.columns = [whole.columns[key.index] for key in definition.key]
+    plan.count = len(plan.columns)
+    key = tuple(KeyColumn(k.name, i, k.descending) for i, k in enumerate(definition.key))
+    return replace(definition, plan=plan, key=key)
+
+
+def _beyond(definition: TableDefinition, place: tuple[str, ...], *, before: bool = False) -> str:
+    """`a > x OR (a = x AND b > y)`: unlike (a, b) > (x, y), a range of the index.
+
+    `before`: the rows up to that place, itself included.
+    """
+    if not place:
         return ""
     choices = []
     for i, key in enumerate(definition.key):
         equal = [
-            f"{quoted(k.name)} = {v}" for k, v in zip(definition.key[:i], after[:i], strict=True)
+            f"{quoted(k.name)} = {v}" for k, v in zip(definition.key[:i], place[:i], strict=True)
         ]
-        sign = "<" if key.descending else ">"
-        choices.append(" AND ".join([*equal, f"{quoted(key.name)} {sign} {after[i]}"]))
+        sign = "<" if key.descending != before else ">"
+        choices.append(" AND ".join([*equal, f"{quoted(key.name)} {sign} {place[i]}"]))
+    if before:
+        same = (f"{quoted(k.name)} = {v}" for k, v in zip(definition.key, place, strict=True))
+        choices.append(" AND ".join(same))
     return " OR ".join(f"({choice})" for choice in choices)
 
 

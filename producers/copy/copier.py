@@ -16,6 +16,7 @@ from producers.copy.chunk_reader import ChunkReader
 from producers.copy.faults import CannotCopy, ChunkSpoiled
 from producers.copy.requests import Inspection, Outcome, carry_out, inspect
 from producers.copy.table_copier import TableCopier
+from producers.copy.throttle import Throttle
 from producers.copy.windows import Window
 from producers.decoder import Decoder
 from producers.faults import ServerLost
@@ -68,7 +69,12 @@ class Copier:
         self._records: list[tuple[bytes, bytes | None]] = []
         self._readers: SimpleQueue[ChunkReader] = SimpleQueue()
         self._all_readers = [
-            ChunkReader(server, settings.flavor, settings.text_as_bytes)
+            ChunkReader(
+                server,
+                settings.flavor,
+                settings.text_as_bytes,
+                Throttle(settings.copy, [s for s in settings.servers if s != server]),
+            )
             for _ in range(self._limits.tables_at_once + 1)
         ]
         for reader in self._all_readers:
@@ -210,6 +216,10 @@ class Copier:
             self._tables[name].failed_read(window, spoilt, now_s)
         except CannotCopy as failure:
             self._fail(name, failure)
+            return
+        copy = self._tables[name].copy
+        if copy.note != self._copies[name].note:
+            self._put(copy)  # what holds it up, for who asks
 
     def _write(self, now_s: float) -> None:
         """Write one piece of one table; they take turns."""

@@ -11,6 +11,10 @@ class ChunkSpoiled(Retry):
     """Raised when a chunk cannot be used and is read again."""
 
 
+class ChunkHeld(ChunkSpoiled):
+    """Raised when the server should not be asked for a chunk now."""
+
+
 class ChunkTooLarge(ChunkSpoiled):
     """Raised when a chunk has more bytes than may be held; `rows` of it came first."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from producers.copy.chunk import Chunk, ChunkJob, Piece
-from producers.copy.faults import CannotCopy, ChunkSpoiled, ChunkTooLarge
+from producers.copy.faults import CannotCopy, ChunkHeld, ChunkSpoiled, ChunkTooLarge
 from producers.copy.pace import ROWS_FIRST, next_rows
 from producers.copy.windows import Window, Windows, settle, spoiled
 from producers.decoder.copied_rows import CopyWriter
@@ -18,6 +18,8 @@ from topics.copy_control import CopyState, TableCopy
 SPOILS_MAX: Final = 50
 SPOIL_PAUSE_S_FIRST: Final = 0.02
 SPOIL_PAUSE_S_MAX: Final = 5.0
+# A copy that must wait looks again this often.
+HELD_PAUSE_S: Final = 1.0
 # Notes of changed keys are cleared of what no window needs when there are this many.
 PRUNE_KEYS: Final = 50_000
 _US: Final = 1_000_000
@@ -88,6 +90,11 @@ class TableCopier:
     def failed_read(self, window: Window, error: ChunkSpoiled, now_s: float) -> None:
         """A chunk could not be read. CannotCopy when that happens again and again."""
         if window not in self._windows.open:
+            return
+        if isinstance(error, ChunkHeld):
+            self._windows.open.clear()
+            self._retry_at_s = now_s + HELD_PAUSE_S
+            self.copy = replace(self.copy, note=str(error), rows_per_s=0.0)
             return
         if isinstance(error, ChunkTooLarge):
             self._rows_max = max(1, error.rows // 2)

@@ -69,7 +69,7 @@ def test_copied_rows_are_the_logged_ones(case: Case, server_of_case: DatabaseFix
             sink.messages.clear()
             after: tuple[str, ...] = ()
             while True:
-                found = chunks.read(definition, chunk_select(definition, after, "", limit))
+                found = chunks.read(definition, chunk_select(definition, after, limit))
                 for piece in found.pieces:
                     watch = KeyWatch(database, table, 0)
                     decoder.copy_writer.copy_rows(definition.plan, piece.images, watch, 0)
