@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from event_token import StreamPosition
 from spark_consumers.source_options import SourceOptions
 from spark_consumers.stream_offset import StreamOffset, choose_splits
+from topics.lineage import retired_us
 from topics.progress import Progress
 from topics.progress_feed import ProgressFeed, clock_ms
 from topics.progress_history import ProgressHistory
 from topics.reading.planner import Batch, Planner, ShardRange, Wait, is_hop, ranges_between
 from topics.schema_ids import SchemaIds
-from topics.topology import read_topology
+from topics.topology import Topology, read_topology
 from topics.unmarked_hop import check_marked
 
 _LOG = logging.getLogger("shardstream.spark")
@@ -35,8 +36,10 @@ BOUNDS_MAX = 10_000
 class WatchingPlanner(Planner):
     """A planner that remembers transaction bounds, and where a query is to end."""
 
-    def __init__(self, position: StreamPosition, options: SourceOptions) -> None:
-        super().__init__(position, options.key_range, options.mode)
+    def __init__(
+        self, position: StreamPosition, options: SourceOptions, retired: Mapping[str, int]
+    ) -> None:
+        super().__init__(position, options.key_range, options.mode, retired_us=retired)
         self.heads_us: dict[str, int] = {}
         self._bounds: dict[str, list[tuple[int, int]]] = {}
         self._ends: Mapping[str, Progress] | None = None
@@ -155,20 +158,22 @@ class BatchPlanning:
         if planner is not None and planner.position == position:
             return planner
         self._close_feed()
-        planner = WatchingPlanner(position, self._options)
+        topology = self._check_marked(position)
+        retired = {} if topology is None else retired_us(topology)
+        planner = WatchingPlanner(position, self._options, retired)
         if self._ends is not None:
             planner.end_at(self._ends)
-        self._check_marked(position)
         self._planner = planner
         self._feed = ProgressFeed(self._options.kafka, self._options.keyspace, self._schema_ids)
         return planner
 
-    def _check_marked(self, position: StreamPosition) -> None:
-        """Stop at a reshard without marks; it shows in the topology alone."""
+    def _check_marked(self, position: StreamPosition) -> Topology | None:
+        """Read the topology, and stop at a reshard without marks, which shows there alone."""
         self._look_ms = clock_ms()
         topology = read_topology(self._options.kafka, self._options.keyspace)
         if topology is not None:
             check_marked(topology, position)
+        return topology
 
     def _take_progress(self, planner: WatchingPlanner) -> None:
         """Take in what has come; wait a little where nothing can be planned yet.

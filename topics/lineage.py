@@ -29,6 +29,16 @@ def has_marks(reshard: ReshardEntry) -> bool:
     return reshard.state != ReshardState.DECLARED.value
 
 
+def retired_us(topology: Topology) -> dict[str, int]:
+    """The hop times of shards whose logs have an END for certain."""
+    return {
+        shard: reshard.hop_time_us
+        for reshard in topology.reshards
+        if reshard.hop_time_us is not None and has_marks(reshard)
+        for shard in reshard.sources
+    }
+
+
 def declare(
     topology: Topology, shards: Iterable[str], reshard_id: str, switched_at_us: int
 ) -> Topology:

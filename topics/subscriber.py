@@ -12,6 +12,7 @@ from topics.codec import VEventCodec
 from topics.copy_start import COPY, copy_start_us
 from topics.delivery import Delivery, Place
 from topics.kafka_client import ClientConfig
+from topics.lineage import retired_us
 from topics.log_reader import ShardLogReader
 from topics.progress_feed import ProgressFeed, clock_ms
 from topics.reading.merge import RawRecord, merge
@@ -172,7 +173,7 @@ class Subscriber:
         self._unmarked = unmarked_targets(topology) | self._unmarked
         return _Session(
             start,
-            planner=Planner(start, self.key_range, self._mode),
+            planner=Planner(start, self.key_range, self._mode, retired_us=retired_us(topology)),
             feed=ProgressFeed(self._config, self.keyspace, schema_ids),
             open_reader=lambda shard: ShardLogReader(self._config, self.keyspace, shard),
             delivery=Delivery(

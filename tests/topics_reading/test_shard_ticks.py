@@ -162,3 +162,67 @@ def test_what_a_planner_refuses() -> None:
         ranges_between(position(4, 5), position(2, 3))
     with pytest.raises(UsageError, match="positions of different shards"):
         ranges_between(position(4, 5), half)
+
+
+def _marked(made: History, kind: MarkKind, hop_time_us: int | None = None) -> None:
+    """Add a mark of a split of `-`."""
+    split = ("-",), ("-80", "80-")
+    made.commit([(CELL_US, 1)], mark=lambda offset: Mark(kind, offset, "r1", *split, hop_time_us))
+
+
+def test_a_retired_shard_without_its_end_stops_the_reader() -> None:
+    """Where progress no longer shows the END that the topology knows of, nothing is passed."""
+    made = history()
+    _marked(made, MarkKind.END)
+    made.heartbeat(CELL_US)
+    made.heartbeat(9 * CELL_US)
+    hop_time_us = START_US + 8 * CELL_US
+    behind_end = position(11, made.end_offset, START_US)
+    planner = Planner(behind_end, KeyRange.parse("-"), retired_us={"-": hop_time_us})
+    planner.observe("-", made.progress[-2], 0)
+    batch = planner.next_batch(0)
+    assert isinstance(batch, Batch)
+    assert batch.frontier_us == hop_time_us - CELL_US
+    planner.advance(batch)
+    planner.observe("-", made.progress[-1], 0)
+
+    with pytest.raises(PositionTooOld, match="no longer shows the END"):
+        planner.next_batch(0)
+
+
+@pytest.mark.parametrize("hop_time_us", [None, START_US, START_US + 99 * CELL_US])
+def test_a_faulty_switch_stops_the_reader(hop_time_us: int | None) -> None:
+    """BEGIN without a hop time, with one before END, or older than the one it names, is refused."""
+    source, target = history(), History("-80")
+    _marked(source, MarkKind.END)
+    planner = Planner(position(0, 0), KeyRange.parse("-80"))
+    for progress in source.progress:
+        planner.observe("-", progress, 0)
+    target.heartbeat(20 * CELL_US)
+    _marked(target, MarkKind.BEGIN, hop_time_us)
+    planner.observe("-80", target.progress[0], 0)
+
+    with pytest.raises(ProgressBroken, match="reshard r1"):
+        _observe_and_plan(planner, "-80", target.progress[1:])
+
+
+def _observe_and_plan(planner: Planner, shard: str, found: list[Progress]) -> None:
+    for progress in found:
+        planner.observe(shard, progress, 0)
+    planner.next_batch(0)
+
+
+def test_marks_that_contradict_each_other_stop_the_reader() -> None:
+    """A second END, a mark inside its Kafka transaction, and targets that leave a hole."""
+    twice = history()
+    _marked(twice, MarkKind.END)
+    twice.commit([(0, 1)], mark=lambda n: Mark(MarkKind.END, n, "r2", ("-",), ("-.2",), None))
+    inside = history()
+    inside.commit([(0, 2)], mark=lambda n: Mark(MarkKind.END, n - 1, "r1", ("-",), ("-.2",), None))
+    hole = history()
+    hole.commit([(0, 1)], mark=lambda n: Mark(MarkKind.END, n, "r1", ("-",), ("-80",), None))
+
+    for made, message in ((twice, "without a CANCEL"), (inside, "does not end"), (hole, "one and")):
+        planner = Planner(position(0, 0), KeyRange.parse("-"))
+        with pytest.raises(ProgressBroken, match=message):
+            _observe_and_plan(planner, "-", made.progress)

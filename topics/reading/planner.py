@@ -8,11 +8,13 @@ stream hops from the sources to the targets, by a batch of its own (see `hops`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from event_token import KeyRange, ShardName, tiles
 from event_token.errors import UsageError
 from event_token.position import ShardPosition, StreamPosition
 from topics.progress import Progress
+from topics.reading.errors import PositionTooOld
 from topics.reading.hops import Hop, Hops, Target
 from topics.reading.shard_ticks import Cut, ShardTicks
 from topics.reading.silence import Silence
@@ -146,13 +148,18 @@ class Planner:
         *,
         ticks_max: int = TICKS_MAX,
         until_us: int | None = None,
+        retired_us: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Begin at `position` with no progress seen. The frontier does not pass `until_us`."""
+        """Begin at `position` with no progress seen. The frontier does not pass `until_us`.
+
+        `retired_us`: hop times of shards whose logs are known to have an END.
+        """
         check_shards(position, key_range)
         self.position = position
         self.mode = mode
         self._ticks_max = ticks_max
         self._until_us = [] if until_us is None else [until_us]
+        self._retired_us = retired_us
         self._shards = {shard: ShardTicks(shard, at) for shard, at in position.shards.items()}
         self._hops = Hops(key_range)
         self._silence = Silence(mode.max_hold_ms) if isinstance(mode, MaxHold) else None
@@ -241,13 +248,29 @@ class Planner:
     def _frontier_us(self, now_ms: int) -> int:
         """The least head of the shards that take part; never less than the frontier so far."""
         so_far_us = self.position.frontier_us
-        bounds_us = self._hops.bounds_us(self._shards) + self._until_us
+        bounds_us = self._hops.bounds_us(self._shards) + self._until_us + self._ends_missed()
         if self._silence is not None:
             running = [s for s in self._shards.values() if not self._hops.is_over(s)]
             held = min(bounds_us, default=so_far_us + 1) <= so_far_us
             self._silence.update(running, so_far_us, now_ms, held=held)
         heads_us = [known.head_cell_us for known in self._counting()]
         return max(so_far_us, min(heads_us + bounds_us))
+
+    def _ends_missed(self) -> list[int]:
+        """Bounds of retired shards that have shown no END yet; PositionTooOld where none comes."""
+        bounds_us = []
+        for shard, known in self._shards.items():
+            hop_time_us = self._retired_us.get(shard)
+            if hop_time_us is None or known.end is not None:
+                continue
+            if known.head_cell_us >= hop_time_us:
+                raise PositionTooOld(
+                    f"shard {shard}: it was resharded at {hop_time_us} us, and its progress no "
+                    f"longer shows the END: nothing says where its targets go on. Start again "
+                    f"from earliest, or from a time",
+                )
+            bounds_us.append(hop_time_us)
+        return bounds_us
 
     def _late_cuts(self, max_rows: int | None) -> dict[str, Cut]:
         """Cuts of shards that have more rows before the frontier so far than go into a batch.
