@@ -26,7 +26,8 @@ def follow(replica: DatabaseFixture, primary: DatabaseFixture) -> None:
             "SET GLOBAL read_only = ON",
             f"CHANGE MASTER TO MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, "
             f"MASTER_USER = '{primary.user}', MASTER_PASSWORD = '{primary.password}', "
-            "MASTER_USE_GTID = slave_pos, MASTER_SSL = 0, MASTER_SSL_VERIFY_SERVER_CERT = 0",
+            "MASTER_CONNECT_RETRY = 1, MASTER_USE_GTID = slave_pos, MASTER_SSL = 0, "
+            "MASTER_SSL_VERIFY_SERVER_CERT = 0",
             "START SLAVE",
         )
         return
@@ -35,6 +36,7 @@ def follow(replica: DatabaseFixture, primary: DatabaseFixture) -> None:
         f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{primary.host}', "
         f"SOURCE_PORT = {primary.port}, SOURCE_USER = '{primary.user}', "
         f"SOURCE_PASSWORD = '{primary.password}', SOURCE_AUTO_POSITION = 1, "
+        "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1000, "
         "GET_SOURCE_PUBLIC_KEY = 1",
         "START REPLICA",
     )

@@ -1,6 +1,6 @@
 """From a primary to its replica and on, by GTID, with a list of servers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -35,6 +35,8 @@ from tests.producers.replication import (
     wait_same,
 )
 from tests.producers.test_producer_kills import Workload, check_all
+
+KILLS = 3
 
 
 def has_received(replica: DatabaseFixture, gtid_set: str) -> bool:
@@ -123,6 +125,46 @@ def test_shard_moves_from_server_to_server_under_load(
         wait_caught_up(on_primary)
 
     check_all(listed, primary, name)
+
+
+def test_primary_and_replica_killed_in_turn_lose_and_repeat_nothing(
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Under load whoever is followed dies, again and again, and comes back."""
+    primary, replica = start_mysql(), start_mysql()
+    follow(replica, primary)
+    name = primary.new_database()
+    wait_same(replica, primary)
+    on_primary = settings_of(primary, kafka, keyspace)
+    listed = replace(
+        on_primary, servers=(server_of(replica), server_of(primary)), max_replica_lag_ms=500
+    )
+    servers = {server_of(each).name: each for each in (primary, replica)}
+    with producing(listed) as producer:
+        with Workload(primary, name):
+            wait_followed(listed, replica)
+            for _ in range(KILLS):
+                wait_for("rows went through", rows_beyond(producer, 30))
+                victim = servers[followed(listed)]
+                lives = lives_of(producer)
+                victim.server.kill()
+                wait_for("the loss is noticed", lambda lives=lives: lives_of(producer) > lives)
+                victim.server.start()
+            wait_for("rows went through", rows_beyond(producer, 30))
+        wait_caught_up(on_primary)
+
+    check_all(listed, primary, name)
+
+
+def rows_beyond(producer: RunningProducer, count: int) -> Callable[[], bool]:
+    """Whether so many rows more than now have been committed."""
+    seen = producer.rows
+    return lambda: producer.rows > seen + count
+
+
+def lives_of(producer: RunningProducer) -> int:
+    """How often the producer has begun anew."""
+    return sum(s.state is ProducerState.RECONNECTING for s in list(producer.statuses))
 
 
 def test_server_that_purged_what_is_needed_is_passed_over(
