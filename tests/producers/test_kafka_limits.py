@@ -23,7 +23,7 @@ from topics.names import ShardTopics
 from topics.provisioning import retention_warnings
 
 TIMEOUT_MS = 1_000
-ROWS = 100_000  # more than is read at once, so that the limit is looked at inside
+ROWS = 5_000  # of 200 bytes: more than is read at once, so that the limit is looked at inside
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def test_transaction_beyond_the_brokers_limit_is_named(
     with producing(settings):
         wait_caught_up(settings)
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, pad VARCHAR(200))")
         cursor.execute(f"SET SESSION cte_max_recursion_depth = {ROWS}")
         cursor.execute(
             "INSERT INTO t WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n "
-            f"WHERE i < {ROWS}) SELECT i FROM n"
+            f"WHERE i < {ROWS}) SELECT i, REPEAT('x', 200) FROM n"
         )
         cursor.execute("SELECT @@server_uuid")
         [(uuid,)] = cursor.fetchall()
