@@ -14,6 +14,7 @@ import pymysql
 
 from event_token.errors import Halt, UsageError
 from resharding.errors import ServerGone
+from resharding.grants import NEEDED_TO_SWITCH, missing_grants
 from resharding.internal_tables import make_internal_tables
 from resharding.routing import INTERNAL_DATABASE
 from resharding.server import (
@@ -62,10 +63,18 @@ class ShardWrites:
             )
         self._connection: Any = open_session(server)
         try:
+            self._check_grants()
             self._claim()
         except BaseException:
             self.close()
             raise
+
+    def _check_grants(self) -> None:
+        needed = NEEDED_TO_SWITCH[self.server.flavor]
+        with server_errors(self.server, "reading the grants of"):
+            problems = missing_grants(self._connection, self.server.name, needed)
+        if problems:
+            raise UsageError(problems[0])
 
     def _claim(self) -> None:
         name = "shardstream." + hashlib.sha256(self._reshard_id.encode()).hexdigest()[:40]

@@ -18,6 +18,7 @@ from tests.producers.producing import WAIT_S, read_log, wait_for
 from tests.resharding.shards import admin_of
 from tests.resharding.switchable import (
     APP,
+    APP_PASSWORD,
     SOURCE,
     TARGETS,
     Switchable,
@@ -216,6 +217,10 @@ def test_switch_refuses_what_is_not_ready(
 def test_writes_stop_on_both_families(database: DatabaseFixture) -> None:
     """Sessions end, nobody gets in, open lets in again; the journal's first insert stays."""
     make_account(database, locked=False)
+    with pytest.raises(UsageError, match=r"lacks .*PROCESS.*: GRANT .* TO 'shop'@'%'"):
+        ShardWrites(
+            replace(admin_of(database, SOURCE), user=APP, password=APP_PASSWORD), "r", ("x@%",)
+        )
     session = app_session(database)
     server = admin_of(database, SOURCE)
     writes = ShardWrites(server, "r-accounts", (f"{APP}@%",))
