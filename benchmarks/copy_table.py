@@ -62,7 +62,7 @@ class CopyBenchmark:
                 f"CREATE TABLE {SIGNALS} (id VARCHAR(42) PRIMARY KEY, type VARCHAR(32), "
                 "data VARCHAR(2048))"
             )
-            row = "SHA1({0}), LEFT(SHA1({0}), 8)"
+            row = "LEFT(SHA2({0}, 256), 40), LEFT(SHA2({0}, 256), 8)"
             cursor.execute(f"INSERT INTO {TABLE} SELECT 1, {row.format(1)}")
             count = 1
             while count < self._rows:
