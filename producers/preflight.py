@@ -86,12 +86,16 @@ _MARIADB_WANTED: Final = (
 
 
 def preflight(
-    server: ServerSettings, flavor: Flavor, *, accept_unlogged_cascades: bool = False
+    server: ServerSettings,
+    flavor: Flavor,
+    *,
+    accept_unlogged_cascades: bool = False,
+    more: Callable[[Any], list[Problem]] = lambda _connection: [],
 ) -> list[Problem]:
     """Connect and list every problem of the server's settings and the account's grants.
 
     An unreachable server, refused credentials and failed TLS are problems too. No message holds a
-    secret.
+    secret. `more` finds further problems by the same connection.
     """
     try:
         connection = open_query_connection(server)
@@ -101,9 +105,11 @@ def preflight(
     try:
         if not server.read:
             return []
-        return check_connection(
+        problems = check_connection(
             connection, server, flavor, accept_unlogged_cascades=accept_unlogged_cascades
         )
+        with server_errors(server, "checking"):
+            return problems + more(connection)
     finally:
         connection.close()
 

@@ -10,6 +10,7 @@ from event_token import GtidSet
 from event_token.errors import Rebuild, Retry, ShardstreamError
 from producers.connection import open_query_connection, server_errors
 from producers.faults import refused
+from producers.filters.start_check import rule_problems
 from producers.flavor import ServerFamily, ServerHistory, family_of
 from producers.mariadb_history import UnlistedNumbers
 from producers.preflight import check_connection
@@ -169,6 +170,8 @@ def _check(server: OpenServer, settings: ShardProducerSettings) -> None:
         settings.flavor,
         accept_unlogged_cascades=settings.accept_unlogged_cascades,
     )
+    with server_errors(server.settings, "checking filter rules on"):
+        problems += rule_problems(server.connection, server.settings.name, settings)
     if problems:
         raise refused(problems)
 

@@ -8,6 +8,7 @@ from enum import Enum
 
 from event_token import Flavor
 from event_token.errors import UsageError
+from producers.filters.rules import FilterSettings
 from topics.kafka_client import ClientConfig
 from topics.topology import TableVindex
 
@@ -105,6 +106,7 @@ class ShardProducerSettings:
     accept_unlogged_cascades: bool = False
     vindexes: tuple[TableVindex, ...] = ()
     text_as_bytes: frozenset[str] = frozenset()
+    filters: FilterSettings = FilterSettings()  # noqa: RUF009 - frozen, and has no state
     max_replica_lag_ms: int = 10_000
     copy: CopySettings = CopySettings()
 

@@ -15,9 +15,11 @@ from producers.connection import (
 )
 from producers.copy.copier import Copier
 from producers.decoder import BatchSummary, Decoder
-from producers.decoder.errors import ServerError
+from producers.decoder.errors import RuleBroken, ServerError
 from producers.ended_log import ended_by
 from producers.faults import LogDisagrees, PublisherSpent, ServerLost
+from producers.filters.start_check import rule_problems
+from producers.filters.table_filters import TableFilters
 from producers.flavor import ServerFamily, family_of
 from producers.heads import Heads, now_us
 from producers.heartbeat_rows import HeartbeatWriter
@@ -164,7 +166,15 @@ class ShardSession:
         self._heard_s = time.monotonic()
         self._report(ProducerState.STREAMING, self.committed, "")
 
+    def _check_rules(self) -> None:
+        """After a DDL: RuleBroken where the filter rules do not fit the server's tables now."""
+        with server_errors(self._server, "checking filter rules on"):
+            problems = rule_problems(self._connection, self._server.name, self._settings)
+        if problems:
+            raise RuleBroken("; ".join(map(str, problems)))
+
     def _new_decoder(self, point: ResumePoint, ended: tuple[str, ...]) -> Decoder:
+        filters, vindexes = self._settings.filters, sharding_columns(self._settings.vindexes)
         decoder = Decoder(
             topic=self._topics.log,
             shard=self._settings.shard,
@@ -181,7 +191,8 @@ class ShardSession:
             now_us=now_us,
             on_notice=self._notice,
             ended_by=ended,
-            vindexes=sharding_columns(self._settings.vindexes),
+            vindexes=vindexes,
+            rules=TableFilters(filters, vindexes, self._check_rules) if filters else None,
             text_as_bytes=self._settings.text_as_bytes,
         )
         decoder.set_delivery_callback(self._publisher.on_delivery)

@@ -4,11 +4,13 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from rich.console import Console
 
 from event_token.errors import UsageError
 from producers.faults import Problem
+from producers.filters.start_check import rule_problems
 from producers.heartbeat_rows import heartbeat_warnings
 from producers.preflight import preflight
 from producers.settings import ShardProducerSettings
@@ -24,7 +26,10 @@ def shard_problems(shard: ShardProducerSettings) -> list[Problem]:
         problem
         for server in shard.servers
         for problem in preflight(
-            server, shard.flavor, accept_unlogged_cascades=shard.accept_unlogged_cascades
+            server,
+            shard.flavor,
+            accept_unlogged_cascades=shard.accept_unlogged_cascades,
+            more=partial(rule_problems, server_name=server.name, settings=shard),
         )
     ]
 

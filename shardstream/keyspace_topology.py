@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from event_token.errors import Rebuild, UsageError
 from shardstream.settings import Settings
-from shardstream.shard_settings import topic_settings
+from shardstream.shard_settings import table_vindexes, topic_settings
 from topics.provisioning import provision_keyspace
 from topics.topology import (
     ShardEntry,
@@ -29,7 +29,7 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
     shards = tuple(sorted(settings.keyspace(keyspace).shards))
     known = settings.keyspace(keyspace).all_shards
     wanted = Topology(keyspace, 0, tuple(ShardEntry(shard) for shard in shards))
-    vindexes = _vindexes(settings, keyspace)
+    vindexes = table_vindexes(settings, keyspace)
     provision_keyspace(settings.kafka_client(), keyspace, topic_settings(settings))
     for _ in range(TRIES_MAX):
         found = read_topology(settings.kafka_client(), keyspace)
@@ -51,13 +51,6 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
             )
         return found
     raise UsageError(f"keyspace {keyspace}: the topology was changed {TRIES_MAX} times meanwhile")
-
-
-def _vindexes(settings: Settings, keyspace: str) -> tuple[TableVindex, ...]:
-    return tuple(
-        TableVindex(v.database, v.table, (v.column,), v.vindex)
-        for v in settings.keyspace(keyspace).vindexes
-    )
 
 
 def with_vindexes(topology: Topology, vindexes: tuple[TableVindex, ...]) -> Topology:

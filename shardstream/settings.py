@@ -86,6 +86,37 @@ class ReshardSection(_Section):
         return read_secret(self.user, self.password_file, self.password_env, folder)
 
 
+class SecretSource(_Section):
+    """Where a secret stands."""
+
+    file: Path | None = None
+    env: str | None = None
+
+
+class TruncateSection(_Section):
+    """A mask that leaves the first characters."""
+
+    truncate: Annotated[int, Field(ge=0)]
+
+
+class RuleSection(_Section):
+    """What of one table, or of those that a `/regexp/` names, reaches the log."""
+
+    table: str
+    columns: tuple[str, ...] = ()
+    where: str = ""
+    mask: dict[str, Literal["drop", "null", "hmac"] | TruncateSection] = {}
+
+
+class FilterSection(_Section):
+    """Which tables reach the log, and rules for some of them."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    hmac_key: SecretSource | None = None
+    rules: tuple[RuleSection, ...] = ()
+
+
 class KeyspaceSection(_Section):
     """A keyspace by its shards; the key is the shard's name, e.g. `-80`.
 
@@ -95,19 +126,13 @@ class KeyspaceSection(_Section):
     shards: Annotated[dict[str, ShardSection], Field(min_length=1)]
     targets: dict[str, ShardSection] = {}
     vindexes: tuple[VindexSection, ...] = ()
+    filter: FilterSection = FilterSection()
     reshard: ReshardSection | None = None
 
     @property
     def all_shards(self) -> dict[str, ShardSection]:
         """The shards and the targets."""
         return {**self.targets, **self.shards}
-
-
-class SecretSource(_Section):
-    """Where a secret of the Kafka client stands."""
-
-    file: Path | None = None
-    env: str | None = None
 
 
 class KafkaSection(_Section):

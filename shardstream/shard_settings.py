@@ -1,9 +1,19 @@
 """From the settings file to what producers and topics take."""
 
 from event_token import Flavor
+from producers.filters.masks import Mask, MaskKind
+from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.where_syntax import RuleError
 from producers.settings import CopySettings, ServerSettings, ShardProducerSettings, TlsSettings
-from shardstream.settings import ServerSection, Settings
+from shardstream.settings import (
+    RuleSection,
+    SecretSource,
+    ServerSection,
+    Settings,
+    read_secret,
+)
 from topics.topic_rules import TopicSettings
+from topics.topology import TableVindex
 
 
 def shard_producer_settings(
@@ -22,8 +32,44 @@ def shard_producer_settings(
         replication_factor=settings.kafka.replication_factor,
         retention_ms=settings.kafka.retention_ms,
         copy=CopySettings(**settings.copying.model_dump()),
+        vindexes=table_vindexes(settings, keyspace),
+        filters=filter_settings(settings, keyspace),
         **settings.producer.model_dump(),
     )
+
+
+def table_vindexes(settings: Settings, keyspace: str) -> tuple[TableVindex, ...]:
+    """The vindexes that the settings declare; the topology may have more."""
+    return tuple(
+        TableVindex(v.database, v.table, (v.column,), v.vindex)
+        for v in settings.keyspace(keyspace).vindexes
+    )
+
+
+def filter_settings(settings: Settings, keyspace: str) -> FilterSettings:
+    """The filter rules of a keyspace; UsageError where one cannot be read."""
+    section = settings.keyspace(keyspace).filter
+    key = section.hmac_key or SecretSource()
+    secret = read_secret(f"{keyspace}: hmac_key", key.file, key.env, settings.folder)
+    try:
+        return FilterSettings(
+            include=tuple(map(TablePattern, section.include)),
+            exclude=tuple(map(TablePattern, section.exclude)),
+            rules=tuple(map(_rule, section.rules)),
+            hmac_key=secret.get_secret_value().encode(),
+        )
+    except RuleError as error:
+        raise RuleError(f"keyspace {keyspace}, filter: {error}") from error
+
+
+def _rule(section: RuleSection) -> Rule:
+    masks = {
+        column: Mask(MaskKind(mask))
+        if isinstance(mask, str)
+        else Mask(MaskKind.TRUNCATE, mask.truncate)
+        for column, mask in section.mask.items()
+    }
+    return Rule(TablePattern(section.table), section.columns, section.where, masks)
 
 
 def _server(section: ServerSection, settings: Settings) -> ServerSettings:

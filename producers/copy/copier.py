@@ -13,7 +13,7 @@ from typing import Final
 from event_token import ShardstreamError
 from producers.copy.chunk import Chunk, ChunkJob
 from producers.copy.chunk_reader import ChunkReader
-from producers.copy.faults import CannotCopy, ChunkSpoiled
+from producers.copy.faults import CannotCopy, ChunkSpoiled, refuse_filtered
 from producers.copy.requests import Inspection, Outcome, carry_out, inspect
 from producers.copy.table_copier import TableCopier
 from producers.copy.throttle import Throttle
@@ -150,9 +150,7 @@ class Copier:
             if request.id not in self._answered:
                 self._answered.add(request.id)
                 told = self._settings
-                self._inspection = self._pool.submit(
-                    inspect, self._server, told.flavor, told.text_as_bytes, request
-                )
+                self._inspection = self._pool.submit(inspect, self._server, told, request)
                 return
 
     def _carry_out(self, inspection: Inspection) -> None:
@@ -243,6 +241,8 @@ class Copier:
                 self._reads[self._pool.submit(self._read_chunk, job)] = (name, window)
 
     def _read_chunk(self, job: ChunkJob) -> Chunk:
+        # Also of copies that began before the rule: their rows would come unmasked.
+        refuse_filtered(self._settings.filters, job.database, job.table)
         reader = self._readers.get()
         try:
             return reader.read(job)

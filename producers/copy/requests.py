@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.connection import open_query_connection, server_errors
 from producers.copy.definition import read_definition
-from producers.copy.faults import CannotCopy
+from producers.copy.faults import CannotCopy, refuse_filtered
 from producers.flavor import rows
-from producers.settings import ServerSettings
+from producers.settings import ServerSettings, ShardProducerSettings
 from topics.copy_control import (
     CopyAction,
     CopyAnswer,
@@ -44,7 +43,7 @@ class Outcome:
 
 
 def inspect(
-    server: ServerSettings, flavor: Flavor, text_as_bytes: frozenset[str], request: CopyRequest
+    server: ServerSettings, settings: ShardProducerSettings, request: CopyRequest
 ) -> Inspection:
     """Look at the tables that are to be copied. What cannot be asked of the server is a problem."""
     named, problems = _names(request)
@@ -57,7 +56,10 @@ def inspect(
             with server_errors(server, "looking at tables of"):
                 for database, table in named or _all_tables(connection):
                     try:
-                        read_definition(connection, flavor, database, table, text_as_bytes)
+                        refuse_filtered(settings.filters, database, table)
+                        read_definition(
+                            connection, settings.flavor, database, table, settings.text_as_bytes
+                        )
                         tables.append((database, table))
                     except CannotCopy as error:
                         problems.append(str(error))

@@ -110,6 +110,8 @@ class ColumnType:
         self.name: str = ""
         self.unsigned: bool = False
         self.charset: str = ""
+        self.collation: int = 0
+        self.nullable: bool = True
         self.labels: list[str] = []
         self.is_kept_as_bytes: bool = False  # text whose bytes are logged as they are
         self.geometry: int = 0  # place in _GEOMETRY_NAMES

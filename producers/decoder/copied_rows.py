@@ -69,6 +69,10 @@ class CopyWriter:
         events = self._events
         sink = events.sink
         events.tables.prepare(table)
+        if table.is_left_out or table.row_filter is not None:
+            raise ValueError(
+                f"table {table.database}.{table.table} is filtered: rows past its rule"
+            )
         events.clock.take_now()
         time_us = events.clock.timestamp_us
         # No transaction of the server: no GTID is added, and the time is the log's own.

@@ -18,6 +18,7 @@ from producers.decoder.errors import (
 )
 from producers.decoder.event_types import TRANSACTION_PAYLOAD
 from producers.decoder.events import EventReader
+from producers.decoder.filtered_rows import FilterRules
 from producers.decoder.internal_tables import InternalTables
 from producers.decoder.payload import PacketedTransaction
 from producers.decoder.records import Produce, RecordSink
@@ -65,6 +66,7 @@ class Decoder:
         vindexes: Mapping[tuple[str, str], ShardingColumn] | None = None,
         text_as_bytes: frozenset[str] = frozenset(),
         ended_by: tuple[str, ...] = (),
+        rules: FilterRules | None = None,
     ) -> None:
         """Begin behind `position`, the GTID set that the log holds already.
 
@@ -72,18 +74,17 @@ class Decoder:
         of the last record's time and the last head promised. `last_cell_us`: start of the grid
         cell of the log's last record, -1 for none. `produce(topic, value, key, 0, None,
         on_delivery, timestamp_ms)` raises BufferError when its queue is full; then `on_full` is
-        called and produce again. `vindexes`: how rows get keyspace ids, by (database, table).
-        `text_as_bytes`: columns, as database.table.column, whose text is logged as it stands.
-        `ended_by`: the reshards whose END the log holds without their CANCELLED.
+        called and produce again. `vindexes`: how rows get keyspace ids. `text_as_bytes`: columns
+        whose text is logged raw. `ended_by`: reshards that have ENDed. `rules`: what is wanted.
         """
-        start = parse_gtid_set(position, Flavor(flavor))
         self._shard: str = shard
         self._flavor: Flavor = Flavor(flavor)
+        start = parse_gtid_set(position, self._flavor)
         self._sink: RecordSink = RecordSink(topic, shard, next_seq, last_cell_us, produce)
         self._sink.on_full = on_full
         self._events: EventReader = EventReader(
             self._sink,
-            Tables(schema_id, vindexes or {}, flavor == Flavor.MARIADB.value, text_as_bytes),
+            Tables(schema_id, vindexes or {}, flavor == Flavor.MARIADB.value, text_as_bytes, rules),
             StreamClock(last_timestamp_us, max_clock_ahead_us, now_us, on_notice),
             start if isinstance(start, MysqlGtidSet) else None,
             start if isinstance(start, MariadbGtidSet) else None,

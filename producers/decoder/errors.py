@@ -27,6 +27,10 @@ class NoKeyspaceId(DecoderHalt):
     """Raised when the vindex of a table cannot take its column, or the value in a row."""
 
 
+class RuleBroken(DecoderHalt):
+    """Raised when a filter rule does not fit a table version any more."""
+
+
 class StatementInRowStream(DecoderHalt):
     """Raised when a change was logged as a statement: its rows are in no binlog."""
 

@@ -26,6 +26,7 @@ from producers.decoder.query_events import (
     query_begin,
     query_database,
     query_text,
+    shown,
 )
 from producers.decoder.records import RecordSink
 from producers.decoder.row_values import write_image
@@ -50,7 +51,6 @@ from producers.decoder.wire import (
 )
 
 _BEGIN: Final = b"BEGIN"
-_STATEMENT_SHOWN_MAX: Final = 200
 
 
 class EventReader(TransactionReader):
@@ -188,6 +188,8 @@ class EventReader(TransactionReader):
         if table_id == DUMMY_TABLE_ID:
             return
         table = self.tables.table(table_id)
+        if table.is_left_out and not self.internal.refuses_rows:
+            return
         bitmaps_at: i64 = pos
         maps: i64 = 2 if op == UPDATE else 1
         pos += packed_size(buf, pos) + maps * ((read_packed(buf, pos) + 7) >> 3)
@@ -199,6 +201,10 @@ class EventReader(TransactionReader):
             table, rows, op, take(buf, pos, end - pos)
         ):
             self._after_internal()
+            return
+        if table.row_filter is not None:
+            begin = None if self._has_records else self._begin_records
+            table.row_filter.write(self.sink, rows, buf, pos, end, begin_records=begin)
             return
         if not self._has_records:
             self._begin_records()
@@ -227,6 +233,8 @@ class EventReader(TransactionReader):
             self._put_aside(buf, pos, end)
             return
         table = self.tables.table(read_u48(buf, pos))
+        if table.is_left_out and not self.internal.refuses_rows:
+            return
         plain = complete_rows(take(buf, pos, end - pos), table)
         self._rows(plain, 0, len(plain), UPDATE, True)
 
@@ -283,10 +291,10 @@ class EventReader(TransactionReader):
         elif statement == Statement.CHANGE:
             raise StatementInRowStream(
                 f"a change was logged as a statement, so its rows are in no binlog: "
-                f"SET GLOBAL binlog_format=ROW on the source; the statement begins: {_shown(raw)}"
+                f"SET GLOBAL binlog_format=ROW on the source; the statement begins: {shown(raw)}"
             )
         else:
-            raise UnsupportedEvent(f"an unknown statement, beginning: {_shown(raw)}")
+            raise UnsupportedEvent(f"an unknown statement, beginning: {shown(raw)}")
 
     def _inner_event(self, buf: bytes, pos: int, end: int) -> None:
         """Take an event out of a compressed or prepared transaction; it has no checksum."""
@@ -374,6 +382,7 @@ class EventReader(TransactionReader):
 
     def _ddl(self, body: bytes) -> None:
         """Add a DDL record; outside BEGIN it is a transaction of its own."""
+        self.tables.ddl_seen()
         if not self._has_records:
             self._begin_records()
         database, text = query_database(body), query_text(body)
@@ -386,9 +395,3 @@ class EventReader(TransactionReader):
         )
         if not self._has_begun:
             self._end_transaction()
-
-
-def _shown(statement: bytes) -> str:
-    """The beginning of a statement; its values stay out of messages and logs."""
-    words = statement[:_STATEMENT_SHOWN_MAX].decode("utf-8", "replace").split()
-    return " ".join(words[:3])

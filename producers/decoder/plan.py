@@ -1,12 +1,17 @@
 """How each column of a table version is read and written: made once, used for every row."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import i64
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
 
 from producers.decoder.key_watch import KeyWatch
+from producers.decoder.wire import write_string
 from topics.table_shape import Column, TableShape, ValueKind
 from topics.vindexes import Vindex
+
+if TYPE_CHECKING:
+    from producers.decoder.filtered_rows import RowFilter  # which imports this module
 
 # What to do with a column's value. Small numbers in the order of the decoder's comparisons.
 ABSENT: Final = 0  # not in this row image
@@ -68,6 +73,8 @@ class ColumnPlan:
         self.is_sharding: bool = False  # its value gives the row's keyspace id
         self.is_noted: bool = False  # one of the two: where its value lies is wanted
         self.charset: str = ""
+        self.collation: i64 = 0  # its number; 0 for types without one
+        self.nullable: bool = True
         self.charset_kind: i64 = 0
         self.labels: list[bytes] = []  # Avro strings; ENUM has its error value "" in front
         self.whole_digits: i64 = 0
@@ -88,6 +95,7 @@ class RowsPlan:
         self.header: bytes = header
         # Where the keyspace ids of each row go into the header; NO_IDS where it has them as null.
         self.ids_at: i64 = NO_IDS
+        self.op: i64 = 0
         self.has_before: bool = before is not None
         self.has_after: bool = after is not None
         self.before: list[ColumnPlan] = before if before is not None else []
@@ -125,6 +133,9 @@ class TablePlan:
         self.key_names: list[str] = []
         self.shape_columns: list[Column] = []
         self.primary_key: list[int] = []
+        self.is_left_out: bool = False  # by a filter rule, with all its rows
+        # Where a rule says what is written of its rows.
+        self.row_filter: RowFilter | None = None
         # The sharding column and what makes keyspace ids of it; None: rows have none.
         self.vindex: Vindex | None = None
         self.sharding: Column = _NO_COLUMN
@@ -154,3 +165,21 @@ def see_rows(watch: KeyWatch, table: TablePlan, rows: RowsPlan, seq: i64) -> Non
         rows.has_after and rows.after_present < table.count
     ):
         watch.partial_seq = seq
+
+
+def rows_header(table: TablePlan, op: i64, before: bytes, after: bytes, has_ids: bool) -> RowsPlan:
+    """Make the envelope's part that says table, op and columns; `before`, `after`: bit maps."""
+    out = BytesWriter()
+    out.write(table.key_prefix)
+    out.append(u8(op * 2))
+    ids_at: i64 = NO_IDS
+    if has_ids:
+        ids_at = len(out)
+    else:
+        out.append(u8(0))  # no keyspace id before
+        out.append(u8(0))  # none after
+    write_string(out, before)
+    write_string(out, after)
+    rows = RowsPlan(out.getvalue(), None, None)
+    rows.ids_at = ids_at
+    return rows

@@ -26,6 +26,7 @@ class Statement(IntEnum):
 
 
 _POST_HEADER_BYTES: Final = 13
+_SHOWN_BYTES_MAX: Final = 200
 # Status variables up to the client's character set, and their bytes; for the others a count byte
 # comes first: (bytes each, bytes behind them). 131: MariaDB's pairs of character set and collation.
 _STATUS_BYTES: Final = {0: 4, 1: 8, 3: 4}
@@ -160,3 +161,9 @@ def _first_words(statement: bytes) -> list[str]:
         words.append(word.group().decode("ascii").upper())
         pos = word.end()
     return words
+
+
+def shown(statement: bytes) -> str:
+    """The beginning of a statement; its values stay out of messages and logs."""
+    words = statement[:_SHOWN_BYTES_MAX].decode("utf-8", "replace").split()
+    return " ".join(words[:3])

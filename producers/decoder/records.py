@@ -85,6 +85,7 @@ class RecordSink:
         self.sharding: Sharding = Sharding()
         self._ids_at: i64 = NO_IDS
         self.watch: KeyWatch | None = None  # of the open row's table
+        self._ids: bytes = b""  # said by a filter; else they are made of the record
 
     def begin_transaction(self, timestamp_us: i64) -> None:
         """Begin a transaction's records; `stamp` follows."""
@@ -118,6 +119,7 @@ class RecordSink:
         self._key_size = table.key_size
         self._key_prefix = table.key_prefix
         self._ids_at = rows.ids_at
+        self._ids = b""
         if rows.ids_at >= 0:
             self.sharding.begin(table, rows)
         self.watch = table.watch
@@ -195,7 +197,8 @@ class RecordSink:
             key = self._collect_key(value)
         if self._ids_at >= 0:
             at: i64 = self._last_at + 1 + self._ids_at
-            value = value[:at] + self.sharding.keyspace_ids(value) + value[at:]
+            ids = self._ids or self.sharding.keyspace_ids(value)
+            value = value[:at] + ids + value[at:]
         if self._is_held:
             self._produce_held(self._held_is_first)
         self._is_held = True
@@ -309,6 +312,10 @@ class RecordSink:
         else:
             self.key_begins[slot] = begin
             self.key_ends[slot] = end
+
+    def set_keyspace_ids(self, ids: bytes) -> None:
+        """Say the ids of the row at hand: its record need not hold the sharding column."""
+        self._ids = ids
 
     def note_value(self, column: ColumnPlan, begin: i64, end: i64) -> None:
         """Say where a value of the primary key, or of the sharding column, stands in the record."""

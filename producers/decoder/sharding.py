@@ -5,21 +5,21 @@ without them, and they are put in when it is handed over.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
-from librt.strings import BytesWriter, read_i64_be
+from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from event_token.errors import UsageError
 from producers.decoder.errors import NoKeyspaceId
 from producers.decoder.plan import RowsPlan, TablePlan
-from producers.decoder.wire import long_size, read_long, take, write_string
-from topics.table_shape import ValueKind
+from producers.decoder.raw_values import read_raw
+from producers.decoder.wire import write_string
+from topics.vevent import Value
 from topics.vindexes import Vindex
 
 _NO_IMAGE: Final = 0  # or one without the column
 _IS_NULL: Final = -1
-_UINT64: Final = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,13 @@ class Sharding:
         else:
             self._after_at = begin
 
+    def leave_out(self, image: i64) -> None:
+        """The image is not written."""
+        if image == 0:
+            self._before_at = _NO_IMAGE
+        else:
+            self._after_at = _NO_IMAGE
+
     def move(self, by: i64) -> None:
         """All values were moved by that many bytes."""
         if self._before_at > 0:
@@ -93,23 +100,12 @@ class Sharding:
         if at == _NO_IMAGE or table is None or table.vindex is None:
             out.append(u8(0))
             return
-        value = None if at == _IS_NULL else _value(record, at, table.sharding.kind)
+        value = None if at == _IS_NULL else read_raw(record, at, table.sharding.kind)
         try:
-            keyspace_id = table.vindex.keyspace_id(value)
+            keyspace_id = table.vindex.keyspace_id(cast("Value", value))
         except UsageError as error:
             raise NoKeyspaceId(
                 f"a row of {table.database}.{table.table}, column {table.sharding.name}: {error}"
             ) from error
         out.append(u8(2))
         write_string(out, keyspace_id)
-
-
-def _value(record: bytes, at: i64, kind: ValueKind) -> int | bytes:
-    """Read the Avro value at `at`: text stays bytes, of which a vindex makes the same."""
-    if kind in (ValueKind.INT, ValueKind.LONG):
-        return int(read_long(record, at))
-    if kind == ValueKind.UNSIGNED_LONG:
-        number = int(read_i64_be(record, at + 1))
-        return number if number >= 0 else number + _UINT64
-    size = read_long(record, at)
-    return take(record, at + long_size(record, at), size)

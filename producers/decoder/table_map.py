@@ -120,7 +120,10 @@ def parse_table_map(
     metadata_size = read_packed(body, pos)
     pos += packed_size(body, pos)
     _read_types(columns, take(body, pos, metadata_size))
-    pos += metadata_size + (count + 7) // 8
+    pos += metadata_size
+    for column in columns:
+        column.nullable = bool(body[pos + (column.index >> 3)] >> (column.index & 7) & 1)
+    pos += (count + 7) // 8
     fields = _read_fields(body, pos)
     plan.problem = _describe(columns, fields, is_mariadb)
     for column in columns:
@@ -206,6 +209,7 @@ def _set_charsets(columns: list[ColumnType], fields: _Fields, default: int, each
         raise ValueError(f"{len(collations)} character sets for {len(columns)} columns")
     for column, collation in zip(columns, collations, strict=True):
         column.charset = charset_of(collation)
+        column.collation = collation
 
 
 def _set_labels(columns: list[ColumnType], fields: _Fields) -> str:
@@ -234,6 +238,8 @@ def plan_columns(plan: TablePlan, columns: list[ColumnType], key: list[int]) -> 
             column_plan.labels = [encode_string(label) for label in ["", *source.labels]]
         elif source.type_code == SET:
             column_plan.labels = [encode_string(label) for label in source.labels]
+        column_plan.collation = source.collation
+        column_plan.nullable = source.nullable
         column_plan.place = f"{plan.database}.{plan.table}.{source.name}"
         plan.columns.append(column_plan)
         plan.shape_columns.append(shape_column)

@@ -4,21 +4,23 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, u8
+from mypy_extensions import i64
 
-from producers.decoder.errors import CorruptBinlog, UnsupportedColumn
+from event_token.errors import UsageError
+from producers.decoder.errors import CorruptBinlog, RuleBroken, UnsupportedColumn
+from producers.decoder.filtered_rows import FilterRules
 from producers.decoder.key_watch import KeyWatch, TransactionEnds
-from producers.decoder.plan import NO_IDS, SILENT, RowsPlan, TablePlan
+from producers.decoder.plan import SILENT, RowsPlan, TablePlan, rows_header
 from producers.decoder.sharding import ShardingColumn, set_vindex
 from producers.decoder.table_map import image_columns, parse_table_map
 from producers.decoder.wire import packed_size, read_packed, read_u48, take, write_string
-from topics.table_shape import EVENT_TYPES, OPS, ddl_schema, row_schema, schema_text
+from topics.table_shape import EVENT_TYPES, OPS, TableShape, ddl_schema, row_schema, schema_text
 
 # Plans kept at once. A server with more tables in use parses some of them again, nothing worse.
 PLANS_MAX: Final = 20_000
 # The id of a row event that only ends its statement.
 DUMMY_TABLE_ID: Final = 0xFFFFFF
-# Stands for the prefix of a table whose rows are not logged as rows.
+# Stands for the prefix of a table whose rows are not logged, or not by its own schema.
 _NOT_LOGGED: Final = b"\0"
 
 INSERT: Final = OPS.index("INSERT")
@@ -36,11 +38,13 @@ class Tables:
         vindexes: Mapping[tuple[str, str], ShardingColumn],
         is_mariadb: bool,
         text_as_bytes: frozenset[str],
+        rules: FilterRules | None,
     ) -> None:
         """`schema_id` registers a schema's text and gives its id. `vindexes` by table.
 
         `text_as_bytes`: columns, as database.table.column, whose text is logged as raw bytes.
         """
+        self._rules: FilterRules | None = rules
         self._schema_id: Callable[[str], int] = schema_id
         self._vindexes: Mapping[tuple[str, str], ShardingColumn] = vindexes
         self._is_mariadb: bool = is_mariadb
@@ -113,15 +117,37 @@ class Tables:
 
     def prepare(self, plan: TablePlan) -> None:
         """Register the table version's schema; UnsupportedColumn where it has none."""
-        if plan.internal:
+        rules = self._rules
+        if rules is not None and rules.leaves_out(plan.database, plan.table):
+            plan.is_left_out = True  # nothing of it need be decodable
             plan.prefix = _NOT_LOGGED
+            return
         if plan.problem and plan.internal != SILENT:
             raise UnsupportedColumn(f"table {plan.database}.{plan.table}: {plan.problem}")
-        set_vindex(plan, self._vindexes.get((plan.database, plan.table)))
         if plan.internal:
+            plan.prefix = _NOT_LOGGED
             return
-        schema_id = self._schema_id(schema_text(row_schema(plan.shape())))
-        plan.prefix = record_prefix(schema_id, "ROW")
+        set_vindex(plan, self._vindexes.get((plan.database, plan.table)))
+        try:
+            row_filter = None if rules is None else rules.row_filter(plan)
+        except UsageError as error:
+            raise RuleBroken(
+                f"the filter rule of table {plan.database}.{plan.table} does not fit it: {error}"
+            ) from error
+        if row_filter is None:
+            plan.prefix = self._row_prefix(plan.shape())
+            return
+        row_filter.written.prefix = self._row_prefix(row_filter.written.shape())
+        plan.row_filter = row_filter
+        plan.prefix = _NOT_LOGGED
+
+    def _row_prefix(self, shape: TableShape) -> bytes:
+        return record_prefix(self._schema_id(schema_text(row_schema(shape))), "ROW")
+
+    def ddl_seen(self) -> None:
+        """A statement comes that may change tables. RuleBroken where a rule does not outlive it."""
+        if self._rules is not None:
+            self._rules.ddl_seen()
 
     def statement_prefix(self, event_type: str) -> bytes:
         """The first bytes of a record that holds a statement: DDL or JOURNAL."""
@@ -176,24 +202,14 @@ def _make_rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:
     second = _without_padding(take(bitmaps, pos + size, size), count) if op == UPDATE else b""
     before = first if op in (UPDATE, DELETE) else b""
     after = first if op in (INSERT, READ) else second
-    out = BytesWriter()
-    write_string(out, plan.database.encode("utf-8"))
-    write_string(out, plan.table.encode("utf-8"))
-    out.append(u8(op * 2))
-    ids_at: i64 = NO_IDS
-    if plan.vindex is None:
-        out.append(u8(0))  # no keyspace id before
-        out.append(u8(0))  # none after
-    else:
-        ids_at = len(out)
-    write_string(out, before)
-    write_string(out, after)
+    header = rows_header(plan, op, before, after, plan.vindex is not None)
     rows = RowsPlan(
-        out.getvalue(),
+        header.header,
         image_columns(plan, before) if before else None,
         image_columns(plan, after) if after else None,
     )
-    rows.ids_at = ids_at
+    rows.ids_at = header.ids_at
+    rows.op = op
     return rows
 
 

@@ -15,6 +15,9 @@ SECTIONS = (
     settings.ShardSection,
     settings.ServerSection,
     settings.VindexSection,
+    settings.FilterSection,
+    settings.RuleSection,
+    settings.TruncateSection,
     settings.KeyspaceSection,
     settings.ReshardSection,
 )

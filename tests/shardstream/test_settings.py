@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from event_token.errors import UsageError
+from producers.filters.masks import Mask, MaskKind
 from shardstream.keyspace_topology import with_vindexes
 from shardstream.settings import load_settings
 from shardstream.shard_settings import shard_producer_settings, topic_settings
@@ -159,3 +160,35 @@ def test_vindexes_join_the_topology_and_stay(config: Path) -> None:
     )
     with pytest.raises(UsageError, match=r"vindexes\.0\.vindex: .*'hash'"):
         load_settings(config)
+
+
+def test_filter_rules_reach_the_producer(config: Path) -> None:
+    """Patterns, rules, masks and the HMAC key arrive; the key is in no repr."""
+    rules = """
+[keyspaces.commerce.filter]
+include = ["/shop\\\\..*/"]
+exclude = ["shop.tmp"]
+hmac_key = {env = "KAFKA_KEY"}
+[[keyspaces.commerce.filter.rules]]
+table = "shop.people"
+columns = ["id", "mail", "name"]
+where = "id BETWEEN 1 AND 9"
+mask = {mail = "hmac", name = {truncate = 1}}
+"""
+    config.write_text(GOOD + rules.replace("KAFKA_KEY", "DB_KEY"))
+    with pytest.raises(UsageError, match=r"commerce: hmac_key: the variable DB_KEY .* not set"):
+        shard_producer_settings(load_settings(config), "commerce", "-80")
+    (config.parent / "key").write_text("k" * 32)
+    config.write_text(GOOD + rules.replace('env = "KAFKA_KEY"', 'file = "key"'))
+    found = shard_producer_settings(load_settings(config), "commerce", "-80").filters
+    assert found.includes("shop", "people")
+    assert not found.includes("shop", "tmp")
+    rule = found.rule_for("shop", "people")
+    assert rule is not None
+    assert rule.masks == {"mail": Mask(MaskKind.HMAC), "name": Mask(MaskKind.TRUNCATE, 1)}
+    assert found.hmac_key == b"k" * 32
+    assert "kkk" not in repr(found)
+
+    config.write_text(GOOD + rules.replace('env = "KAFKA_KEY"', 'file = "key"').replace("9", "x"))
+    with pytest.raises(UsageError, match=r"keyspace commerce, filter: rule of shop\.people: x"):
+        shard_producer_settings(load_settings(config), "commerce", "-80")

@@ -1,0 +1,73 @@
+"""A rule over one table version: which columns are written, and what decides over rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from producers.filters.masks import MaskFunction, MaskKind, mask_function, masked_column
+from producers.filters.rules import Rule
+from producers.filters.source_column import SourceColumn
+from producers.filters.where import Where, compile_where
+from producers.filters.where_syntax import RuleError
+from topics.table_shape import Column
+from topics.vindexes import Vindex
+
+
+@dataclass(frozen=True, slots=True)
+class OutputColumn:
+    """A column that is written: where it stands in the table, and what replaces its values."""
+
+    index: int
+    column: Column
+    mask: MaskFunction | None
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRule:
+    """A rule made ready for a table version."""
+
+    outputs: tuple[OutputColumn, ...]
+    where: Where | None
+
+
+def bind_rule(
+    rule: Rule,
+    columns: Sequence[SourceColumn],
+    primary_key: Sequence[int],
+    sharding: tuple[str, Vindex] | None,
+    hmac_key: bytes,
+) -> BoundRule:
+    """Make a rule ready; RuleError names the missing column or what else does not fit.
+
+    `primary_key`: column indexes, which the log's keys are made of, so they must be written.
+    """
+    indexes = {column.name.lower(): i for i, column in enumerate(columns)}
+    for name in (*rule.columns, *rule.masks):
+        if name.lower() not in indexes:
+            names = ", ".join(column.name for column in columns)
+            raise RuleError(f"there is no column {name}; there are {names}")
+    masks = {indexes[name.lower()]: mask for name, mask in rule.masks.items()}
+    listed = {indexes[name.lower()] for name in rule.columns} or set(indexes.values())
+    outputs = []
+    for i, column in enumerate(columns):
+        mask = masks.get(i)
+        if sharding is not None and mask is not None and column.name.lower() == sharding[0].lower():
+            raise RuleError(
+                f"column {column.name} is masked, but it is the sharding column: keyspace ids are "
+                f"made of it and tell its value"
+            )
+        if i not in listed or (mask is not None and mask.kind is MaskKind.DROP):
+            if i in primary_key:
+                raise RuleError(f"column {column.name} is left out, but it is in the primary key")
+        elif mask is None:
+            outputs.append(OutputColumn(i, column.column, None))
+        elif i in primary_key and mask.kind is not MaskKind.HMAC:
+            raise RuleError(
+                f"column {column.name} is in the primary key: of all masks, only hmac keeps keys "
+                f"apart"
+            )
+        else:
+            function = mask_function(column, mask, hmac_key)
+            outputs.append(OutputColumn(i, masked_column(column, mask), function))
+    condition = rule.condition
+    where = None if condition is None else compile_where(condition, columns, sharding)
+    return BoundRule(tuple(outputs), where)

@@ -1,0 +1,56 @@
+"""Collations whose comparisons are computed here: those by code, which Python does exactly.
+
+All others need the weights of the very server (`utf8mb4_0900_ai_ci`: 'e' = 'é'), so a rule that
+compares by one is refused by name; COLLATE in the rule chooses another.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryCollation:
+    """A collation by code. `pads`: trailing spaces do not count. `codec`: text that it can hold.
+
+    `ordered`: its order is that of Unicode code points too.
+    """
+
+    name: str
+    charset: str
+    codec: str
+    pads: bool
+    ordered: bool = True
+
+
+_KNOWN: Final = (
+    # Numbers as in the table map; MariaDB's NOPAD ones are 1024 higher.
+    (46, BinaryCollation("utf8mb4_bin", "utf8mb4", "utf-8", pads=True)),
+    (1070, BinaryCollation("utf8mb4_nopad_bin", "utf8mb4", "utf-8", pads=False)),
+    (309, BinaryCollation("utf8mb4_0900_bin", "utf8mb4", "utf-8", pads=False)),
+    (83, BinaryCollation("utf8mb3_bin", "utf8mb3", "utf-8", pads=True)),
+    (1107, BinaryCollation("utf8mb3_nopad_bin", "utf8mb3", "utf-8", pads=False)),
+    (65, BinaryCollation("ascii_bin", "ascii", "ascii", pads=True)),
+    (1089, BinaryCollation("ascii_nopad_bin", "ascii", "ascii", pads=False)),
+    # Ordered by cp1252's bytes.
+    (47, BinaryCollation("latin1_bin", "latin1", "latin-1", pads=True, ordered=False)),
+    (1071, BinaryCollation("latin1_nopad_bin", "latin1", "latin-1", pads=False, ordered=False)),
+)
+BINARY: Final = "binary"
+BINARY_ID: Final = 63
+BY_NAME: Final = {collation.name: collation for _, collation in _KNOWN}
+# `utf8_bin` is the older name of utf8mb3_bin.
+_ALIASES: Final = {"utf8_bin": "utf8mb3_bin", "utf8_nopad_bin": "utf8mb3_nopad_bin"}
+_NAMES_BY_ID: Final = {number: collation.name for number, collation in _KNOWN}
+
+
+def collation_named(name: str) -> BinaryCollation | None:
+    """The collation, None when its comparisons are not computed here."""
+    lower = name.lower()
+    return BY_NAME.get(_ALIASES.get(lower, lower))
+
+
+def collation_name(number: int, charset: str) -> str:
+    """The name of a table map's collation, or of its character set where it is not one of these."""
+    if number == BINARY_ID:
+        return BINARY
+    return _NAMES_BY_ID.get(number, f"{charset} collation {number}")

@@ -1,0 +1,113 @@
+"""Filter rules as settings say them, and which of them is for a table."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from producers.filters.masks import KEY_BYTES_MIN, Mask, MaskKind
+from producers.filters.where_syntax import Condition, RuleError, parse_where
+
+# The product's own tables are never left out: marks and checkpoints travel by them.
+INTERNAL_DATABASE: Final = "_shardstream"
+
+
+@dataclass(frozen=True)
+class TablePattern:
+    """A table as `database.table`, or `/regexp/` over such whole names."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        """Refuse what names nothing."""
+        if self.is_regexp:
+            try:
+                _ = self._regexp
+            except re.error as error:
+                raise RuleError(f"{self.text} is not a regular expression: {error}") from error
+        elif "." not in self.text.strip("."):
+            raise RuleError(f"{self.text!r} is not a table: write database.table, or /regexp/")
+
+    @property
+    def is_regexp(self) -> bool:
+        """Whether it may match any number of tables."""
+        return len(self.text) > 1 and self.text.startswith("/") and self.text.endswith("/")
+
+    @cached_property
+    def _regexp(self) -> re.Pattern[str]:
+        return re.compile(self.text[1:-1])
+
+    def matches(self, name: str) -> bool:
+        """Tell whether `database.table` is meant."""
+        if self.is_regexp:
+            return self._regexp.fullmatch(name) is not None
+        return self.text == name
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What of a table reaches the log: columns ("all" when empty), rows, masks by column."""
+
+    table: TablePattern
+    columns: tuple[str, ...] = ()
+    where: str = ""
+    masks: Mapping[str, Mask] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Parse the WHERE, so that what cannot be read is said before anything starts."""
+        _ = self.condition
+
+    @cached_property
+    def condition(self) -> Condition | None:
+        """The parsed WHERE."""
+        if not self.where:
+            return None
+        try:
+            return parse_where(self.where)
+        except RuleError as error:
+            raise RuleError(f"rule of {self.table.text}: {error}") from error
+
+
+@dataclass(frozen=True)
+class FilterSettings:
+    """All rules of a keyspace. Without `include` all tables are; `exclude` wins over it.
+
+    RuleError on an HMAC mask without a key that is long enough.
+    """
+
+    include: tuple[TablePattern, ...] = ()
+    exclude: tuple[TablePattern, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    hmac_key: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        """Check the key."""
+        masks = [mask for rule in self.rules for mask in rule.masks.values()]
+        if any(m.kind is MaskKind.HMAC for m in masks) and len(self.hmac_key) < KEY_BYTES_MIN:
+            raise RuleError(
+                f"an hmac mask needs a key of at least {KEY_BYTES_MIN} bytes in hmac_key, and it "
+                f"has {len(self.hmac_key)}"
+            )
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to filter."""
+        return bool(self.include or self.exclude or self.rules)
+
+    def includes(self, database: str, table: str) -> bool:
+        """Tell whether the table's rows reach the log at all."""
+        if database == INTERNAL_DATABASE:
+            return True
+        name = f"{database}.{table}"
+        if any(pattern.matches(name) for pattern in self.exclude):
+            return False
+        return not self.include or any(pattern.matches(name) for pattern in self.include)
+
+    def rule_for(self, database: str, table: str) -> Rule | None:
+        """The rule of a table; RuleError when two match: one could undo what the other masks."""
+        name = f"{database}.{table}"
+        found = [rule for rule in self.rules if rule.table.matches(name)]
+        if len(found) > 1:
+            names = ", ".join(rule.table.text for rule in found)
+            raise RuleError(f"table {name} has {len(found)} rules ({names}); it can have one")
+        return None if not found or database == INTERNAL_DATABASE else found[0]

@@ -1,0 +1,130 @@
+"""Filter rules against the tables that a server has now: what is missing or does not fit."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from event_token.errors import UsageError
+from producers.faults import Problem
+from producers.filters.binding import bind_rule
+from producers.filters.collations import BINARY
+from producers.filters.rules import FilterSettings
+from producers.filters.source_column import SourceColumn
+from producers.flavor import rows
+from producers.settings import ShardProducerSettings
+from producers.sharding_columns import sharding_columns
+from topics.table_shape import Column, ValueKind
+
+_TABLES: Final = (
+    "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = "
+    "'BASE TABLE' AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', "
+    "'sys')"
+)
+_COLUMNS: Final = (
+    "SELECT column_name, data_type, column_type, collation_name, is_nullable, numeric_precision, "
+    "numeric_scale, column_key FROM information_schema.columns WHERE table_schema = %s AND "
+    "table_name = %s ORDER BY ordinal_position"
+)
+_KINDS: Final = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint"), ValueKind.INT),
+    **dict.fromkeys(("char", "varchar"), ValueKind.STRING),
+    **dict.fromkeys(("tinytext", "text", "mediumtext", "longtext"), ValueKind.STRING),
+    **dict.fromkeys(("binary", "varbinary"), ValueKind.BYTES),
+    **dict.fromkeys(("tinyblob", "blob", "mediumblob", "longblob"), ValueKind.BYTES),
+    **{
+        kind.value: kind
+        for kind in (
+            *(ValueKind.FLOAT, ValueKind.DOUBLE, ValueKind.DECIMAL, ValueKind.DATE),
+            *(ValueKind.TIME, ValueKind.DATETIME, ValueKind.TIMESTAMP, ValueKind.YEAR),
+            *(ValueKind.ENUM, ValueKind.SET, ValueKind.JSON),
+        )
+    },
+}
+# MariaDB's types whose values the binlog shows as BINARY.
+_HIDDEN: Final = frozenset(("uuid", "inet4", "inet6"))
+
+
+def rule_problems(
+    connection: Any, server_name: str, settings: ShardProducerSettings
+) -> list[Problem]:
+    """List each rule that names a missing table or column, or does not fit its table."""
+    filters = settings.filters
+    if not filters:
+        return []
+    tables = [(str(database), str(table)) for database, table in rows(connection, _TABLES)]
+    mend = "mend the filter rules in the settings of the keyspace"
+    problems = [
+        Problem(f"filter rules name the table {name}, which is not there", server_name, mend)
+        for name in _missing(filters, tables)
+    ]
+    vindexes = sharding_columns(settings.vindexes)
+    for table in tables:
+        if not filters.includes(*table):
+            continue
+        try:
+            rule = filters.rule_for(*table)
+            if rule is not None:
+                columns, primary_key = _described(connection, table, settings.text_as_bytes)
+                sharding = vindexes.get(table)
+                by = None if sharding is None else (sharding.column, sharding.vindex)
+                bind_rule(rule, columns, primary_key, by, filters.hmac_key)
+        except UsageError as error:
+            what = f"the filter rule of {'.'.join(table)}: {error}"
+            problems.append(Problem(what, server_name, mend))
+    return problems
+
+
+def _missing(settings: FilterSettings, tables: list[tuple[str, str]]) -> Iterator[str]:
+    there = {f"{database}.{table}" for database, table in tables}
+    patterns = (*settings.include, *settings.exclude, *(rule.table for rule in settings.rules))
+    for name in sorted({pattern.text for pattern in patterns if not pattern.is_regexp}):
+        if name not in there:
+            yield name
+
+
+def _described(
+    connection: Any, table: tuple[str, str], text_as_bytes: frozenset[str]
+) -> tuple[list[SourceColumn], list[int]]:
+    """The columns of a table, and which of them are its primary key."""
+    with connection.cursor() as cursor:
+        cursor.execute(_COLUMNS, table)
+        found = cursor.fetchall()
+    columns = []
+    primary_key = []
+    for i, (*described, key) in enumerate(found):
+        place = f"{'.'.join(table)}.{described[0]}"
+        columns.append(_source_column(described, is_kept_as_bytes=place in text_as_bytes))
+        if key == "PRI":
+            primary_key.append(i)
+    return columns, primary_key
+
+
+def _source_column(described: list[Any], *, is_kept_as_bytes: bool) -> SourceColumn:
+    """A column of information_schema as a table map would show it."""
+    name, data_type, sql_type, collation, nullable, precision, scale = described
+    data_type, sql_type = data_type.lower(), str(sql_type)
+    kind = _kind(data_type, sql_type)
+    if kind is ValueKind.STRING and is_kept_as_bytes:
+        kind = ValueKind.BYTES
+    elif kind is ValueKind.BYTES and data_type in _KINDS:
+        collation = BINARY
+    is_decimal = kind is ValueKind.DECIMAL
+    column = Column(
+        str(name),
+        kind,
+        sql_type,
+        precision=int(precision) if is_decimal else 0,
+        scale=int(scale) if is_decimal else 0,
+    )
+    hidden = data_type if data_type in _HIDDEN else ""
+    return SourceColumn(column, collation or "", nullable == "YES", hidden)
+
+
+def _kind(data_type: str, sql_type: str) -> ValueKind:
+    unsigned = "unsigned" in sql_type
+    if data_type == "int":
+        return ValueKind.LONG if unsigned else ValueKind.INT
+    if data_type == "bigint":
+        return ValueKind.UNSIGNED_LONG if unsigned else ValueKind.LONG
+    if data_type == "bit":
+        return ValueKind.BIT64 if sql_type == "bit(64)" else ValueKind.BIT
+    return _KINDS.get(data_type, ValueKind.BYTES)

@@ -1,0 +1,92 @@
+"""Filter rules to what the decoder does with the rows of each table version."""
+
+from collections.abc import Callable, Mapping
+
+from producers.decoder.filtered_rows import MaskedColumn, RowFilter
+from producers.decoder.plan import ColumnPlan, TablePlan
+from producers.decoder.sharding import ShardingColumn
+from producers.filters.binding import BoundRule, bind_rule
+from producers.filters.collations import collation_name
+from producers.filters.rules import FilterSettings
+from producers.filters.source_column import SourceColumn
+
+
+class TableFilters:
+    """The rules of one stream; a `FilterRules` of the decoder."""
+
+    def __init__(
+        self,
+        settings: FilterSettings,
+        vindexes: Mapping[tuple[str, str], ShardingColumn],
+        check_tables: Callable[[], None] | None = None,
+    ) -> None:
+        """`vindexes`: what in_keyrange goes by, and what may not be masked.
+
+        `check_tables` raises where the rules do not fit the server's tables; asked after a DDL.
+        """
+        self._check_tables = check_tables
+        self._settings = settings
+        self._vindexes = vindexes
+
+    def ddl_seen(self) -> None:
+        """Tables may have changed: the rules must still fit them."""
+        if self._check_tables is not None:
+            self._check_tables()
+
+    def leaves_out(self, database: str, table: str) -> bool:
+        """Tell whether no row of the table is wanted."""
+        return not self._settings.includes(database, table)
+
+    def row_filter(self, table: TablePlan) -> RowFilter | None:
+        """What is done with the table's rows; RuleError where its rule does not fit it."""
+        rule = self._settings.rule_for(table.database, table.table)
+        if rule is None:
+            return None
+        sharding = self._vindexes.get((table.database, table.table))
+        bound = bind_rule(
+            rule,
+            source_columns(table),
+            table.primary_key,
+            None if sharding is None else (sharding.column, sharding.vindex),
+            self._settings.hmac_key,
+        )
+        return _row_filter(table, bound)
+
+
+def source_columns(table: TablePlan) -> list[SourceColumn]:
+    """The columns of a table version as rules see them."""
+    return [
+        SourceColumn(
+            shape_column,
+            collation_name(int(plan.collation), plan.charset) if plan.collation else "",
+            plan.nullable,
+        )
+        for plan, shape_column in zip(table.columns, table.shape_columns, strict=True)
+    ]
+
+
+def _row_filter(table: TablePlan, bound: BoundRule) -> RowFilter:
+    written = TablePlan(table.body, table.database, table.table)
+    written.key_prefix = table.key_prefix
+    written.key_size = table.key_size
+    places = {output.index: i for i, output in enumerate(bound.outputs)}
+    written.primary_key = [places[index] for index in table.primary_key]
+    columns = []
+    for i, output in enumerate(bound.outputs):
+        source = table.columns[output.index]
+        plan = ColumnPlan(i, source.name, source.op, source.size)
+        plan.key_slot = source.key_slot
+        plan.is_noted = plan.key_slot >= 0
+        written.columns.append(plan)
+        written.shape_columns.append(output.column)
+        columns.append(MaskedColumn(output.index, plan, output.mask))
+    written.key_names = [written.columns[index].name for index in written.primary_key]
+    written.count = len(columns)
+    where = bound.where
+    return RowFilter(
+        table,
+        written,
+        columns,
+        None if where is None else where.predicate,
+        [] if where is None else list(where.columns),
+    )

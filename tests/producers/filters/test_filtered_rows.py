@@ -1,0 +1,220 @@
+"""Rows of tables with rules, decoded from real servers' streams."""
+
+from typing import Any
+
+import pytest
+
+from producers.decoder import RuleBroken, UnsupportedEvent
+from producers.filters.masks import Mask, MaskKind
+from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.table_filters import TableFilters
+from producers.sharding_columns import sharding_columns
+from tests.conftest import DatabaseFixture
+from tests.producers.decoder.capture import capture, executed_set
+from tests.producers.decoder.decoding import Sink, decode
+from tests.producers.decoder.test_cases import run_statements
+from topics.codec import record_key
+from topics.topology import TableVindex
+from topics.vevent import EventType, VEvent
+from topics.vindexes import vindex_named
+
+KEY = b"0123456789abcdef0123456789abcdef"
+
+
+def filtered(
+    database: DatabaseFixture,
+    statements: tuple[str, ...],
+    *,
+    vindex: tuple[str, str] | None = None,
+    tables: dict[str, Any] | None = None,
+    **rule: Any,
+) -> Sink:
+    """What statements on table `t` give under a rule; `vindex`: (sharding column, name)."""
+    before = executed_set(database)
+    name = database.new_database()
+    run_statements(database, name, statements)
+    entries = [] if vindex is None else [TableVindex(name, "t", (vindex[0],), vindex[1])]
+    vindexes = sharding_columns(entries)
+    rules = (Rule(TablePattern(f"{name}.t"), **rule),) if rule else ()
+    patterns = {
+        key: tuple(TablePattern(text.replace("{db}", name)) for text in texts)
+        for key, texts in (tables or {}).items()
+    }
+    settings = FilterSettings(rules=rules, hmac_key=KEY, **patterns)
+    stream = capture(database, before)
+    sink, summary = decode(
+        stream,
+        database.flavor,
+        before,
+        vindexes=vindexes,
+        rules=TableFilters(settings, vindexes),
+    )
+    assert summary.position == executed_set(database)
+    seqs = [event.seq for event in sink.events()]
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert all(seq <= len(seqs) for _, seq in summary.ticks)
+    return sink
+
+
+def rows_of(sink: Sink) -> list[VEvent]:
+    return [event for event in sink.events() if event.type is EventType.ROW]
+
+
+def shown(sink: Sink) -> list[tuple[str, Any, Any]]:
+    return [(e.op.value, e.before, e.after) for e in rows_of(sink)]
+
+
+def test_updates_across_the_border_come_and_go(database: DatabaseFixture) -> None:
+    """What leaves is a DELETE, what comes in an INSERT; `last` stands at what is left."""
+    sink = filtered(
+        database,
+        (
+            "CREATE TABLE t(id INT PRIMARY KEY, n INT)",
+            "INSERT INTO t VALUES (1, 5), (2, 50), (3, NULL)",
+            "UPDATE t SET n = 60 WHERE id = 1",
+            "UPDATE t SET n = 6 WHERE id = 2",
+            "UPDATE t SET n = 7 WHERE id = 2",
+            "UPDATE t SET n = 9 WHERE id = 3",
+            "UPDATE t SET n = 99 WHERE id = 1",
+            "BEGIN",
+            "INSERT INTO t VALUES (4, 1)",
+            "INSERT INTO t VALUES (5, 100)",
+            "COMMIT",
+            "DELETE FROM t",
+        ),
+        where="n < 10",
+    )
+
+    assert shown(sink) == [
+        ("INSERT", None, {"id": 1, "n": 5}),
+        ("DELETE", {"id": 1, "n": 5}, None),
+        ("INSERT", None, {"id": 2, "n": 6}),
+        ("UPDATE", {"id": 2, "n": 6}, {"id": 2, "n": 7}),
+        ("INSERT", None, {"id": 3, "n": 9}),
+        ("INSERT", None, {"id": 4, "n": 1}),
+        ("DELETE", {"id": 2, "n": 7}, None),
+        ("DELETE", {"id": 3, "n": 9}, None),
+        ("DELETE", {"id": 4, "n": 1}, None),
+    ]
+    last = [event.last for event in rows_of(sink)]
+    assert last == [True] * 6 + [False, False, True]
+    assert [m.key for m in sink.messages] == [record_key(event) for event in sink.events()]
+
+
+def test_columns_masks_and_keys(database: DatabaseFixture) -> None:
+    """Columns are left out and masked, NULL stays NULL, and keys and odd dates stay right."""
+    sink = filtered(
+        database,
+        (
+            "SET sql_mode = ''",
+            "CREATE TABLE t(a CHAR(9), secret INT, b INT, day DATE, mail CHAR(40) CHARSET utf8mb4)",
+            "ALTER TABLE t ADD raw VARBINARY(9), ADD note TEXT, ADD PRIMARY KEY(b, a)",
+            "INSERT INTO t VALUES ('x', 1, 7, '0000-00-00', 'ä@b.c', x'010203', 'hello')",
+            "INSERT INTO t VALUES ('y', NULL, 8, NULL, NULL, NULL, NULL)",
+            "UPDATE t SET mail = 'ä@b.c', day = '2024-02-00' WHERE a = 'y'",
+        ),
+        columns=("a", "b", "day", "mail", "raw", "note"),
+        masks={
+            "mail": Mask(MaskKind.HMAC),
+            "raw": Mask(MaskKind.TRUNCATE, 2),
+            "note": Mask(MaskKind.NULL),
+        },
+    )
+
+    first, second, update = rows_of(sink)
+    assert first.after is not None
+    assert second.after is not None
+    assert update.after is not None
+    digest = first.after["mail"]
+    assert first.after == {
+        "a": "x",
+        "b": 7,
+        "day": "0000-00-00",
+        "mail": digest,
+        "raw": b"\1\2",
+        "note": None,
+    }
+    assert isinstance(digest, str)
+    assert len(digest) == 64
+    assert second.after == {"a": "y", "b": 8, **dict.fromkeys(("day", "mail", "raw", "note"))}
+    assert update.before == second.after
+    assert (update.after["mail"], update.after["day"]) == (digest, "2024-02-00")
+    assert [m.key for m in sink.messages] == [record_key(event) for event in sink.events()]
+
+
+def test_keyspace_ids_need_no_written_column(database: DatabaseFixture) -> None:
+    """The ids of rows are there though their column is left out; in_keyrange goes by them."""
+    sink = filtered(
+        database,
+        (
+            "CREATE TABLE t(id INT PRIMARY KEY, customer INT, n INT)",
+            "INSERT INTO t VALUES (1, 1, 0), (2, 4, 0), (3, 3, 0)",
+            "UPDATE t SET customer = 4 WHERE id = 1",
+            "UPDATE t SET customer = 2 WHERE id = 1",
+        ),
+        vindex=("customer", "hash"),
+        columns=("id",),
+        where="in_keyrange('-80')",
+    )
+
+    ids = {n: vindex_named("hash").keyspace_id(n) for n in (1, 2, 3)}
+    found = [(e.op.value, e.keyspace_id_before, e.keyspace_id_after) for e in rows_of(sink)]
+    assert found == [
+        ("INSERT", None, ids[1]),
+        ("INSERT", None, ids[3]),
+        ("DELETE", ids[1], None),
+        ("INSERT", None, ids[2]),
+    ]
+    assert {tuple(e.after or e.before or {}) for e in rows_of(sink)} == {("id",)}
+
+
+def test_tables_left_out_need_not_be_decodable(database: DatabaseFixture) -> None:
+    """Rows of tables outside the lists are passed, whatever is in them; statements come."""
+    sink = filtered(
+        database,
+        (
+            "CREATE TABLE t(id INT PRIMARY KEY)",
+            "CREATE TABLE other(id INT PRIMARY KEY)",
+            "CREATE TABLE tmp_1(id INT PRIMARY KEY)",
+            "BEGIN",
+            "INSERT INTO t VALUES (1)",
+            "INSERT INTO other VALUES (1)",
+            "INSERT INTO tmp_1 VALUES (1)",
+            "COMMIT",
+            "INSERT INTO tmp_1 VALUES (2)",
+        ),
+        tables={"include": ["/{db}\\..*/"], "exclude": ["{db}.other", "/.*\\.tmp_\\d/"]},
+    )
+
+    assert [(e.table, e.last) for e in rows_of(sink)] == [("t", True)]
+    assert [e.type for e in sink.events()].count(EventType.DDL) == 4
+
+
+def test_partial_images(database: DatabaseFixture) -> None:
+    """Absent columns stay absent; a WHERE over a column that an image lacks stops by name."""
+    statements = (
+        "CREATE TABLE t(id INT PRIMARY KEY, a INT, b INT)",
+        "INSERT INTO t VALUES (1, 1, 1)",
+        "SET binlog_row_image = 'MINIMAL'",
+        "UPDATE t SET b = 2",
+    )
+    sink = filtered(database, statements, columns=("id", "b"))
+
+    assert shown(sink)[1:] == [("UPDATE", {"id": 1}, {"b": 2})]
+    with pytest.raises(UnsupportedEvent, match=r"\.t lacks column a.*binlog_row_image=FULL"):
+        filtered(database, statements, where="a = 1")
+
+
+def test_a_version_that_breaks_its_rule_stops(database: DatabaseFixture) -> None:
+    """The first row of a table that lost a column of its rule names rule, GTID and position."""
+    with pytest.raises(RuleBroken, match=r"in transaction .*binlog .*\.t does not .* no column n"):
+        filtered(
+            database,
+            (
+                "CREATE TABLE t(id INT PRIMARY KEY, n INT)",
+                "INSERT INTO t VALUES (1, 1)",
+                "ALTER TABLE t DROP COLUMN n",
+                "INSERT INTO t VALUES (2)",
+            ),
+            where="n = 1",
+        )

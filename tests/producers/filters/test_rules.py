@@ -1,0 +1,215 @@
+"""What rules may say, and what is refused by name before anything starts."""
+
+import hashlib
+import hmac
+
+import pytest
+
+from event_token.errors import UsageError
+from producers.filters.binding import bind_rule
+from producers.filters.masks import Mask, MaskKind
+from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.source_column import SourceColumn
+from producers.filters.where import compile_where
+from producers.filters.where_syntax import RuleError, parse_where
+from topics.table_shape import Column, ValueKind
+from topics.vindexes import vindex_named
+
+KEY = b"0123456789abcdef0123456789abcdef"
+COLUMNS = [
+    SourceColumn(Column("id", ValueKind.LONG, "bigint"), nullable=False),
+    SourceColumn(Column("Name", ValueKind.STRING, "varchar(9)"), "utf8mb4_0900_ai_ci"),
+    SourceColumn(Column("code", ValueKind.STRING, "char(3)"), "utf8mb4_bin"),
+    SourceColumn(Column("west", ValueKind.STRING, "char(3)"), "latin1_bin"),
+    SourceColumn(Column("day", ValueKind.DATE, "date"), nullable=False),
+    SourceColumn(Column("seen", ValueKind.TIMESTAMP, "timestamp")),
+    SourceColumn(Column("price", ValueKind.DECIMAL, "decimal(9,2)", 9, 2)),
+    SourceColumn(Column("doc", ValueKind.JSON, "json")),
+    SourceColumn(Column("uid", ValueKind.BYTES, "uuid"), "binary", hidden_type="uuid"),
+]
+ORDERS = TablePattern("shop.orders")
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("", "cannot be parsed"),
+        ("id =", "cannot be parsed"),
+        ("id = 1; DROP TABLE x", "cannot be parsed"),
+        ("id = 1 UNION SELECT 1", "cannot be parsed"),
+        ("id = 'a\\'b'", "backslash"),
+        ("id = 1 -- all", "comment"),
+        ("id = 1 || code = 'x'", r"'\|\|': write OR"),
+        ("!(id = 1)", "'!': write NOT"),
+        ('code = "x"', "write it in 'quotes'"),
+        ("id = code", "code stands where a constant is wanted"),
+        ("id = NULL", "IS NULL"),
+        ("id IS TRUE", "is not one of: AND, OR"),
+        ("id = 1 = 2", "where a column of the table is wanted"),
+        ("code REGEXP 'x'", "is not one of: AND, OR"),
+        ("id XOR code", "is not one of: AND, OR"),
+        ("orders.id = 1", "is not one of: AND, OR"),
+        ("LOWER(code) = 'x'", "where a column of the table is wanted"),
+        ("id IN (SELECT 1)", "is not one of: AND, OR"),
+        ("code LIKE 'x' ESCAPE 'ab'", "ESCAPE takes one character"),
+        ("code LIKE 'x|' ESCAPE '|'", "ends with its escape character"),
+        ("crc(id)", "the one function is in_keyrange"),
+        ("in_keyrange('zz')", "is not a key range"),
+        ("in_keyrange('-80')", "no vindex in the topology"),
+        ("in_keyrange(id, 'md5', '-80')", "vindex 'md5' is not known"),
+        ("in_keyrange(day, 'hash', '-80')", "cannot take column day"),
+        ("(" * 2000 + "id = 1" + ")" * 2000, "nested too deeply"),
+        ("id = 1 OR " * 1200 + "id = 1", "more than 10000"),
+        ("missing = 1", "there is no column missing; there are id, Name"),
+        ("name = 'x'", r"by utf8mb4_0900_ai_ci .* name a collation .*COLLATE"),
+        ("name COLLATE utf8mb4_general_ci = 'x'", "by utf8mb4_general_ci"),
+        ("name COLLATE ascii_bin = 'x'", "by ascii_bin"),
+        ("west < 'x'", "< by latin1_bin"),
+        ("west = '€'", "text that latin1 cannot hold"),
+        ("code = 5", "comparison of text with number '5'"),
+        ("id = '5'", "comparison with text '5'"),
+        ("id = 1e3", "comparison with float '1e3'"),
+        (f"price = 0.{'1' * 31}", "more than 65 digits"),
+        ("id COLLATE utf8mb4_bin = 1", "COLLATE utf8mb4_bin of a column that is not text"),
+        ("day = '2024-02-31'", "which no calendar has"),
+        ("day = '24-2-1'", r"write '2024-12-31'"),
+        ("day IS NULL", "is NOT NULL: servers take its zero dates for NULL"),
+        ("seen > '2024-01-01 00:00:00.5'", "1 digits of a second"),
+        ("seen > '1960-01-01'", "no TIMESTAMP can be"),
+        ("doc = '{}'", "comparison with text"),
+        ("doc LIKE 'x'", "LIKE of what is neither text nor bytes"),
+        ("uid = x'00'", "comparison of the type uuid"),
+    ],
+)
+def test_what_a_where_may_not_say(where: str, said: str) -> None:
+    """What is not understood, or not decided as the server would, is refused with its reason."""
+    with pytest.raises(UsageError, match=said):
+        compile_where(parse_where(where), COLUMNS, None)
+
+
+@pytest.mark.parametrize(
+    ("where", "row", "wanted"),
+    [
+        ("id = 1 AND code = 'a'", {"id": 1, "code": "a  "}, True),
+        ("id = 1 AND code = 'a'", {"id": 1, "code": None}, None),
+        ("id = 2 AND code = 'a'", {"id": 1, "code": None}, False),
+        ("id = 1 OR code = 'a'", {"id": 1, "code": None}, True),
+        ("NOT code = 'a'", {"code": None}, None),
+        ("NOT (code IS NULL)", {"code": None}, False),
+        ("code <=> 'a'", {"code": None}, False),
+        ("price BETWEEN 1 AND 2.5", {"price": 250}, True),
+        ("price NOT IN (1, 2.005)", {"price": 200}, True),
+        ("NAME COLLATE utf8mb4_0900_bin LIKE 'a%b_'", {"Name": "axxbc"}, True),
+        ("day < '2024-01-01'", {"day": "0000-00-00"}, True),
+        ("day > '2024-02-29'", {"day": "2024-02-31"}, True),
+        ("in_keyrange(id, 'hash', '-80')", {"id": 1}, True),
+        ("in_keyrange(id, 'hash', '80-')", {"id": 1}, False),
+        ("in_keyrange('-40')", {"id": 1}, True),
+    ],
+)
+def test_three_valued_logic(where: str, row: dict[str, object], wanted: bool | None) -> None:
+    """NULL makes a comparison neither true nor false, and a row is wanted only when it is true."""
+    found = compile_where(parse_where(where), COLUMNS, ("ID", vindex_named("hash")))
+
+    values = [row[COLUMNS[index].name] for index in found.columns]
+    assert found.predicate(values) is wanted
+
+
+def bound(**changes: object) -> list[tuple[str, str]]:
+    """The (name, type) that a rule writes of COLUMNS; `id` is key and sharding column."""
+    rule = Rule(ORDERS, **changes)  # type: ignore[arg-type]
+    found = bind_rule(rule, COLUMNS, [0], ("id", vindex_named("hash")), KEY)
+    return [(output.column.name, output.column.sql_type) for output in found.outputs]
+
+
+def test_columns_and_masks_make_the_written_table() -> None:
+    """Listed columns in the table's order; a dropped one is gone, an HMAC is text."""
+    masks = {
+        "name": Mask(MaskKind.DROP),
+        "CODE": Mask(MaskKind.HMAC),
+        "price": Mask(MaskKind.NULL),
+        "west": Mask(MaskKind.TRUNCATE, 1),
+    }
+    assert bound(columns=("code", "ID", "west", "price", "name"), masks=masks) == [
+        ("id", "bigint"),
+        ("code", "char(64)"),
+        ("west", "char(3)"),
+        ("price", "decimal(9,2)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"columns": ("id", "nope")}, "there is no column nope"),
+        ({"masks": {"nope": Mask(MaskKind.NULL)}}, "there is no column nope"),
+        ({"columns": ("code",)}, "id is left out, but it is in the primary key"),
+        ({"masks": {"id": Mask(MaskKind.HMAC)}}, "id is masked, but it is the sharding column"),
+        ({"masks": {"price": Mask(MaskKind.TRUNCATE, 1)}}, "price .* cannot be truncated"),
+        ({"masks": {"doc": Mask(MaskKind.HMAC)}}, "doc .* cannot be replaced by an HMAC"),
+    ],
+)
+def test_rules_that_do_not_fit_the_table(changes: dict[str, object], said: str) -> None:
+    """Missing columns, lost keys and masks of the wrong type are each one error."""
+    with pytest.raises(RuleError, match=said):
+        bound(**changes)
+
+
+def test_a_masked_key_stays_a_key() -> None:
+    """Of all masks, hmac alone keeps two keys apart."""
+    rule = Rule(ORDERS, masks={"code": Mask(MaskKind.NULL)})
+
+    with pytest.raises(RuleError, match="only hmac keeps keys apart"):
+        bind_rule(rule, COLUMNS, [2], None, KEY)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "text"),
+    [
+        (1, "Ä", "Ä".encode()),
+        (0, -5, b"-5"),
+        (6, -1205, b"-12.05"),
+        (4, 0, b"1970-01-01"),
+        (4, "0000-00-00", b"0000-00-00"),
+    ],
+)
+def test_an_hmac_is_that_of_the_value_as_the_server_prints_it(
+    column: int, value: object, text: bytes
+) -> None:
+    """HMAC-SHA-256 in hexadecimal under the key, so that all shards agree."""
+    name = COLUMNS[column].name
+    rule = Rule(ORDERS, masks={name: Mask(MaskKind.HMAC)})
+    outputs = bind_rule(rule, COLUMNS, [], None, KEY).outputs
+    mask = outputs[column].mask
+
+    assert mask is not None
+    assert mask(value) == hmac.new(KEY, text, hashlib.sha256).hexdigest()
+
+
+def test_which_tables_are_meant() -> None:
+    """Names and whole regular expressions; exclude wins; the product's own tables always pass."""
+    patterns = FilterSettings(
+        include=(TablePattern("/shop\\..*/"), TablePattern("crm.people")),
+        exclude=(TablePattern("/.*tmp.*/"), TablePattern("/_shardstream.*/")),
+    )
+    names = ("shop.orders", "shop.tmp_1", "crm.people", "crm.peoples", "xshop.orders")
+
+    wanted = {name: patterns.includes(*name.split(".")) for name in names}
+    assert [name for name in names if wanted[name]] == ["shop.orders", "crm.people"]
+    assert patterns.includes("_shardstream", "journal")
+
+
+def test_wrong_settings_of_rules_are_refused() -> None:
+    """Half names, broken expressions, two rules for a table, and a short key are each one error."""
+    with pytest.raises(RuleError, match=r"write database\.table"):
+        TablePattern("orders")
+    with pytest.raises(RuleError, match="is not a regular expression"):
+        TablePattern("/(/")
+    with pytest.raises(RuleError, match=r"rule of shop\.orders: the WHERE has a comment"):
+        Rule(ORDERS, where="id = 1 /* */")
+    two = FilterSettings(rules=(Rule(ORDERS), Rule(TablePattern("/shop.*/"))))
+    with pytest.raises(RuleError, match=r"shop\.orders has 2 rules"):
+        two.rule_for("shop", "orders")
+    with pytest.raises(RuleError, match="at least 32 bytes in hmac_key, and it has 5"):
+        FilterSettings(rules=(Rule(ORDERS, masks={"x": Mask(MaskKind.HMAC)}),), hmac_key=b"short")
+    assert "0123" not in repr(FilterSettings(hmac_key=KEY))

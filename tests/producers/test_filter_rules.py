@@ -1,0 +1,129 @@
+"""Filter rules in a running producer: refused at start, kept while rows flow, broken by a DDL."""
+
+from producers.decoder import RuleBroken
+from producers.faults import ServerRefused
+from producers.filters.masks import Mask, MaskKind
+from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.settings import ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from tests.producers.copy.copying import request
+from tests.producers.producing import (
+    RunningProducer,
+    producing,
+    read_log,
+    settings_of,
+    wait_caught_up,
+)
+from topics.copy_control import CopyAction
+from topics.vevent import EventType
+
+TABLE = (
+    "CREATE TABLE {db}.people(id INT PRIMARY KEY, mail VARCHAR(40), age INT, u BINARY(16), "
+    "country CHAR(2) CHARACTER SET ascii COLLATE ascii_bin)"
+)
+
+
+def run(database: DatabaseFixture, *statements: str) -> None:
+    with database.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def filters_of(name: str, **changes: object) -> FilterSettings:
+    """Rules of `people`: adults of two countries, without their mail."""
+    rule = {
+        "where": "age >= 18 AND country IN ('DE', 'FR')",
+        "masks": {"mail": Mask(MaskKind.DROP)},
+        **changes,
+    }
+    return FilterSettings(rules=(Rule(TablePattern(f"{name}.people"), **rule),))  # type: ignore[arg-type]
+
+
+def refusal(settings: ShardProducerSettings) -> str:
+    """What a producer says that refuses to start."""
+    error = RunningProducer(settings).wait_error()
+    assert isinstance(error, ServerRefused)
+    return str(error)
+
+
+def test_rules_hold_until_a_ddl_breaks_them(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Rows are filtered and masked; a DDL that takes a column of the rule away stops by name."""
+    name = database.new_database()
+    run(database, TABLE.format(db=name))
+    settings = settings_of(database, kafka, keyspace, filters=filters_of(name))
+    with producing(settings):
+        run(
+            database,
+            f"INSERT INTO {name}.people VALUES (1, 'a@b', 30, '', 'DE'), (2, 'c@d', 7, '', 'DE')",
+            f"UPDATE {name}.people SET age = 18 WHERE id = 2",
+            f"ALTER TABLE {name}.people ADD COLUMN more INT",
+            f"UPDATE {name}.people SET country = 'US' WHERE id = 1",
+        )
+        wait_caught_up(settings)
+    producer = RunningProducer(settings)
+    producer.wait_streaming()
+    run(database, f"ALTER TABLE {name}.people DROP COLUMN country")
+    error = producer.wait_error()
+
+    assert isinstance(error, RuleBroken)
+    for said in ("in transaction", "binlog", f"{name}.people", "there is no column country"):
+        assert said in str(error)
+    events = read_log(settings).events
+    rows = [e for e in events if e.type is EventType.ROW]
+    assert [e.op.value for e in rows] == ["INSERT", "INSERT", "DELETE"]
+    assert [(e.after or e.before or {})["id"] for e in rows] == [1, 2, 1]
+    assert all("mail" not in (e.after or e.before or {}) for e in rows)
+    assert [e.seq for e in events] == list(range(1, len(events) + 1))
+
+
+def test_rules_that_do_not_fit_are_refused_at_start(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Missing tables and columns, and comparisons by unknown collations, are listed at once."""
+    name = database.new_database()
+    run(database, TABLE.format(db=name))
+    rules = filters_of(name, where="nope = 1").rules
+    wrong = FilterSettings(
+        include=(TablePattern(f"{name}.people"), TablePattern(f"{name}.gone")), rules=rules
+    )
+    said = refusal(settings_of(database, kafka, keyspace, filters=wrong))
+    assert f"table {name}.gone, which is not there" in said
+    assert f"rule of {name}.people: there is no column nope" in said
+
+    for where, said in (
+        ("mail = 'x'", "is not kept exactly as the server would, so it is refused: name a coll"),
+        ("country = 'é'", "text that ascii cannot hold"),
+    ):
+        settings = settings_of(database, kafka, keyspace, filters=filters_of(name, where=where))
+        assert said in refusal(settings)
+    assert read_log(settings).progress == []
+
+
+def test_tables_with_rules_are_not_copied(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A copy would bring rows past the rule, unmasked: it is refused by name."""
+    name = mysql_a.new_database()
+    run(mysql_a, TABLE.format(db=name), f"INSERT INTO {name}.people VALUES (1, 'a', 5, '', 'DE')")
+    settings = settings_of(mysql_a, kafka, keyspace, filters=filters_of(name))
+    with producing(settings):
+        answer = request(settings, CopyAction.START, f"{name}.people")
+
+    (problem,) = answer.problems
+    assert f"{name}.people has a filter rule" in problem
+    assert read_log(settings).events == []
+
+
+def test_types_that_the_binlog_hides_are_refused(
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """MariaDB's UUID looks like BINARY in its binlog; a comparison of it is refused at start."""
+    name = mariadb_a.new_database()
+    run(mariadb_a, f"CREATE TABLE {name}.people(id INT PRIMARY KEY, u INET6)")
+    filters = filters_of(name, where="u = x'00'", masks={})
+
+    said = refusal(settings_of(mariadb_a, kafka, keyspace, filters=filters))
+    assert "a comparison of the type inet6" in said
