@@ -215,11 +215,19 @@ def _column_text(buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> str:
         ) from error
 
 
+def _require_utf8(buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> None:
+    """Stop on text that no reader could decode: MariaDB takes surrogates into its UTF-8."""
+    try:
+        take(buf, pos, size).decode("utf-8")
+    except UnicodeDecodeError:
+        _column_text(buf, pos, size, column)
+
+
 def write_text(out: BytesWriter, buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> None:
     """Write a column's text as an Avro string."""
     kind = column.charset_kind
     if kind == UTF8 and not is_ascii(buf, pos, size):
-        _column_text(buf, pos, size, column)
+        _require_utf8(buf, pos, size, column)
     if kind <= UTF8 or (kind < WIDE and is_ascii(buf, pos, size)):
         if size < 64:
             out.append(u8((size << 1) & 0x7F))
