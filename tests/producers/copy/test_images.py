@@ -12,11 +12,9 @@ from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.case_files import Case, all_cases
 from tests.producers.decoder.decoding import ALL_ROWS, Message, Sink, new_decoder
-from tests.producers.decoder.test_cases import run_statements, server_of_case
+from tests.producers.decoder.test_cases import run_statements
 from tests.producers.producing import server_of
 from topics.vevent import EventType, Op, VEvent
-
-__all__ = ["server_of_case"]
 
 # Their last images are partial, or their tables are seen by one session alone.
 WITHOUT_WHOLE_ROWS = {"minimal_image", "noblob_image", "temporary_tables"}
