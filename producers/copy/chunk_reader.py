@@ -24,6 +24,8 @@ VISIBLE_S_MAX: Final = 30.0
 VISIBLE_POLL_S: Final = 0.001
 # Lock wait, deadlock, interrupted, changed since the snapshot, execution time (both families).
 _PASSING: Final = frozenset({1205, 1213, 1317, 1412, 1969, 3024})
+# Unknown column. Where the SELECT names the definition's columns alone, that has just changed.
+_UNKNOWN_COLUMN: Final = 1054
 # Too many connections, shutdown, aborted, killed: the connection's faults.
 _SERVER_GONE: Final = frozenset({1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927})
 _SERVER_ERRORS_FROM: Final = 1000
@@ -138,7 +140,7 @@ class ChunkReader:
     def _read(self, job: ChunkJob) -> Chunk:
         chunks = self._open()
         name = f"{job.database}.{job.table}"
-        with server_errors(self._server, f"copying {name} from"), _table_errors(name):
+        with server_errors(self._server, f"copying {name} from"), _table_errors(name, job):
             held = self._throttle.reason(chunks.connection)
             if held:
                 raise ChunkHeld(held)
@@ -191,13 +193,13 @@ def _rows_of(
 
 
 @contextmanager
-def _table_errors(name: str) -> Iterator[None]:
+def _table_errors(name: str, job: ChunkJob) -> Iterator[None]:
     """What the server has against this one table is no fault of the connection."""
     try:
         yield
     except pymysql.err.MySQLError as error:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        if code in _PASSING:
+        if code in _PASSING or (code == _UNKNOWN_COLUMN and not job.where):
             raise ChunkSpoiled(f"server error {code}: {error.args[1]}") from error
         if code < _SERVER_ERRORS_FROM or code in _SERVER_GONE or code in _CLIENT:
             raise
