@@ -119,12 +119,13 @@ class DrainBenchmark:
     def _drain_ours(self, waiting: Waiting, variation: Variation = PLAIN) -> DrainRates:
         # An empty log each time, so a keyspace of its own.
         self._drains += 1
+        name = f"drain{self._drains}"
         keyspace = BenchKeyspace(
             self._stack.folder,
-            f"drain{self._drains}",
+            name,
             self._brokers,
             {ALL: self._server},
-            settings=variation.settings,
+            settings=variation.settings.format(keyspace=name),
             server_settings=variation.server_settings.format(ca=self._stack.ca),
         )
         producer = OurProducer(keyspace, ALL, start=f"gtid:{waiting.start}")

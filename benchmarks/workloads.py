@@ -137,8 +137,9 @@ def _small(workload: Workload) -> Workload:
 class Variation:
     """A drain of ours with other settings, beside the same drain without them.
 
-    `settings`: further tables of the settings file. `server_settings`: further lines of the
-    server's table, `{ca}` being the file of the server's certificate authority.
+    `settings`: further tables of the settings file, `{keyspace}` being its keyspace.
+    `server_settings`: further lines of the server's table, `{ca}` being the file of the server's
+    certificate authority.
     """
 
     name: str
@@ -150,10 +151,17 @@ class Variation:
 
 PLAIN: Final = Variation("plain", "", "")
 _UNCHECKED = "[producer]\nverify_checksum = false\n"
+# All rows pass, so that both write as many.
+_RULE = """\
+[[keyspaces.{keyspace}.filter.rules]]
+table = "bench.rows_100"
+where = "id > 0 AND customer BETWEEN 0 AND 20000 AND amount IS NOT NULL"
+"""
 _TLS = 'tls = {{ca = "{ca}"}}\n'
 VARIATIONS: Final = (
     Variation("drain.single_row.unchecked", SINGLE_ROW, "CRC32 checked", settings=_UNCHECKED),
     Variation("drain.single_row.tls", SINGLE_ROW, "without TLS", server_settings=_TLS),
     Variation("drain.rows_100.unchecked", ROWS_100, "CRC32 checked", settings=_UNCHECKED),
+    Variation("drain.rows_100.filtered", ROWS_100, "without a filter rule", settings=_RULE),
     Variation("drain.rows_100.tls", ROWS_100, "without TLS", server_settings=_TLS),
 )
