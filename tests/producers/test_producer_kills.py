@@ -28,7 +28,7 @@ from tests.producers.producing import (
 from topics.kafka_client import open_admin
 from topics.names import ShardTopics
 
-KILLS = 10
+KILLS = 6
 # Long enough for the workload to fill transactions, short enough to be cut off inside them.
 LIFE_S_MAX = 1.5
 # A start takes about this long when nothing else runs.

@@ -27,7 +27,7 @@ from tests.resharding.shards import (
 )
 from tests.resharding.writers import make_tables, rows_of, vindexes_of, writing
 
-KILLS = 5
+KILLS = 3
 SCHEMA_ONE = (
     "CREATE TABLE {db}.orders (id BIGINT PRIMARY KEY, user_id BIGINT, code VARCHAR(40) UNIQUE)"
 )
