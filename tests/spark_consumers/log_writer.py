@@ -24,7 +24,10 @@ WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """A change to be logged. `statement`: a DDL instead of a row."""
+    """A change to be logged, or a row that was `copied`.
+
+    `statement`: a record of `statement_type` instead of a row.
+    """
 
     timestamp_us: int
     shape: TableShape | None
@@ -32,6 +35,8 @@ class NewRow:
     after: Row | None = None
     last: bool = True
     statement: str | None = None
+    statement_type: EventType = EventType.DDL
+    copied: bool = False
 
     @property
     def op(self) -> Op:
@@ -39,7 +44,7 @@ class NewRow:
         if self.before is None and self.after is None:
             return Op.NONE
         if self.before is None:
-            return Op.INSERT
+            return Op.READ if self.copied else Op.INSERT
         return Op.DELETE if self.after is None else Op.UPDATE
 
 
@@ -115,7 +120,7 @@ class ShardLogWriter:
         self.seq += 1
         shape = row.shape
         event = VEvent(
-            type=EventType.ROW if row.statement is None else EventType.DDL,
+            type=EventType.ROW if row.statement is None else row.statement_type,
             seq=self.seq,
             token_text=TokenText(row.timestamp_us, self._topics.shard, f"{SERVER}:1-{self._gno}"),
             commit_us=row.timestamp_us,

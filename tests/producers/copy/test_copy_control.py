@@ -23,11 +23,11 @@ from topics.vevent import Op
 
 
 def test_tables_are_refused_by_name_and_conditions_hold(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Without a usable key, without the table, with a broken condition: the answer says which."""
-    name = database.new_database()
-    with database.connect(database=name) as connection, connection.cursor() as cursor:
+    name = mariadb_a.new_database()
+    with mariadb_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE keyless (a INT)")
         cursor.execute("CREATE TABLE nulls (a INT, UNIQUE KEY (a))")
         cursor.execute("CREATE TABLE beginnings (a TEXT, PRIMARY KEY (a(3)))")
@@ -35,7 +35,7 @@ def test_tables_are_refused_by_name_and_conditions_hold(
         rows = ", ".join(f"({i % 40}, {i}, {i % 100})" for i in range(2000))
         cursor.execute(f"INSERT INTO t VALUES {rows}")
     settings = settings_of(
-        database, kafka, keyspace, copy=CopySettings(chunk_rows_max=150, tables_at_once=1)
+        mariadb_a, kafka, keyspace, copy=CopySettings(chunk_rows_max=150, tables_at_once=1)
     )
     with producing(settings):
         for table in ("keyless", "nulls", "beginnings", "missing"):
@@ -56,23 +56,23 @@ def test_tables_are_refused_by_name_and_conditions_hold(
     check_copied_log(log)
     wanted = {
         k: r
-        for k, r in server_rows(database, name, "t", ["a", "b"]).items()
+        for k, r in server_rows(mariadb_a, name, "t", ["a", "b"]).items()
         if r["v"] == 7 or r["v"] > 97
     }
     assert replay_upserts(log, name, "t") == wanted
 
 
 def test_definition_changes_while_a_table_is_copied(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Columns come and go under a paused copy: it goes on with them; another key stops it."""
-    name = database.new_database()
-    with database.connect(database=name) as connection, connection.cursor() as cursor:
+    name = mysql_a.new_database()
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(10))")
         rows = ", ".join(f"({i}, {i}, 'b{i}')" for i in range(20_000))
         cursor.execute(f"INSERT INTO t VALUES {rows}")
     settings = settings_of(
-        database, kafka, keyspace, copy=CopySettings(chunk_rows_max=10, tables_at_once=1)
+        mysql_a, kafka, keyspace, copy=CopySettings(chunk_rows_max=10, tables_at_once=1)
     )
     topics = ShardTopics(keyspace, settings.shard)
 
@@ -82,7 +82,7 @@ def test_definition_changes_while_a_table_is_copied(
     with producing(settings):
         start(settings, f"{name}.t")
         wait_for("some rows are copied", lambda: copied() > 100)
-        with database.connect(database=name) as connection, connection.cursor() as cursor:
+        with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
             cursor.execute("ALTER TABLE t ADD COLUMN c INT NOT NULL DEFAULT 5 FIRST")
             cursor.execute("ALTER TABLE t DROP COLUMN a")
         seen = copied()
@@ -90,7 +90,7 @@ def test_definition_changes_while_a_table_is_copied(
         assert request(settings, CopyAction.PAUSE, f"{name}.t").problems == ()
         wait_state(settings, CopyState.PAUSED)
         resting = copied()
-        with database.connect(database=name) as connection, connection.cursor() as cursor:
+        with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
             cursor.execute("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (c, id)")
         assert copied() == resting
         assert request(settings, CopyAction.RESUME, f"{name}.t").problems == ()

@@ -1,0 +1,163 @@
+"""A copy where the shard has replicas: read from one, or held up by one that is behind."""
+
+import threading
+from dataclasses import replace
+from typing import Self
+
+import pytest
+
+from producers.settings import CopySettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture, StartServer
+from tests.producers.copy.copying import (
+    check_copied_log,
+    check_no_stale_read,
+    replay_upserts,
+    server_rows,
+    start,
+    wait_state,
+)
+from tests.producers.producing import (
+    check_progress,
+    producing,
+    read_log,
+    server_of,
+    settings_of,
+    wait_caught_up,
+    wait_for,
+)
+from tests.producers.replication import follow, statements, wait_same
+from topics.copy_control import CopyState, read_copies
+from topics.names import ShardTopics
+from topics.vevent import EventType
+
+ROWS = 2_000
+
+
+class Writing:
+    """Upserts and deletes on the primary until told to end; `v` rises with each write."""
+
+    def __init__(self, primary: DatabaseFixture, name: str) -> None:
+        self._primary = primary
+        self._name = name
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.writes = 0
+
+    def _run(self) -> None:
+        with self._primary.connect(database=self._name) as connection:
+            cursor = connection.cursor()
+            while not self._stop.wait(0.002):
+                self.writes += 1
+                number = self.writes * 7919 % ROWS
+                cursor.execute(f"REPLACE INTO t VALUES ({number}, {ROWS + self.writes})")
+                if self.writes % 3 == 0:
+                    cursor.execute(f"DELETE FROM t WHERE id = {number}")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+
+@pytest.mark.parametrize("family", ["mysql", "mariadb"])
+def test_copy_from_a_replica_and_copy_held_by_its_lag(
+    request: pytest.FixtureRequest, family: str, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Rows read from a replica under load equal the primary's; the lag of one holds a copy up."""
+    start_server: StartServer = request.getfixturevalue(f"start_{family}")
+    primary, replica = start_server(), start_server()
+    follow(replica, primary)
+    name = primary.new_database()
+    rows = ", ".join(f"({i}, {i})" for i in range(ROWS))
+    statements(
+        primary,
+        f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v INT)",
+        f"INSERT INTO {name}.t VALUES {rows}",
+        f"CREATE USER IF NOT EXISTS '{primary.user}'@'127.0.0.1'",
+        f"GRANT CREATE, INSERT, UPDATE ON `\\_shardstream`.* TO '{primary.user}'@'127.0.0.1'",
+    )
+    wait_same(replica, primary)
+    spared = replace(server_of(primary), read=False)
+    settings = settings_of(
+        primary,
+        kafka,
+        keyspace,
+        servers=(server_of(replica), spared),
+        heartbeat_ms=50,
+        copy=CopySettings(chunk_rows_max=20),
+    )
+    with producing(settings):
+        with Writing(primary, name) as writing:
+            wait_for("the load runs", lambda: writing.writes > 20)
+            start(settings, f"{name}.t")
+            wait_state(settings, CopyState.COMPLETED)
+        wait_same(replica, primary)
+        wait_caught_up(settings)
+    log = read_log(settings)
+    check_copied_log(log)
+    check_progress(log)
+    assert check_no_stale_read(log, name, "t", "v") > 0
+    assert replay_upserts(log, name, "t") == server_rows(primary, name, "t", ["id"])
+    internal = {e.type for e in log.events if e.database == "_shardstream"}
+    assert internal <= {EventType.DDL}
+
+    check_held_by_lag(primary, replica, name, kafka, f"{keyspace}_held")
+
+
+def check_held_by_lag(
+    primary: DatabaseFixture,
+    replica: DatabaseFixture,
+    name: str,
+    kafka: KafkaCluster,
+    keyspace: str,
+) -> None:
+    """While the replica is late or its replication rests nothing is copied, then all is."""
+    word, source = ("SLAVE", "MASTER") if primary.flavor.value == "mariadb" else ("REPLICA", "")
+    change = "CHANGE MASTER TO" if source else "CHANGE REPLICATION SOURCE TO"
+
+    def delay(seconds: int) -> None:
+        statements(
+            replica,
+            f"STOP {word}",
+            f"{change} {source or 'SOURCE'}_DELAY = {seconds}",
+            f"START {word}",
+        )
+
+    settings = settings_of(
+        primary,
+        kafka,
+        keyspace,
+        servers=(server_of(primary), server_of(replica)),
+        copy=CopySettings(max_replica_lag_ms=500),
+    )
+    topics = ShardTopics(keyspace, settings.shard)
+
+    def is_noted(text: str) -> bool:
+        copies = read_copies(settings.kafka, topics).values()
+        return any(text in copy.note for copy in copies)
+
+    delay(3600)
+    statements(primary, f"REPLACE INTO {name}.t VALUES (-1, -1)")
+    with producing(settings):
+        start(settings, f"{name}.t")
+        if source:
+            wait_for("the grant is named", lambda: is_noted("SLAVE MONITOR"))
+            account = f"'{replica.user}'@'127.0.0.1'"
+            # Not into its binlog: what a replica writes itself parts it from its primary.
+            grant = f"GRANT SLAVE MONITOR ON *.* TO {account}"
+            statements(replica, "SET sql_log_bin = 0", grant)
+        wait_for("the lag holds the copy", lambda: is_noted("s behind, more than 500 ms"))
+        statements(replica, f"STOP {word} SQL_THREAD")
+        wait_for("a rest holds it too", lambda: is_noted("does not run"))
+        [held] = wait_state(settings, CopyState.COPYING).values()
+        delay(0)
+        wait_state(settings, CopyState.COMPLETED)
+
+    assert held.rows_read == 0
+    log = read_log(settings)
+    check_copied_log(log)
+    assert replay_upserts(log, name, "t") == server_rows(primary, name, "t", ["id"])

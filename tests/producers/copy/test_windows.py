@@ -1,0 +1,166 @@
+"""Which copied rows may be written, in every order in which a server may show its transactions."""
+
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from event_token import Flavor
+from producers.copy import chunk_reader, table_copier
+from producers.copy.chunk import ChunkJob
+from producers.copy.chunk_reader import ChunkReader
+from producers.copy.throttle import Throttle
+from producers.settings import CopySettings
+from tests.conftest import DatabaseFixture
+from tests.producers.copy.window_scene import LogTemplate, Rows, Scene
+from tests.producers.producing import server_of
+from topics.vevent import Op
+
+KEYS = st.integers(0, 5)
+COMMIT = st.tuples(st.just("commit"), KEYS, KEYS | st.none())
+ALONE = ("deliver", "show", "execute", "ask", "select", "hand_over", "write", "log_all", "alter")
+STEPS = st.one_of(
+    COMMIT,
+    COMMIT,
+    st.sampled_from([(step,) for step in ALONE]),
+    st.tuples(st.sampled_from(["select", "chunk", "chunk"]), st.integers(0, 2)),
+    st.sampled_from([("play", "show", "execute"), ("play", "write", "write")]),
+)
+
+
+@pytest.fixture(scope="module")
+def template(mysql_a: DatabaseFixture) -> Iterator[LogTemplate]:
+    """Packets of a real server, to be patched."""
+    found = LogTemplate(mysql_a)
+    yield found
+    found.close()
+
+
+def reads_of(scene: Scene) -> list[tuple[int, int]]:
+    """The rows written as READ."""
+    rows = [e.after for e in scene.log.events if e.op is Op.READ]
+    return [(int(str(row["id"])), int(str(row["v"]))) for row in rows if row is not None]
+
+
+@pytest.mark.parametrize("by_snapshot", [False, True])
+def test_any_order_gives_the_table(template: LogTemplate, *, by_snapshot: bool) -> None:
+    """Changes, windows and visibility interleaved at will: no stale READ, and the table whole."""
+
+    @settings(max_examples=500, deadline=None)
+    @given(
+        rows=st.dictionaries(KEYS, st.just(0), min_size=1, max_size=6),
+        steps=st.lists(STEPS, min_size=6, max_size=40),
+        notes_max=st.sampled_from([0, table_copier.PRUNE_KEYS]),
+    )
+    def runs(rows: Rows, steps: list[tuple[str, ...]], notes_max: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(table_copier, "PRUNE_KEYS", notes_max)
+            scene = Scene(template, rows, by_snapshot=by_snapshot)
+            for name, *arguments in steps:
+                getattr(scene, name)(*arguments)
+            scene.finish()
+            scene.check()
+
+    runs()
+
+
+def test_row_changed_between_select_and_writing_is_left_out(template: LogTemplate) -> None:
+    """The hazard of a window without remembered keys: the SELECT saw 1 before it became 9."""
+    scene = Scene(template, {1: 0, 2: 0})
+    scene.play("ask", "select")
+    scene.commit(1, 1)
+    scene.play("show", "execute", "deliver", "hand_over", "write", "write")
+
+    assert reads_of(scene) == [(2, 0)]
+    scene.finish()
+    scene.check()
+
+
+def test_deleted_and_moved_rows_are_not_brought_back(template: LogTemplate) -> None:
+    """Both images count: the old key of a change of key, and a row that was deleted."""
+    scene = Scene(template, {1: 0, 2: 0})
+    scene.play("ask", "select")
+    scene.commit(1, 5)
+    scene.commit(2, None)
+    scene.play("show", "show", "execute", "execute", "deliver", "deliver")
+    scene.play("hand_over", "write", "write")
+
+    assert reads_of(scene) == []
+    scene.finish()
+    scene.check()
+
+
+def test_select_waits_for_what_the_log_has_said(template: LogTemplate) -> None:
+    """The hazard of no wait: the log says 1 is new, the server does not show it yet."""
+    for waits in (True, False):
+        scene = Scene(template, {1: 0, 2: 0})
+        scene.commit(1, 1)
+        scene.play("deliver", "ask")
+        scene.select(waits=waits)
+        scene.play("hand_over", "write", "write")
+        if waits:
+            assert reads_of(scene) == []
+            scene.finish()
+            scene.check()
+        else:
+            with pytest.raises(AssertionError, match="stale"):
+                scene.check()
+
+
+def test_reader_waits_until_the_server_shows_the_position(
+    mysql_a: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked for a chunk not behind a transaction, it reads nothing before that is executed."""
+    name = mysql_a.new_database()
+    gtid = f"{uuid4()}:1"
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+
+        def commit(_: float) -> None:
+            """The reader's wait: meanwhile the transaction comes."""
+            cursor.execute(f"SET gtid_next = '{gtid}'")
+            cursor.execute("INSERT INTO t VALUES (1)")
+            cursor.execute("SET gtid_next = 'AUTOMATIC'")
+
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=commit)
+        monkeypatch.setattr(chunk_reader, "time", clock)
+        reader = ChunkReader(
+            server_of(mysql_a), Flavor.MYSQL, frozenset(), Throttle(CopySettings(), [])
+        )
+        chunk = reader.read(ChunkJob(name, "t", "", (), (), 10, gtid))
+        reader.close()
+
+    assert chunk.rows.rows == 1
+
+
+def test_read_may_be_ahead_of_its_change(template: LogTemplate) -> None:
+    """A row is shown before the executed set has it: its READ comes first, and both are upserts."""
+    scene = Scene(template, {1: 0})
+    scene.commit(2, 2)
+    scene.commit(1, 3)
+    scene.play("show", "show", "ask", "select", "hand_over", "write", "write")
+    assert reads_of(scene) == [(2, 1), (3, 2)]
+
+    scene.finish()
+    changes = [e.op for e in scene.log.events if e.op is not Op.NONE]
+    assert changes == [Op.READ, Op.READ, Op.INSERT, Op.UPDATE]
+    scene.check()
+
+
+def test_snapshot_counts_from_its_own_place(template: LogTemplate) -> None:
+    """MariaDB's snapshot may lie before what the log had: what came since is remembered too."""
+    scene = Scene(template, {1: 0, 2: 0}, by_snapshot=True)
+    for key in (7, 1):
+        scene.commit(key, key)
+        scene.play("show", "deliver")
+    scene.play("ask")
+    scene.select(1)
+    scene.play("hand_over", "write", "write")
+
+    assert reads_of(scene) == [(2, 0)]
+    scene.finish()
+    scene.check()
