@@ -96,7 +96,7 @@ _FULL: Final = (
     Workload(
         "drain.nulls_100", 5_000, 100, row="{id}, {id} % 10007, NULL, NULL, NULL, NULL, NULL, NULL"
     ),
-    Workload("drain.wide_100_columns", 1_000, 100, columns=_WIDE, row=_WIDE_ROW),
+    Workload("drain.wide_100_columns", 4_000, 100, columns=_WIDE, row=_WIDE_ROW),
     Workload(
         "drain.text_64k",
         4_000,
