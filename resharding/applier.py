@@ -18,10 +18,11 @@ from resharding.internal_tables import Checkpoint, merged_position, move_stateme
 from resharding.plan import ReshardPlan
 from resharding.routing import Routes
 from resharding.server import ReshardServer
-from resharding.source_stream import SourceStream
+from resharding.source_stream import source_stream
 from resharding.statements import STATEMENT_ROWS_MAX, StatementBuilder, TargetTable
 from resharding.target_session import TargetSession
 from topics.kafka_client import ClientConfig
+from topics.merged_stream import MergedStream
 from topics.vevent import EventType, VEvent
 
 # Sent at once in the middle of a source transaction, so that one of any size fits the memory.
@@ -131,7 +132,7 @@ class _Session:
         self._routes = Routes(settings.plan.tables)
         self._key_range: KeyRange = ShardName.parse(settings.target.shard).key_range
         self._target: TargetSession | None = None
-        self._stream: SourceStream | None = None
+        self._stream: MergedStream | None = None
         self._committed: dict[str, int] = {}  # of the checkpoints, per source
         self._seqs: dict[str, int] = {}  # likewise, as the open transaction leaves them
         self._rows = 0
@@ -145,7 +146,7 @@ class _Session:
             rows_max=1 if self._careful else STATEMENT_ROWS_MAX,
             packet_bytes_max=target.packet_bytes_max,
         )
-        stream = self._stream = SourceStream(
+        stream = self._stream = source_stream(
             position,
             config=self._settings.kafka,
             registry_url=self._settings.registry_url,

@@ -3,29 +3,26 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
 from event_token import KeyRange, StreamPosition
 from event_token.errors import ShardstreamError, UsageError
 from topics.codec import VEventCodec
 from topics.copy_start import COPY, copy_start_us
-from topics.delivery import Delivery, Place
+from topics.delivery import Delivery
 from topics.kafka_client import ClientConfig
 from topics.lineage import retired_us
 from topics.log_reader import ShardLogReader
-from topics.progress_feed import ProgressFeed, clock_ms
-from topics.reading.merge import RawRecord, merge
-from topics.reading.planner import Batch, Mode, Planner, Strict, Wait
+from topics.merged_stream import MergedStream
+from topics.progress_feed import ProgressFeed
+from topics.reading.planner import Mode, Planner, Strict, Wait
 from topics.schema_registry import open_schema_ids
 from topics.start import LATEST, Start, resolve_start
 from topics.topology import read_topology
 from topics.unmarked_hop import SeenBefore, unmarked_hop, unmarked_targets
 from topics.vevent import VEvent
 
-# Rows planned at once while there is a backlog. They are streamed, not held; the bound keeps
-# the ticks that one plan walks over few.
-BATCH_ROWS_MAX: Final = 10_000
 # Events made ready at once; each keeps the short history of its run for its position.
 RUN_ROWS_MAX: Final = 256
 # How soon an iterator that waits notices `close` or the end of `idle_timeout_s`.
@@ -76,7 +73,7 @@ class Subscriber:
         self._idle_timeout_s = idle_timeout_s
         self._tables = None if tables is None else frozenset(map(_table_name, tables))
         self._ready: deque[VEvent] = deque()
-        self._session: _Session | None = None
+        self._session: MergedStream | None = None
         self._last: VEvent | None = None
         self._failure: ShardstreamError | None = None
         self._unmarked: dict[str, SeenBefore] = {}
@@ -154,7 +151,7 @@ class Subscriber:
         self._failure = error
         self._leave()
 
-    def _open(self) -> "_Session":
+    def _open(self) -> MergedStream:
         topology = read_topology(self._config, self.keyspace)
         if topology is None:
             raise UsageError(f"keyspace {self.keyspace} has no topology: provision it first")
@@ -171,8 +168,10 @@ class Subscriber:
             schema_ids=schema_ids,
         )
         self._unmarked = unmarked_targets(topology) | self._unmarked
-        return _Session(
+        return MergedStream(
             start,
+            run_rows_max=RUN_ROWS_MAX,
+            poll_s=POLL_S,
             planner=Planner(start, self.key_range, self._mode, retired_us=retired_us(topology)),
             feed=ProgressFeed(self._config, self.keyspace, schema_ids),
             open_reader=lambda shard: ShardLogReader(self._config, self.keyspace, shard),
@@ -181,7 +180,7 @@ class Subscriber:
             ),
         )
 
-    def _follow_declared(self, session: "_Session") -> None:
+    def _follow_declared(self, session: MergedStream) -> None:
         """Where a stream waits, look for a reshard that was declared without marks, and hop."""
         now_s = time.monotonic()
         if session.waiting is None or now_s < self._look_s:
@@ -217,100 +216,6 @@ class Subscriber:
                 self._leave()
             finally:
                 self._reading.release()
-
-
-class _Session:
-    """One start of the stream: planner, consumers, and how far they have come."""
-
-    def __init__(
-        self,
-        start: StreamPosition,
-        *,
-        planner: Planner,
-        feed: ProgressFeed,
-        open_reader: Callable[[str], ShardLogReader],
-        delivery: Delivery,
-    ) -> None:
-        self.start = start
-        self._place = Place.of(start)  # after the last event that was made ready
-        self.waiting: Wait | None = None
-        self._planner = planner
-        self._feed = feed
-        self._open_reader = open_reader
-        self._readers: dict[str, ShardLogReader] = {}
-        self._delivery = delivery
-        self._batch: Batch | None = None
-        self._records: Iterator[RawRecord] = iter(())
-        self._rows_left = 0
-
-    @property
-    def position(self) -> StreamPosition:
-        """Where to go on after the last event that was made ready."""
-        return self._place.position()
-
-    def read(self, ready: deque[VEvent]) -> None:
-        """Make the next events ready, or wait for a moment."""
-        if not self._readers:
-            self._read_shards(self.start)
-        if self._batch is None and not self._plan():
-            self._feed.poll(self._planner, POLL_S)
-            if not self._plan():
-                return
-        if self._rows_left > 0:
-            self._run(ready)
-        if self._rows_left == 0:
-            self._end_batch()
-
-    def _read_shards(self, position: StreamPosition) -> None:
-        """Read the logs of a position: at the start, and again after each hop."""
-        for shard in self._readers.keys() - position.shards.keys():
-            self._readers.pop(shard).close()
-        for shard in position.shards.keys() - self._readers.keys():
-            at = position.shards[shard]
-            self._readers[shard] = reader = self._open_reader(shard)
-            # Rows are fetched while their progress is still on its way.
-            reader.seek(at.offset, at.seq + 1)
-        self._delivery.read_shards(position.shards)
-
-    def _plan(self) -> bool:
-        plan = self._planner.next_batch(clock_ms(), BATCH_ROWS_MAX)
-        if isinstance(plan, Wait):
-            self.waiting = plan
-            return False
-        self.waiting = None
-        self._planner.advance(plan)
-        self._batch = plan
-        self._rows_left = plan.rows
-        streams = [self._readers[shard].read(part) for shard, part in plan.ranges.items()]
-        self._records = merge(streams, plan.frontier_us)
-        return True
-
-    def _run(self, ready: deque[VEvent]) -> None:
-        rows_max = min(self._rows_left, RUN_ROWS_MAX)
-        try:
-            rows = self._delivery.run(self._records, rows_max, self._place, ready)
-        finally:
-            self._place = self._delivery.place
-        self._rows_left -= rows
-
-    def _end_batch(self) -> None:
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            self._delivery.end_batch()
-            self._place = self._place.moved_to(batch.end)
-            if batch.end.shards.keys() != self._readers.keys():
-                self._read_shards(batch.end)
-
-    def stop(self) -> None:
-        """End a wait, from any thread."""
-        for reader in list(self._readers.values()):
-            reader.stop()
-
-    def close(self) -> None:
-        """Leave Kafka."""
-        self._feed.close()
-        for reader in self._readers.values():
-            reader.close()
 
 
 def _table_name(name: str) -> tuple[str, str]:

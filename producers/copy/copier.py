@@ -198,7 +198,7 @@ class Copier:
             error = read.exception()
             table = self._tables[name]
             if error is None:
-                table.take(window, read.result(), now_s)
+                table.take(window, read.result())
             elif isinstance(error, (ChunkSpoiled, ServerLost)):
                 self._failed_read(name, window, error, now_s)
             elif isinstance(error, ShardstreamError):

@@ -73,7 +73,7 @@ class TableCopier:
             known = writer.ends.oldest_seq() if writer.is_by_place else oldest
             watch.forget_before(min(oldest, known if known >= 0 else oldest))
 
-    def take(self, window: Window, chunk: Chunk, now_s: float) -> None:
+    def take(self, window: Window, chunk: Chunk) -> None:
         """A chunk was read; of a window that is no longer open it is let go."""
         if window not in self._windows.open:
             return
@@ -85,7 +85,6 @@ class TableCopier:
         if not self.copy.key:
             names = tuple(column.name for column in chunk.definition.key)
             self.copy = replace(self.copy, key=names, rows_estimated=chunk.rows_estimated)
-        del now_s
 
     def failed_read(self, window: Window, error: ChunkSpoiled, now_s: float) -> None:
         """A chunk could not be read. CannotCopy when that happens again and again."""

@@ -241,7 +241,7 @@ class Scene:
             reading.snapshot,
             0,
         )
-        self.copier.take(reading.window, chunk, self._now_s)
+        self.copier.take(reading.window, chunk)
 
     def write(self) -> None:
         """Write a piece if it may be written; never before the log has what its SELECT saw."""
