@@ -9,6 +9,7 @@ from functools import partial
 from rich.console import Console
 
 from event_token.errors import UsageError
+from producers.copy.throttle import lag_problems
 from producers.faults import Problem
 from producers.filters.start_check import rule_problems
 from producers.heartbeat_rows import heartbeat_warnings
@@ -22,7 +23,7 @@ from topics.provisioning import retention_warnings, wrong_topics
 
 def shard_problems(shard: ShardProducerSettings) -> list[Problem]:
     """What is wrong on the servers of one shard: settings, versions, grants, reachability."""
-    return [
+    found = [
         problem
         for server in shard.servers
         for problem in preflight(
@@ -32,6 +33,7 @@ def shard_problems(shard: ShardProducerSettings) -> list[Problem]:
             more=partial(rule_problems, server_name=server.name, settings=shard),
         )
     ]
+    return found + lag_problems(shard)
 
 
 def topic_problems(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:

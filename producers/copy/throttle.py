@@ -6,14 +6,30 @@ from typing import Any, Final
 
 import pymysql
 
+from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.connection import open_query_connection, server_errors
-from producers.flavor import rows
-from producers.settings import CopySettings, ServerSettings
+from producers.faults import Problem, ServerRefused
+from producers.flavor import rows, version_of
+from producers.grants import read_account
+from producers.settings import CopySettings, ServerSettings, ShardProducerSettings
 
 # One look lasts for all the chunks of this time.
 LOOK_S: Final = 1.0
 _MS_A_SECOND: Final = 1000
+_ACCESS_DENIED: Final = 1227
+# MySQL's new words for it; MariaDB has had them since 10.5.
+_REPLICA_STATUS_FROM: Final = (8, 0, 22)
+# MariaDB's own privilege for it; before that the account must be able to stop replication too.
+_REPLICA_MONITOR_FROM: Final = (10, 5, 9)
+
+
+class LagNotShown(ServerRefused):
+    """Raised when an account may not ask how far a replica is behind; `mend` is the GRANT."""
+
+    def __init__(self, name: str, text: str, mend: str) -> None:
+        self.mend = mend
+        super().__init__(f"{name} does not say how far it is behind: {text}. Mend: {mend}")
 
 
 class Throttle:
@@ -63,18 +79,58 @@ def _lag_s(server: ServerSettings) -> int | None:
     """Seconds that a replica is behind, 0 for a primary, None where its replication rests."""
     connection = open_query_connection(server)
     try:
-        with (
-            server_errors(server, "asking for the lag of"),
-            connection.cursor(pymysql.cursors.DictCursor) as cursor,
-        ):
-            cursor.execute("SELECT @@version AS version")
-            version = str(cursor.fetchone()["version"])
-            old = version.startswith(("8.0.1", "8.0.20", "8.0.21")) and "Maria" not in version
-            cursor.execute("SHOW SLAVE STATUS" if old else "SHOW REPLICA STATUS")
-            status = cursor.fetchone()
+        with server_errors(server, "asking for the lag of"):
+            status = _replica_status(connection, server)
     finally:
         connection.close()
-    if status is None:
-        return 0
-    lag = status.get("Seconds_Behind_Source", status.get("Seconds_Behind_Master"))
-    return None if lag is None else int(lag)
+    lag_s = 0
+    for row in status:
+        lag = row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master"))
+        if lag is None:
+            return None
+        lag_s = max(lag_s, int(lag))
+    return lag_s
+
+
+def _replica_status(connection: Any, server: ServerSettings) -> list[dict[str, Any]]:
+    """One row for each source that the server follows. LagNotShown without the privilege."""
+    [(text,)] = rows(connection, "SELECT @@version")
+    version, is_mariadb = version_of(text), "mariadb" in str(text).lower()
+    if is_mariadb:
+        statement = "SHOW ALL SLAVES STATUS"
+    else:
+        statement = f"SHOW {'REPLICA' if version >= _REPLICA_STATUS_FROM else 'SLAVE'} STATUS"
+    try:
+        with connection.cursor(pymysql.cursors.DictCursor) as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+    except pymysql.err.MySQLError as error:
+        if error.args[0] != _ACCESS_DENIED:
+            raise
+        privilege = "REPLICATION CLIENT"
+        if is_mariadb:
+            monitors = version >= _REPLICA_MONITOR_FROM
+            privilege = "REPLICA MONITOR" if monitors else "REPLICATION SLAVE ADMIN"
+        mend = f"GRANT {privilege} ON *.* TO {read_account(connection).name};"
+        raise LagNotShown(server.name, str(error.args[1]), mend) from error
+
+
+def lag_problems(settings: ShardProducerSettings) -> list[Problem]:
+    """The servers whose lag a copy goes by, and whose account may not ask for it.
+
+    A server that cannot be reached is another check's problem.
+    """
+    if settings.copy.max_replica_lag_ms is None or len(settings.servers) == 1:
+        return []
+    problems = []
+    for server in settings.servers:
+        if server.read and settings.flavor is Flavor.MYSQL:
+            continue  # Streaming needs the same privilege there.
+        try:
+            _lag_s(server)
+        except LagNotShown as error:
+            what = "copying.max_replica_lag_ms is set, and the account may not ask for the lag"
+            problems.append(Problem(what, server.name, error.mend))
+        except ShardstreamError:
+            continue
+    return problems
