@@ -1,7 +1,8 @@
 """Tables are copied while four writers change them, and producers are killed at named points."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from producers.settings import CopySettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -25,12 +26,24 @@ from tests.producers.producing import (
     wait_caught_up,
     wait_for,
 )
-from topics.copy_control import CopyAction, CopyRequest, CopyState, ask
+from tests.producers.replication import statements
+from topics.copy_control import (
+    CopyAction,
+    CopyRequest,
+    CopyState,
+    TableCopy,
+    ask,
+    read_copies,
+)
 
 SEED = 20261121
 KEYS = 600
 # Small chunks: hundreds of windows, each of which may go wrong.
 SMALL_CHUNKS = CopySettings(chunk_rows_max=25, tables_at_once=3)
+# A column that comes and goes, in front of all others: values would be shifted.
+ADDED = "added"
+ADD = f"ADD COLUMN {ADDED} INT NOT NULL DEFAULT 5 FIRST"
+MANY = 1_000_000
 POINTS = (
     "request_seen",
     "chunk_asked",
@@ -39,6 +52,11 @@ POINTS = (
     "before_commit",
     "after_commit",
 )
+
+
+def copies_of(settings: ShardProducerSettings) -> Iterable[TableCopy]:
+    """How far each table is."""
+    return read_copies(settings.kafka, topics_of(settings)).values()
 
 
 @contextmanager
@@ -58,24 +76,57 @@ def check_tables(settings: ShardProducerSettings, database: DatabaseFixture, nam
     check_progress(log)
     for table, (_, key) in TABLES.items():
         rows = server_rows(database, name, table, key)
+        found = replay_upserts(log, name, table)
         assert rows
-        assert replay_upserts(log, name, table) == rows
+        # A column that came later is not in the rows of before.
+        assert {row.pop(ADDED, 5) for row in (*rows.values(), *found.values())} == {5}
+        assert found == rows
         assert check_no_stale_read(log, name, table, "v") > 0
 
 
-def test_copy_under_load(mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str) -> None:
-    """Key changes, deletes and re-inserts beside the copy of five tables, twice over.
+def alter_between_pieces(
+    settings: ShardProducerSettings, database: DatabaseFixture, table: str
+) -> None:
+    """A column in front of all others comes and goes while the table is copied."""
 
-    On MariaDB, whose chunks are tied to the log by their snapshot; the kills have MySQL's.
+    def pieces() -> int:
+        [copy] = (copy for copy in copies_of(settings) if copy.name == table)
+        return MANY if copy.state is CopyState.COMPLETED else copy.pieces
+
+    for change in (ADD, f"DROP COLUMN {ADDED}", ADD):
+        seen = pieces()
+        statements(database, f"ALTER TABLE {table} {change}")
+        wait_for("the copy goes on", lambda s=seen: pieces() > min(s, MANY - 1))  # type: ignore[misc]
+
+
+def test_kills_and_changed_definitions_under_load(
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Killed at points of a copy, tables altered while it rests and while it goes on; then again.
+
+    On MariaDB, whose chunks are tied to the log by their snapshots.
     """
     name = mariadb_a.new_database()
-    settings = settings_of(mariadb_a, kafka, keyspace, copy=SMALL_CHUNKS)
-    with Traffic(mariadb_a, name, keys=KEYS, seed=SEED) as traffic, producing(settings):
-        for _ in range(2):
+    small = replace(SMALL_CHUNKS, chunk_rows_max=15)
+    settings = settings_of(mariadb_a, kafka, keyspace, copy=small)
+    tables = tuple(f"{name}.{table}" for table in TABLES)
+    with Traffic(mariadb_a, name, keys=KEYS, seed=SEED) as traffic:
+        with producing(settings):
+            wait_caught_up(settings)
+        ask(settings.kafka, topics_of(settings), CopyRequest(CopyAction.START, tables))
+        for point in ("piece_written", "chunk_read", "before_commit"):
+            with process(settings, point) as producer:
+                assert producer.wait() == -9, (point, producer.lines[-3:])
+            if point == "piece_written":
+                statements(mariadb_a, f"ALTER TABLE {tables[0]} {ADD}")
+        assert any(copy.state is CopyState.COPYING for copy in copies_of(settings))
+        with producing(settings):
+            alter_between_pieces(settings, mariadb_a, tables[1])
+            wait_state(settings, CopyState.COMPLETED, *tables)
             seen = traffic.transactions
-            start(settings, *(f"{name}.{table}" for table in TABLES))
-            wait_state(settings, CopyState.COMPLETED)
-            wait_for("the load goes on", lambda s=seen: traffic.transactions > s + 50)  # type: ignore[misc]
+            start(settings, *tables)
+            wait_state(settings, CopyState.COMPLETED, *tables)
+            wait_for("the load goes on", lambda: traffic.transactions > seen + 50)
     with producing(settings):
         wait_caught_up(settings)
 
