@@ -61,6 +61,9 @@ class ShardWrites:
                 f"{server.name}: account {server.user} reshards and is the application's, too: "
                 f"give the reshard an account of its own"
             )
+        # Sessions that were connecting when the accounts were seen locked first: such a one may have
+        # passed the check before. Later ones cannot, however often an application tries.
+        self._connecting: frozenset[int] | None = None
         self._connection: Any = open_session(server)
         try:
             self._check_grants()
@@ -121,21 +124,30 @@ class ShardWrites:
 
     def is_quiet(self) -> bool:
         """Whether no application can write here now."""
-        return all(self.is_locked()) and not self._sessions()
+        if not all(self.is_locked()):
+            self._connecting = None
+            return False
+        return not self._sessions()
 
     def is_open(self) -> bool:
         """Whether all accounts may connect."""
         return not any(self.is_locked())
 
     def _sessions(self) -> list[int]:
-        users = {user for user, _ in self._accounts} | {_UNAUTHENTICATED}
+        """The sessions that may write, of accounts that are locked by now."""
+        users = {user for user, _ in self._accounts}
         with server_errors(self.server, "listing the sessions of"):
             found = rows(self._connection, "SHOW FULL PROCESSLIST")
-        return [int(row[0]) for row in found if row[1] in users]
+        connecting = frozenset(int(row[0]) for row in found if row[1] == _UNAUTHENTICATED)
+        if self._connecting is None:
+            self._connecting = connecting
+        own = [int(row[0]) for row in found if row[1] in users]
+        return [*own, *(connecting & self._connecting)]
 
     def stop_writes(self) -> None:
         """Lock the accounts, end their sessions, wait until all have ended."""
         self._set_lock("LOCK")
+        self._connecting = None
         deadline_s = time.monotonic() + QUIET_S_MAX
         while sessions := self._sessions():
             with server_errors(self.server, "ending sessions of"):

@@ -1,5 +1,6 @@
 """Switch, cancel and complete on real servers, killed between any two steps and racing."""
 
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -214,6 +215,13 @@ def test_switch_refuses_what_is_not_ready(
             run_switch(replace(world.settings, reshard_id="other"), nothing)
 
 
+def users_of(database: DatabaseFixture) -> list[str]:
+    """The users of the sessions that there are."""
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW PROCESSLIST")
+        return [row[1] for row in cursor.fetchall()]
+
+
 def test_writes_stop_on_both_families(database: DatabaseFixture) -> None:
     """Sessions end, nobody gets in, open lets in again; the journal's first insert stays."""
     make_account(database, locked=False)
@@ -227,6 +235,10 @@ def test_writes_stop_on_both_families(database: DatabaseFixture) -> None:
     assert (writes.is_open(), writes.is_quiet()) == (True, False)
     writes.stop_writes()
     assert (writes.is_open(), writes.is_quiet()) == (False, True)
+    # An application that tries again and again holds nothing up: it cannot get in any more.
+    with socket.create_connection((database.host, database.port)):
+        wait_for("it is connecting", lambda: "unauthenticated user" in users_of(database))
+        assert writes.is_quiet()
     with pytest.raises(pymysql.err.Error):
         session.cursor().execute("SELECT 1")
     assert not lets_in(database)
