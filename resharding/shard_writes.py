@@ -61,8 +61,8 @@ class ShardWrites:
                 f"{server.name}: account {server.user} reshards and is the application's, too: "
                 f"give the reshard an account of its own"
             )
-        # Sessions that were connecting when the accounts were seen locked first: such a one may have
-        # passed the check before. Later ones cannot, however often an application tries.
+        # Sessions that were connecting when the accounts were seen locked first: one of these may
+        # have passed the check before. Later ones cannot, however often an application tries.
         self._connecting: frozenset[int] | None = None
         self._connection: Any = open_session(server)
         try:
