@@ -94,7 +94,7 @@ class Publisher:
 
     def fence(self) -> None:
         """Take the shard over: a predecessor is fenced off and its open transaction aborted."""
-        self._repeat("fencing", self._producer.init_transactions, FENCE_S_MAX)
+        self._repeat("fencing", self._init_transactions, FENCE_S_MAX)
 
     @property
     def spent(self) -> str:
@@ -173,7 +173,7 @@ class Publisher:
         topic = self.topics.progress
         self.write(topic, key, progress, head_ms)
         began_s = time.monotonic()
-        self._repeat("committing", self._producer.commit_transaction, self._transaction_timeout_s)
+        self._repeat("committing", self._commit_transaction, self._transaction_timeout_s)
         self._in_transaction = False
         elapsed_s = time.monotonic() - began_s
         if elapsed_s >= SLOW_COMMIT_S:
@@ -188,7 +188,9 @@ class Publisher:
             except _KAFKA as error:
                 # The next init_transactions aborts it, or the broker's transaction timeout does.
                 _LOG.info("%s: the abort was not answered: %s", self.topics.log, _cause(error))
-        # The client ends its threads with the last reference, and it refers to this object.
+        # The client ends its threads with the last reference; one that lived on could ask for an
+        # epoch when the brokers are back, and fence its successor. So nothing else may hold it for
+        # long: an error's frames hold this object, never the client or a method of it.
         del self._producer, self.produce
 
     def _until_flushed(self) -> None:
@@ -210,6 +212,14 @@ class Publisher:
     def _poll(self, timeout_s: float) -> None:
         with self.errors("storing rows"):
             self._producer.poll(timeout_s)
+
+    # Methods of this object, so that the frames of an error hold no method of the client.
+
+    def _init_transactions(self, timeout_s: float) -> None:
+        self._producer.init_transactions(timeout_s)
+
+    def _commit_transaction(self, timeout_s: float) -> None:
+        self._producer.commit_transaction(timeout_s)
 
     def _repeat(self, doing: str, call: Callable[[float], None], limit_s: float) -> None:
         """Call until it succeeds; librdkafka allows a repeat after its retriable errors."""

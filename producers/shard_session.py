@@ -161,6 +161,7 @@ class ShardSession:
         with server_errors(self._server, "reading the journal of"):
             ended = ended_by(self._settings.kafka, self._topics, self._schema_ids, self._connection)
         self._decoder = self._new_decoder(point, ended)
+        opened.append(self._decoder.close)
         self._copier = Copier(self._settings, self._server, self._decoder, self._publisher)
         opened.append(self._copier.close)
         self._heard_s = time.monotonic()

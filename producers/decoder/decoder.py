@@ -21,7 +21,7 @@ from producers.decoder.events import EventReader
 from producers.decoder.filtered_rows import FilterRules
 from producers.decoder.internal_tables import InternalTables
 from producers.decoder.payload import PacketedTransaction
-from producers.decoder.records import Produce, RecordSink
+from producers.decoder.records import Produce, RecordSink, closed
 from producers.decoder.sharding import ShardingColumn
 from producers.decoder.stream_clock import StreamClock
 from producers.decoder.tables import Tables
@@ -168,6 +168,11 @@ class Decoder:
         except BaseException:
             self._is_spent = True
             raise
+
+    def close(self) -> None:
+        """Let go of `produce`: who holds the decoder does not hold Kafka's client by it."""
+        self._is_spent = True
+        self._sink.produce = closed
 
     def take_batch(self) -> BatchSummary:
         """Produce what was held back, say what was produced since the last call, count from there.

@@ -11,6 +11,7 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
+from event_token.errors import UsageError
 from producers.decoder.errors import QueueStayedFull, UnsupportedEvent
 from producers.decoder.key_watch import KeyWatch
 from producers.decoder.plan import NO_IDS, ColumnPlan, RowsPlan, TablePlan, see_rows
@@ -27,6 +28,13 @@ _NOT_IN_IMAGE: Final = -1
 _OFF_CALENDAR: Final = -2
 
 Produce = Callable[[str, bytes, bytes, int, object, object, int], None]
+
+
+def closed(
+    _topic: str, _value: bytes, _key: bytes, _partition: int, _1: object, _2: object, _ms: int
+) -> None:
+    """Stands for `produce` after the end."""
+    raise UsageError("this decoder is closed")
 
 
 class OffCalendar:

@@ -1,9 +1,11 @@
 """Outages and transactions beyond Kafka's limits end with a clear word, and without a loss."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from confluent_kafka import Producer
 
 from event_token import Halt
 from producers import publisher, shard_producer
@@ -41,6 +43,11 @@ def short_limits() -> Iterator[None]:
         yield
 
 
+def clients() -> int:
+    """Kafka producers that live in this process, with their threads."""
+    return sum(type(each) is Producer for each in gc.get_objects())
+
+
 def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -49,6 +56,7 @@ def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     settings = settings_of(mysql_a, kafka, keyspace)
     statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
     [broker] = kafka.brokers
+    clients_before = clients()
     try:
         with short_limits():
             producer = RunningProducer(settings)
@@ -58,6 +66,8 @@ def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
             broker.kill()
             statements(mysql_a, f"INSERT INTO {name}.t VALUES (2)")
             error = producer.wait_error()
+        # One that lived on, held by the error, would fence the next when the broker is back.
+        assert clients() == clients_before
     finally:
         broker.start()
     with producing(settings):
