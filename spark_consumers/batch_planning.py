@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 
 from event_token import StreamPosition
+from event_token.errors import Retry
 from spark_consumers.source_options import SourceOptions
 from spark_consumers.stream_offset import StreamOffset, choose_splits
 from topics.lineage import retired_us
@@ -140,7 +142,9 @@ class BatchPlanning:
         """
         planner = self._planner_at(start.position)
         if clock_ms() - self._look_ms > LOOK_MS:
-            self._check_marked(start.position)
+            # While brokers are away the feed says so, once that lasts too long.
+            with suppress(Retry):
+                self._check_marked(start.position)
         self._take_progress(planner)
         end = self._plan(planner, max_rows)
         if end is None:

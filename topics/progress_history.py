@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from event_token import ShardPosition
-from topics.kafka_client import REQUEST_TIMEOUT_S, ClientConfig, open_consumer
-from topics.kafka_errors import TOPIC_GONE, kafka_errors
+from topics.broker_answers import answer_of
+from topics.kafka_client import ClientConfig, open_consumer
+from topics.kafka_errors import TOPIC_GONE
 from topics.names import ShardTopics
 from topics.progress import MarkKind, Progress
 from topics.progress_codec import decode_progress
@@ -56,8 +57,11 @@ class ProgressHistory:
     def exists(self) -> bool:
         """Whether the progress topic is there."""
         topic = self.topics.progress
-        with kafka_errors(f"asking for topic {topic}", self._config.brokers):
-            found = self._consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+        found = answer_of(
+            f"asking for topic {topic}",
+            self._config,
+            lambda timeout_s: self._consumer.list_topics(topic, timeout=timeout_s),
+        )
         error = found.topics[topic].error
         return error is None or error.name() not in TOPIC_GONE
 
@@ -161,11 +165,15 @@ class ProgressHistory:
 
     def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:
         # Commit markers carry the broker's clock and count, so the answer may be far too early.
-        with kafka_errors(f"asking {topic} for an offset by time", self._config.brokers):
-            found = self._consumer.offsets_for_times(
-                [TopicPartition(topic, 0, timestamp_ms)], timeout=REQUEST_TIMEOUT_S
-            )
-        return found[0].offset if found[0].offset >= 0 else end
+        def question(timeout_s: float) -> int:
+            wanted = TopicPartition(topic, 0, timestamp_ms)
+            [found] = self._consumer.offsets_for_times([wanted], timeout=timeout_s)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return found.offset
+
+        offset = answer_of(f"asking {topic} for an offset by time", self._config, question)
+        return offset if offset >= 0 else end
 
     def _decoded(self, offset: int, value: bytes | None) -> ProgressAt:
         where = f"{self.topics.progress}, offset {offset}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
 from event_token import KeyRange, StreamPosition
-from event_token.errors import ShardstreamError, UsageError
+from event_token.errors import Retry, ShardstreamError, UsageError
 from topics.codec import VEventCodec
 from topics.copy_start import COPY, copy_start_us
 from topics.delivery import Delivery
@@ -186,15 +186,20 @@ class Subscriber:
         if session.waiting is None or now_s < self._look_s:
             return
         self._look_s = now_s + TOPOLOGY_LOOK_S
-        topology = read_topology(self._config, self.keyspace)
-        hop = topology and unmarked_hop(
-            session.position,
-            config=self._config,
-            topology=topology,
-            key_range=self.key_range,
-            schema_ids=open_schema_ids(self._config, self._registry_url),
-            is_exact=isinstance(self._mode, Strict),
-        )
+        try:
+            topology = read_topology(self._config, self.keyspace)
+            hop = topology and unmarked_hop(
+                session.position,
+                config=self._config,
+                topology=topology,
+                key_range=self.key_range,
+                schema_ids=open_schema_ids(self._config, self._registry_url),
+                is_exact=isinstance(self._mode, Strict),
+            )
+        except Retry:
+            # Brokers are away, which may well be why the stream waits: its own consumers say so
+            # once that lasts too long. Nothing has hopped; the next look is as good.
+            return
         if hop:
             self._start, seen = hop
             self._unmarked |= seen

@@ -14,8 +14,9 @@ from typing import Final, Self
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from event_token.errors import Rebuild, Retry
+from topics.broker_answers import answer_of
 from topics.deadline import Deadline
-from topics.kafka_client import REQUEST_TIMEOUT_S, ClientConfig, open_consumer
+from topics.kafka_client import ClientConfig, open_consumer
 from topics.kafka_errors import kafka_error, kafka_errors
 
 # The first look back is as long as a quiet shard's last few transactions; then ever longer ones,
@@ -113,16 +114,13 @@ def partition_bounds(
     partition: int = 0,
 ) -> tuple[int, int]:
     """Return the first offset and the last stable offset of a partition."""
-    doing = f"asking for the offsets of {topic}[{partition}]"
-    with kafka_errors(doing, config.brokers):
-        bounds = consumer.get_watermark_offsets(
-            TopicPartition(topic, partition),
-            timeout=REQUEST_TIMEOUT_S,
-            cached=False,
-        )
-    if bounds is None:
-        raise Retry(f"{doing} (brokers {config.brokers}): no answer in {REQUEST_TIMEOUT_S:g} s")
-    return bounds
+    return answer_of(
+        f"asking for the offsets of {topic}[{partition}]",
+        config,
+        lambda timeout_s: consumer.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=timeout_s, cached=False
+        ),
+    )
 
 
 class PartitionReader:
