@@ -11,7 +11,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import copy_table, drain, latency, reshard_apply, spark_read, workloads
+from benchmarks import (
+    copy_table,
+    drain,
+    latency,
+    reshard_apply,
+    reshard_switch,
+    spark_read,
+    workloads,
+)
 from benchmarks.figures import Figure
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS, print_facts, print_figures, write_results
@@ -57,12 +65,17 @@ def _reshard_apply(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Fig
     return reshard_apply.run(stack, names, runs=plan.runs, quick=plan.quick)
 
 
+def _reshard_switch(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Figure]:
+    return reshard_switch.run(stack, names, runs=plan.runs)
+
+
 GROUPS: dict[tuple[str, ...], Group] = {
     workloads.NAMES: _drain,
     (spark_read.NOOP, spark_read.CHANGELOG): _spark,
     copy_table.NAMES: _copy,
     (latency.NAME,): _latency,
     reshard_apply.NAMES: _reshard_apply,
+    reshard_switch.NAMES: _reshard_switch,
 }
 NAMES = tuple(name for group in GROUPS for name in group)
 

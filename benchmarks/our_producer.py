@@ -25,10 +25,10 @@ bootstrap_servers = {brokers}
 replication_factor = 1
 """
 _SHARD = """
-[keyspaces.{keyspace}.shards.{shard}]
+[keyspaces.{keyspace}.{kind}.{shard}]
 flavor = "mysql"
 
-[[keyspaces.{keyspace}.shards.{shard}.servers]]
+[[keyspaces.{keyspace}.{kind}.{shard}.servers]]
 host = {host}
 port = {port}
 user = {user}
@@ -46,13 +46,14 @@ class BenchKeyspace:
         brokers: str,
         servers: Mapping[str, MysqlServer],
         *,
+        targets: Mapping[str, MysqlServer] | None = None,
         settings: str = "",
         server_settings: str = "",
     ) -> None:
         """Write the settings of all shards (`servers` by shard) and make their topics.
 
-        `settings`: further tables of the settings file; `server_settings`: further lines of each
-        server's table.
+        `targets`: of shards that a reshard is to fill, likewise. `settings`: further tables of the
+        settings file; `server_settings`: further lines of each server's table.
         """
         self.name = name
         self.folder = (folder / name).resolve()
@@ -60,12 +61,15 @@ class BenchKeyspace:
         self.client = ClientConfig({"bootstrap.servers": brokers})
         self.settings = self.folder / "shardstream.toml"
         parts = [_KAFKA.format(brokers=json.dumps(brokers)), settings]
-        for shard, server in servers.items():
+        named = [("shards", *each) for each in servers.items()]
+        named += [("targets", *each) for each in (targets or {}).items()]
+        for kind, shard, server in named:
             password_file = self.folder / f"{server.server_id}.password"
             password_file.write_text(server.password)
             parts.append(
                 _SHARD.format(
                     keyspace=name,
+                    kind=kind,
                     shard=json.dumps(shard),
                     host=json.dumps(server.host),
                     port=server.port,
