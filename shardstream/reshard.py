@@ -20,7 +20,7 @@ from resharding.server import ReshardServer, open_session, server_errors
 from shardstream.keyspace_topology import ensure_topology
 from shardstream.reshard_servers import reshard_server
 from shardstream.settings import Settings
-from shardstream.shard_settings import topic_settings
+from shardstream.shard_settings import filter_settings, topic_settings
 from topics.names import ShardTopics
 from topics.progress_codec import decode_progress
 from topics.schema_registry import open_schema_ids
@@ -38,6 +38,7 @@ def run_create(
     from_log: bool,
 ) -> None:
     """Create a reshard and say what comes next."""
+    _refuse_filtered(settings, keyspace)
     ensure_topology(settings, keyspace)
     request = CreateRequest(
         reshard_id=reshard_id,
@@ -59,6 +60,22 @@ def run_create(
     )
     console.print(f"  shardstream produce {keyspace} T", markup=False)
     console.print(f"  shardstream reshard run {keyspace} {reshard_id} T", markup=False)
+
+
+def _refuse_filtered(settings: Settings, keyspace: str) -> None:
+    """UsageError where filter rules keep rows or columns of a sharded table out of the logs."""
+    filters = filter_settings(settings, keyspace)
+    names = [(table.database, table.table) for table in settings.keyspace(keyspace).vindexes]
+    filtered = [
+        ".".join(name)
+        for name in names
+        if not filters.includes(*name) or filters.rule_for(*name) is not None
+    ]
+    if filtered:
+        raise UsageError(
+            f"keyspace {keyspace}: filter rules bear on {', '.join(filtered)}, so the logs do not "
+            f"hold these tables whole, and the targets of a reshard would lack what is left out"
+        )
 
 
 def run_apply(

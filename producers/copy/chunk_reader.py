@@ -182,10 +182,13 @@ def _rows_of(
     keys = keys_alone(definition)
     limits = chunks.read(keys, chunk_select(keys, job.after, 1, skip=job.rows_max - 1))
     upto = limits.pieces[-1].last_key if limits.pieces else ()
-    statement = chunk_select(definition, job.after, job.rows_max, upto=upto, where=job.where)
+    # On MySQL the second SELECT sees rows that have come since the first one. A LIMIT beside `upto`
+    # would let them push others out at the chunk's end, which no chunk would read again.
+    rows_max = None if upto else job.rows_max
+    statement = chunk_select(definition, job.after, rows_max, upto=upto, where=job.where)
     found = chunks.read(definition, statement)
     if not upto:
-        return found, True
+        return found, found.rows < job.rows_max
     last = found.pieces[-1] if found.pieces else limits.pieces[-1]
     images, rows_left = (last.images, last.rows) if found.pieces else (b"", 0)
     end = Piece(images, rows_left, upto, limits.pieces[-1].last_key_text)

@@ -4,25 +4,30 @@ import struct
 from dataclasses import replace
 from typing import Final
 
+import sqlglot
+from sqlglot.errors import TokenError
+
 from producers.copy.definition import KeyColumn, TableDefinition, quoted
 from producers.decoder import plan as ops
 from producers.decoder.plan import ColumnPlan, TablePlan
 
 _NUMBERS: Final = frozenset(range(ops.I8, ops.U64 + 1)) | {ops.YEAR, ops.ENUM, ops.SET}
+_BRACKETS: Final = {"L_PAREN": 1, "R_PAREN": -1}
 
 
 def chunk_select(
     definition: TableDefinition,
     after: tuple[str, ...],
-    rows_max: int,
+    rows_max: int | None,
     *,
     skip: int = 0,
     upto: tuple[str, ...] = (),
     where: str = "",
 ) -> str:
-    """The SELECT of the next rows in key order behind `after`, up to `upto` included.
+    """The SELECT of the next `rows_max` rows in key order behind `after`, up to `upto` included.
 
-    Both are literals of the key's columns; empty: from the table's beginning, to its end.
+    Both are literals of the key's columns; empty: from the table's beginning, to its end. Without
+    `rows_max` all rows between them are meant.
     """
     columns = ", ".join(
         # An unsigned number of eight bytes on both families, which CAST is not.
@@ -38,8 +43,23 @@ def chunk_select(
         f"SELECT {columns} FROM {quoted(definition.database)}.{quoted(definition.table)} "  # noqa: S608 - quoted
         f"FORCE INDEX ({quoted(definition.index)}) "
         + (f"WHERE {' AND '.join(conditions)} " if conditions else "")
-        + f"ORDER BY {order} LIMIT {skip}, {rows_max}"
+        + f"ORDER BY {order}"
+        + ("" if rows_max is None else f" LIMIT {skip}, {rows_max}")
     )
+
+
+def is_one_condition(where: str) -> bool:
+    """Whether a condition in brackets is still one: `1) OR (1` would undo what stands beside it."""
+    try:
+        tokens = sqlglot.tokenize(where, read="mysql")
+    except TokenError:
+        return False
+    depth = 0
+    for token in tokens:
+        depth += _BRACKETS.get(token.token_type.name, 0)
+        if depth < 0 or token.comments or token.token_type.name == "SEMICOLON":
+            return False
+    return depth == 0 and (bool(tokens) or not where)
 
 
 def keys_alone(definition: TableDefinition) -> TableDefinition:

@@ -13,7 +13,7 @@ from typing import Final
 from event_token import ShardstreamError
 from producers.copy.chunk import Chunk, ChunkJob
 from producers.copy.chunk_reader import ChunkReader
-from producers.copy.faults import CannotCopy, ChunkSpoiled, refuse_filtered
+from producers.copy.faults import CannotCopy, ChunkSpoiled, refuse_left_out
 from producers.copy.requests import Inspection, Outcome, carry_out, inspect
 from producers.copy.table_copier import TableCopier
 from producers.copy.throttle import Throttle
@@ -241,8 +241,8 @@ class Copier:
                 self._reads[self._pool.submit(self._read_chunk, job)] = (name, window)
 
     def _read_chunk(self, job: ChunkJob) -> Chunk:
-        # Also of copies that began before the rule: their rows would come unmasked.
-        refuse_filtered(self._settings.filters, job.database, job.table)
+        # Also of copies that began before the rule.
+        refuse_left_out(self._settings.filters, job.database, job.table)
         reader = self._readers.get()
         try:
             return reader.read(job)

@@ -39,6 +39,7 @@ from producers.decoder.column_types import (
 from producers.decoder.plan import TablePlan
 from producers.decoder.table_map import plan_columns
 from producers.decoder.wire import encode_string
+from producers.filters.collations import BINARY, collation_number
 from producers.flavor import rows
 
 _TYPES: Final = {
@@ -113,7 +114,8 @@ def read_definition(
     found = rows(
         connection,
         "SELECT column_name, data_type, column_type, character_set_name, character_octet_length, "
-        "numeric_precision, numeric_scale, datetime_precision FROM information_schema.columns "
+        "numeric_precision, numeric_scale, datetime_precision, collation_name, is_nullable "
+        "FROM information_schema.columns "
         "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
         (database, table),
     )
@@ -198,24 +200,23 @@ def _column_type(  # noqa: PLR0917 - a row of information_schema.columns
     precision: int | None,
     scale: int | None,
     second_digits: int | None,
+    collation: str | None,
+    nullable: str,
 ) -> ColumnType:
     """What a table map would say of the column."""
     data_type = data_type.lower().replace("geomcollection", "geometrycollection")
-    code = GEOMETRY if data_type in GEOMETRIES else _TYPES.get(data_type)
-    blob = _BLOB_NAME.fullmatch(data_type)
-    if blob is not None:
-        code = BLOB
-    if data_type == "vector" and flavor is Flavor.MARIADB:
-        code = VARCHAR  # as which it is logged
+    code = _type_code(data_type, column_type, flavor)
     if code is None:
         raise CannotCopy(f"table {table}, column {name!r}: type {column_type} is not handled")
-    if flavor is Flavor.MARIADB and "COMPRESSED" in column_type:
-        code = BLOB_COMPRESSED if code == BLOB else VARCHAR_COMPRESSED
     column = ColumnType(index, code)
     column.name = name
     column.unsigned = "unsigned" in column_type or "zerofill" in column_type
     column.charset = {None: "binary", "utf8": "utf8mb3"}.get(charset, charset or "")
+    if column.is_text(flavor is Flavor.MARIADB):
+        column.collation = collation_number(collation or BINARY)
+    column.nullable = nullable == "YES"
     octets, precision = int(octets or 0), int(precision or 0)
+    blob = _BLOB_NAME.fullmatch(data_type)
     if code == STRING:
         column.meta_0, column.meta_1 = STRING ^ ((octets & 0x300) >> 4), octets & 0xFF
     elif code in {VARCHAR, VARCHAR_COMPRESSED}:
@@ -235,6 +236,19 @@ def _column_type(  # noqa: PLR0917 - a row of information_schema.columns
     else:
         _set_fixed(column, data_type, column_type)
     return column
+
+
+def _type_code(data_type: str, column_type: str, flavor: Flavor) -> int | None:
+    """The type as a table map numbers it, None for one that is not handled."""
+    code = GEOMETRY if data_type in GEOMETRIES else _TYPES.get(data_type)
+    if _BLOB_NAME.fullmatch(data_type):
+        code = BLOB
+    if data_type == "vector" and flavor is Flavor.MARIADB:
+        code = VARCHAR  # as which it is logged
+    # No label of an ENUM is meant.
+    if code in {BLOB, VARCHAR} and flavor is Flavor.MARIADB and "COMPRESSED" in column_type:
+        code = BLOB_COMPRESSED if code == BLOB else VARCHAR_COMPRESSED
+    return code
 
 
 def _set_fixed(column: ColumnType, data_type: str, column_type: str) -> None:

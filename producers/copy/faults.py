@@ -8,12 +8,12 @@ class CannotCopy(UsageError):  # noqa: N818 - named by what it means
     """Raised when a table cannot be copied, or not any further; its copy stops by name."""
 
 
-def refuse_filtered(filters: FilterSettings, database: str, table: str) -> None:
-    """CannotCopy where filter rules speak of the table: its rows would be copied past them."""
-    if not filters.includes(database, table) or filters.rule_for(database, table) is not None:
+def refuse_left_out(filters: FilterSettings, database: str, table: str) -> None:
+    """CannotCopy where the filter rules leave the table out: no row of it may reach the log."""
+    if not filters.includes(database, table):
         raise CannotCopy(
-            f"table {database}.{table} has a filter rule or is left out by one, and copies do not "
-            f"go by filter rules: take the rule away, or do not copy the table"
+            f"table {database}.{table} is left out by the keyspace's filter rules (include, "
+            f"exclude), so none of its rows reach the log, copied ones neither"
         )
 
 

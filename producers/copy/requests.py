@@ -8,8 +8,9 @@ from typing import Final
 from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.connection import open_query_connection, server_errors
+from producers.copy.chunk_sql import is_one_condition
 from producers.copy.definition import read_definition
-from producers.copy.faults import CannotCopy, refuse_filtered
+from producers.copy.faults import CannotCopy, refuse_left_out
 from producers.flavor import rows
 from producers.grants import read_account
 from producers.settings import ServerSettings, ShardProducerSettings
@@ -58,9 +59,11 @@ def inspect(
             with server_errors(server, "looking at tables of"):
                 missing = _missing_grant(connection, server, settings.flavor)
                 problems += missing
-                for database, table in [] if missing else named or _all_tables(connection):
+                for database, table in (
+                    [] if missing else named or _all_tables(connection, settings)
+                ):
                     try:
-                        refuse_filtered(settings.filters, database, table)
+                        refuse_left_out(settings.filters, database, table)
                         read_definition(
                             connection, settings.flavor, database, table, settings.text_as_bytes
                         )
@@ -98,10 +101,16 @@ def _names(request: CopyRequest) -> tuple[list[Name], list[str]]:
             problems.append(f"table {text!r}: write it as database.table")
     if request.where and not request.tables:
         problems.append("a condition (where) needs the table that it is for")
+    if not is_one_condition(request.where):
+        problems.append(
+            f"the condition (where) {request.where!r} does not stand for itself: its brackets or "
+            "quotes are not closed, or it has a comment or a semicolon"
+        )
     return names, problems
 
 
-def _all_tables(connection: object) -> list[Name]:
+def _all_tables(connection: object, settings: ShardProducerSettings) -> list[Name]:
+    """All that the filter rules do not leave out."""
     marks = ", ".join(["%s"] * len(OWN_DATABASES))
     return [
         (str(database), str(table))
@@ -111,6 +120,7 @@ def _all_tables(connection: object) -> list[Name]:
             f"WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ({marks}) ORDER BY 1, 2",
             OWN_DATABASES,
         )
+        if settings.filters.includes(database, table)
     ]
 
 

@@ -64,15 +64,15 @@ class CopyWriter:
         """Begin a transaction of copied rows and add them as READ; return how many.
 
         `images`: row images as a binlog has them, one after the other. Rows whose keys the watch
-        has noted since `since_seq` are left out. `end` must follow.
+        has noted since `since_seq` are left out, and so is what the table's filter rule leaves out.
+        `end` must follow.
         """
         events = self._events
         sink = events.sink
-        events.tables.prepare(table)
-        if table.is_left_out or table.row_filter is not None:
-            raise ValueError(
-                f"table {table.database}.{table.table} is filtered: rows past its rule"
-            )
+        if len(table.prefix) == 0:
+            events.tables.prepare(table)
+        if table.is_left_out:
+            raise ValueError(f"table {table.database}.{table.table} is left out by a filter rule")
         events.clock.take_now()
         time_us = events.clock.timestamp_us
         # No transaction of the server: no GTID is added, and the time is the log's own.
@@ -81,6 +81,9 @@ class CopyWriter:
         count = int(table.count)
         present = ((1 << count) - 1).to_bytes((count + 7) // 8, "little")
         rows = rows_plan(table, READ, encode_packed(count) + present)
+        row_filter = table.row_filter
+        if row_filter is not None:
+            return row_filter.write_copied(sink, rows, images, watch, since_seq)
         check = len(watch.touched) > 0
         pos: i64 = 0
         end: i64 = len(images)

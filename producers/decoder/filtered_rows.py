@@ -12,12 +12,13 @@ from mypy_extensions import i64, u8
 
 from event_token.errors import UsageError
 from producers.decoder.errors import CorruptBinlog, NoKeyspaceId, UnsupportedEvent
-from producers.decoder.plan import ABSENT, ColumnPlan, RowsPlan, TablePlan, rows_header
+from producers.decoder.key_watch import KeyWatch
+from producers.decoder.plan import ABSENT, ColumnPlan, RowsPlan, TablePlan, rows_header, see_rows
 from producers.decoder.raw_values import read_raw
 from producers.decoder.records import OffCalendar, RecordSink
 from producers.decoder.row_values import write_value
 from producers.decoder.sharding import Sharding
-from producers.decoder.wire import copy, write_string
+from producers.decoder.wire import copy, encode_string, write_string
 from topics.table_shape import OPS
 
 _INSERT: Final = OPS.index("INSERT")
@@ -91,22 +92,14 @@ class RowFilter:
         begin_records: Callable[[], None] | None,
     ) -> None:
         """Write the wanted rows of a row event; `begin_records` is called before the first."""
-        aside = self._aside
+        watch = self._table.watch
         while pos < end:
-            out = aside.out
-            out.truncate(0)
-            aside.off_calendar = []
-            if rows.ids_at >= 0:
-                self._sharding.begin(self._table, rows)
-            if rows.has_before:
-                aside.image = 0
-                pos = self._read(rows.before, rows.before_present, buf, pos, self._before)
-            if rows.has_after:
-                aside.image = 1
-                pos = self._read(rows.after, rows.after_present, buf, pos, self._after)
+            pos = self._put_aside(rows, buf, pos)
             if pos > end:
                 raise CorruptBinlog("a row passes the end of its event")
-            row = out.getvalue()
+            row = self._aside.out.getvalue()
+            if watch is not None:
+                self._note(watch, rows, row, sink.next_seq)
             has_before = rows.has_before and self._wants(row, self._before, 0)
             has_after = rows.has_after and self._wants(row, self._after, 1)
             if not has_before and not has_after:
@@ -118,6 +111,63 @@ class RowFilter:
             if rows.has_before and not has_before:
                 seen = _INSERT
             self._record(sink, rows, row, seen, has_before=has_before, has_after=has_after)
+
+    def write_copied(
+        self, sink: RecordSink, rows: RowsPlan, images: bytes, watch: KeyWatch, since_seq: i64
+    ) -> int:
+        """Write the wanted ones of copied rows, as the stream would write an insert of each.
+
+        Rows whose keys the watch has noted since `since_seq` are left out. Return how many came.
+        """
+        pos: i64 = 0
+        end: i64 = len(images)
+        added: i64 = 0
+        while pos < end:
+            pos = self._put_aside(rows, images, pos)
+            row = self._aside.out.getvalue()
+            noted = i64(watch.touched.get(self._key(row, self._after, 1), -1))
+            if noted < since_seq and self._wants(row, self._after, 1):
+                self._record(sink, rows, row, rows.op, has_before=False, has_after=True)
+                added += 1
+        return added
+
+    def _put_aside(self, rows: RowsPlan, buf: bytes, pos: i64) -> i64:
+        """Write a row aside, whole; return where it ends in the event."""
+        aside = self._aside
+        aside.out.truncate(0)
+        aside.off_calendar = []
+        if rows.ids_at >= 0:
+            self._sharding.begin(self._table, rows)
+        if rows.has_before:
+            aside.image = 0
+            pos = self._read(rows.before, rows.before_present, buf, pos, self._before)
+        if rows.has_after:
+            aside.image = 1
+            pos = self._read(rows.after, rows.after_present, buf, pos, self._after)
+        return pos
+
+    def _note(self, watch: KeyWatch, rows: RowsPlan, row: bytes, seq: i64) -> None:
+        """Note a change for the copy of the table, whether or not it is written."""
+        see_rows(watch, self._table, rows, seq)
+        if rows.has_before:
+            watch.touch(self._key(row, self._before, 0), seq)
+        if rows.has_after:
+            watch.touch(self._key(row, self._after, 1), seq)
+
+    def _key(self, row: bytes, places: list[int], image: i64) -> bytes:
+        """The primary key of an image, before any mask; only for a watch."""
+        pieces: list[bytes] = []
+        for index in self._table.primary_key:
+            at: i64 = places[index]
+            if at < 0:
+                continue  # a partial image, which stops the copy
+            if row[at] != 0:
+                pieces.append(row[at + 1 : self._end(places, index)])
+                continue
+            for note in self._aside.off_calendar:
+                if note.image == image and note.column == index:
+                    pieces.append(encode_string(note.text))  # noqa: PERF401 - compiled
+        return b"".join(pieces)
 
     def _read(
         self, columns: list[ColumnPlan], present: i64, buf: bytes, pos: i64, places: list[int]

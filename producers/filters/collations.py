@@ -41,12 +41,23 @@ BY_NAME: Final = {collation.name: collation for _, collation in _KNOWN}
 # `utf8_bin` is the older name of utf8mb3_bin.
 _ALIASES: Final = {"utf8_bin": "utf8mb3_bin", "utf8_nopad_bin": "utf8mb3_nopad_bin"}
 _NAMES_BY_ID: Final = {number: collation.name for number, collation in _KNOWN}
+_IDS_BY_NAME: Final = {collation.name: number for number, collation in _KNOWN}
+# Stands for the number of any other one; no server has it.
+OTHER_ID: Final = 0xFFFF
 
 
 def collation_named(name: str) -> BinaryCollation | None:
     """The collation, None when its comparisons are not computed here."""
     lower = name.lower()
     return BY_NAME.get(_ALIASES.get(lower, lower))
+
+
+def collation_number(name: str) -> int:
+    """The table map's number of a collation; OTHER_ID where its comparisons are not computed."""
+    if name == BINARY:
+        return BINARY_ID
+    lower = name.lower()
+    return _IDS_BY_NAME.get(_ALIASES.get(lower, lower), OTHER_ID)
 
 
 def collation_name(number: int, charset: str) -> str:

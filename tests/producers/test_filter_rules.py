@@ -7,7 +7,6 @@ from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
-from tests.producers.copy.copying import request
 from tests.producers.producing import (
     RunningProducer,
     producing,
@@ -15,7 +14,6 @@ from tests.producers.producing import (
     settings_of,
     wait_caught_up,
 )
-from topics.copy_control import CopyAction
 from topics.vevent import EventType
 
 TABLE = (
@@ -100,21 +98,6 @@ def test_rules_that_do_not_fit_are_refused_at_start(
         settings = settings_of(database, kafka, keyspace, filters=filters_of(name, where=where))
         assert said in refusal(settings)
     assert read_log(settings).progress == []
-
-
-def test_tables_with_rules_are_not_copied(
-    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
-) -> None:
-    """A copy would bring rows past the rule, unmasked: it is refused by name."""
-    name = mysql_a.new_database()
-    run(mysql_a, TABLE.format(db=name), f"INSERT INTO {name}.people VALUES (1, 'a', 5, '', 'DE')")
-    settings = settings_of(mysql_a, kafka, keyspace, filters=filters_of(name))
-    with producing(settings):
-        answer = request(settings, CopyAction.START, f"{name}.people")
-
-    (problem,) = answer.problems
-    assert f"{name}.people has a filter rule" in problem
-    assert read_log(settings).events == []
 
 
 def test_types_that_the_binlog_hides_are_refused(

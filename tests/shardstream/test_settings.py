@@ -8,6 +8,7 @@ import pytest
 from event_token.errors import UsageError
 from producers.filters.masks import Mask, MaskKind
 from shardstream.keyspace_topology import with_vindexes
+from shardstream.reshard import run_create
 from shardstream.settings import load_settings
 from shardstream.shard_settings import shard_producer_settings, topic_settings
 from topics.topology import ShardEntry, TableVindex, Topology
@@ -192,3 +193,22 @@ mask = {mail = "hmac", name = {truncate = 1}}
     config.write_text(GOOD + rules.replace('env = "KAFKA_KEY"', 'file = "key"').replace("9", "x"))
     with pytest.raises(UsageError, match=r"keyspace commerce, filter: rule of shop\.people: x"):
         shard_producer_settings(load_settings(config), "commerce", "-80")
+
+
+def test_filtered_tables_are_not_resharded(config: Path) -> None:
+    """The logs do not hold them whole: refused by name before anything is asked or made."""
+    rules = """
+[[keyspaces.commerce.filter.rules]]
+table = "shop.orders"
+columns = ["id"]
+[[keyspaces.commerce.vindexes]]
+database = "shop"
+table = "orders"
+column = "id"
+vindex = "hash"
+"""
+    config.write_text(GOOD + rules)
+    with pytest.raises(UsageError, match=r"filter rules bear on shop\.orders"):
+        run_create(
+            load_settings(config), "commerce", "r1", ["80-"], ["80-c0", "c0-"], from_log=False
+        )

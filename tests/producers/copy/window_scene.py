@@ -5,6 +5,7 @@ that a real one shows now and then (design.md §6). The log's bytes are a real s
 """
 
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -14,6 +15,8 @@ from producers.copy.chunk import Chunk, ChunkJob, ChunkRows, Piece
 from producers.copy.definition import read_definition
 from producers.copy.table_copier import TableCopier
 from producers.copy.windows import Window
+from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.table_filters import TableFilters
 from producers.settings import CopySettings
 from tests.conftest import DatabaseFixture
 from tests.producers.copy.copying import check_copied_log, check_no_stale_read, replay_upserts
@@ -115,16 +118,32 @@ class Reading:
 class Scene:
     """The states after each transaction, and how many are in the log, visible and executed."""
 
-    def __init__(self, template: LogTemplate, rows: Rows, *, by_snapshot: bool = False) -> None:
-        """`by_snapshot`: chunks are tied to the log by places, as MariaDB's are."""
+    def __init__(
+        self,
+        template: LogTemplate,
+        rows: Rows,
+        *,
+        by_snapshot: bool = False,
+        kept: Collection[int] | None = None,
+    ) -> None:
+        """`by_snapshot`: chunks are tied to the log by places, as MariaDB's are.
+
+        `kept`: the values of `v` that a filter rule lets through; None for no rule.
+        """
         self._template = template
+        self._kept = kept
         self._by_snapshot = by_snapshot
         self.states: list[Rows] = [dict(rows)]
         self._pending: list[bytes] = []
         self.delivered = self.visible = self.executed = 0
         self.sink = Sink()
+        rules = None
+        if kept is not None:
+            where = f"v IN ({', '.join(map(str, kept))})"
+            rule = Rule(TablePattern(f"{template.database}.t"), where=where)
+            rules = TableFilters(FilterSettings(rules=(rule,)), {})
         self.decoder = new_decoder(
-            self.sink, Flavor.MYSQL, template.position, verify_checksum=False
+            self.sink, Flavor.MYSQL, template.position, verify_checksum=False, rules=rules
         )
         for packet in template.head:
             self._feed(packet)
@@ -278,9 +297,11 @@ class Scene:
         raise AssertionError(f"the copy does not end: {self.copier._reason}")
 
     def check(self) -> None:
-        """Log and copy make the table, and no READ comes after a newer change of its key."""
+        """Log and copy make what a rule keeps of the table; no READ follows a newer change."""
         log = self.log
         check_copied_log(log)
         check_no_stale_read(log, self._template.database, "t", "v")
         found = replay_upserts(log, self._template.database, "t")
-        assert {key: row["v"] for (key,), row in found.items()} == self.states[-1]
+        kept, rows = self._kept, self.states[-1]
+        wanted = {key: v for key, v in rows.items() if kept is None or v in kept}
+        assert {key: row["v"] for (key,), row in found.items()} == wanted
