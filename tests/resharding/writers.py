@@ -1,7 +1,9 @@
 """A randomised load: writers that insert, change, move and delete rows of sharded tables."""
 
+import functools
 import random
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +33,11 @@ def vindexes_of(schema: str) -> tuple[TableVindex, ...]:
 
 def shard_of(user_id: int, shards: Sequence[str]) -> str:
     """The shard that a user's rows belong to."""
+    return _shard_of(user_id, tuple(shards))
+
+
+@functools.cache
+def _shard_of(user_id: int, shards: tuple[str, ...]) -> str:
     keyspace_id = vindex_named("hash").keyspace_id(user_id)
     [found] = [s for s in shards if ShardName.parse(s).key_range.contains(keyspace_id)]
     return found
@@ -48,13 +55,23 @@ def make_tables(database: DatabaseFixture, schema: str) -> None:
 class Writer:
     """Writes transactions of its own ids to whatever shard a row belongs to."""
 
-    def __init__(self, number: int, shards: dict[str, DatabaseFixture], schema: str) -> None:
+    def __init__(
+        self,
+        number: int,
+        shards: dict[str, DatabaseFixture],
+        schema: str,
+        *,
+        has_moves: bool = True,
+    ) -> None:
         self._random = random.Random(number)
         self._number = number
         self._shards = shards
         self._schema = schema
+        self._has_moves = has_moves
         self._next_id = number + 1
         self._users: dict[int, int] = {}  # of the orders that there are, by id
+        self._hits: Counter[int] = Counter()  # of this writer's sessions, by user
+        self._acknowledged = self._rows()  # what the last commit is known to have left
         self.error: BaseException | None = None
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -70,25 +87,35 @@ class Writer:
         except BaseException as error:  # noqa: BLE001 - judged by the test
             self.error = error
 
+    def _rows(self) -> tuple[dict[int, int], Counter[int]]:
+        return dict(self._users), Counter(self._hits)
+
+    def _commit(self, connection: Any) -> None:
+        connection.commit()
+        self._acknowledged = self._rows()
+
+    def _roll_back(self, connection: Any) -> None:
+        connection.rollback()
+        users, hits = self._acknowledged
+        self._users, self._hits = dict(users), Counter(hits)
+
     def _transaction(self, connections: dict[str, Any]) -> None:
         shard = self._random.choice(list(connections))
         connection = connections[shard]
-        users = dict(self._users)
         try:
             with connection.cursor() as cursor:
                 for _ in range(self._random.choice((1, 1, 1, 2, 5, 20))):
                     self._change(cursor, shard)
             if self._random.random() < 0.05:
-                connection.rollback()
-                self._users = users
+                self._roll_back(connection)
             else:
-                connection.commit()
+                self._commit(connection)
         except pymysql.err.OperationalError as error:
             if error.args[0] not in {1205, 1213}:
                 raise
-            connection.rollback()
-            self._users = users
-        if len(connections) > 1 and self._users and self._random.random() < 0.2:
+            self._roll_back(connection)
+        has_moves = self._has_moves and len(connections) > 1 and self._users
+        if has_moves and self._random.random() < 0.2:
             self._move(connections)
 
     def _user_of(self, shard: str) -> int:
@@ -101,9 +128,11 @@ class Writer:
         chosen = self._random.random()
         here = [i for i, u in self._users.items() if shard_of(u, list(self._shards)) == shard]
         if chosen < 0.25:
+            user = self._user_of(shard)
+            self._hits[user] += 1
             cursor.execute(
                 "INSERT INTO sessions VALUES (%s, %s, 1) ON DUPLICATE KEY UPDATE hits = hits + 1",
-                (self._user_of(shard), f"w{self._number}"),
+                (user, f"w{self._number}"),
             )
         elif chosen < 0.55 or not here:
             self._insert(cursor, self._next_id, self._user_of(shard))
@@ -153,16 +182,23 @@ class Writer:
             cursor.execute("SELECT code FROM orders WHERE id = %s", (order,))
             [(code,)] = cursor.fetchall()
             cursor.execute("DELETE FROM orders WHERE id = %s", (order,))
-        connections[here].commit()
+        del self._users[order]
+        self._commit(connections[here])
         with connections[there].cursor() as cursor:
             self._insert(cursor, order, self._user_of(there), code)
-        connections[there].commit()
+        self._commit(connections[there])
 
 
 @contextmanager
 def writing(shards: dict[str, DatabaseFixture], schema: str) -> Iterator[None]:
     """Four writers at work until the end of the block."""
-    writers = [Writer(n, shards, schema) for n in range(WRITERS)]
+    with at_work([Writer(n, shards, schema) for n in range(WRITERS)]):
+        yield
+
+
+@contextmanager
+def at_work(writers: Sequence[Writer]) -> Iterator[None]:
+    """Let writers write until the end of the block; the error of one is raised there."""
     for writer in writers:
         writer.thread.start()
     try:

@@ -76,21 +76,26 @@ def background(folder: Path, name: str, *arguments: str) -> Iterator[Background]
 
 
 def write_settings(
-    folder: Path, bootstrap_servers: str, keyspace: str, shards: Mapping[str, Any]
+    folder: Path,
+    bootstrap_servers: str,
+    keyspace: str,
+    shards: Mapping[str, Any],
+    targets: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a settings file for shards on given database fixtures."""
+    """Write a settings file for shards, and targets of reshards, on given database fixtures."""
     lines = ["[kafka]", f'bootstrap_servers = "{bootstrap_servers}"']
-    for shard, database in shards.items():
-        lines += [
-            f'[keyspaces.{keyspace}.shards."{shard}"]',
-            f'flavor = "{database.flavor}"',
-            f'[[keyspaces.{keyspace}.shards."{shard}".servers]]',
-            f'host = "{database.host}"',
-            f"port = {database.port}",
-            f'user = "{database.user}"',
-            f'password_file = "password_{shard}"',
-        ]
-        (folder / f"password_{shard}").write_text(database.password)
+    for kind, databases in (("shards", shards), ("targets", targets or {})):
+        for shard, database in databases.items():
+            lines += [
+                f'[keyspaces.{keyspace}.{kind}."{shard}"]',
+                f'flavor = "{database.flavor}"',
+                f'[[keyspaces.{keyspace}.{kind}."{shard}".servers]]',
+                f'host = "{database.host}"',
+                f"port = {database.port}",
+                f'user = "{database.user}"',
+                f'password_file = "password_{shard}"',
+            ]
+            (folder / f"password_{shard}").write_text(database.password)
     path = folder / "shardstream.toml"
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -1,0 +1,237 @@
+"""A keyspace as its operator has it: a settings file, servers, and commands as processes."""
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from event_token import StreamPosition
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from tests.producers.producing import POLL_S, WrittenLog, read_log, settings_of, wait_for
+from tests.resharding.shards import checkpoint_seqs
+from tests.resharding.switchable import APP, make_account
+from tests.shardstream.commands import Background, run, streaming, write_settings
+from topics.copy_control import CopyState, read_copies
+from topics.kafka_client import ClientConfig
+from topics.names import ShardTopics
+from topics.progress_codec import decode_progress
+from topics.schema_registry import open_schema_ids
+from topics.subscriber import Subscriber
+from topics.tail import read_tail
+from topics.topology import Topology, read_topology
+from topics.vevent import VEvent
+
+VINDEXES = ("orders", "sessions")
+
+
+class Flow:
+    """Runs commands as a user does. `servers`: by shard, of all shards that there will be."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kafka: KafkaCluster,
+        keyspace: str,
+        *,
+        schema: str,
+        servers: Mapping[str, DatabaseFixture],
+        first: tuple[str, ...],
+    ) -> None:
+        """`first`: the shards that serve at the beginning."""
+        self.folder, self.keyspace, self.schema, self.servers = folder, keyspace, schema, servers
+        self.client = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
+        self.logs = {s: settings_of(d, kafka, keyspace, shard=s) for s, d in servers.items()}
+        self._running: dict[tuple[str, ...], Background] = {}
+        self._started = 0
+        targets = {s: d for s, d in servers.items() if s not in first}
+        path = write_settings(
+            folder, kafka.bootstrap_servers, keyspace, {s: servers[s] for s in first}, targets
+        )
+        lines = ["[producer]", "accept_unlogged_cascades = true"]
+        for table in VINDEXES:
+            lines += [f"[[keyspaces.{keyspace}.vindexes]]", f'database = "{schema}"']
+            lines += [f'table = "{table}"', 'column = "user_id"', 'vindex = "hash"']
+        lines += [f"[keyspaces.{keyspace}.reshard]", 'user = "root"']
+        lines += [f'application_accounts = ["{APP}@%"]']
+        path.write_text(path.read_text() + "\n".join(lines) + "\n")
+        self.config = str(path)
+        for shard in sorted(servers, key=lambda shard: shard in first):
+            make_account(servers[shard], locked=shard not in first)
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command to its end."""
+        return run(*arguments, "--config", self.config)
+
+    def reshard(self, verb: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of `shardstream reshard` that must succeed."""
+        done = self.run("reshard", verb, self.keyspace, *arguments)
+        assert done.returncode == 0, f"{verb}: {done.stdout}{done.stderr}"
+        return done
+
+    def refused(self, verb: str, *arguments: str) -> str:
+        """Run a command of `shardstream reshard` that finds its input bad; what it says."""
+        done = self.run("reshard", verb, self.keyspace, *arguments)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+        return done.stderr
+
+    def start(self, *arguments: str) -> Background:
+        """Run a command that goes on, `produce` or `reshard run`, until it is killed."""
+        self._started += 1
+        name = f"{self._started}-{'-'.join(arguments[:2])}"
+        asked = (*arguments, "--config", self.config, "--json")
+        self._running[arguments] = Background(self.folder, name, *asked)
+        return self._running[arguments]
+
+    def kill(self, *arguments: str) -> None:
+        """SIGKILL to a command that goes on, which has not ended by itself."""
+        background = self._running.pop(arguments)
+        assert background.process.poll() is None, background.errors
+        background.process.kill()
+        background.process.wait()
+
+    def produce(self, *shards: str) -> None:
+        """Start producers and wait until they stream."""
+        started = [self.start("produce", self.keyspace, shard) for shard in shards]
+        for producer in started:
+            producer.wait_for("streaming", streaming)
+
+    def apply(self, reshard_id: str, *targets: str) -> None:
+        """Start the appliers of targets."""
+        for target in targets:
+            self.start("reshard", "run", self.keyspace, reshard_id, target)
+
+    def end(self) -> None:
+        """Kill all that runs."""
+        for arguments in list(self._running):
+            background = self._running.pop(arguments)
+            background.process.kill()
+            background.process.wait()
+        for database in set(self.servers.values()):
+            with database.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(f"DROP USER IF EXISTS '{APP}'@'%'")
+
+    def topology(self) -> Topology:
+        """The one in force."""
+        found = read_topology(self.client, self.keyspace)
+        assert found is not None
+        return found
+
+    def serving(self) -> list[str]:
+        """The shards that serve now."""
+        return [shard.name for shard in self.topology().serving()]
+
+    def last_seq(self, shard: str) -> int:
+        """The last seq of a shard's log now."""
+        last = read_tail(self.client, ShardTopics(self.keyspace, shard).progress).last
+        assert last is not None
+        return decode_progress(last.value, open_schema_ids(self.client, None)).last_seq
+
+    def log(self, shard: str) -> WrittenLog:
+        """All of a shard's log."""
+        return read_log(self.logs[shard])
+
+    def wait_copied(
+        self, reshard_id: str, sources: tuple[str, ...], targets: tuple[str, ...]
+    ) -> None:
+        """Wait until the sources' tables are copied, and the targets have that."""
+
+        def copied(source: str) -> bool:
+            copies = read_copies(self.client, ShardTopics(self.keyspace, source)).values()
+            states = [copy.state for copy in copies]
+            return states == [CopyState.COMPLETED] * len(VINDEXES)
+
+        wait_for("the tables are copied", lambda: all(map(copied, sources)))
+        wanted = {source: self.last_seq(source) for source in sources}
+
+        def has_all(target: str) -> bool:
+            seqs = checkpoint_seqs(self.servers[target], reshard_id)
+            self._all_run()
+            return all(seqs[source] >= seq for source, seq in wanted.items())
+
+        wait_for(f"the targets have {wanted}", lambda: all(map(has_all, targets)))
+
+    def _all_run(self) -> None:
+        for arguments, background in self._running.items():
+            assert background.process.poll() is None, f"{arguments}: {background.errors}"
+
+
+@contextmanager
+def flow(*arguments: Any, **named: Any) -> Iterator[Flow]:
+    """A flow; all that it has started ends with the block."""
+    made = Flow(*arguments, **named)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+class Reader:
+    """A subscriber from the beginning of the logs, in a thread, that can be made to start anew."""
+
+    def __init__(self, config: ClientConfig, keyspace: str) -> None:
+        self.events: list[VEvent] = []
+        self.starts = 0
+        self._config, self._keyspace = config, keyspace
+        self._subscriber: Subscriber | None = None
+        self._error: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                start: str | StreamPosition = "earliest"
+                if self.events:
+                    position = self.events[-1].position
+                    assert position is not None
+                    start = position.to_string()  # what a process leaves behind when it dies
+                self.starts += 1
+                opened = Subscriber(self._keyspace, "-", start, config=self._config)
+                with opened as self._subscriber:
+                    for event in self._subscriber:
+                        self.events.append(event)
+        except BaseException as error:  # noqa: BLE001 - judged by the test
+            self._error = error
+
+    def restart(self) -> None:
+        """End the subscriber wherever it is; the next one begins after its last event."""
+        assert self._subscriber is not None
+        self._subscriber.close()
+
+    def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
+        """Wait; the reader's error is the test's."""
+
+        def is_so() -> bool:
+            if self._error is not None:
+                raise self._error
+            return condition()
+
+        wait_for(what, is_so)
+
+    def end(self) -> None:
+        """Stop, and raise what it ended with."""
+        self._stop.set()
+
+        def is_over() -> bool:
+            if self._subscriber is not None:
+                self._subscriber.close()
+            self._thread.join(POLL_S)
+            return not self._thread.is_alive()
+
+        wait_for("the reader has ended", is_over)
+        if self._error is not None:
+            raise self._error
+
+
+@contextmanager
+def reading(config: ClientConfig, keyspace: str) -> Iterator[Reader]:
+    """A reader for the length of a block; its error is raised there."""
+    reader = Reader(config, keyspace)
+    try:
+        yield reader
+    finally:
+        reader.end()

@@ -1,0 +1,336 @@
+"""Reshards as an operator plays them, by commands on real servers, while an application writes."""
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resharding.switching import Action
+from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.local.processes import with_parent_guard
+from spark_consumers.replay import ShardTable, check_changelog, replay_changelog
+from tests.conftest import DatabaseFixture
+from tests.producers.producing import wait_caught_up, wait_for
+from tests.resharding.application import FollowingWriter, write_old_rows
+from tests.resharding.flow import Flow, Reader, flow, reading
+from tests.resharding.shards import checkpoint_seqs
+from tests.resharding.stream_checks import check_order, check_origins, replayed, served_part
+from tests.resharding.switchable import lets_in
+from tests.resharding.test_applier import fresh_schema
+from tests.resharding.writers import WRITERS, at_work, make_tables, rows_of
+from tests.shardstream.commands import COMMAND_S_MAX, Background
+from topics.topology import ReshardState
+
+APPLIER_KILLS = 2
+SWITCH_RUNS_MAX = 30
+WRITES_MIN = 10  # of each writer, before its world changes again
+SEED = 20261121
+STOPPED = re.compile(r"writes were stopped for (\d+) ms")
+
+
+class Application:
+    """The writers of a keyspace."""
+
+    def __init__(self, keyspace: Flow, *, has_moves: bool) -> None:
+        self.writers = [
+            FollowingWriter(
+                n, keyspace.servers, keyspace.schema, keyspace.serving, has_moves=has_moves
+            )
+            for n in range(WRITERS)
+        ]
+
+    def wait_writes(self, *shards: str) -> None:
+        """Wait until every writer has written while exactly these shards served."""
+        before = [writer.done[shards] for writer in self.writers]
+
+        def have_written() -> bool:
+            for writer in self.writers:
+                if writer.error is not None:
+                    raise writer.error
+            return all(
+                writer.done[shards] >= then + WRITES_MIN
+                for writer, then in zip(self.writers, before, strict=True)
+            )
+
+        wait_for(f"all write to {shards}", have_written)
+
+
+class ChangeLog:
+    """`shardstream changelog`, killed and started again."""
+
+    def __init__(self, keyspace: Flow) -> None:
+        self.path = str(keyspace.folder / "log")
+        self._keyspace = keyspace
+        self._arguments = ("changelog", keyspace.keyspace, "--target", self.path)
+        self._running = self._start()
+
+    def _start(self) -> Background:
+        return self._keyspace.start(*self._arguments)
+
+    def wait_rows(self, rows: int) -> None:
+        """Wait until the table has that many."""
+
+        def has_rows(running: Background) -> bool:
+            return bool(running.lines) and running.lines[-1]["rows"] >= rows
+
+        self._running.wait_for(f"{rows} rows", has_rows)
+
+
+def wait_read(keyspace: Flow, reader: Reader) -> None:
+    """Wait until the reader has all that the serving shards have executed."""
+    wanted = {}
+    for shard in keyspace.serving():
+        wait_caught_up(keyspace.logs[shard])
+        wanted[shard] = keyspace.last_seq(shard)
+    reader.wait_for(
+        f"the reader has {wanted}",
+        lambda: wanted.items() <= {e.shard: e.seq for e in list(reader.events)}.items(),
+    )
+
+
+def statements(database: DatabaseFixture, *texts: str) -> None:
+    """Run statements as root."""
+    with database.connect() as connection, connection.cursor() as cursor:
+        for text in texts:
+            cursor.execute(text)
+
+
+def create_arguments(reshard_id: str, sources: Any, targets: Any) -> list[str]:
+    """What `reshard create` is told."""
+    named = [("--source", s) for s in sources] + [("--target", t) for t in targets]
+    return [reshard_id, *(word for pair in named for word in pair)]
+
+
+def create(
+    keyspace: Flow, reshard_id: str, sources: tuple[str, ...], targets: tuple[str, ...]
+) -> None:
+    """Create a reshard and start its targets' producers."""
+    keyspace.reshard("create", *create_arguments(reshard_id, sources, targets))
+    keyspace.produce(*targets)
+
+
+def verify(keyspace: Flow, reshard_id: str, targets: tuple[str, ...]) -> None:
+    """`verify` finds every row the same."""
+    done = keyspace.reshard("verify", reshard_id, "--json")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(v["target"], v["differing"]) for v in found] == [(t, 0) for t in targets]
+    assert all(v["rows"] > 0 for v in found)
+
+
+def complete(
+    keyspace: Flow, reshard_id: str, sources: tuple[str, ...], targets: tuple[str, ...]
+) -> None:
+    """End what is not needed any more, then `complete`; the topology says so."""
+    for target in targets:
+        keyspace.kill("reshard", "run", keyspace.keyspace, reshard_id, target)
+    for source in sources:
+        keyspace.kill("produce", keyspace.keyspace, source)
+    keyspace.reshard("complete", reshard_id)
+    states = {entry.reshard_id: entry.state for entry in keyspace.topology().reshards}
+    assert states[reshard_id] == ReshardState.COMPLETED.value
+
+
+def test_split_and_merge_under_load_with_kills(
+    clean_servers: list[DatabaseFixture],
+    kafka: KafkaCluster,
+    keyspace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One shard becomes two and one again while four writers write and everything is killed.
+
+    A subscriber and a Spark change log that run all the time have every change once and in order;
+    what it makes of them is what the last server holds, and all that was acknowledged is there.
+    """
+    a, b, c = clean_servers
+    servers = {"-": a, "-80": b, "80-": c, "70-": c, "-.2": a}
+    schema = fresh_schema()
+    make_tables(a, schema)
+    write_old_rows(a, schema)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+    world = {"schema": schema, "servers": servers, "first": ("-",)}
+    with flow(tmp_path, kafka, keyspace, **world) as played:
+        played.produce("-")
+        with reading(played.client, keyspace) as reader:
+            changelog = ChangeLog(played)
+            application = Application(played, has_moves=True)
+            with at_work(application.writers):
+                refuse_bad_input(played)
+                split_with_kills(played, application, reader, changelog)
+                statements(a, f"DROP DATABASE {schema}", "DROP DATABASE _shardstream")
+                merge_with_kills(played, application, reader)
+            wait_read(played, reader)
+        changelog.wait_rows(len(reader.events))
+
+        held = rows_of({"-.2": a}, schema)
+        logs = {shard: played.log(shard) for shard in ("-", "-80", "80-", "-.2")}
+        check_order(reader.events, logs)
+        assert replayed(reader.events) == held
+        assert all(check_origins(served_part(logs["-"]), logs[s]) > 100 for s in ("-80", "80-"))
+        assert check_origins(served_part(logs["-80"]) + served_part(logs["80-"]), logs["-.2"]) > 100
+        assert reader.starts > 2
+        assert all(writer.refusals for writer in application.writers)
+        check_change_log(changelog.path, len(reader.events), held, schema)
+
+
+def refuse_bad_input(keyspace: Flow) -> None:
+    """Ranges that overlap, tables that cannot be resharded: all is said, nothing is changed."""
+    before = keyspace.topology()
+    source, target = keyspace.servers["-"], keyspace.servers["80-"]
+    said = keyspace.refused("create", *create_arguments("bad", ["-"], ["-80", "70-"]))
+    assert "a gap or an overlap" in said
+    schema = keyspace.schema
+    statements(source, f"CREATE TABLE {schema}.strangers (id INT PRIMARY KEY)")
+    statements(
+        target,
+        f"CREATE DATABASE {schema}",
+        f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY)",
+        f"INSERT INTO {schema}.orders VALUES (1)",
+    )
+    said = keyspace.refused("create", *create_arguments("bad", ["-"], ["-80", "80-"]))
+    assert said.startswith("error: ")
+    for text in ("strangers has no vindex", "orders is not empty", "orders is not defined as on"):
+        assert f"{schema}.{text}" in said
+    assert keyspace.topology() == before
+    statements(target, f"DROP DATABASE {schema}")
+    statements(source, f"DROP TABLE {schema}.strangers")
+
+
+def split_with_kills(
+    keyspace: Flow, application: Application, reader: Reader, changelog: ChangeLog
+) -> None:
+    """`-` becomes `-80` and `80-`; every process dies once or more."""
+    targets = ("-80", "80-")
+    dice = random.Random(SEED)
+    application.wait_writes("-")
+    create(keyspace, "split", ("-",), targets)
+    said = keyspace.refused("switch", "split")
+    assert said.count("not verified: run shardstream reshard verify") == len(targets)
+    assert said.count("lags: it has seq") == len(targets)
+
+    keyspace.kill("produce", keyspace.keyspace, "-")
+    keyspace.start("produce", keyspace.keyspace, "-")
+    for _ in range(APPLIER_KILLS):
+        before = [checkpoint_seqs(keyspace.servers[t], "split") for t in targets]
+        keyspace.apply("split", *targets)
+        wait_for(
+            "they apply",
+            lambda before=before: all(  # type: ignore[misc]
+                checkpoint_seqs(keyspace.servers[t], "split") != then
+                for t, then in zip(targets, before, strict=True)
+            ),
+        )
+        time.sleep(dice.uniform(0, 0.5))  # when they are killed is left to chance
+        for target in targets:
+            keyspace.kill("reshard", "run", keyspace.keyspace, "split", target)
+    reader.restart()
+    keyspace.kill("produce", keyspace.keyspace, "80-")
+    keyspace.produce("80-")
+    keyspace.apply("split", *targets)
+    keyspace.wait_copied("split", ("-",), targets)
+    status = json.loads(keyspace.reshard("status", "--json").stdout)
+    assert (status["reshard_id"], status["state"]) == ("split", ReshardState.RUNNING.value)
+    assert set(status["behind"]) == set(targets)
+    verify(keyspace, "split", targets)
+
+    application.wait_writes("-")
+    said = keyspace.reshard("switch", "split").stdout
+    reader.restart()
+    assert STOPPED.search(said), said
+    application.wait_writes(*targets)
+    complete(keyspace, "split", ("-",), targets)
+
+
+def merge_with_kills(keyspace: Flow, application: Application, reader: Reader) -> None:
+    """`-80` and `80-` become `-.2`; `switch` dies between any two steps, and one wakes late."""
+    sources, targets = ("-80", "80-"), ("-.2",)
+    create(keyspace, "merge", sources, targets)
+    keyspace.apply("merge", *targets)
+    keyspace.wait_copied("merge", sources, targets)
+    verify(keyspace, "merge", targets)
+    steps = killed_switch(keyspace, "merge", until=Action.WRITE_BEGIN)
+    assert steps == ["stop writes (-80)", "stop writes (80-)", "write END (-80)", "write END (80-)"]
+    reader.restart()
+    frozen = start_switch(keyspace, "merge", "SIGSTOP", Action.WRITE_BEGIN.value)
+    wait_for("it has stopped itself", lambda: is_stopped(frozen.pid))
+    steps = killed_switch(keyspace, "merge", until=None)
+    assert steps == ["write BEGIN (-.2)", "change the topology", "open writes (-.2)"]
+    application.wait_writes(*targets)
+
+    before = world(keyspace)
+    frozen.send_signal(signal.SIGCONT)
+    _, said = frozen.communicate(timeout=COMMAND_S_MAX)
+    assert (frozen.returncode, "Traceback" in said) == (1, False), said
+    assert world(keyspace) == before
+    assert "earlier run" in keyspace.reshard("switch", "merge").stdout
+    application.wait_writes(*targets)
+    complete(keyspace, "merge", sources, targets)
+
+
+def start_switch(
+    keyspace: Flow, reshard_id: str, signal_name: str, step: str
+) -> "subprocess.Popen[str]":
+    """A `switch` that sends itself a signal before a step."""
+    asked = ["reshard", "switch", keyspace.keyspace, reshard_id, "--config", keyspace.config]
+    command = [sys.executable, "-m", "tests.resharding.command_at", signal_name, step, *asked]
+    return subprocess.Popen(
+        with_parent_guard(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def killed_switch(keyspace: Flow, reshard_id: str, until: Action | None) -> list[str]:
+    """Run `switch` again and again, killed before the second step of each run; the steps done.
+
+    Ends when the next step is `until`, or with the switch. "stop writes" may come again, where a
+    session is just about to connect.
+    """
+    done: list[str] = []
+    for _ in range(SWITCH_RUNS_MAX):
+        process = start_switch(keyspace, reshard_id, "SIGKILL", "2")
+        told, said = process.communicate(timeout=COMMAND_S_MAX)
+        steps = told.splitlines()
+        open_shards = {s for s in ("-80", "80-", "-.2") if lets_in(keyspace.servers[s])}
+        assert not ("-.2" in open_shards and open_shards - {"-.2"})
+        if process.returncode == 0:
+            return list(dict.fromkeys([*done, *steps[:-1]]))
+        assert process.returncode == -signal.SIGKILL, said
+        done.append(steps[0])
+        if until is not None and steps[1].startswith(until.value):
+            return list(dict.fromkeys(done))
+    raise AssertionError(f"not done after {SWITCH_RUNS_MAX} kills: {done}")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def world(keyspace: Flow) -> list[Any]:
+    """What a switch can change: topology, journals, and who is let in."""
+    found: list[Any] = [keyspace.topology()]
+    for shard in ("-80", "80-", "-.2"):
+        database = keyspace.servers[shard]
+        found.append(lets_in(database))
+        with database.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM _shardstream.journal ORDER BY reshard_id")
+            found.append(cursor.fetchall())
+    return found
+
+
+def check_change_log(path: str, changes: int, held: dict[str, Any], schema: str) -> None:
+    """The table has every record once and in order, and replayed it is what the server holds."""
+    report = check_changelog(path)
+    assert (report.changes, report.lost, report.repeated) == (changes, 0, 0)
+    assert report.out_of_order == 0
+    tables = replay_changelog(path, place_of=lambda _: "all")
+    for name, rows in held.items():
+        found = [tuple(row.values()) for row in tables[ShardTable("all", schema, name)].rows()]
+        texts = [tuple(str(value) for value in row[1:]) for row in rows]
+        assert sorted(tuple(map(str, row)) for row in found) == sorted(texts)
