@@ -3,21 +3,24 @@
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from event_token import Flavor
+from event_token import Flavor, parse_gtid_set
 from producers.copy import chunk_reader, table_copier
 from producers.copy.chunk import ChunkJob
 from producers.copy.chunk_reader import ChunkReader
+from producers.copy.chunk_rows import ChunkConnection
 from producers.copy.throttle import Throttle
 from producers.settings import CopySettings
 from tests.conftest import DatabaseFixture
 from tests.producers.copy.window_scene import LogTemplate, Rows, Scene
 from tests.producers.producing import server_of
+from tests.producers.replication import executed, statements
 from topics.vevent import Op
 
 KEYS = st.integers(0, 5)
@@ -127,6 +130,56 @@ def test_select_waits_for_what_the_log_has_said(template: LogTemplate) -> None:
         else:
             with pytest.raises(AssertionError, match="stale"):
                 scene.check()
+
+
+@pytest.mark.parametrize("by_snapshot", [False, True])
+def test_rows_wait_until_the_log_has_what_their_select_saw(
+    template: LogTemplate, *, by_snapshot: bool
+) -> None:
+    """The hazard of no wait for *high*: rows of later on, and older changes of them behind."""
+    scene = Scene(template, {1: 0, 2: 0}, by_snapshot=by_snapshot)
+    for _ in range(3):
+        scene.commit(1, 1)
+        scene.play("show", "execute")
+    scene.play("ask", "select", "hand_over")
+    for _ in range(3):
+        scene.play("write", "write")
+        assert reads_of(scene) == []
+        scene.deliver()
+    scene.play("write", "write")
+
+    # 1 is in the log by itself where the window counts from what the log had before the SELECT; a
+    # snapshot's window counts from what it saw.
+    assert reads_of(scene) == ([(1, 3), (2, 0)] if by_snapshot else [(2, 0)])
+    changes = [e.op for e in scene.log.events if e.op is not Op.NONE]
+    assert changes[:4] == [Op.UPDATE, Op.UPDATE, Op.UPDATE, Op.READ]
+    scene.finish()
+    scene.check()
+
+
+def test_high_includes_what_the_select_saw(
+    mysql_a: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row is committed just before a chunk's SELECT: what the log must reach has it."""
+    name = mysql_a.new_database()
+    statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    read = ChunkConnection.read
+
+    def insert_and_read(*arguments: Any) -> Any:
+        statements(mysql_a, f"INSERT INTO {name}.t VALUES (1)")
+        return read(*arguments)
+
+    monkeypatch.setattr(ChunkConnection, "read", insert_and_read)
+    reader = ChunkReader(
+        server_of(mysql_a), Flavor.MYSQL, frozenset(), Throttle(CopySettings(), [])
+    )
+    chunk = reader.read(ChunkJob(name, "t", "", (), (), 10, executed(mysql_a)))
+    reader.close()
+
+    assert chunk.rows.rows == 1
+    assert parse_gtid_set(chunk.high, Flavor.MYSQL).includes(
+        parse_gtid_set(executed(mysql_a), Flavor.MYSQL)
+    )
 
 
 def test_reader_waits_until_the_server_shows_the_position(
