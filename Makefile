@@ -31,8 +31,11 @@ check: $(STAMP)  ## ruff, mypy strict, import rule, budgets: under a minute
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_imports.py tests/test_budgets.py
 
+# Tests wait for servers most of the time. Each job has servers of its own, some 6 GB with Spark.
+JOBS ?= 2
+
 test: build  ## all tests, on real servers
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile tests
 
 bench: build  ## measure; writes benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks

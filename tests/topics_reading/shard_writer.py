@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from confluent_kafka import Message, TopicPartition
 
@@ -17,6 +18,7 @@ from topics.progress import Mark, MarkKind, Progress, Tick, cell_start_us
 from topics.progress_codec import PROGRESS_KEY, encode_progress
 from topics.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
 from topics.schema_registry import TopicSchemaIds
+from topics.subscriber import Subscriber
 from topics.table_shape import Column, TableShape, ValueKind
 from topics.tail import partition_bounds
 from topics.topology import ShardEntry, Topology, update_topology
@@ -274,3 +276,23 @@ class ShardWriter:
             return partition_bounds(consumer, self.config, self.topics.log)
         finally:
             consumer.close()
+
+
+def taken(stream: Subscriber, count: int) -> list[VEvent]:
+    """The next `count` events, however often the stream has found itself idle meanwhile."""
+    deadline = Deadline(TIMEOUT_S)
+    events: list[VEvent] = []
+    while len(events) < count:
+        events += islice(stream, count - len(events))
+        assert not deadline.passed, f"{len(events)} of {count} events; waiting: {stream.waiting}"
+    return events
+
+
+def idle(stream: Subscriber, shards: tuple[str, ...]) -> None:
+    """Nothing comes, and in the end that is because the stream waits for these shards."""
+    deadline = Deadline(TIMEOUT_S)
+    while True:
+        assert list(stream) == []
+        if stream.waiting is not None and stream.waiting.shards == shards:
+            return
+        assert not deadline.passed, f"waiting: {stream.waiting}"
