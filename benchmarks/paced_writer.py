@@ -12,9 +12,9 @@ import pymysql
 
 
 def write_paced(
-    connection: "pymysql.Connection", table: str, *, count: int, per_s: int
+    connection: "pymysql.Connection", table: str, *, count: int, per_s: int, first: int = 0
 ) -> list[int]:
-    """Insert rows with the ids 0 to count - 1; gives when each commit returned (monotonic ns).
+    """Insert `count` rows, ids from `first` on; gives when each commit returned (monotonic ns).
 
     A writer that falls behind its pace goes on without a pause.
     """
@@ -29,7 +29,7 @@ def write_paced(
             due_ns = begun_ns + number * 1_000_000_000 // per_s
             if (early_ns := due_ns - time.monotonic_ns()) > 0:
                 time.sleep(early_ns / 1e9)
-            cursor.execute(insert, (number,))
+            cursor.execute(insert, (first + number,))
             returned_ns.append(time.monotonic_ns())
     return returned_ns
 
