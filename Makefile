@@ -40,7 +40,7 @@ test: build  ## all tests, on real servers
 bench: build  ## measure; writes benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks
 
-demo: build  ## the whole system at work on real servers, about two minutes
+demo: build  ## the whole system at work, with a live split, about two minutes
 	$(BIN)/shardstream demo
 
 format: $(STAMP)  ## let ruff format the code

@@ -21,9 +21,10 @@ ANSWER_TIMEOUT_S: Final = 120
 _REFUSED: Final = frozenset(
     {1044, 1045, 1130, 1142, 1143, 1227, 1251, 1698, 1820, 1862, 2026, 2061, 3118, 3159, 4151}
 )
-# Lost or refused connections, shutdown, a deadlock, a lock not had in time, read only (a failover).
+# Lost, refused or killed connections, shutdown, a deadlock, a lock not had in time, read only (a
+# failover).
 _PASSING: Final = frozenset(
-    {1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1205, 1213, 1290, 1792}
+    {1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1205, 1213, 1290, 1317, 1792, 1927}
 )
 _CLIENT_ERRORS: Final = range(2000, 2100)
 

@@ -1,5 +1,7 @@
 """The commands of `shardstream reshard`."""
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -103,6 +105,7 @@ def switch(
     config: Config = None,
     *,
     force: Annotated[bool, typer.Option("--force", help="Also without a clean verify")] = False,
+    as_json: Json = False,
 ) -> None:
     """Let the targets serve: stop writes, mark the logs, open the targets. Run it again at will."""
     from resharding.switch import run_switch
@@ -110,6 +113,10 @@ def switch(
     from shardstream.settings import load_settings
 
     settings = switch_settings(load_settings(config), keyspace, reshard_id, force=force)
+    if as_json:
+        report = run_switch(settings, lambda step: typer.echo(json.dumps({"step": str(step)})))
+        typer.echo(json.dumps(dataclasses.asdict(report)))
+        return
     report = run_switch(settings, lambda step: typer.echo(str(step)))
     if report.stopped_ms is None:
         typer.echo("switched; writes were opened by an earlier run")

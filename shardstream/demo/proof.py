@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -12,17 +11,26 @@ from typing import Any
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from shardstream.demo.workload import DATABASE, Connect, Ledger
-
-Row = dict[str, Any]
-Key = tuple[Any, ...]
-# One table of one shard, by primary key.
-Tables = dict[tuple[str, str], dict[Key, Row]]
+from shardstream.demo.log_checks import (
+    Row,
+    Tables,
+    coupons_in_two_places,
+    marks_of,
+    missing_and_repeated,
+    out_of_order,
+    over_the_hop,
+    replay,
+)
+from shardstream.demo.shop import DATABASE, Connect
+from shardstream.demo.workload import Ledger
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the proof found; all but `changes`, `copied` and `moves` must be 0."""
+    """What the proof found; all but `changes`, `copied` and `moves` must be 0.
+
+    `hop_time_us`: from when on the log goes on in the targets of the split, None without one.
+    """
 
     changes: int
     copied: int
@@ -32,6 +40,7 @@ class Verdict:
     out_of_order: int
     rows_compared: int
     rows_different: int
+    hop_time_us: int | None
 
     @property
     def holds(self) -> bool:
@@ -39,7 +48,7 @@ class Verdict:
         wrong = self.lost + self.repeated + self.out_of_order + self.rows_different
         # A proof over nothing proves nothing.
         proves = self.changes > 0 and self.copied > 0 and self.rows_compared > 0
-        return wrong == 0 and proves
+        return wrong == 0 and proves and self.hop_time_us is not None
 
     def last_line(self) -> str:
         """The line that the demo ends with."""
@@ -50,32 +59,39 @@ class Verdict:
 
 
 def prove(changelog_path: str, shards: Mapping[str, Connect], ledger: Ledger) -> Verdict:
-    """Compare the change log with the databases and with what the workload says it did."""
+    """Compare the change log with the databases in charge and with what the workload has done."""
     versions = _read_versions(changelog_path)
-    rows = [row for version in versions for row in version if row["type"] == "ROW"]
+    log = [row for version in versions for row in version]
+    rows = [row for row in log if row["type"] == "ROW"]
     changes = [row for row in rows if row["op"] != "READ"]
+    marks = marks_of(log)
     expected: Tables = {}
     keys: dict[str, list[str]] = {}
     for shard, connect in shards.items():
         _read_database(shard, connect, expected, keys)
-    replayed = _replay(rows, keys)
-    lost, repeated = _missing_and_repeated(versions)
+    replayed = replay(log, keys)
+    lost, repeated = missing_and_repeated(log, marks)
     different = _different_rows(expected, replayed)
+    hop_times = {mark.hop_time_us for mark in marks if mark.kind == "BEGIN"}
     return Verdict(
         changes=len(changes),
         copied=len(rows) - len(changes),
         moves=ledger.moves,
         lost=max(lost, ledger.changes - len(changes)),
         repeated=max(repeated, len(changes) - ledger.changes),
-        out_of_order=_out_of_order(versions) + _coupons_in_two_places(changes),
+        out_of_order=(
+            out_of_order(versions) + over_the_hop(log, marks) + coupons_in_two_places(changes)
+        ),
         rows_compared=sum(len(rows) for rows in expected.values()),
         rows_different=different,
+        hop_time_us=min(hop_times, default=None),
     )
 
 
 def _read_versions(path: str) -> list[list[Row]]:
     """The rows that each commit of the Delta table added, in merged order within the commit."""
-    columns = ["type", "table", "op", "before", "after", "shard", "seq", "offset", "timestamp_us"]
+    columns = ["type", "table", "op", "before", "after", "statement"]
+    columns += ["shard", "seq", "offset", "timestamp_us"]
     table = DeltaTable(path)
     added: dict[int, list[str]] = {}
     for version in range(table.version() + 1):
@@ -89,65 +105,6 @@ def _read_versions(path: str) -> list[list[Row]]:
         rows.sort(key=lambda row: (row["timestamp_us"], row["shard"], row["offset"]))
         versions.append(rows)
     return versions
-
-
-def _missing_and_repeated(versions: list[list[Row]]) -> tuple[int, int]:
-    """Holes and repeats in each shard's sequence numbers, which begin at 1."""
-    seen: dict[str, Counter[int]] = {}
-    for version in versions:
-        for row in version:
-            seen.setdefault(row["shard"], Counter())[row["seq"]] += 1
-    missing = sum(max(counts) - len(counts) for counts in seen.values())
-    repeated = sum(counts.total() - len(counts) for counts in seen.values())
-    return missing, repeated
-
-
-def _out_of_order(versions: list[list[Row]]) -> int:
-    """Rows that are older than an earlier commit, or whose seq runs back within their shard."""
-    wrong = 0
-    newest_us = -1
-    last_seq: dict[str, int] = {}
-    for version in versions:
-        wrong += sum(row["timestamp_us"] < newest_us for row in version)
-        for row in version:
-            wrong += row["seq"] <= last_seq.get(row["shard"], 0)
-            last_seq[row["shard"]] = row["seq"]
-        newest_us = max([newest_us, *(row["timestamp_us"] for row in version)])
-    return wrong
-
-
-def _coupons_in_two_places(changes: list[Row]) -> int:
-    """A coupon that moves is deleted before it is inserted elsewhere, also in the merged stream."""
-    home: dict[str, str] = {}
-    moved: set[str] = set()  # where the others are was true before the log began
-    wrong = 0
-    for row in changes:
-        if row["table"] != "coupons":
-            continue
-        if row["op"] == "INSERT":
-            code = json.loads(row["after"])["code"]
-            wrong += code in home
-            home[code] = row["shard"]
-            moved.add(code)
-        elif row["op"] == "DELETE":
-            code = json.loads(row["before"])["code"]
-            wrong += home.pop(code, None) != row["shard"] and code in moved
-            moved.add(code)
-    return wrong
-
-
-def _replay(changes: list[Row], keys: dict[str, list[str]]) -> Tables:
-    tables: Tables = {}
-    for change in changes:
-        rows = tables.setdefault((change["shard"], change["table"]), {})
-        names = keys[change["table"]]
-        if change["before"] is not None:
-            before = json.loads(change["before"])
-            rows.pop(tuple(before[name] for name in names), None)
-        if change["after"] is not None:
-            after = json.loads(change["after"])
-            rows[tuple(after[name] for name in names)] = after
-    return tables
 
 
 def _read_database(

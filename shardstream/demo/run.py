@@ -1,42 +1,54 @@
 """The demo from beginning to end."""
 
-import json
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import pymysql
 from rich.console import Console
 from rich.live import Live
 
+from event_token import Flavor
 from event_token.errors import Halt, UsageError
 from shardstream.demo.proof import prove
-from shardstream.demo.screen import render
+from shardstream.demo.screen import clock, render
+from shardstream.demo.sharded_writes import ShardDirectory
+from shardstream.demo.shop import (
+    connect_as_application,
+    connect_as_root,
+    create_tables,
+    make_accounts,
+    settings_of_the_shop,
+)
+from shardstream.demo.split import SOURCE, TARGETS, Split, are_complete
 from shardstream.demo.watch import ProgressWatch
-from shardstream.demo.workers import Worker
-from shardstream.demo.workload import Connect, Ledger, ShopWorkload, create_tables
+from shardstream.demo.workers import Worker, Workers
+from shardstream.demo.workload import Ledger, ShopWorkload
 from shardstream.keyspace_topology import ensure_topology
-from shardstream.local.database_server import DatabaseServer
 from shardstream.local.shape import StackShape
 from shardstream.local.stack import Stack, flavor_at_hand
 from shardstream.settings import load_settings
 from shardstream.shard_settings import topic_settings
-from topics.copy_control import CopyAction, CopyFeed, CopyRequest, CopyState, ask_and_wait
+from topics.copy_control import CopyAction, CopyFeed, CopyRequest, ask_and_wait
 from topics.names import ShardTopics
 from topics.provisioning import provision_shard
 from topics.schema_registry import open_schema_ids
 
 SHARDS = 2
 SCREEN_INTERVAL_S = 0.25
+# The split begins after this part of the workload's time, and needs about another.
+SPLIT_PART = 1 / 3
+# Traffic on the new shards before the workload ends.
+AFTER_SPLIT_S = 5.0
 # Spark starts in 10 s alone, and in a minute or so where two cores do everything at once.
 CATCH_UP_S_MAX = 300.0
 # Nothing but a file in the folder says that a demo made it: no other folder is ever removed.
 MARKER = "shardstream-demo"
 # Producers answer once they stream.
 COPY_S_MAX = 120.0
+# Commit times of MariaDB are whole seconds: an order across shards needs a second in between.
+TRAVEL_S = {Flavor.MYSQL: 0.0, Flavor.MARIADB: 1.0}
 
 
 def run_demo(seconds: int, folder: Path) -> bool:
@@ -51,12 +63,12 @@ def run_demo(seconds: int, folder: Path) -> bool:
     with ExitStack() as cleanup:
         flavor = flavor_at_hand(report)
         report(f"database: {'MySQL' if flavor == 'mysql' else 'MariaDB'}")
-        shape = StackShape(flavor=flavor, shards=SHARDS, brokers=1)
+        shape = StackShape(flavor=flavor, shards=SHARDS, brokers=1, targets=TARGETS)
         stack = Stack(folder / "stack", shape, die_with_parent=True, report=report)
         cleanup.callback(stack.kill)
         stack.start()
-        demo = _Demo(console, folder, stack, cleanup)
-        demo.begin(report)
+        demo = _Demo(console, folder, stack, cleanup, report)
+        demo.begin()
         report("the tables are being copied; the workload begins")
         with Live(console=console, auto_refresh=False) as live:
             demo.write(seconds, live)
@@ -77,96 +89,108 @@ def _fresh_folder(folder: Path) -> Path:
     return folder
 
 
-def _connect(server: DatabaseServer) -> Connect:
-    def connect() -> Any:
-        return pymysql.connect(
-            host=server.host,
-            port=server.port,
-            user=server.root_user,
-            init_command="SET time_zone = '+00:00'",
-        )
-
-    return connect
-
-
 class _Demo:
     """The parts of a running demo."""
 
-    def __init__(self, console: Console, folder: Path, stack: Stack, cleanup: ExitStack) -> None:
+    def __init__(
+        self,
+        console: Console,
+        folder: Path,
+        stack: Stack,
+        cleanup: ExitStack,
+        report: Callable[[str], None],
+    ) -> None:
         self._console = console
         self._folder = folder
+        self._stack = stack
         self._cleanup = cleanup
+        self._report = report
         self._keyspace = stack.shape.keyspace
-        self._settings_path = stack.settings_path
-        self._shards = {name: _connect(server) for name, server in stack.databases.items()}
         self._ledger = Ledger()
-        self._workload = ShopWorkload(self._shards, self._ledger)
-        self._workers: list[Worker] = []
+        self._workers = Workers(folder, stack.settings_path)
+        cleanup.callback(self._workers.kill)
         self._held = 0
-        self._copies: list[CopyFeed] = []
+        self._copies: dict[str, CopyFeed] = {}
+        self._directory: ShardDirectory
+        self._workload: ShopWorkload
         self._watch: ProgressWatch
+        self._split: Split
         self._changelog: Worker
 
-    def begin(self, report: Callable[[str], None]) -> None:
+    def begin(self) -> None:
         """Fill the tables, make the topics, start producers, the change log and the copies."""
-        for connect in self._shards.values():
-            create_tables(connect)
-        self._held = self._workload.fill()
-        report(f"the shop's tables hold {self._held:,} rows; producers start behind them")
-        settings = load_settings(self._settings_path)
-        ensure_topology(settings, self._keyspace)
-        for shard in self._shards:
-            topics = ShardTopics(self._keyspace, shard)
-            provision_shard(settings.kafka_client(), topics, topic_settings(settings))
-            arguments = ["produce", self._keyspace, shard, "--from", "current"]
-            self._start_worker(f"producer_{shard}", arguments)
+        servers = self._stack.databases
+        sources = [shard for shard in servers if shard not in TARGETS]
+        for shard, server in servers.items():
+            make_accounts(server, is_target=shard in TARGETS)
+        for shard in sources:
+            create_tables(servers[shard])
+        with self._stack.settings_path.open("a") as file:
+            file.write(settings_of_the_shop(self._keyspace))
+        settings = load_settings(self._stack.settings_path)
         client = settings.kafka_client()
+        ensure_topology(settings, self._keyspace)
+        self._directory = ShardDirectory(self._keyspace, client)
+        self._workload = ShopWorkload(
+            self._directory,
+            {shard: connect_as_application(server) for shard, server in servers.items()},
+            self._ledger,
+            TRAVEL_S[self._stack.shape.flavor],
+        )
+        self._cleanup.callback(self._workload.ask_to_stop)
+        self._held = self._workload.fill({s: connect_as_root(servers[s]) for s in sources})
+        self._report(f"the shop's tables hold {self._held:,} rows; producers start behind them")
+        for shard in sources:
+            topics = ShardTopics(self._keyspace, shard)
+            provision_shard(client, topics, topic_settings(settings))
+            self._workers.start(f"producer_{shard}", "produce", self._keyspace, shard)
         schema_ids = open_schema_ids(client, settings.kafka.schema_registry_url)
-        self._watch = ProgressWatch(client, self._keyspace, list(self._shards), schema_ids)
+        self._watch = ProgressWatch(client, self._keyspace, sources, schema_ids)
         self._cleanup.callback(self._watch.close)
-        arguments = [
-            "changelog",
-            self._keyspace,
-            "--target",
-            str(self._table),
-            "--from",
-            "earliest",
-        ]
-        self._changelog = self._start_worker("changelog", arguments)
-        report("the Spark change log is starting; the producers are asked to copy the tables")
-        for shard in self._shards:
+        target = ["--target", str(self._table), "--from", "earliest"]
+        self._changelog = self._workers.start("changelog", "changelog", self._keyspace, *target)
+        self._report("the Spark change log starts; the producers are asked for a copy")
+        for shard in sources:
             topics = ShardTopics(self._keyspace, shard)
             answer = ask_and_wait(client, topics, CopyRequest(CopyAction.START), COPY_S_MAX)
             if answer.problems:
                 raise Halt("\n".join(answer.problems))
-            feed = CopyFeed(client, topics)
+            feed = self._copies[shard] = CopyFeed(client, topics)
             self._cleanup.callback(feed.close)
             feed.read_to_end()
-            self._copies.append(feed)
+        copies, server = self._copies[SOURCE], servers[SOURCE]
+        self._split = Split(
+            self._keyspace,
+            self._workers,
+            self._watch,
+            copies=copies,
+            server=server,
+            report=self._report,
+        )
 
     def _are_copied(self) -> bool:
-        for feed in self._copies:
+        for feed in self._copies.values():
             feed.poll(0)
-        copies = [copy for feed in self._copies for copy in feed.tables.values()]
-        if failed := [copy.note for copy in copies if copy.state is CopyState.FAILED]:
-            raise Halt("\n".join(failed))
-        return all(copy.state is CopyState.COMPLETED for copy in copies)
+        return are_complete(
+            [copy for feed in self._copies.values() for copy in feed.tables.values()]
+        )
 
     @property
     def _table(self) -> Path:
         return self._folder / "changelog"
 
-    def _start_worker(self, name: str, arguments: list[str]) -> Worker:
-        config = ["--config", str(self._settings_path), "--json"]
-        worker = Worker(name, self._folder, [*arguments, *config])
-        self._cleanup.callback(worker.kill)
-        self._workers.append(worker)
-        return worker
-
     def write(self, seconds: int, live: Live) -> None:
-        """Let the workload run, and show what happens."""
+        """Let the workload run, with the split in its middle, and show what happens."""
         self._workload.start()
-        ends_s = time.monotonic() + seconds
+        began_s = time.monotonic()
+        split_s = began_s + seconds * SPLIT_PART
+        self._show(
+            live,
+            "orders are coming in",
+            lambda: time.monotonic() >= split_s and self._are_copied(),
+        )
+        self._show(live, "orders are coming in, and a shard is split", self._split.go_on)
+        ends_s = max(began_s + seconds, time.monotonic() + AFTER_SPLIT_S)
         self._show(live, "orders are coming in", lambda: time.monotonic() >= ends_s)
         self._workload.stop()
 
@@ -182,39 +206,44 @@ class _Demo:
                 )
             in_logs = self._watch.rows
             # Copied rows count too, so the logs hold more than the workload's changes.
-            written = self._are_copied() and in_logs >= self._ledger.changes
+            written = in_logs >= self._ledger.changes
             return written and self._changelog_rows >= in_logs
 
         self._show(live, "the workload has ended; the change log catches up", done)
-        for worker in self._workers:
-            worker.ask_to_stop()
-        for worker in self._workers:
-            worker.stop()
+        self._workers.stop()
 
     def _show(self, live: Live, phase: str, done: Callable[[], bool]) -> None:
         while not done():
-            for worker in self._workers:
-                worker.check_alive()
+            self._workers.check_alive()
+            self._workload.check()
             self._watch.look(SCREEN_INTERVAL_S)
-            view = render(self._watch, self._ledger, self._changelog_rows, phase)
+            view = render(self._watch, self._ledger, self._changelog_rows, phase, self._split.doing)
             live.update(view, refresh=True)
 
     @property
     def _changelog_rows(self) -> int:
-        line = self._changelog.last_output()
-        return int(json.loads(line)["rows"]) if line else 0
+        return int(self._changelog.last_output().get("rows", 0))
 
     def prove(self) -> bool:
         """Compare, and say what was found; the verdict is the last line."""
-        verdict = prove(str(self._table), self._shards, self._ledger)
+        self._directory.look_again()
+        shards = {
+            shard: connect_as_root(self._stack.databases[shard])
+            for shard in self._directory.serving
+        }
+        verdict = prove(str(self._table), shards, self._ledger)
         self._console.print(
-            f"copied: {verdict.copied:,} rows, beside the changes, of tables that held "
-            f"{self._held:,} before the producers started"
+            f"copied: {verdict.copied:,} rows, beside the changes: the {self._held:,} that the "
+            f"tables held before the producers started, and those of {SOURCE} for the split"
         )
         self._console.print(
-            f"proof: {verdict.rows_compared:,} rows of {len(self._shards)} databases compared with "
-            f"the change log replayed: {verdict.rows_different} different; "
-            f"{verdict.moves} moves across shards seen in order"
+            f"split: {self._ledger.refused} transactions were refused and done again on "
+            f"{' and '.join(TARGETS)}; the log goes on there at {clock(verdict.hop_time_us)}"
+        )
+        self._console.print(
+            f"proof: {verdict.rows_compared:,} rows of {len(shards)} databases "
+            f"({', '.join(shards)}) compared with the change log replayed: "
+            f"{verdict.rows_different} different; {verdict.moves} moves across shards seen in order"
         )
         self._console.print(f"the change log is the Delta table {self._table}; try:")
         query = 'SELECT shard, "table", op, count(*) FROM log GROUP BY 1, 2, 3 ORDER BY 1, 2, 3'

@@ -21,8 +21,10 @@ def clock(timestamp_us: int | None) -> str:
     return datetime.fromtimestamp(timestamp_us / 1e6, tz=UTC).strftime("%H:%M:%S.%f")[:-3]
 
 
-def render(watch: ProgressWatch, ledger: Ledger, changelog_rows: int, phase: str) -> RenderableType:
-    """Shards, the frontier and the change log, as they stand."""
+def render(
+    watch: ProgressWatch, ledger: Ledger, changelog_rows: int, phase: str, split: str
+) -> RenderableType:
+    """Shards, the frontier, the change log and the split, as they stand."""
     table = Table(expand=True, pad_edge=False, box=None)
     table.add_column("shard", style="bold blue")
     table.add_column("position")
@@ -41,7 +43,10 @@ def render(watch: ProgressWatch, ledger: Ledger, changelog_rows: int, phase: str
         ("   in the change log ", "dim"),
         (f"{changelog_rows:,}", "bold green"),
     )
-    return Panel(Group(table, Text(), summary), title=f"shardstream demo: {phase}", padding=(1, 2))
+    parts: list[RenderableType] = [table, Text(), summary]
+    if split:
+        parts.append(Text.assemble(("split of 80-: ", "dim"), split))
+    return Panel(Group(*parts), title=f"shardstream demo: {phase}", padding=(1, 2))
 
 
 def _cells(view: ShardView) -> tuple[str, ...]:
@@ -54,7 +59,7 @@ def _cells(view: ShardView) -> tuple[str, ...]:
         view.shard,
         shown,
         clock(progress.head_us),
-        f"{progress.lag_ms} ms",
-        f"{view.seq:,}",
+        f"{progress.lag_ms} ms" if view.state == "serving" else view.state,
+        f"{view.rows:,}",
         f"{view.rows_per_s:,.0f}",
     )

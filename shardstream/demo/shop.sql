@@ -21,6 +21,7 @@ CREATE TABLE orders (
 CREATE TABLE order_items (
   order_id BIGINT NOT NULL,
   line SMALLINT UNSIGNED NOT NULL,
+  customer_id BIGINT UNSIGNED NOT NULL,
   sku CHAR(12) NOT NULL,
   quantity INT NOT NULL,
   price DECIMAL(10,2) NOT NULL,

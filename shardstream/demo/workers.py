@@ -1,9 +1,11 @@
-"""The demo's own processes: producers and the change log, each a command that a user would run."""
+"""The demo's own processes, each a command that a user would run."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from event_token.errors import Halt
 from shardstream.local.processes import with_parent_guard
@@ -31,11 +33,19 @@ class Worker:
                 start_new_session=True,
             )
 
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while the process runs."""
+        return self._process.poll()
+
     def check_alive(self) -> None:
         """Raise Halt with the end of the log when the process has ended."""
-        status = self._process.poll()
-        if status is not None:
-            raise Halt(f"{self.name} ended with status {status}:\n{self._log_tail()}")
+        if self.status is not None:
+            raise self.failure()
+
+    def failure(self) -> Halt:
+        """The error that says how the process ended."""
+        return Halt(f"{self.name} ended with status {self.status}:\n{self._log_tail()}")
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM without waiting."""
@@ -54,10 +64,61 @@ class Worker:
         self._process.kill()
         self._process.wait()
 
-    def last_output(self) -> str:
-        """The last whole line that the process printed, empty when there is none."""
+    def output(self) -> list[dict[str, Any]]:
+        """The whole lines that the process has printed, each a JSON object."""
         lines = self.output_path.read_text().rpartition("\n")[0].splitlines()
-        return lines[-1] if lines else ""
+        return [json.loads(line) for line in lines]
+
+    def last_output(self) -> dict[str, Any]:
+        """The last of them, empty when there is none."""
+        lines = self.output_path.read_text().rpartition("\n")[0].splitlines()
+        return dict(json.loads(lines[-1])) if lines else {}
 
     def _log_tail(self) -> str:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+
+
+class Workers:
+    """The demo's running commands: none of them may end by itself, and all end with the demo."""
+
+    def __init__(self, folder: Path, settings_path: Path) -> None:
+        """Nothing runs yet; outputs and logs go to the folder."""
+        self._folder = folder
+        self._settings_path = settings_path
+        self._all: list[Worker] = []
+        self._serving: dict[str, Worker] = {}
+
+    def start(self, name: str, *arguments: str) -> Worker:
+        """Start a command that runs until it is stopped."""
+        worker = self._serving[name] = self.run(name, *arguments, "--json")
+        return worker
+
+    def run(self, name: str, *arguments: str) -> Worker:
+        """Start a command that ends by itself."""
+        command = [*arguments, "--config", str(self._settings_path)]
+        worker = Worker(name, self._folder, command)
+        self._all.append(worker)
+        return worker
+
+    def release(self, name: str) -> Worker:
+        """Ask one to stop: from now on it may be gone."""
+        worker = self._serving.pop(name)
+        worker.ask_to_stop()
+        return worker
+
+    def check_alive(self) -> None:
+        """Raise Halt when one has ended that was not asked to."""
+        for worker in self._serving.values():
+            worker.check_alive()
+
+    def stop(self) -> None:
+        """Stop all in order."""
+        for worker in self._serving.values():
+            worker.ask_to_stop()
+        for worker in self._serving.values():
+            worker.stop()
+
+    def kill(self) -> None:
+        """Kill all."""
+        for worker in self._all:
+            worker.kill()

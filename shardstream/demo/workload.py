@@ -1,252 +1,253 @@
-"""A shop's traffic on two shards: orders come, change and go, and coupons move between shards."""
+"""A shop's traffic: orders come, change and go, and coupons move between shards."""
 
-import hashlib
 import json
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from importlib.resources import files
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from event_token import ShardName
+from event_token import KeyRange
+from shardstream.demo.sharded_writes import Change, Committed, ShardDirectory, ShopSession
+from shardstream.demo.shop import Connect, count_rows, keyspace_id
 
-DATABASE = "shop"
-# Transactions a second on each shard: lively on the screen, and light enough to leave two small
-# cores to the servers, the producers and Spark.
-TRANSACTIONS_PER_S = 120
-FIRST_CUSTOMERS = 300
-FIRST_TRANSACTIONS = 400
-COUPONS = tuple(f"C{i:08d}" for i in range(20))
+# Each writer has the customers of one key range, so that a shard that takes no writes holds up its
+# own customers alone. Transactions a second: lively on the screen, and light enough to leave two
+# small cores to the servers, the producers and Spark.
+TRANSACTIONS_PER_S: Final = {"-80": 120, "80-c0": 60, "c0-": 60}
+FIRST_CUSTOMERS: Final = 200
+FIRST_TRANSACTIONS: Final = 250
+COUPONS: Final = tuple(f"C{i:08d}" for i in range(20))
+MOVE_INTERVAL_S: Final = 0.05
 # A bulk change now and then shows that large transactions stay whole.
-BULK_ROWS = 400
-BULK_EVERY = 500
-_CITIES = ("Köln", "Zürich", "Málaga", "Oslo", "Turin", None)
-_INTERESTS = ("books", "music", "sport", "travel")
-
-Connect = Callable[[], Any]
-
-
-def keyspace_id(customer_id: int) -> bytes:
-    """Eight evenly spread bytes: how this shop's application chooses the shard of a customer."""
-    return hashlib.blake2b(customer_id.to_bytes(8, "big"), digest_size=8).digest()
+BULK_ORDERS: Final = 160
+BULK_EVERY: Final = 500
+_CITIES: Final = ("Köln", "Zürich", "Málaga", "Oslo", "Turin", None)
+_INTERESTS: Final = ("books", "music", "sport", "travel")
+_INSERT_CUSTOMER: Final = "INSERT INTO customers VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_INSERT_ORDER: Final = "INSERT INTO orders VALUES (%s, %s, 'open', %s, %s, %s)"
+_INSERT_ITEM: Final = "INSERT INTO order_items VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+_HAS_ORDER: Final = "EXISTS(SELECT 1 FROM orders WHERE id = %s)"
+_HAS_COUPON: Final = "EXISTS(SELECT 1 FROM coupons WHERE code = %s)"
 
 
 @dataclass
 class Ledger:
-    """What the workload knows it has changed: the number of row changes that must be in the log."""
+    """What the workload knows it has changed: the number of row changes that must be in the log.
+
+    `refused`: transactions that a shard without writes refused, and that were done again.
+    """
 
     changes: int = 0
     transactions: int = 0
     moves: int = 0
+    refused: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, changes: int, moves: int = 0) -> None:
+    def add(self, committed: Committed, moves: int = 0) -> None:
         """Count one committed transaction."""
         with self._lock:
-            self.changes += changes
+            self.changes += committed.rows
             self.transactions += 1
             self.moves += moves
-
-
-def create_tables(connect: Connect) -> None:
-    """Create the shop's database and tables on one shard."""
-    script = files("shardstream.demo").joinpath("shop.sql").read_text()
-    with connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {DATABASE}")
-        cursor.execute(f"USE {DATABASE}")
-        for statement in script.split(";\n"):
-            if statement.strip():
-                cursor.execute(statement)
-
-
-def _count_rows(connect: Connect) -> int:
-    with connect() as connection, connection.cursor() as cursor:
-        count = 0
-        for table in ("customers", "orders", "order_items", "coupons"):
-            cursor.execute(f"SELECT COUNT(*) FROM {DATABASE}.{table}")  # noqa: S608 - our own
-            count += cursor.fetchone()[0]
-        return count
+            self.refused += committed.refusals > 0
 
 
 class ShopWorkload:
-    """Writers on all shards, one thread a shard and one that moves coupons across them."""
+    """Writers on all key ranges, and one that moves coupons across shards.
 
-    def __init__(self, shards: Mapping[str, Connect], ledger: Ledger, seed: int = 1) -> None:
-        self._shards = dict(shards)
+    `travel_s`: how long a coupon is away between two shards. Where the servers' commit times are
+    whole seconds, a shorter way would leave the order of the two changes open.
+    """
+
+    def __init__(
+        self,
+        directory: ShardDirectory,
+        connects: Mapping[str, Connect],
+        ledger: Ledger,
+        travel_s: float = 0.0,
+    ) -> None:
+        self._directory = directory
+        self._connects = connects
         self._ledger = ledger
-        self._seed = seed
+        self._travel_s = travel_s
         self._stop = threading.Event()
         self._errors: list[Exception] = []
-        self._writers: dict[str, _ShardWriter] = {}
+        self._writers = [_Writer(key_range) for key_range in TRANSACTIONS_PER_S]
+        self._homes: dict[str, int] = {}  # customers of the coupons that are not on their way
+        work = [*(partial(self._write, writer) for writer in self._writers), self._move_coupons]
         self._threads = [
-            threading.Thread(target=self._guarded, args=(self._write_shard, shard), daemon=True)
-            for shard in self._shards
+            threading.Thread(target=self._guarded, args=(part,), daemon=True) for part in work
         ]
-        self._threads.append(
-            threading.Thread(target=self._guarded, args=(self._move_coupons, ""), daemon=True)
-        )
 
-    def fill(self) -> int:
-        """Write what the shop holds before anybody listens; return how many rows that is."""
-        for shard, connect in self._shards.items():
-            writer = _ShardWriter(shard, connect, random.Random(f"{self._seed}{shard}"))  # noqa: S311 - a workload, not a secret
-            self._writers[shard] = writer
-            writer.first_customers()
+    def fill(self, shards: Mapping[str, Connect]) -> int:
+        """Write what the shop holds before anybody listens; return how many rows `shards` hold."""
+        session = ShopSession(self._directory, self._connects)
+        for writer in self._writers:
+            session.commit(writer.new_customers(FIRST_CUSTOMERS))
             for number in range(FIRST_TRANSACTIONS):
-                writer.transaction(number)
-        with next(iter(self._shards.values()))() as connection:
-            for code in COUPONS:
-                _insert_coupon(connection, code, 0)
-        return sum(_count_rows(connect) for connect in self._shards.values())
+                session.commit(writer.transaction(number))
+        for code in COUPONS:
+            self._homes[code] = self._writers[0].first_customer
+            session.commit(_insert_coupon(code, self._homes[code], 0))
+        session.close()
+        return sum(count_rows(connect) for connect in shards.values())
 
     def start(self) -> None:
         """Begin to write, after `fill`."""
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """End after the transactions in hand; raises what a writer met."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+    def check(self) -> None:
+        """Raise what a writer met."""
         if self._errors:
             raise self._errors[0]
 
-    def _guarded(self, work: Callable[[str], None], shard: str) -> None:
+    def ask_to_stop(self) -> None:
+        """End after the transactions in hand, without waiting."""
+        self._stop.set()
+
+    def stop(self) -> None:
+        """End after the transactions in hand; raises what a writer met."""
+        self.ask_to_stop()
+        for thread in self._threads:
+            thread.join()
+        self.check()
+
+    def _guarded(self, work: Callable[[ShopSession], None]) -> None:
+        session = ShopSession(self._directory, self._connects)
         try:
-            work(shard)
-        except Exception as error:  # noqa: BLE001 - kept for stop(), which raises it
+            work(session)
+        except Exception as error:  # noqa: BLE001 - kept for check(), which raises it
             self._errors.append(error)
-
-    def _write_shard(self, shard: str) -> None:
-        writer = self._writers[shard]
-        with writer.connection:
-            began = time.monotonic()
-            done = 0
-            while not self._stop.is_set():
-                self._ledger.add(writer.transaction(done))
-                done += 1
-                ahead_s = began + done / TRANSACTIONS_PER_S - time.monotonic()
-                if ahead_s > 0:
-                    self._stop.wait(ahead_s)
-
-    def _move_coupons(self, _: str) -> None:
-        """A coupon is deleted on one shard and then inserted on another: order across shards."""
-        connections = [connect() for connect in self._shards.values()]
-        try:
-            home = dict.fromkeys(COUPONS, 0)
-            chance = random.Random(self._seed)  # noqa: S311 - a workload, not a secret
-            moves = 0
-            while not self._stop.wait(0.05):
-                code = chance.choice(COUPONS)
-                source = connections[home[code]]
-                home[code] = (home[code] + 1) % len(connections)
-                with source.cursor() as cursor:
-                    cursor.execute("DELETE FROM shop.coupons WHERE code = %s", (code,))
-                source.commit()
-                self._ledger.add(1)
-                moves += 1
-                _insert_coupon(connections[home[code]], code, moves)
-                self._ledger.add(1, moves=1)
         finally:
-            for connection in connections:
-                connection.close()
+            session.close()
+
+    def _write(self, writer: "_Writer", session: ShopSession) -> None:
+        number = FIRST_TRANSACTIONS
+        due_s = time.monotonic()
+        while not self._stop.is_set():
+            self._ledger.add(session.commit(writer.transaction(number)))
+            number += 1
+            # What a refusal held up is not made up for: shoppers do not come twice as fast then.
+            due_s = max(due_s + 1 / TRANSACTIONS_PER_S[writer.name], time.monotonic() - 1)
+            self._stop.wait(max(0.0, due_s - time.monotonic()))
+
+    def _move_coupons(self, session: ShopSession) -> None:
+        """A coupon is deleted on one shard and then inserted on another: order across shards."""
+        chance = random.Random(1)  # noqa: S311 - a workload, not a secret
+        on_the_way: deque[tuple[float, str, str]] = deque()
+        value = 0
+        while not self._stop.wait(MOVE_INTERVAL_S):
+            while on_the_way and on_the_way[0][0] <= time.monotonic():
+                _, code, shard_before = on_the_way.popleft()
+                value += 1
+                customer = chance.choice(self._writers).first_customer
+                done = session.commit(_insert_coupon(code, customer, value))
+                self._ledger.add(done, moves=done.shard != shard_before)
+                self._homes[code] = customer
+            if self._homes:
+                code = chance.choice(list(self._homes))
+                done = session.commit(_delete_coupon(code, self._homes.pop(code)))
+                self._ledger.add(done)
+                on_the_way.append((time.monotonic() + self._travel_s, code, done.shard))
 
 
-def _insert_coupon(connection: Any, code: str, value: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO shop.coupons VALUES (%s, %s, %s)",
-            (code, value + 1, Decimal(value) / 4),
-        )
-    connection.commit()
+def _insert_coupon(code: str, customer: int, value: int) -> Change:
+    row = (code, customer, Decimal(value) / 4)
+    statement = ("INSERT INTO coupons VALUES (%s, %s, %s)", [row])
+    return Change(customer, (statement,), (_HAS_COUPON, (code,)))
 
 
-class _ShardWriter:
-    """The transactions of one shard; each method returns the row changes that it committed."""
+def _delete_coupon(code: str, customer: int) -> Change:
+    statement = ("DELETE FROM coupons WHERE code = %s", [(code,)])
+    return Change(customer, (statement,), (f"NOT {_HAS_COUPON}", (code,)))
 
-    def __init__(self, shard: str, connect: Connect, chance: random.Random) -> None:
-        self.connection = connect()
-        self._key_range = ShardName.parse(shard).key_range
-        self._chance = chance
-        self._customers: list[int] = []
-        self._orders: dict[int, int] = {}  # order id -> lines
+
+class _Writer:
+    """Makes the transactions of one key range's customers."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._key_range = KeyRange.parse(name)
+        self._chance = random.Random(name)  # noqa: S311 - a workload, not a secret
         self._next_customer = 1
         self._next_order = 1
-        self._cursor = self.connection.cursor()
-        self._cursor.execute(f"USE {DATABASE}")
+        self._customers: list[int] = []
+        self._orders: dict[int, int] = {}  # order id -> customer
 
-    def first_customers(self) -> int:
-        for _ in range(FIRST_CUSTOMERS):
-            self._insert_customer()
-        self.connection.commit()
-        return FIRST_CUSTOMERS
+    @property
+    def first_customer(self) -> int:
+        """The oldest customer."""
+        return self._customers[0]
 
-    def transaction(self, number: int) -> int:
+    def transaction(self, number: int) -> Change:
+        """The next transaction; numbers count up, and mark what the transaction leaves."""
         if number % BULK_EVERY == BULK_EVERY - 1:
-            changes = self._bulk(number)
-        else:
-            roll = self._chance.random()
-            if roll < 0.45 or not self._orders:
-                changes = self._place_order()
-            elif roll < 0.75:
-                changes = self._advance_order(number)
-            elif roll < 0.85:
-                changes = self._delete_order()
-            elif roll < 0.95:
-                changes = self._touch_customer(number)
-            else:
-                changes = self._insert_customer()
-        self.connection.commit()
-        return changes
+            return self._bulk(number)
+        roll = self._chance.random()
+        if roll < 0.45 or not self._orders:
+            return self._place_order()
+        if roll < 0.75:
+            return self._advance_order(number)
+        if roll < 0.85:
+            return self._delete_order()
+        if roll < 0.95:
+            return self._touch_customer(number)
+        return self.new_customers(1)
 
-    def _insert_customer(self) -> int:
+    def _new_customer(self) -> int:
         while not self._key_range.contains(keyspace_id(self._next_customer)):
             self._next_customer += 1
-        customer = self._next_customer
         self._next_customer += 1
-        self._customers.append(customer)
-        chance = self._chance
-        self._cursor.execute(
-            "INSERT INTO customers VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
-            (
-                customer,
-                f"Customer {customer} ✓",
-                chance.choice(_CITIES),
-                chance.choice(("bronze", "silver", "gold")),
-                ",".join(i for i in _INTERESTS if chance.random() < 0.5),
-                Decimal(chance.randrange(-10_000, 1_000_000)) / 100,
-                date(1940, 1, 1) + timedelta(days=chance.randrange(25_000)),
-                json.dumps({"theme": chance.choice(("dark", "light")), "pages": [customer, 2.5]}),
-                datetime.now(UTC).replace(tzinfo=None),
-            ),
-        )
-        return 1
+        return self._next_customer - 1
 
-    def _place_order(self) -> int:
+    def new_customers(self, count: int) -> Change:
+        """New customers of the key range, in one transaction."""
+        new = [self._new_customer() for _ in range(count)]
+        self._customers += new
+        statement = (_INSERT_CUSTOMER, [self._customer_row(customer) for customer in new])
+        condition = "EXISTS(SELECT 1 FROM customers WHERE id = %s)"
+        return Change(new[0], (statement,), (condition, (new[0],)))
+
+    def _customer_row(self, customer: int) -> tuple[Any, ...]:
         chance = self._chance
-        # Ids are told apart by the shard's first byte, as an application with id blocks would do.
+        return (
+            customer,
+            f"Customer {customer} ✓",
+            chance.choice(_CITIES),
+            chance.choice(("bronze", "silver", "gold")),
+            ",".join(i for i in _INTERESTS if chance.random() < 0.5),
+            Decimal(chance.randrange(-10_000, 1_000_000)) / 100,
+            date(1940, 1, 1) + timedelta(days=chance.randrange(25_000)),
+            json.dumps({"theme": chance.choice(("dark", "light")), "pages": [customer, 2.5]}),
+            datetime.now(UTC).replace(tzinfo=None),
+        )
+
+    def _place_order(self) -> Change:
+        chance = self._chance
+        # Ids are told apart by the range's first byte, as an application with id blocks would do.
         order = self._next_order * 256 + (self._key_range.start[:1] or b"\0")[0]
         self._next_order += 1
+        customer = chance.choice(self._customers)
         lines = chance.randrange(1, 5)
-        self._cursor.execute(
-            "INSERT INTO orders VALUES (%s, %s, 'open', %s, %s, %s)",
-            (
-                order,
-                chance.choice(self._customers),
-                Decimal(chance.randrange(100, 90_000)) / 100,
-                chance.choice((None, "gift", "händle with care 📦")),
-                datetime.now(UTC).replace(tzinfo=None),
-            ),
+        row = (
+            order,
+            customer,
+            Decimal(chance.randrange(100, 90_000)) / 100,
+            chance.choice((None, "gift", "händle with care 📦")),
+            datetime.now(UTC).replace(tzinfo=None),
         )
         items = [
             (
                 order,
                 line,
+                customer,
                 f"SKU{chance.randrange(10**6):06d}",
                 chance.randrange(1, 9),
                 Decimal(chance.randrange(100, 20_000)) / 100,
@@ -255,37 +256,48 @@ class _ShardWriter:
             )
             for line in range(lines)
         ]
-        self._cursor.executemany(
-            "INSERT INTO order_items VALUES (%s, %s, %s, %s, %s, %s, %s)", items
-        )
-        self._orders[order] = lines
-        return 1 + lines
+        self._orders[order] = customer
+        statements = ((_INSERT_ORDER, [row]), (_INSERT_ITEM, items))
+        return Change(customer, statements, (_HAS_ORDER, (order,)))
 
-    def _advance_order(self, number: int) -> int:
+    def _advance_order(self, number: int) -> Change:
         order = self._chance.choice(list(self._orders)[-200:])
-        self._cursor.execute(
+        status = self._chance.choice(("paid", "sent", "returned"))
+        note = f"step {number}"
+        statement = (
             "UPDATE orders SET status = %s, note = %s WHERE id = %s",
-            (self._chance.choice(("paid", "sent", "returned")), f"step {number}", order),
+            [(status, note, order)],
         )
-        return int(self._cursor.rowcount)
+        condition = "EXISTS(SELECT 1 FROM orders WHERE id = %s AND note = %s)"
+        return Change(self._orders[order], (statement,), (condition, (order, note)))
 
-    def _delete_order(self) -> int:
+    def _delete_order(self) -> Change:
         order = self._chance.choice(list(self._orders)[:200])
-        lines = self._orders.pop(order)
-        self._cursor.execute("DELETE FROM order_items WHERE order_id = %s", (order,))
-        self._cursor.execute("DELETE FROM orders WHERE id = %s", (order,))
-        return lines + 1
+        customer = self._orders.pop(order)
+        statements = (
+            ("DELETE FROM order_items WHERE order_id = %s", [(order,)]),
+            ("DELETE FROM orders WHERE id = %s", [(order,)]),
+        )
+        return Change(customer, statements, (f"NOT {_HAS_ORDER}", (order,)))
 
-    def _touch_customer(self, number: int) -> int:
-        self._cursor.execute(
+    def _touch_customer(self, number: int) -> Change:
+        customer = self._chance.choice(self._customers)
+        statement = (
             "UPDATE customers SET balance = balance + 1, preferences = %s WHERE id = %s",
-            (json.dumps({"visits": number}), self._chance.choice(self._customers)),
+            [(json.dumps({"visits": number}), customer)],
         )
-        return int(self._cursor.rowcount)
+        condition = (
+            "EXISTS(SELECT 1 FROM customers WHERE id = %s "
+            "AND JSON_EXTRACT(preferences, '$.visits') = %s)"
+        )
+        return Change(customer, (statement,), (condition, (customer, number)))
 
-    def _bulk(self, number: int) -> int:
-        self._cursor.execute(
-            "UPDATE order_items SET quantity = quantity + 1, label = %s LIMIT %s",
-            (number.to_bytes(4, "big"), BULK_ROWS),
+    def _bulk(self, number: int) -> Change:
+        orders = list(self._orders)[:BULK_ORDERS]
+        label = number.to_bytes(4, "big")
+        statement = (
+            "UPDATE order_items SET quantity = quantity + 1, label = %s WHERE order_id IN %s",
+            [(label, orders)],
         )
-        return int(self._cursor.rowcount)
+        condition = "EXISTS(SELECT 1 FROM order_items WHERE order_id = %s AND label = %s)"
+        return Change(self._orders[orders[0]], (statement,), (condition, (orders[0], label)))

@@ -123,7 +123,10 @@ def _shape(
         brokers = held.brokers if held else DEFAULT_BROKERS
     if keyspace is None:
         keyspace = held.keyspace if held else DEFAULT_KEYSPACE
-    return StackShape(flavor=flavor, shards=shards, brokers=brokers, keyspace=keyspace)
+    targets = held.targets if held else ()
+    return StackShape(
+        flavor=flavor, shards=shards, brokers=brokers, keyspace=keyspace, targets=targets
+    )
 
 
 def _existing(folder: Path) -> Stack:

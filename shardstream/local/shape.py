@@ -1,7 +1,7 @@
 """What a stack consists of, and the files that say so. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,7 +19,10 @@ SETTINGS_FILE = "shardstream.toml"
 
 
 class StackShape(BaseModel):
-    """How many servers of which family: one database server a shard."""
+    """How many servers of which family: one database server a shard.
+
+    `targets`: shards that a reshard fills, each with a server too.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,10 +30,12 @@ class StackShape(BaseModel):
     shards: int = Field(ge=1, le=SHARDS_MAX)
     brokers: int = Field(ge=1)
     keyspace: str = DEFAULT_KEYSPACE
+    targets: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """As the command line says it."""
-        return f"{self.shards} x {self.flavor} and {self.brokers} x kafka"
+        servers = self.shards + len(self.targets)
+        return f"{servers} x {self.flavor} and {self.brokers} x kafka"
 
 
 class StackState(BaseModel):
@@ -96,8 +101,12 @@ def settings_text(
     flavor: Flavor,
     bootstrap_servers: str,
     addresses: Mapping[str, tuple[str, int]],
+    targets: Collection[str] = (),
 ) -> str:
-    """Give the `shardstream.toml` of a stack; `addresses` holds (host, port) by shard."""
+    """Give the `shardstream.toml` of a stack; `addresses` holds (host, port) by shard.
+
+    `targets`: those of the shards that a reshard fills.
+    """
     # A JSON string is a TOML basic string.
     quote = json.dumps
     lines = [
@@ -108,13 +117,14 @@ def settings_text(
         "[kafka.client]",
     ]
     for shard, (host, port) in addresses.items():
+        kind = "targets" if shard in targets else "shards"
         server = (
             f"host = {quote(host)}, port = {port}, user = {quote(ACCOUNT_USER)}, "
             f"password_file = {quote(PASSWORD_FILE)}"
         )
         lines += [
             "",
-            f"[keyspaces.{quote(keyspace)}.shards.{quote(shard)}]",
+            f"[keyspaces.{quote(keyspace)}.{kind}.{quote(shard)}]",
             f"flavor = {quote(flavor.value)}",
             f"servers = [{{ {server} }}]",
         ]

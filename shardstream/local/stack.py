@@ -97,7 +97,7 @@ class Stack:
                 die_with_parent=die_with_parent,
                 report=report,
             )
-            for number, shard in enumerate(even_shards(shape.shards))
+            for number, shard in enumerate((*even_shards(shape.shards), *shape.targets))
         }
         self.kafka = KafkaCluster(
             self.folder / "kafka",
@@ -150,7 +150,11 @@ class Stack:
             raise
         addresses = {shard: (server.host, server.port) for shard, server in self.databases.items()}
         text = settings_text(
-            self.shape.keyspace, self.shape.flavor, self.kafka.bootstrap_servers, addresses
+            self.shape.keyspace,
+            self.shape.flavor,
+            self.kafka.bootstrap_servers,
+            addresses,
+            self.shape.targets,
         )
         self._write(SETTINGS_FILE, text)
 

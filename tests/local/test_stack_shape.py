@@ -41,9 +41,9 @@ def test_settings_file_is_what_the_commands_read(tmp_path: Path) -> None:
     """The file that `up` writes passes the settings' own checks and leads to the servers."""
     (tmp_path / "password").write_text("secret\n")
     path = tmp_path / "shardstream.toml"
-    addresses = {"-80": ("127.0.0.1", 1001), "80-": ("127.0.0.1", 1002)}
+    addresses = {"-80": ("127.0.0.1", 1001), "80-": ("127.0.0.1", 1002), "80-c0": ("::1", 1003)}
 
-    path.write_text(settings_text("shop", Flavor.MARIADB, "127.0.0.1:1000", addresses))
+    path.write_text(settings_text("shop", Flavor.MARIADB, "127.0.0.1:1000", addresses, ["80-c0"]))
     settings = load_settings(path)
 
     server = settings.shard("shop", "80-").servers[0]
@@ -51,6 +51,8 @@ def test_settings_file_is_what_the_commands_read(tmp_path: Path) -> None:
     assert settings.shard("shop", "80-").flavor == "mariadb"
     assert (server.host, server.port, server.user) == ("127.0.0.1", 1002, "shardstream")
     assert server.password(tmp_path).get_secret_value() == "secret"
+    assert [*settings.keyspace("shop").targets] == ["80-c0"]
+    assert settings.shard("shop", "80-c0").servers[0].port == 1003
 
 
 def test_three_brokers_survive_the_loss_of_one() -> None:
