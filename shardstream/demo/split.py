@@ -104,9 +104,9 @@ class Split:
             lags = ", ".join(f"{target} {_lag(status)}" for target, status in told.items())
             if all(_follows(status, copied) for status in told.values()):
                 break
-            yield f"the targets apply: {lags}"
+            yield f"the targets apply; behind the source: {lags}"
         rows = sum(copy.rows for copy in copies)
-        self._report(f"{rows:,} rows copied; the targets follow: {lags}")
+        self._report(f"{rows:,} rows copied; behind the source: {lags}")
 
     def _verify(self) -> Iterator[str]:
         doing = "comparing source and targets row by row"
@@ -114,7 +114,7 @@ class Split:
         found = worker.output()
         rows = " and ".join(f"{one['rows']:,} rows of {one['target']}" for one in found)
         differing = sum(one["differing"] for one in found)
-        self._report(f"verified under writes: {rows}, {differing} differ")
+        self._report(f"verified: {rows}, {differing} differ")
 
     def _switch(self) -> Iterator[str]:
         worker = yield from self._command("switch", "switching", "--json", tries=TRIES_MAX)
@@ -148,7 +148,7 @@ def are_complete(copies: list[TableCopy]) -> bool:
 
 
 def _lag(status: dict[str, Any]) -> str:
-    return f"{status['behind_ms']:,} ms behind" if status else "starts"
+    return f"{status['behind_ms']:,} ms" if status else "starting"
 
 
 def _follows(status: dict[str, Any], seq: int) -> bool:
