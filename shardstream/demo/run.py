@@ -245,10 +245,10 @@ class _Demo:
             f"({', '.join(shards)}) compared with the change log replayed: "
             f"{verdict.rows_different} different; {verdict.moves} moves across shards seen in order"
         )
-        self._console.print(f"the change log is the Delta table {self._table}; try:")
+        here = Path.cwd()
+        table = self._table.relative_to(here) if self._table.is_relative_to(here) else self._table
+        self._console.print(f"the change log is the Delta table {table}; try:")
         query = 'SELECT shard, "table", op, count(*) FROM log GROUP BY 1, 2, 3 ORDER BY 1, 2, 3'
-        self._console.print(
-            f"  shardstream query {self._table} '{query}'", markup=False, soft_wrap=True
-        )
+        self._console.print(f"  shardstream query {table} '{query}'", markup=False, soft_wrap=True)
         self._console.print(verdict.last_line())
         return verdict.holds
