@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from event_token.errors import UsageError
+from resharding import create
 from resharding.create import CreateRequest, create_reshard
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
@@ -97,8 +98,20 @@ def split(clean_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: s
         yield Keyspace(stack, clean_servers, kafka, keyspace)
 
 
-def test_created_targets_follow(split: Keyspace) -> None:
-    """Tables are made without triggers; rows from before and after reach their target."""
+class Killed(Exception):  # noqa: N818 - what happened
+    """Ends a creation as a kill would."""
+
+
+def die(*_: object) -> None:
+    """What a kill does."""
+    raise Killed
+
+
+def test_created_targets_follow(split: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are made without triggers; rows from before and after reach their target.
+
+    A creation that dies before the topology has it is made again by the same command.
+    """
     split.run(
         split.source,
         *(f"INSERT INTO {{db}}.orders VALUES ({n}, {n}, 'o{n}', 1, 'old')" for n in range(90, 99)),
@@ -109,6 +122,10 @@ def test_created_targets_follow(split: Keyspace) -> None:
         "CREATE TRIGGER {db}.t BEFORE INSERT ON {db}.orders FOR EACH ROW SET NEW.note = 'x'",
     )
     split.sources.last_seqs()  # waits until the log has these statements
+    with monkeypatch.context() as patch:
+        patch.setattr(create, "update_topology", die)
+        with pytest.raises(Killed):
+            create_reshard(split.request)
     plan = create_reshard(split.request)
 
     topology = split.topology()
