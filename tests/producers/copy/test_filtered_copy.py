@@ -32,12 +32,12 @@ TABLE = (
     "CREATE TABLE {name} (id INT, mail VARCHAR(40) CHARACTER SET latin1 NOT NULL, "
     "name VARCHAR(40) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, age TINYINT UNSIGNED, "
     "country CHAR(2) CHARACTER SET ascii COLLATE ascii_bin, born DATE NOT NULL, "
-    "seen DATETIME(3), price DECIMAL(8, 3), kind ENUM('a', 'b'), raw VARBINARY(8), "
+    "seen DATETIME(3), price DECIMAL(8, 3), kind ENUM('a', 'COMPRESSED'), raw VARBINARY(8), "
     "more JSON, PRIMARY KEY (born, mail, id))"
 )
 ROWS = ", ".join(
     f"({i}, 'm{i}@é', {name}, {age}, '{country}', '{born}', '2024-05-06 07:08:09.{i:03d}', "
-    f"{i}.125, '{'ab'[i % 2]}', X'00FF{i % 256:02X}', '[{i}]')"
+    f"{i}.125, '{('a', 'COMPRESSED')[i % 2]}', X'00FF{i % 256:02X}', '[{i}]')"
     for i in range(60)
     for name in (("NULL", "'Ünï'", "'Zoë'")[i % 3],)
     for age in ((17, 18, 19, "NULL")[i % 4],)
