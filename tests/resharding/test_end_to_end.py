@@ -1,5 +1,6 @@
 """Reshards as an operator plays them, by commands on real servers, while an application writes."""
 
+import itertools
 import json
 import random
 import re
@@ -26,7 +27,9 @@ from tests.resharding.switchable import lets_in
 from tests.resharding.test_applier import fresh_schema
 from tests.resharding.writers import USERS, WRITERS, at_work, make_tables, rows_of, shard_of
 from tests.shardstream.commands import COMMAND_S_MAX, Background
+from topics.subscriber import Subscriber
 from topics.topology import ReshardState
+from topics.vevent import VEvent
 
 APPLIER_KILLS = 2
 SWITCH_RUNS_MAX = 30
@@ -168,6 +171,7 @@ def test_split_and_merge_under_load_with_kills(
                 merge_with_kills(played, application, reader)
             wait_read(played, reader)
         changelog.wait_rows(len(reader.events))
+        check_one_who_was_away(played, reader.events)
 
         held = rows_of({"-.2": a}, schema)
         logs = {shard: played.log(shard) for shard in ("-", "-80", "80-", "-.2")}
@@ -275,6 +279,17 @@ def switch_over(
 def lags(said: str) -> bool:
     """Whether a switch was not begun because this machine is too busy; an operator tries again."""
     return "not ready to switch" in said and "verify" not in said
+
+
+def check_one_who_was_away(keyspace: Flow, events: list[VEvent]) -> None:
+    """A reader that was off during all reshards, whose first servers are gone, misses nothing."""
+    at = len(events) // 10
+    position = events[at].position
+    assert position is not None
+    assert events[at].shard == "-"
+    with Subscriber(keyspace.keyspace, "-", position, config=keyspace.client) as late:
+        found = list(itertools.islice(late, len(events) - at - 1))
+    assert [(e.shard, e.seq) for e in found] == [(e.shard, e.seq) for e in events[at + 1 :]]
 
 
 def refuse_bad_input(keyspace: Flow) -> None:
