@@ -59,9 +59,9 @@ def inspect(
             with server_errors(server, "looking at tables of"):
                 missing = _missing_grant(connection, server, settings.flavor)
                 problems += missing
-                for database, table in (
-                    [] if missing else named or _all_tables(connection, settings)
-                ):
+                if not request.tables:
+                    named = _all_tables(connection, settings)
+                for database, table in [] if missing else named:
                     try:
                         refuse_left_out(settings.filters, database, table)
                         read_definition(
@@ -95,7 +95,9 @@ def _names(request: CopyRequest) -> tuple[list[Name], list[str]]:
     problems = []
     for text in request.tables:
         database, dot, table = text.partition(".")
-        if database and dot and table:
+        if database in OWN_DATABASES:
+            problems.append(f"table {text}: what the server and shardstream keep is not copied")
+        elif database and dot and table:
             names.append((database, table))
         else:
             problems.append(f"table {text!r}: write it as database.table")
