@@ -7,15 +7,24 @@ from contextlib import suppress
 from event_token import StreamPosition
 from event_token.errors import Retry
 from spark_consumers.source_options import SourceOptions
-from spark_consumers.stream_offset import StreamOffset, choose_splits
+from spark_consumers.stream_offset import Seen, StreamOffset, choose_splits
 from topics.lineage import retired_us
 from topics.progress import Progress
 from topics.progress_feed import ProgressFeed, clock_ms
 from topics.progress_history import ProgressHistory
-from topics.reading.planner import Batch, Planner, ShardRange, Wait, is_hop, ranges_between
+from topics.reading.errors import StartNotReached
+from topics.reading.planner import (
+    Batch,
+    Planner,
+    ShardRange,
+    Strict,
+    Wait,
+    is_hop,
+    ranges_between,
+)
 from topics.schema_ids import SchemaIds
-from topics.topology import Topology, read_topology
-from topics.unmarked_hop import check_marked
+from topics.topology import read_topology
+from topics.unmarked_hop import unmarked_hop
 
 _LOG = logging.getLogger("shardstream.spark")
 
@@ -24,8 +33,11 @@ _LOG = logging.getLogger("shardstream.spark")
 POLL_S_MAX = 0.1
 # Taken in at one go at most, so that a catch-up does not keep the thread for long.
 POLL_MS_TOTAL = 2_000
-# How often a stream looks into the topology for reshards without marks.
+# How often a stream with nothing to read looks into the topology for reshards without marks.
 LOOK_MS = 5_000
+# Targets that have not come to where they are to be read from are tried again at the next look:
+# Spark's planning thread must not wait for them.
+TARGETS_WAIT_S = 0.0
 # A batch without rows costs Spark as much as one with rows: the checkpoint of an idle stream
 # follows the frontier at this distance.
 IDLE_STEP_US = 10_000_000
@@ -92,7 +104,7 @@ class BatchPlanning:
     """Plans micro-batches one after the other. Not for two threads at once.
 
     No network before the first call. Errors of topics come through: a log's or its progress's
-    breaks (Halt), a reshard ahead, brokers out of reach (Retry).
+    breaks (Halt), brokers out of reach (Retry).
     """
 
     def __init__(self, options: SourceOptions, schema_ids: SchemaIds) -> None:
@@ -102,6 +114,7 @@ class BatchPlanning:
         self._planner: WatchingPlanner | None = None
         self._ends: dict[str, Progress] | None = None
         self._look_ms = 0
+        self._idle: Batch | None = None  # the last plan, where it was not worth a batch
         self.waiting: Wait | None = None
 
     @property
@@ -141,28 +154,24 @@ class BatchPlanning:
         With `max_rows` None all that can be read by now is one batch.
         """
         planner = self._planner_at(start.position)
-        if clock_ms() - self._look_ms > LOOK_MS:
-            # While brokers are away the feed says so, once that lasts too long.
-            with suppress(Retry):
-                self._check_marked(start.position)
         self._take_progress(planner)
         end = self._plan(planner, max_rows)
         if end is None:
-            return None
+            return self._unmarked_step(start, planner)
         parts = ranges_between(start.position, end)
         splits = {
             shard: places
             for shard, part in parts.items()
             if (places := planner.splits(part, self._options.max_rows_per_task))
         }
-        return StreamOffset(end, splits)
+        return start.moved_to(end, splits)
 
     def _planner_at(self, position: StreamPosition) -> WatchingPlanner:
         planner = self._planner
         if planner is not None and planner.position == position:
             return planner
         self._close_feed()
-        topology = self._check_marked(position)
+        topology = read_topology(self._options.kafka, self._options.keyspace)
         retired = {} if topology is None else retired_us(topology)
         planner = WatchingPlanner(position, self._options, retired)
         if self._ends is not None:
@@ -171,13 +180,44 @@ class BatchPlanning:
         self._feed = ProgressFeed(self._options.kafka, self._options.keyspace, self._schema_ids)
         return planner
 
-    def _check_marked(self, position: StreamPosition) -> Topology | None:
-        """Read the topology, and stop at a reshard without marks, which shows there alone."""
+    def _unmarked_step(self, start: StreamOffset, planner: WatchingPlanner) -> StreamOffset | None:
+        """The next step over a reshard without marks, where nothing is left to read before it.
+
+        A hop leaves the frontier where it is: one that has moved is a step of its own before it.
+        """
+        if not self.has_end and clock_ms() - self._look_ms < LOOK_MS:
+            return None
         self._look_ms = clock_ms()
-        topology = read_topology(self._options.kafka, self._options.keyspace)
-        if topology is not None:
-            check_marked(topology, position)
-        return topology
+        idle = self._idle
+        # While brokers are away the feed says so, once that lasts too long. A query with an end
+        # must not end before the hop for that, but it may where the targets have no rows yet.
+        with suppress(StartNotReached if self.has_end else Retry):
+            hop = self._unmarked_hop(start.position, planner)
+            if hop is not None:
+                return start.hopped_to(*hop)
+            if idle is not None and self._unmarked_hop(idle.end, planner) is not None:
+                self._look_ms = 0
+                planner.advance(idle)
+                return start.moved_to(idle.end, {})
+        return None
+
+    def _unmarked_hop(
+        self, position: StreamPosition, planner: WatchingPlanner
+    ) -> tuple[StreamPosition, Seen] | None:
+        options = self._options
+        topology = read_topology(options.kafka, options.keyspace)
+        if topology is None:
+            return None
+        return unmarked_hop(
+            position,
+            config=options.kafka,
+            topology=topology,
+            key_range=options.key_range,
+            schema_ids=self._schema_ids,
+            is_exact=isinstance(options.mode, Strict),
+            taken_us=planner.heads_us,
+            wait_s=TARGETS_WAIT_S,
+        )
 
     def _take_progress(self, planner: WatchingPlanner) -> None:
         """Take in what has come; wait a little where nothing can be planned yet.
@@ -201,6 +241,7 @@ class BatchPlanning:
     def _plan(self, planner: WatchingPlanner, max_rows: int | None) -> StreamPosition | None:
         start = planner.position
         planned = planner.next_batch(clock_ms(), max_rows)
+        self._idle = None
         if isinstance(planned, Wait):
             self._note_wait(planned)
             return None
@@ -208,6 +249,7 @@ class BatchPlanning:
         idle_us = planned.frontier_us - start.frontier_us
         hops = is_hop(start, planned.end)
         if not planned.ranges and not hops and (idle_us < IDLE_STEP_US or self.has_end):
+            self._idle = planned
             return None
         planner.advance(planned)
         # The tasks of a batch follow from its two positions: a hop is a batch of its own.

@@ -111,13 +111,15 @@ class ChangeLogWriter(DataSourceStreamArrowWriter):
         if not files:
             return
         checkpoint = self._options.checkpoint
+        end = batch_end(checkpoint, batchId)
         batch = Batch(
             batch_id=batchId,
             query_id=query_id(checkpoint),
             spans=join_spans(message.spans for message in written),
             files=files,
-            end=batch_end(checkpoint, batchId),
+            end=None if end is None else end.position,
             contiguous=self._options.contiguous,
+            hopped=frozenset() if end is None else frozenset(end.seen),
         )
         table = open_table(self._options.path, self._options.storage)
         commit(table, arrow_schema(self._schema), batch)

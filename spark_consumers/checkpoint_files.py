@@ -9,7 +9,7 @@ import json
 from pyarrow import fs
 
 from event_token.errors import Halt
-from event_token.position import PositionError, StreamPosition
+from spark_consumers.stream_offset import StreamOffset
 
 # `v1`, then a line of query metadata, then a line a source; a source without an offset has `-`.
 _OFFSET_LOG_VERSION = "v1"
@@ -26,7 +26,7 @@ def query_id(checkpoint: str) -> str:
     return str(found)
 
 
-def batch_end(checkpoint: str, batch_id: int) -> StreamPosition | None:
+def batch_end(checkpoint: str, batch_id: int) -> StreamOffset | None:
     """Where a planned batch ends; None when the query does not read from shardstream alone."""
     lines = _read(checkpoint, f"offsets/{batch_id}").splitlines()
     if not lines or lines[0] != _OFFSET_LOG_VERSION:
@@ -35,9 +35,8 @@ def batch_end(checkpoint: str, batch_id: int) -> StreamPosition | None:
     if len(sources) != 1:
         return None
     try:
-        document = json.loads(sources[0])
-        return StreamPosition.from_json_dict(document["position"])
-    except (ValueError, KeyError, TypeError, PositionError):
+        return StreamOffset.from_document(json.loads(sources[0]))
+    except (ValueError, Halt):
         return None
 
 

@@ -18,10 +18,13 @@ from spark_consumers.row_columns.builders import (
     TextListBuilder,
 )
 from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
+from spark_consumers.row_columns.hop_filter import HopFilter, Origin
 from spark_consumers.row_columns.key_range import CannotTell, KeyRangeFilter
 from spark_consumers.row_columns.records import Broken, RecordLoop
 from topics.reading.errors import RowImageMissing
 from topics.table_shape import EVENT_TYPES, OPS
+from topics.unmarked_hop import SeenBefore
+from topics.vevent import TokenText
 
 
 class BrokenLog(Halt):
@@ -59,10 +62,14 @@ class ShardDecoder:
             key_range=None if key_range is None else KeyRangeFilter(key_range.contains),
         )
 
-    def begin(self, first_seq: int, late_before_us: int) -> None:
-        """Expect `first_seq` next; records older than `late_before_us` came late."""
+    def begin(self, first_seq: int, late_before_us: int, seen: SeenBefore | None = None) -> None:
+        """Expect `first_seq` next; records older than `late_before_us` came late.
+
+        `seen`: what a stream that hopped here without marks had read: that is left out.
+        """
         self._loop.seq = first_seq - 1
         self._loop.late_before_us = late_before_us
+        self._loop.hop_filter = None if seen is None else _hop_filter(seen)
 
     @property
     def last_seq(self) -> int:
@@ -70,7 +77,7 @@ class ShardDecoder:
         return int(self._loop.seq)
 
     def decode(self, records: Sequence[bytes], offsets: Sequence[int]) -> pa.RecordBatch:
-        """Return the records' rows; fewer than records where some are of other tables or ranges.
+        """Return the records' rows: not those of other tables or ranges, or seen before a hop.
 
         BrokenLog: a record cannot be read, or its `seq` is not the next one. RowImageMissing: it
         cannot be told whether a row lies in the key range.
@@ -101,6 +108,18 @@ class ShardDecoder:
             if len(array) != rows:
                 raise ValueError(f"column {field.name} has {len(array)} of {rows} rows")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _hop_filter(seen: SeenBefore) -> HopFilter:
+    def is_seen(timestamp_us: int, origin: Origin | None) -> bool | None:
+        if origin is None:
+            return seen.is_seen(timestamp_us, None)
+        origin_us, shard, position = origin
+        return seen.is_seen(
+            timestamp_us, TokenText(origin_us, shard.decode("utf-8"), position.decode("utf-8"))
+        )
+
+    return HopFilter(seen.hop_time_us, is_seen)
 
 
 def take_array(builder: ColumnBuilder, kind: pa.DataType) -> pa.Array:

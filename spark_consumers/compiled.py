@@ -31,6 +31,7 @@ _NAMES = (
     "json_values",
     "images",
     "key_range",
+    "hop_filter",
     "envelope_text",
     "envelope_columns",
     "records",

@@ -104,8 +104,8 @@ class ShardstreamReader(DataSourceReader):
         start, end = batch_bounds(self._options, schema_ids)
         tasks: list[TaskRange] = []
         for leg_start, leg_end in batch_legs(self._options, schema_ids, start, end):
-            splits = batch_splits(self._options, schema_ids, leg_start, leg_end)
-            tasks += tasks_between(StreamOffset(leg_start), StreamOffset(leg_end, splits))
+            splits = batch_splits(self._options, schema_ids, leg_start.position, leg_end)
+            tasks += tasks_between(leg_start, StreamOffset(leg_end, splits))
         return [ShardPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -131,7 +131,7 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
         """Return where option start lies; used with a new checkpoint only."""
         schema_ids = schema_ids_of(self._options.kafka, self._options.registry_url)
-        return StreamOffset(stream_start(self._options, schema_ids)).to_document()
+        return stream_start(self._options, schema_ids).to_document()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the bound of a batch."""

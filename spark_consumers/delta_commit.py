@@ -5,7 +5,9 @@ Three marks travel in every commit, as Delta application transactions, which sur
   again, because it died between our commit and its own, is found there and writes nothing;
 - of each shard: the last `seq` in the table. So a second query, or one whose checkpoint was lost,
   cannot put changes in twice, nor leave some out in silence;
-- of the table: how many rows it has, so that nobody has to count them.
+- of the table: how many rows it has, so that nobody has to count them;
+- of a shard that the stream hopped to without marks: its seqs may have holes, for what was seen
+  before the hop was left out.
 delta-rs itself neither skips a stale transaction nor keeps its version from going down; of two
 commits at once with the same mark, the second one fails.
 """
@@ -60,7 +62,10 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is to be committed. `contiguous`: the query takes every record of its shards."""
+    """What is to be committed. `contiguous`: the query takes every record of its shards.
+
+    Not of the `hopped` ones, though: those were hopped to without marks.
+    """
 
     batch_id: int
     query_id: str
@@ -68,6 +73,7 @@ class Batch:
     files: Sequence[WrittenFile]
     end: StreamPosition | None
     contiguous: bool
+    hopped: frozenset[str] = frozenset()
 
 
 def query_mark(query: str) -> str:
@@ -78,6 +84,11 @@ def query_mark(query: str) -> str:
 def shard_mark(shard: str) -> str:
     """Name of the mark that holds a shard's last seq."""
     return f"shardstream.seq.{shard}"
+
+
+def hopped_mark(shard: str) -> str:
+    """Name of the mark of a shard that was hopped to without marks of the reshard."""
+    return f"shardstream.hopped.{shard}"
 
 
 def is_replay(batch: Batch, last_batch: int | None, last_seqs: Mapping[str, int | None]) -> bool:
@@ -96,7 +107,8 @@ def is_replay(batch: Batch, last_batch: int | None, last_seqs: Mapping[str, int 
                 )
         return True
     for shard, span in batch.spans.items():
-        _check_follows(shard, span, last_seqs[shard], contiguous=batch.contiguous)
+        contiguous = batch.contiguous and shard not in batch.hopped
+        _check_follows(shard, span, last_seqs[shard], contiguous=contiguous)
     return False
 
 
@@ -159,6 +171,7 @@ def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
         return False
     marks = [Transaction(query_mark(batch.query_id), batch.batch_id)]
     marks += [Transaction(shard_mark(shard), span.last) for shard, span in batch.spans.items()]
+    marks += [Transaction(hopped_mark(shard), 1) for shard in batch.hopped & batch.spans.keys()]
     rows_before = table.transaction_version(ROWS_MARK) or 0
     rows_added = sum(span.rows for span in batch.spans.values())
     marks.append(Transaction(ROWS_MARK, rows_before + rows_added))

@@ -37,6 +37,7 @@ ENVELOPE_TYPES: dict[str, pa.DataType] = {
     "row_index": pa.int64(),
     "last": pa.bool_(),
     "late": pa.bool_(),
+    "possible_duplicate": pa.bool_(),
     "schema_id": pa.int64(),
 }
 IMAGES = ("before", "after")

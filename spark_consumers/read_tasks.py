@@ -64,7 +64,7 @@ def read_task(source: LogSource, task: TaskRange) -> Iterator[pa.RecordBatch]:
     reading = _take_reading(source, shard)
     # An error or a reader that leaves early makes both unfit; only a whole range puts them back.
     try:
-        reading.decoder.begin(task.part.first_seq, task.late_before_us)
+        reading.decoder.begin(task.part.first_seq, task.late_before_us, task.seen)
         for records, offsets in _lists(reading.reader, task):
             batch = reading.decoder.decode(records, offsets)
             if batch.num_rows:

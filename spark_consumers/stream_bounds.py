@@ -4,7 +4,7 @@ from event_token import StreamPosition
 from event_token.errors import Retry, UsageError
 from spark_consumers.batch_planning import BOUND_ROWS_MIN
 from spark_consumers.source_options import SourceOptions
-from spark_consumers.stream_offset import Splits, choose_splits
+from spark_consumers.stream_offset import Splits, StreamOffset, choose_splits
 from topics.deadline import Deadline
 from topics.progress_feed import ProgressFeed, clock_ms
 from topics.progress_history import ProgressHistory
@@ -12,24 +12,23 @@ from topics.reading.planner import Batch, Planner, is_hop, ranges_between
 from topics.schema_ids import SchemaIds
 from topics.start import EARLIEST, LATEST, resolve_start
 from topics.topology import Topology, read_topology
-from topics.unmarked_hop import check_marked
+from topics.unmarked_hop import unmarked_hop, unmarked_targets
 
 # All progress up to a batch query's end is on Kafka when its hops are looked for.
 HOP_WAIT_S = 60.0
 HOP_POLL_S = 0.1
 
 
-def stream_start(options: SourceOptions, schema_ids: SchemaIds) -> StreamPosition:
+def stream_start(options: SourceOptions, schema_ids: SchemaIds) -> StreamOffset:
     """Where a new query begins; `latest` where the options do not say."""
     topology = _topology(options)
-    return _resolve(
-        options, schema_ids, topology, LATEST if options.start is None else options.start
-    )
+    start = LATEST if options.start is None else options.start
+    return _offset(topology, _resolve(options, schema_ids, topology, start))
 
 
 def batch_bounds(
     options: SourceOptions, schema_ids: SchemaIds
-) -> tuple[StreamPosition, StreamPosition]:
+) -> tuple[StreamOffset, StreamPosition]:
     """Where a batch query begins (`earliest` unless said) and ends.
 
     The end `latest` is the frontier: the least head of all shards now, so that the result is
@@ -48,38 +47,61 @@ def batch_bounds(
         raise UsageError(
             f"option end ({end.frontier_us} us) lies before option start ({start.frontier_us} us)"
         )
-    if start.shards.keys() != end.shards.keys():
-        check_marked(topology, start)
-    return start, end
+    return _offset(topology, start), end
 
 
 def batch_legs(
-    options: SourceOptions, schema_ids: SchemaIds, start: StreamPosition, end: StreamPosition
-) -> list[tuple[StreamPosition, StreamPosition]]:
-    """What lies between, as pairs of positions of the same shards: one more for each hop."""
-    planner = Planner(start, options.key_range, until_us=end.frontier_us)
-    feed = ProgressFeed(options.kafka, options.keyspace, schema_ids)
+    options: SourceOptions, schema_ids: SchemaIds, start: StreamOffset, end: StreamPosition
+) -> list[tuple[StreamOffset, StreamPosition]]:
+    """What lies between, as pairs of places of the same shards: one more for each hop."""
     deadline = Deadline(HOP_WAIT_S)
-    legs: list[tuple[StreamPosition, StreamPosition]] = []
+    legs: list[tuple[StreamOffset, StreamPosition]] = []
     leg_start = start
+    while leg_start.position.shards.keys() != end.shards.keys():
+        leg_end, next_start = _next_hop(options, schema_ids, leg_start, end, deadline)
+        legs.append((leg_start, leg_end))
+        leg_start = next_start
+    return [*legs, (leg_start, end)]
+
+
+def _next_hop(
+    options: SourceOptions,
+    schema_ids: SchemaIds,
+    start: StreamOffset,
+    end: StreamPosition,
+    deadline: Deadline,
+) -> tuple[StreamPosition, StreamOffset]:
+    """The two sides of the first hop behind `start`."""
+    topology = _topology(options)
+    planner = Planner(start.position, options.key_range, until_us=end.frontier_us)
+    feed = ProgressFeed(options.kafka, options.keyspace, schema_ids)
     try:
-        while planner.position.shards.keys() != end.shards.keys():
-            before = planner.position
+        while True:
+            at = planner.position
             planned = planner.next_batch(clock_ms())
             if isinstance(planned, Batch):
                 planner.advance(planned)
-                if is_hop(before, planned.end):
-                    legs.append((leg_start, before))
-                    leg_start = planned.end
-            elif feed.poll(planner, HOP_POLL_S) == 0 and deadline.passed:
-                raise Retry(
-                    f"keyspace {options.keyspace}: no way from the shards "
-                    f"{', '.join(start.shards)} to {', '.join(end.shards)} was found in "
-                    f"{deadline.seconds:g} s: {planned.reason}"
+                if is_hop(at, planned.end):
+                    return at, start.moved_to(planned.end, {})
+            elif feed.poll(planner, HOP_POLL_S) == 0:
+                hop = unmarked_hop(
+                    at,
+                    config=options.kafka,
+                    topology=topology,
+                    key_range=options.key_range,
+                    schema_ids=schema_ids,
+                    is_exact=True,
                 )
+                if hop is not None:
+                    return at, start.hopped_to(*hop)
+                if deadline.passed:
+                    raise Retry(
+                        f"keyspace {options.keyspace}: no way from the shards "
+                        f"{', '.join(at.shards)} to {', '.join(end.shards)} was found in "
+                        f"{deadline.seconds:g} s: {planned.reason}"
+                    )
     finally:
         feed.close()
-    return [*legs, (leg_start, end)]
 
 
 def batch_splits(
@@ -113,6 +135,11 @@ def _resolve(
         key_range=options.key_range,
         schema_ids=schema_ids,
     )
+
+
+def _offset(topology: Topology, position: StreamPosition) -> StreamOffset:
+    """The offset at which a query begins, not knowing what came before."""
+    return StreamOffset(position, seen=unmarked_targets(topology)).moved_to(position, {})
 
 
 def _topology(options: SourceOptions) -> Topology:

@@ -2,6 +2,7 @@
 
 `position` is where the stream stands. `splits` lists, by shard, places inside the batch that ends
 here at which a task may begin: [offset, last seq before it], at the bounds of Kafka transactions.
+`seen` says, of shards that were hopped to without marks, what had been read by then.
 The tasks of a batch follow from the two documents alone, so a batch that is run again is the same.
 """
 
@@ -9,26 +10,41 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from event_token.errors import Halt
-from event_token.position import PositionError, StreamPosition
+from event_token.errors import Halt, UsageError
+from event_token.position import StreamPosition
 from topics.reading.planner import ShardRange, ranges_between
+from topics.unmarked_hop import SeenBefore
 
 Document = Mapping[str, object]
 Splits = Mapping[str, Sequence[tuple[int, int]]]
+Seen = Mapping[str, SeenBefore]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A position, and where the batch that ends there may be split."""
+    """A position, where the batch that ends there may be split, and what was seen before."""
 
     position: StreamPosition
     splits: Splits = field(default_factory=dict)
+    seen: Seen = field(default_factory=dict)
+
+    def moved_to(self, position: StreamPosition, splits: Splits) -> "StreamOffset":
+        """A later place of the same stream."""
+        seen = {shard: before for shard, before in self.seen.items() if shard in position.shards}
+        return StreamOffset(position, splits, seen)
+
+    def hopped_to(self, position: StreamPosition, seen: Seen) -> "StreamOffset":
+        """The place behind a hop without marks; `seen` is of the shards hopped to."""
+        after = self.moved_to(position, {})
+        return StreamOffset(position, {}, {**after.seen, **seen})
 
     def to_document(self) -> dict[str, object]:
         """Return plain JSON values."""
         found: dict[str, object] = {"position": self.position.to_json_dict()}
         if self.splits:
             found["splits"] = {s: [list(place) for place in p] for s, p in self.splits.items()}
+        if self.seen:
+            found["seen"] = {shard: before.to_json_dict() for shard, before in self.seen.items()}
         return found
 
     @classmethod
@@ -36,20 +52,26 @@ class StreamOffset:
         """Return what a document says; Halt when it is not one of ours."""
         try:
             splits = cast("Mapping[str, list[list[int]]]", document.get("splits", {}))
+            seen = cast("Mapping[str, Document]", document.get("seen", {}))
             return cls(
                 StreamPosition.from_json_dict(cast("Document", document["position"])),
                 {s: [(int(o), int(q)) for o, q in places] for s, places in splits.items()},
+                {shard: SeenBefore.from_json_dict(before) for shard, before in seen.items()},
             )
-        except (AttributeError, KeyError, TypeError, ValueError, PositionError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, UsageError) as error:
             raise Halt(f"the checkpoint's offset is not shardstream's: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRange:
-    """What one task reads; rows older than `late_before_us` came late."""
+    """What one task reads; rows older than `late_before_us` came late.
+
+    `seen`: what a stream that hopped to the shard without marks had read by then.
+    """
 
     part: ShardRange
     late_before_us: int
+    seen: SeenBefore | None = None
 
 
 def tasks_between(start: StreamOffset, end: StreamOffset) -> list[TaskRange]:
@@ -58,7 +80,7 @@ def tasks_between(start: StreamOffset, end: StreamOffset) -> list[TaskRange]:
     tasks = []
     for shard, whole in ranges_between(start.position, end.position).items():
         parts = _split(whole, end.splits.get(shard, ()))
-        tasks += [TaskRange(part, late_before_us) for part in parts]
+        tasks += [TaskRange(part, late_before_us, start.seen.get(shard)) for part in parts]
     return tasks
 
 

@@ -67,16 +67,7 @@ def read_tail(
     """
     with PartitionReader(config, topic, partition, timeout_s) as reader:
         start, end = reader.bounds()
-        upper, window = end, _WINDOW_FIRST
-        while upper > start:
-            lower = max(start, upper - window)
-            last = None
-            for record in reader.records(lower, upper):
-                last = record
-            if last is not None:
-                return Tail(start, end, last)
-            upper, window = lower, window * _WINDOW_GROWTH
-        return Tail(start, end, None)
+        return Tail(start, end, reader.last_between(start, end))
 
 
 def read_last_committed(
@@ -159,6 +150,19 @@ class PartitionReader:
             # is stable; then more is to come.
             if offset >= upper - (message.error() is None):
                 return
+
+    def last_between(self, lower: int, upper: int) -> StoredRecord | None:
+        """Return the last committed record with lower <= offset < upper; all below is stable."""
+        window = _WINDOW_FIRST
+        while upper > lower:
+            begin = max(lower, upper - window)
+            last = None
+            for record in self.records(begin, upper):
+                last = record
+            if last is not None:
+                return last
+            upper, window = begin, window * _WINDOW_GROWTH
+        return None
 
     def _poll(self, doing: str) -> Message:
         """Return the next record or end of partition; Retry when the time is over."""

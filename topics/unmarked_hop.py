@@ -7,19 +7,21 @@ and drops what `origin` proves to have been seen; what it cannot prove is marked
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self, cast
 
-from event_token import EventToken, Order, StreamPosition, compare
+from event_token import EventToken, Order, ShardPosition, StreamPosition, compare
 from event_token.key_range import KeyRange
+from topics.codec import VEventCodec
 from topics.kafka_client import ClientConfig
 from topics.lineage import overlapping
+from topics.names import ShardTopics
 from topics.progress import cell_start_us
 from topics.progress_history import ProgressHistory
-from topics.reading.errors import UnmarkedReshard
 from topics.schema_ids import SchemaIds
-from topics.start import resolve_start_of
+from topics.start import START_WAIT_S, resolve_start_of
+from topics.tail import TAIL_TIMEOUT_S, PartitionReader
 from topics.topology import ReshardEntry, ReshardState, Topology
-from topics.vevent import VEvent
+from topics.vevent import TokenText, VEvent
 
 # A target logs a replicated change with the time of its own clock. Clocks that are kept at all
 # agree far better than this; what comes twice by it is dropped or marked.
@@ -41,15 +43,18 @@ class SeenBefore:
 
     def judged(self, event: VEvent) -> VEvent | None:
         """The event, marked where it may have been seen; None where it was."""
-        is_seen = self._is_seen(event)
+        is_seen = self.is_seen(event.timestamp_us, event.token_text.origin)
         if is_seen is None:
             return replace(event, possible_duplicate=True)
         return None if is_seen else event
 
-    def _is_seen(self, event: VEvent) -> bool | None:
-        origin = event.token_text.origin
+    def is_seen(self, timestamp_us: int, origin: TokenText | None) -> bool | None:
+        """Whether a change of that time and origin was seen; None where it cannot be told.
+
+        Without an origin a change from `hop_time_us` on is new.
+        """
         if origin is None or self.tokens is None or origin.shard not in self.tokens:
-            return False if event.timestamp_us >= self.hop_time_us else None
+            return False if timestamp_us >= self.hop_time_us else None
         if self.is_exact and self.frontier_us is not None:
             return origin.timestamp_us < self.frontier_us
         last = self.tokens[origin.shard]
@@ -58,23 +63,36 @@ class SeenBefore:
             return None
         return order is not Order.NEWER
 
+    def to_json_dict(self) -> dict[str, object]:
+        """Return plain JSON values, tokens as their opaque strings."""
+        tokens = self.tokens
+        return {
+            "hop_time_us": self.hop_time_us,
+            "frontier_us": self.frontier_us,
+            "is_exact": self.is_exact,
+            "tokens": None
+            if tokens is None
+            else {s: None if t is None else t.to_string() for s, t in tokens.items()},
+        }
+
+    @classmethod
+    def from_json_dict(cls, document: Mapping[str, object]) -> Self:
+        """Return what plain JSON values say. KeyError, TypeError, ValueError, TokenError."""
+        frontier_us = cast("int | None", document["frontier_us"])
+        tokens = cast("Mapping[str, str | None] | None", document["tokens"])
+        return cls(
+            int(cast("int", document["hop_time_us"])),
+            None if frontier_us is None else int(frontier_us),
+            document["is_exact"] is True,
+            tokens
+            if tokens is None
+            else {s: t if t is None else EventToken.from_string(t) for s, t in tokens.items()},
+        )
+
 
 def declared(topology: Topology) -> list[ReshardEntry]:
     """The reshards that were declared, not marked."""
     return [r for r in topology.reshards if r.state == ReshardState.DECLARED.value]
-
-
-def check_marked(topology: Topology, position: StreamPosition) -> None:
-    """Raise UnmarkedReshard where a reader stands on sources of a reshard without marks."""
-    for reshard in declared(topology):
-        if position.shards.keys() & set(reshard.sources):
-            from_us = min(position.frontier_us, reshard.hop_time_us or 0)
-            raise UnmarkedReshard(
-                f"reshard {reshard.reshard_id} of {', '.join(reshard.sources)} was declared, its "
-                f"logs have no marks: Spark cannot tell which changes come twice. Start a new "
-                f"query and table at the time {from_us} us of the new shards, or use "
-                f"a Subscriber, which marks them",
-            )
 
 
 def unmarked_targets(topology: Topology) -> dict[str, SeenBefore]:
@@ -94,11 +112,14 @@ def unmarked_hop(
     key_range: KeyRange,
     schema_ids: SchemaIds,
     is_exact: bool,
+    taken_us: Mapping[str, int] | None = None,
+    wait_s: float = START_WAIT_S,
 ) -> tuple[StreamPosition, dict[str, SeenBefore]] | None:
     """Where a reader that waits at `position` goes on, and what it has seen; None: as it is.
 
     `is_exact`: the reader has read what is before the frontier, all of it (mode Strict).
-    Errors: see `resolve_start`.
+    `taken_us`: heads up to which it knows the sources' progress; it waits for what it can still
+    read. Errors: see `resolve_start`.
     """
     for reshard in declared(topology):
         sources = overlapping(reshard.sources, key_range)
@@ -106,25 +127,66 @@ def unmarked_hop(
         hop_time_us = reshard.hop_time_us or 0
         if not sources or not position.shards.keys() >= set(sources):
             continue
-        heads_us = [_head_us(config, topology.keyspace, s, schema_ids) for s in sources]
-        if position.frontier_us < min(hop_time_us, *map(cell_start_us, heads_us)):
+        heads_us = {s: _head_us(config, topology.keyspace, s, schema_ids) for s in sources}
+        read_us = _read_us(heads_us, taken_us, position.frontier_us, hop_time_us)
+        if read_us is None:
             continue
         begin = resolve_start_of(
-            max(0, min(position.frontier_us, hop_time_us) - OVERLAP_US),
+            max(0, min(hop_time_us, read_us) - OVERLAP_US),
             config=config,
             keyspace=topology.keyspace,
             shards=targets,
             schema_ids=schema_ids,
+            wait_s=wait_s,
         )
+        # A source that was passed by (MaxHold) was not read up to the frontier, in any mode.
+        exact = is_exact and position.frontier_us == read_us
         tokens = {shard: position.shards[shard].token for shard in sources}
+        if not exact:
+            for shard in (shard for shard, token in tokens.items() if token is None):
+                topics = ShardTopics(topology.keyspace, shard)
+                tokens[shard] = _last_token(config, topics, position.shards[shard], schema_ids)
         kept = {s: at for s, at in position.shards.items() if s not in sources}
         end = StreamPosition(position.epoch + 1, position.frontier_us, {**kept, **begin.shards})
-        seen = SeenBefore(hop_time_us, position.frontier_us, is_exact, tokens)
+        seen = SeenBefore(hop_time_us, position.frontier_us, exact, tokens)
         return end, dict.fromkeys(targets, seen)
     return None
+
+
+def _read_us(
+    heads_us: Mapping[str, int],
+    taken_us: Mapping[str, int] | None,
+    frontier_us: int,
+    hop_time_us: int,
+) -> int | None:
+    """The time before which all of the sources was read; None where there is more to read."""
+    if frontier_us < min(hop_time_us, *map(cell_start_us, heads_us.values())):
+        return None
+    if taken_us is not None and any(
+        taken_us.get(shard, 0) < min(hop_time_us, head_us) for shard, head_us in heads_us.items()
+    ):
+        return None
+    # A source whose progress is gone says nothing of how far it was read.
+    known_us = [cell_start_us(head_us) for head_us in heads_us.values() if head_us]
+    return min([frontier_us, *known_us])
 
 
 def _head_us(config: ClientConfig, keyspace: str, shard: str, schema_ids: SchemaIds) -> int:
     with ProgressHistory(config, keyspace, shard, schema_ids) as history:
         last = history.last() if history.exists() else None
     return 0 if last is None else last.progress.head_us
+
+
+def _last_token(
+    config: ClientConfig, topics: ShardTopics, at: ShardPosition, schema_ids: SchemaIds
+) -> EventToken | None:
+    """The token of the last record below a position; None where it is gone, or there is none."""
+    if at.seq == 0:
+        return None
+    with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S) as reader:
+        start, _ = reader.bounds()
+        record = reader.last_between(start, at.offset)
+    if record is None or record.value is None:
+        return None
+    last = VEventCodec(schema_ids).decode(record.value, topics.shard, record.offset)
+    return last.token if last.seq == at.seq else None

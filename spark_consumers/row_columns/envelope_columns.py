@@ -27,4 +27,5 @@ class EnvelopeColumns:
         self.row_index: Int64Builder | None = None
         self.last: BooleanBuilder | None = None
         self.late: BooleanBuilder | None = None
+        self.possible_duplicate: BooleanBuilder | None = None
         self.schema_id: Int64Builder | None = None

@@ -1,5 +1,6 @@
 """Writes what an envelope says besides its plain fields. Typed for mypyc."""
 
+from binascii import crc32
 from typing import Final
 
 from librt.strings import BytesWriter
@@ -7,11 +8,12 @@ from mypy_extensions import i64, u8
 
 from spark_consumers.row_columns.images import has_column
 from spark_consumers.row_columns.text import write_json_string
+from spark_consumers.row_columns.wire import Cursor
 
 _URL_SAFE: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
-def url_safe(sealed: bytes) -> bytes:
+def _url_safe(sealed: bytes) -> bytes:
     """Return bytes in URL-safe base64 without padding, as `event_token.opaque.seal` does."""
     out = BytesWriter()
     size: i64 = len(sealed)
@@ -33,7 +35,28 @@ def url_safe(sealed: bytes) -> bytes:
     return out.getvalue()
 
 
-def write_token(
+def opaque_token(cursor: Cursor, token_version: i64) -> bytes:
+    """Write the token at the cursor as `event_token.EventToken.to_string` does."""
+    out = BytesWriter()
+    out.append(u8(token_version))
+    # The flags come before the fields, and say whether an origin comes after them.
+    timestamp_us = cursor.take_long()
+    shard = cursor.take_bytes()
+    position = cursor.take_bytes()
+    has_origin = cursor.take_present()
+    _write_token(out, timestamp_us, shard, position, has_origin)
+    if has_origin:
+        timestamp_us = cursor.take_long()
+        shard = cursor.take_bytes()
+        position = cursor.take_bytes()
+        _write_token(out, timestamp_us, shard, position, False)
+    checksum: i64 = crc32(out.getvalue())
+    for shift in (24, 16, 8, 0):
+        out.append(u8((checksum >> shift) & 0xFF))
+    return _url_safe(out.getvalue())
+
+
+def _write_token(
     out: BytesWriter, timestamp_us: i64, shard: bytes, position: bytes, has_origin: bool
 ) -> None:
     """Append a token's fields as `event_token.token.write_token` does."""

@@ -5,21 +5,16 @@ are read in their fixed order (`topics.table_shape.envelope_fields`); those that
 are passed.
 """
 
-from binascii import crc32
 from collections.abc import Callable
 from typing import Final
 
-from librt.strings import BytesWriter, read_i32_be
-from mypy_extensions import i64, u8
+from librt.strings import read_i32_be
+from mypy_extensions import i64
 
 from spark_consumers.row_columns.builders import TextBuilder
 from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
-from spark_consumers.row_columns.envelope_text import (
-    url_safe,
-    write_absent,
-    write_texts,
-    write_token,
-)
+from spark_consumers.row_columns.envelope_text import opaque_token, write_absent, write_texts
+from spark_consumers.row_columns.hop_filter import DOUBTFUL, NEW, SEEN, HopFilter
 from spark_consumers.row_columns.images import Image, KeyColumns, SkippedImage
 from spark_consumers.row_columns.key_range import AFTER, BEFORE, KeyRangeFilter
 from spark_consumers.row_columns.wire import Cursor
@@ -104,6 +99,7 @@ class RecordLoop:
         self.offset: i64 = -1  # of the record at hand, for messages
         self.rows: i64 = 0  # appended since the last take
         self.late_before_us: i64 = 0
+        self.hop_filter: HopFilter | None = None  # where the stream hopped here without marks
         self._token_fields: bytes = b""
         self._token: bytes = b""
         self._before_texts: dict[int, str] = {}
@@ -143,14 +139,13 @@ class RecordLoop:
         if seq != self.seq + 1:
             raise Broken(f"seq {seq} follows seq {self.seq}")
         self.seq = seq
-        if plan.kind == SKIP or not self._is_seen(plan):
+        if plan.kind == SKIP:
+            return
+        verdict: i64 = NEW if self.hop_filter is None else self.hop_filter.judged(cursor)
+        if verdict == SEEN or not self._is_seen(plan):
             return
         token_at = cursor.at
-        timestamp_us = cursor.take_long()
-        if columns.timestamp_us is not None:
-            columns.timestamp_us.add(timestamp_us)
-        if columns.late is not None:
-            columns.late.add(timestamp_us < self.late_before_us)
+        self._take_time(verdict)
         self._take_token(token_at)
         commit_us = cursor.take_long()
         if columns.commit_us is not None:
@@ -184,6 +179,17 @@ class RecordLoop:
         if cursor.at != cursor.end:
             raise ValueError(f"{cursor.end - cursor.at} bytes are left after its last field")
         self.rows += 1
+
+    def _take_time(self, verdict: i64) -> None:
+        """Take the token's time, and append what follows from it."""
+        columns = self.columns
+        timestamp_us = self.cursor.take_long()
+        if columns.timestamp_us is not None:
+            columns.timestamp_us.add(timestamp_us)
+        if columns.late is not None:
+            columns.late.add(timestamp_us < self.late_before_us)
+        if columns.possible_duplicate is not None:
+            columns.possible_duplicate.add(verdict == DOUBTFUL)
 
     def _add_place(self, plan: Plan, offset: i64) -> None:
         """Append what says where the record lies."""
@@ -220,31 +226,10 @@ class RecordLoop:
         fields = cursor.record[begin:end]
         if fields != self._token_fields:
             cursor.at = begin
-            self._token = self._opaque_token()
+            self._token = opaque_token(cursor, self.token_version)
             self._token_fields = fields
             cursor.at = end
         into.add(self._token)
-
-    def _opaque_token(self) -> bytes:
-        """Write the token at the cursor as `event_token.EventToken.to_string` does."""
-        cursor = self.cursor
-        out = BytesWriter()
-        out.append(u8(self.token_version))
-        # The flags come before the fields, and say whether an origin comes after them.
-        timestamp_us = cursor.take_long()
-        shard = cursor.take_bytes()
-        position = cursor.take_bytes()
-        has_origin = cursor.take_present()
-        write_token(out, timestamp_us, shard, position, has_origin)
-        if has_origin:
-            timestamp_us = cursor.take_long()
-            shard = cursor.take_bytes()
-            position = cursor.take_bytes()
-            write_token(out, timestamp_us, shard, position, False)
-        checksum: i64 = crc32(out.getvalue())
-        for shift in (24, 16, 8, 0):
-            out.append(u8((checksum >> shift) & 0xFF))
-        return url_safe(out.getvalue())
 
     def _take_off_calendar(self, plan: Plan) -> None:
         cursor = self.cursor

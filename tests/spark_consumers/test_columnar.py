@@ -22,6 +22,7 @@ from topics.json_values import event_to_json_dict
 from topics.reading.errors import RowImageMissing
 from topics.reading.key_filter import in_key_range
 from topics.table_shape import Column, TableShape, ValueKind
+from topics.unmarked_hop import SeenBefore
 from topics.vevent import EventType, OffCalendar, Op, Row, TokenText, VEvent
 
 FIRST_SEQ = 7
@@ -32,10 +33,11 @@ def decode(
     output: OutputColumns,
     schema_ids: SchemaIdsInMemory,
     key_range: KeyRange | None = None,
+    seen: SeenBefore | None = None,
 ) -> list[dict[str, object]]:
     codec = VEventCodec(schema_ids)
     decoder = ShardDecoder("-80", output, schema_ids.text_of, key_range)
-    decoder.begin(found[0].seq, 0)
+    decoder.begin(found[0].seq, 0, seen)
     batch = decoder.decode([codec.encode(e) for e in found], [e.offset for e in found])
     batch.validate(full=True)
     rows: list[dict[str, object]] = batch.to_pylist()
@@ -276,6 +278,36 @@ def test_late_rows_are_marked() -> None:
         late += decoder.decode([value], [0])["late"].to_pylist()
 
     assert late == [False, True]
+
+
+SOURCE_TOKENS = st.sampled_from([None, "0-1-6", "0-1-7", "0-1-8"]).map(
+    lambda position: position and TokenText(5, "-40", position).token
+)
+
+
+@settings(deadline=None)
+@given(logs(), st.booleans(), st.data())
+def test_behind_a_hop_without_marks_rows_are_those_of_a_subscriber(
+    log: tuple[TableShape, list[VEvent]], typed: bool, data: st.DataObject
+) -> None:
+    """What `SeenBefore` says was seen is left out, what it cannot tell is marked; typed or not."""
+    shape, found = log
+    times = st.sampled_from([event.timestamp_us + step for event in found for step in (0, 1)])
+    tokens = data.draw(st.none() | st.dictionaries(st.just("-40"), SOURCE_TOKENS))
+    is_exact = data.draw(st.booleans())
+    seen = SeenBefore(data.draw(times), data.draw(times), is_exact, tokens)
+    output = choose_columns(None, shape, 0) if typed else choose_columns(None)
+    expected = [event for event in map(seen.judged, found) if event is not None]
+    schema_ids = SchemaIdsInMemory()
+
+    rows = decode(found, output, schema_ids, None, seen)
+
+    assert [(row["seq"], row["possible_duplicate"]) for row in rows] == [
+        (event.seq, event.possible_duplicate) for event in expected
+    ]
+    for event, row in zip(expected, rows, strict=True):
+        (alone,) = decode([event], output, schema_ids)
+        assert row == alone | {"possible_duplicate": event.possible_duplicate}
 
 
 def test_rows_of_one_transaction_share_a_token() -> None:

@@ -54,11 +54,12 @@ def commit_rows(
     *,
     query: str = "q",
     contiguous: bool = True,
+    hopped: frozenset[str] = frozenset(),
 ) -> bool:
     """Write and commit rows as one batch of a query."""
     ensure_table(target, SCHEMA, {})
     files, spans = write_files(target, [pa.RecordBatch.from_pylist(rows, SCHEMA)], {})
-    batch = Batch(batch_id, query, spans, files, None, contiguous)
+    batch = Batch(batch_id, query, spans, files, None, contiguous, hopped)
     return commit(open_table(target, {}), SCHEMA, batch)
 
 
@@ -109,6 +110,19 @@ def test_hole_stops_only_a_query_that_takes_everything(target: str) -> None:
     with pytest.raises(ChangeLogConflict, match="has 2 rows of shard -80 for seq 2 to 4"):
         commit_rows(target, [change(2), change(4)], 1)
     assert commit_rows(target, [change(3)], 1, contiguous=False)
+
+
+def test_holes_behind_a_hop_without_marks_are_no_loss(target: str) -> None:
+    """What was seen before such a hop is left out; a repeat is refused all the same."""
+    hopped = frozenset({"-80"})
+    commit_rows(target, [change(2), change(5)], 0, hopped=hopped)
+    commit_rows(target, [change(9)], 1, hopped=hopped)
+
+    report = check_changelog(target)
+
+    assert (report.changes, report.lost, report.repeated) == (3, 0, 0)
+    with pytest.raises(ChangeLogConflict, match="up to seq 9, and this query begins at seq 8"):
+        commit_rows(target, [change(8), change(10)], 2, hopped=hopped)
 
 
 def test_checkpoint_put_back_by_hand_is_noticed() -> None:

@@ -1,14 +1,16 @@
 import json
+import pickle
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from event_token import ShardPosition, StreamPosition
+from event_token import EventToken, Flavor, ShardPosition, StreamPosition, parse_gtid_set
 from event_token.errors import Halt
 from spark_consumers.stream_offset import StreamOffset, choose_splits, tasks_between
 from topics.reading.planner import ShardRange
+from topics.unmarked_hop import SeenBefore
 
 
 @st.composite
@@ -69,7 +71,50 @@ def test_split_outside_of_the_batch_stops(place: tuple[int, int]) -> None:
         tasks_between(offset_at(5, 4), end)
 
 
-@pytest.mark.parametrize("document", [{}, {"position": 1}, {"position": {"version": 99}}])
+def at(*shards: str, epoch: int = 0, seq: int = 0) -> StreamPosition:
+    """A place in some shards."""
+    return StreamPosition(epoch, 70, {s: ShardPosition(seq * 2, seq, None) for s in shards})
+
+
+def test_what_was_seen_before_a_hop_is_part_of_the_offset() -> None:
+    """It goes through the checkpoint to the tasks of its shard, until the stream leaves that."""
+    token = EventToken(5, "80-", parse_gtid_set("0-1-7", Flavor.MARIADB))
+    left = SeenBefore(90)
+    seen = SeenBefore(80, 70, is_exact=True, tokens={"80-": token, "40-80": None})
+    start = StreamOffset(at("-40", "40-80", "80-"), seen={"-40": left})
+
+    hop = start.hopped_to(at("-40", "40-", epoch=1), {"40-": seen})
+    document = json.loads(json.dumps(hop.to_document()))
+    read = StreamOffset.from_document(document)
+    end = read.moved_to(at("-40", "40-", epoch=1, seq=3), {})
+
+    assert tasks_between(start, hop) == []
+    assert read == hop
+    assert read.seen == {"-40": left, "40-": seen}
+    tasks = pickle.loads(pickle.dumps(tasks_between(read, end)))  # noqa: S301 - as Spark does
+    assert [(task.part.shard, task.seen) for task in tasks] == [("-40", left), ("40-", seen)]
+    assert end.moved_to(at("-40", "40-80", "80-.2", epoch=2), {}).seen == {"-40": left}
+
+
+def test_offsets_of_before_have_seen_nothing() -> None:
+    """A checkpoint without the field is read, and one where it does not apply has none."""
+    offset = offset_at(5, 4)
+
+    document = offset.to_document()
+
+    assert set(document) == {"position"}
+    assert StreamOffset.from_document(document).seen == {}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"position": 1},
+        {"position": {"version": 99}},
+        {"position": at("-").to_json_dict(), "seen": {"-": {"hop_time_us": 5}}},
+    ],
+)
 def test_foreign_offsets_are_refused(document: dict[str, object]) -> None:
     """An offset of another source is not taken for one of ours."""
     with pytest.raises(Halt, match="not shardstream's"):

@@ -5,12 +5,14 @@ from itertools import islice
 
 import pytest
 
+from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
 from tests.topics_reading.conftest import Writers
 from tests.topics_reading.shard_writer import START_US, ShardWriter
 from topics.kafka_client import ClientConfig
 from topics.lineage import declare
 from topics.reading.planner import MaxHold, Mode, Strict
+from topics.schema_registry import TopicSchemaIds
 from topics.subscriber import Subscriber
 from topics.topology import (
     ReshardState,
@@ -20,6 +22,7 @@ from topics.topology import (
     read_topology,
     update_topology,
 )
+from topics.unmarked_hop import SeenBefore, unmarked_hop
 from topics.vevent import TokenText, VEvent
 
 FAR_US = 60_000_000
@@ -33,6 +36,20 @@ def copied(target: ShardWriter, at_us: int, origin: VEvent | None) -> VEvent:
     source = None if origin is None else origin.token_text
     token = TokenText(text.timestamp_us, text.shard, text.position, source)
     return replace(event, token_text=token)
+
+
+def declare_split(config: ClientConfig, keyspace: str) -> None:
+    """Say that another tool has split `80-`."""
+    update_topology(
+        config,
+        keyspace,
+        lambda topology: declare(
+            topology or Topology(keyspace, 0, ()),
+            ["-80", "80-c0", "c0-"],
+            "r1",
+            START_US + SWITCHED_US,
+        ),
+    )
 
 
 @pytest.fixture
@@ -67,16 +84,7 @@ def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
 
     with Subscriber(keyspace, start="earliest", config=config, mode=mode) as stream:
         events = list(islice(stream, 2))
-        update_topology(
-            config,
-            keyspace,
-            lambda topology: declare(
-                topology or Topology(keyspace, 0, ()),
-                ["-80", "80-c0", "c0-"],
-                "r1",
-                START_US + SWITCHED_US,
-            ),
-        )
+        declare_split(config, keyspace)
         events += islice(stream, 5)
         position = events[-1].position
 
@@ -91,6 +99,52 @@ def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
     ]
     assert position is not None
     assert list(position.shards) == ["-80", "80-c0", "c0-"]
+
+
+def test_what_a_reader_without_tokens_has_seen(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """A place in a log says its token by the record before it; it counts where times do not."""
+    _, source = writers("-80", "80-")
+    low, high = targets("80-c0", "c0-")
+    source.commit((0, 1), (3_000_000, 1), (4_000_000, 1))
+    source.heartbeat(4_000_000)
+    low.commit((2_000_000, 1), (3_000_000, 1))
+    for writer in (low, high):
+        writer.heartbeat(FAR_US)
+    declare_split(config, keyspace)
+    topology = read_topology(config, keyspace)
+    assert topology is not None
+
+    def hop(
+        frontier_us: int, *, is_exact: bool, taken_us: int
+    ) -> tuple[StreamPosition, dict[str, SeenBefore]] | None:
+        shards = {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(2, 2, None)}
+        return unmarked_hop(
+            StreamPosition(0, START_US + frontier_us, shards),
+            config=config,
+            topology=topology,
+            key_range=KeyRange.parse("-"),
+            schema_ids=TopicSchemaIds(config),
+            is_exact=is_exact,
+            taken_us={"80-": START_US + taken_us},
+        )
+
+    assert hop(3_990_000, is_exact=True, taken_us=4_000_000) is None
+    assert hop(4_000_000, is_exact=True, taken_us=3_990_000) is None
+    second = source.written[1].token
+    hops = [
+        hop(4_000_000, is_exact=True, taken_us=4_000_000),
+        hop(4_000_000, is_exact=False, taken_us=4_000_000),
+        hop(9_000_000, is_exact=True, taken_us=4_000_000),  # the source was passed by
+    ]
+    for found, token in zip(hops, [None, second, second], strict=True):
+        assert found is not None
+        end, seen = found
+        assert end.shards["80-c0"] == ShardPosition(1, 1, None)
+        assert seen["c0-"] == seen["80-c0"]
+        assert seen["80-c0"].is_exact is (token is None)
+        assert seen["80-c0"].tokens == {"80-": token}
 
 
 def test_declared_topologies() -> None:

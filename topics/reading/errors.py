@@ -23,10 +23,6 @@ class ProgressBroken(Halt):
     """Raised when progress records contradict each other or the rows they speak of."""
 
 
-class UnmarkedReshard(Halt):
-    """Raised where a reader comes to a reshard without marks that it cannot hop over."""
-
-
 class RowImageMissing(Halt):
     """Raised when a key range cannot be filtered: no keyspace id, or a partial row image."""
 
