@@ -3,7 +3,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from event_token import ShardPosition, StreamPosition
+from event_token import KeyRange, ShardPosition, StreamPosition
 from tests.topics_reading.shard_histories import (
     History,
     Reading,
@@ -12,9 +12,9 @@ from tests.topics_reading.shard_histories import (
     merged,
     whole_range,
 )
-from topics.progress import cell_start_us
+from topics.progress import GRID_US, Progress, Tick, cell_start_us
 from topics.reading.merge import RawRecord
-from topics.reading.planner import MaxHold, Planner, Strict, Wait, ranges_between
+from topics.reading.planner import Batch, MaxHold, Planner, Strict, Wait, ranges_between
 
 randoms = st.randoms(use_true_random=False)
 bounds = st.one_of(st.none(), st.integers(1, 12))
@@ -188,3 +188,27 @@ def test_dense_shards_and_a_sparse_one_do_not_deadlock(shards: int, random: Rand
     rows = [row for _, part in _reading(made, random).batches() for row in part]
 
     assert rows == merged(made)
+
+
+def test_a_late_row_does_not_make_the_rows_behind_it_late() -> None:
+    """After one batch a shard whose late rows fit is level again, also under a steady load."""
+    shards = {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(0, 0, None)}
+    planner = Planner(StreamPosition(0, 10 * GRID_US, shards), KeyRange.parse("-"))
+    late = []
+    for cell in range(9, 14):
+        for shard in ("80-",) if cell == 9 else shards:
+            row = cell - (9 if shard == "80-" else 10)
+            ticks = (Tick(cell * GRID_US, row),)
+            head_us = (cell + 1) * GRID_US
+            planner.observe(
+                shard,
+                Progress(row + 1, row + 1, row + 1, "mysql", "", head_us, ticks, None, "", 0, 0),
+                0,
+            )
+        if cell > 9:
+            batch = planner.next_batch(0, 1_000)
+            assert isinstance(batch, Batch)
+            planner.advance(batch)
+            late.append(set(batch.late_shards))
+
+    assert late == [{"80-"}, set(), set(), set()]

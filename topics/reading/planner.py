@@ -288,8 +288,12 @@ class Planner:
             if left <= 0:
                 cuts[shard] = known.at
                 continue
-            cuts[shard] = known.cut_within(self.position.frontier_us, left)
-            left -= cuts[shard].seq - known.at.seq
+            cut = known.cut_within(self.position.frontier_us, left)
+            left -= cut.seq - known.at.seq
+            # With all of its late rows in the batch it goes on with the others: else a shard with
+            # rows in every cell would stay one batch behind, and late, for ever.
+            if cut.seq < due.seq:
+                cuts[shard] = cut
         return cuts
 
     def _bounded_frontier_us(
