@@ -26,6 +26,7 @@ from shardstream.demo.watch import ProgressWatch
 from shardstream.demo.workers import Worker, Workers
 from shardstream.demo.workload import Ledger, ShopWorkload
 from shardstream.keyspace_topology import ensure_topology
+from shardstream.local.database_server import NOT_DURABLE
 from shardstream.local.shape import StackShape
 from shardstream.local.stack import Stack, flavor_at_hand
 from shardstream.settings import load_settings
@@ -64,7 +65,9 @@ def run_demo(seconds: int, folder: Path) -> bool:
         flavor = flavor_at_hand(report)
         report(f"database: {'MySQL' if flavor == 'mysql' else 'MariaDB'}")
         shape = StackShape(flavor=flavor, shards=SHARDS, brokers=1, targets=TARGETS)
-        stack = Stack(folder / "stack", shape, die_with_parent=True, report=report)
+        stack = Stack(
+            folder / "stack", shape, die_with_parent=True, extra_args=NOT_DURABLE, report=report
+        )
         cleanup.callback(stack.kill)
         stack.start()
         demo = _Demo(console, folder, stack, cleanup, report)

@@ -118,9 +118,10 @@ class Split:
 
     def _switch(self) -> Iterator[str]:
         worker = yield from self._command("switch", "switching", "--json", tries=TRIES_MAX)
-        # None where a first try stopped writes and the next one opened them.
         stopped_ms = worker.last_output()["stopped_ms"]
-        self._stopped = f"writes were stopped for {stopped_ms} ms"
+        # None where one try stopped writes and a later one opened them.
+        how_long = "by an earlier try" if stopped_ms is None else f"for {stopped_ms} ms"
+        self._stopped = f"writes were stopped {how_long}"
         self._report(f"switched: {self._stopped}")
 
     def _retire(self) -> Iterator[str]:

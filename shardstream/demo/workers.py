@@ -75,7 +75,9 @@ class Worker:
         return dict(json.loads(lines[-1])) if lines else {}
 
     def _log_tail(self) -> str:
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+        # What a command found wrong itself is its output.
+        text = self.log_path.read_text(errors="replace") or self.output_path.read_text()
+        return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])
 
 
 class Workers:
