@@ -11,6 +11,8 @@ from librt.strings import read_i64_le
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
+from producers.decoder.wire import read_u32
+
 # From this length on zlib is the faster one.
 _BY_TABLE_BYTES_MAX: Final = 800
 _POLYNOMIAL: Final = 0xEDB88320
@@ -50,18 +52,32 @@ class Checksum:
         entries = self._entries
         crc: i64 = 0xFFFFFFFF
         while pos + 8 <= end:
-            word = read_i64_le(buf, pos) ^ crc
-            crc = (
-                entries[1792 + (word & 0xFF)]
-                ^ entries[1536 + ((word >> 8) & 0xFF)]
-                ^ entries[1280 + ((word >> 16) & 0xFF)]
-                ^ entries[1024 + ((word >> 24) & 0xFF)]
-                ^ entries[768 + ((word >> 32) & 0xFF)]
-                ^ entries[512 + ((word >> 40) & 0xFF)]
+            word = read_i64_le(buf, pos)
+            # What does not depend on the sum so far comes first: it need not wait for it.
+            ahead = (
+                entries[(word >> 56) & 0xFF]
                 ^ entries[256 + ((word >> 48) & 0xFF)]
-                ^ entries[(word >> 56) & 0xFF]
+                ^ entries[512 + ((word >> 40) & 0xFF)]
+                ^ entries[768 + ((word >> 32) & 0xFF)]
+            )
+            word ^= crc
+            crc = (
+                ahead
+                ^ entries[1024 + ((word >> 24) & 0xFF)]
+                ^ entries[1280 + ((word >> 16) & 0xFF)]
+                ^ entries[1536 + ((word >> 8) & 0xFF)]
+                ^ entries[1792 + (word & 0xFF)]
             )
             pos += 8
+        if pos + 4 <= end:
+            word = read_u32(buf, pos) ^ crc
+            crc = (
+                entries[(word >> 24) & 0xFF]
+                ^ entries[256 + ((word >> 16) & 0xFF)]
+                ^ entries[512 + ((word >> 8) & 0xFF)]
+                ^ entries[768 + (word & 0xFF)]
+            )
+            pos += 4
         while pos < end:
             crc = (crc >> 8) ^ entries[(crc ^ i64(buf[pos])) & 0xFF]
             pos += 1

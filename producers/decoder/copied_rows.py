@@ -9,7 +9,7 @@ from producers.decoder.key_watch import KeyWatch, TransactionEnds
 from producers.decoder.plan import TablePlan
 from producers.decoder.row_values import write_image
 from producers.decoder.tables import READ, rows_plan
-from producers.decoder.wire import encode_packed, encode_string, write_string
+from producers.decoder.wire import encode_packed, encode_string, write_long, write_string
 
 
 class CopyWriter:
@@ -77,7 +77,12 @@ class CopyWriter:
         time_us = events.clock.timestamp_us
         # No transaction of the server: no GTID is added, and the time is the log's own.
         sink.begin_transaction(time_us)
-        sink.stamp(events.position().encode("ascii"), NO_ORIGIN, time_us, b"")
+        stamp = sink.begin_stamp()
+        write_string(stamp, events.position().encode("ascii"))
+        stamp.write(NO_ORIGIN)
+        write_long(stamp, time_us)
+        write_string(stamp, b"")
+        sink.end_stamp()
         count = int(table.count)
         present = ((1 << count) - 1).to_bytes((count + 7) // 8, "little")
         rows = rows_plan(table, READ, encode_packed(count) + present)

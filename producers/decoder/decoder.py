@@ -133,7 +133,7 @@ class Decoder:
     @property
     def gtid(self) -> str:
         """The transaction under way, or else the last one; "" before the first."""
-        return self._events.gtid.decode("ascii")
+        return self._events.gtid()
 
     @property
     def binlog_file(self) -> str:
@@ -218,7 +218,7 @@ class Decoder:
     def _where(self) -> str:
         """The place for messages."""
         events = self._events
-        gtid = events.gtid.decode("ascii") if events.gtid else "none yet"
+        gtid = events.gtid() or "none yet"
         inside = "in" if events.is_open else "after"
         place = f"{events.binlog_file or 'no binlog file yet'}:{events.binlog_pos}"
         return f"shard {self._shard}, {inside} transaction {gtid}, binlog {place}"

@@ -36,12 +36,13 @@ from producers.decoder.tables import (
     INSERT,
     UPDATE,
     Tables,
-    rows_plan,
+    rows_plan_at,
     statement_header,
 )
 from producers.decoder.transactions import TransactionReader
 from producers.decoder.wire import (
     encode_string,
+    is_at,
     packed_size,
     read_packed,
     read_u16,
@@ -195,7 +196,7 @@ class EventReader(TransactionReader):
         pos += packed_size(buf, pos) + maps * ((read_packed(buf, pos) + 7) >> 3)
         if pos > end:
             raise CorruptBinlog("a row event is cut short")
-        rows = rows_plan(table, op, buf[bitmaps_at:pos])
+        rows = rows_plan_at(table, op, buf, bitmaps_at, pos)
         internal = self.internal
         if (table.internal or internal.refuses_rows) and internal.takes(
             table, rows, op, take(buf, pos, end - pos)
@@ -257,7 +258,7 @@ class EventReader(TransactionReader):
         begin: i64 = pos + 13 + i64(buf[pos + 8]) + 1 + read_u16(buf, pos + 11)
         if begin > end:
             raise CorruptBinlog("a query event is cut short")
-        if end - begin == len(_BEGIN) and self.is_open and buf[begin:end] == _BEGIN:
+        if end - begin == len(_BEGIN) and self.is_open and is_at(buf, begin, _BEGIN):
             self._has_begun = True
             return
         self._statement(take(buf, pos, end - pos))

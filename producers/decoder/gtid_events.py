@@ -1,11 +1,12 @@
 """GTID events of both families."""
 
 from typing import Final
+from uuid import UUID
 
 from librt.strings import read_i64_le
 from mypy_extensions import i64
 
-from producers.decoder.wire import read_u32, read_u56, take
+from producers.decoder.wire import is_at, read_u32, read_u56, take
 
 # MySQL: flags, uuid, number, then the logical clock behind a type byte, then times.
 _SID_AT: Final = 1
@@ -43,16 +44,22 @@ class MysqlGtid:
         self.tag: str = ""
         self.gno: i64 = 0
         self.commit_us: i64 = 0
+        self.prefix: bytes = b""  # the GTID's text up to its number
+
+    def name(self, sid: bytes, tag: str) -> None:
+        """Say who committed, and under which tag."""
+        if sid != self.sid or tag != self.tag or len(self.prefix) == 0:
+            self.sid = sid
+            self.tag = tag
+            self.prefix = f"{UUID(bytes=sid)}:{tag}{':' if tag else ''}".encode("ascii")
 
 
 def read_mysql_gtid(buf: bytes, pos: i64, end: i64, into: MysqlGtid) -> None:
     """Read a GTID event's body; ValueError where it has no commit time (before MySQL 8.0.1)."""
     if pos + _COMMIT_TIME_AT + 7 > end or i64(buf[pos + _CLOCK_TYPE_AT]) != _CLOCK_TYPE:
         raise ValueError("a GTID event without a commit time: MySQL 8.0.1 or later is needed")
-    sid = buf[pos + _SID_AT : pos + _GNO_AT]
-    if sid != into.sid:
-        into.sid = sid
-    into.tag = ""
+    if len(into.sid) == 0 or len(into.tag) > 0 or not is_at(buf, pos + _SID_AT, into.sid):
+        into.name(buf[pos + _SID_AT : pos + _GNO_AT], "")
     into.gno = read_i64_le(buf, pos + _GNO_AT)
     commit_us = read_u56(buf, pos + _COMMIT_TIME_AT)
     if commit_us & _HAS_ORIGINAL_TIME:
@@ -96,20 +103,23 @@ def read_tagged_gtid(body: bytes, into: MysqlGtid) -> None:
         raise ValueError(f"a tagged GTID event says {size} bytes and has {len(body)}")
     message.unsigned()  # the last field that may not be ignored
     numbers: dict[int, int] = {}
+    sid = b""
+    tag = ""
     while message.pos < len(body):
         field = message.unsigned()
         if field >= _FIELDS:
             raise ValueError(f"a tagged GTID event has the unknown field {field}")
         if field == _FIELD_UUID:
-            into.sid = bytes([message.unsigned() for _ in range(16)])
+            sid = bytes([message.unsigned() for _ in range(16)])
         elif field == _FIELD_TAG:
             length = message.unsigned()
-            into.tag = take(body, message.pos, length).decode("ascii")
+            tag = take(body, message.pos, length).decode("ascii")
             message.pos += length
         elif field in (_FIELD_GNO, 4, 5):
             numbers[field] = message.signed()
         else:
             numbers[field] = message.unsigned()
+    into.name(sid, tag)
     into.gno = numbers[_FIELD_GNO]
     into.commit_us = numbers.get(_FIELD_ORIGINAL_TIME, numbers[_FIELD_IMMEDIATE_TIME])
 

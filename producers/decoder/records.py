@@ -16,7 +16,7 @@ from producers.decoder.errors import QueueStayedFull, UnsupportedEvent
 from producers.decoder.key_watch import KeyWatch
 from producers.decoder.plan import NO_IDS, ColumnPlan, RowsPlan, TablePlan, see_rows
 from producers.decoder.sharding import Sharding
-from producers.decoder.wire import encode_string, write_long, write_string
+from producers.decoder.wire import copy, encode_string, write_long, write_string
 from topics.progress import GRID_US
 
 # How often a full queue is waited for. `on_full` waits some 0.1 s, so a broker has minutes.
@@ -70,6 +70,7 @@ class RecordSink:
         self._last_cell_us: i64 = last_cell_us
         self._timestamp_us: i64 = -1
         self._timestamp_ms: i64 = 0
+        self._stamp: BytesWriter = BytesWriter()
         self._transaction: bytes = b""
         self._pending: bool = False
         # The record before: it is produced when the next one is whole or the batch is taken.
@@ -90,13 +91,14 @@ class RecordSink:
         self._key_texts: dict[int, bytes] = {}
         self._key_size: i64 = 0
         self._key_prefix: bytes = b""
+        self._key_out: BytesWriter = BytesWriter()
         self.sharding: Sharding = Sharding()
         self._ids_at: i64 = NO_IDS
         self.watch: KeyWatch | None = None  # of the open row's table
         self._ids: bytes = b""  # said by a filter; else they are made of the record
 
     def begin_transaction(self, timestamp_us: i64) -> None:
-        """Begin a transaction's records; `stamp` follows."""
+        """Begin a transaction's records; `begin_stamp` follows."""
         if timestamp_us != self._timestamp_us:
             self._timestamp_us = timestamp_us
             self._timestamp_ms = timestamp_us // 1000
@@ -106,19 +108,21 @@ class RecordSink:
                 self.ticks.append((cell, self.next_seq))
         self.row_index = 0
 
-    def stamp(self, position: bytes, origin: bytes, commit_us: i64, gtid: bytes) -> None:
-        """Encode what the records that follow share: token, commit time and GTID.
+    def begin_stamp(self) -> BytesWriter:
+        """Begin to encode what the records that follow share: token, commit time and GTID.
 
-        `origin`: its null branch and, where there is one, the token of the source's transaction.
+        The caller writes the position; the origin's null branch and, where there is one, the token
+        of the source's transaction; the commit time; the GTID. `end_stamp` follows.
         """
-        out = BytesWriter()
+        out = self._stamp
+        out.truncate(0)
         write_long(out, self._timestamp_us)
         write_string(out, self._shard)
-        write_string(out, position)
-        out.write(origin)
-        write_long(out, commit_us)
-        write_string(out, gtid)
-        self._transaction = out.getvalue()
+        return out
+
+    def end_stamp(self) -> None:
+        """The shared part is complete."""
+        self._transaction = self._stamp.getvalue()
 
     def open_row(self, table: TablePlan, rows: RowsPlan) -> BytesWriter:
         """Begin a row's record; the caller writes both images and calls `close`."""
@@ -200,7 +204,11 @@ class RecordSink:
         if self._key_size == 0:
             key = self._key_prefix
         elif self._key_size == 1 and self.key_begin >= 0:
-            key = self._key_prefix + value[self.key_begin : self.key_end]
+            key_out = self._key_out
+            key_out.truncate(0)
+            key_out.write(self._key_prefix)
+            copy(key_out, value, self.key_begin, self.key_end - self.key_begin)
+            key = key_out.getvalue()
         else:
             key = self._collect_key(value)
         if self._ids_at >= 0:

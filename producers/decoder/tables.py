@@ -13,7 +13,7 @@ from producers.decoder.key_watch import KeyWatch, TransactionEnds
 from producers.decoder.plan import SILENT, RowsPlan, TablePlan, rows_header
 from producers.decoder.sharding import ShardingColumn, set_vindex
 from producers.decoder.table_map import image_columns, parse_table_map
-from producers.decoder.wire import packed_size, read_packed, read_u48, take, write_string
+from producers.decoder.wire import is_at, packed_size, read_packed, read_u48, take, write_string
 from topics.table_shape import EVENT_TYPES, OPS, TableShape, ddl_schema, row_schema, schema_text
 
 # Plans kept at once. A server with more tables in use parses some of them again, nothing worse.
@@ -66,10 +66,12 @@ class Tables:
     def map(self, buf: bytes, pos: i64, end: i64) -> None:
         """Take a table map event's body: 6 bytes of id, 2 of flags, then the table version."""
         table_id = read_u48(buf, pos)
-        body = take(buf, pos + 8, end - pos - 8)
+        size: i64 = end - pos - 8
         plan = self._last_plan
-        if plan is not None and table_id == self._last_id and plan.body == body:
-            return
+        if plan is not None and table_id == self._last_id and len(plan.body) == size:
+            if is_at(buf, pos + 8, plan.body):
+                return
+        body = take(buf, pos + 8, size)
         known = self._by_body.get(body)
         if known is None:
             known = parse_table_map(body, self._is_mariadb, self._text_as_bytes)
@@ -171,11 +173,17 @@ def statement_header(database: bytes) -> bytes:
     return out.getvalue()
 
 
+def rows_plan_at(plan: TablePlan, op: i64, buf: bytes, pos: i64, end: i64) -> RowsPlan:
+    """The plan of a row event whose column count and maps of present columns lie at `pos`."""
+    last = plan.last_rows_plan
+    if last is not None and plan.last_op == op and len(plan.last_bitmaps) == end - pos:
+        if is_at(buf, pos, plan.last_bitmaps):
+            return last
+    return rows_plan(plan, op, take(buf, pos, end - pos))
+
+
 def rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:
     """The plan of a row event: `bitmaps` is its column count and its maps of present columns."""
-    last = plan.last_rows_plan
-    if last is not None and plan.last_op == op and plan.last_bitmaps == bitmaps:
-        return last
     key = (int(op), bitmaps)
     found = plan.rows_plans.get(key)
     if found is None:

@@ -1,7 +1,5 @@
 """Which transaction is open: its GTID and times, the position that it moves, and its end."""
 
-from uuid import UUID
-
 from mypy_extensions import i64
 
 from event_token import (
@@ -25,7 +23,7 @@ from producers.decoder.prepared import EventSpool, Prepared, PreparedTransaction
 from producers.decoder.records import RecordSink
 from producers.decoder.stream_clock import StreamClock
 from producers.decoder.tables import Tables
-from producers.decoder.wire import read_u32, take
+from producers.decoder.wire import read_u32, take, write_long, write_numbered, write_string
 
 
 class TransactionReader:
@@ -49,10 +47,9 @@ class TransactionReader:
         self._mariadb_set: RunningMariadbSet = RunningMariadbSet(mariadb_start or MariadbGtidSet())
         self._mysql_gtid: MysqlGtid = MysqlGtid()
         self._mariadb_gtid: MariadbGtid = MariadbGtid()
-        self._named_sid: bytes = b""
-        self._named_tag: str = ""
-        self._gtid_prefix: bytes = b""
-        self.gtid: bytes = b""
+        # The text of the transaction's GTID; the number is apart where it is above 0.
+        self._gtid_text: bytes = b""
+        self._gtid_number: i64 = -1
         self.is_open: bool = False  # between a GTID event and its transaction's end
         self._has_begun: bool = False  # MySQL: BEGIN was seen
         self._has_records: bool = False
@@ -68,6 +65,11 @@ class TransactionReader:
         self.transactions: i64 = 0
         self.commit_us: i64 = 0
         self.committed_us: i64 = 0
+
+    def gtid(self) -> str:
+        """The transaction under way, or else the last one; "" before the first."""
+        text = self._gtid_text.decode("ascii")
+        return text if self._gtid_number < 0 else f"{text}{self._gtid_number}"
 
     def position(self) -> str:
         """The set executed up to and including the last transaction whose GTID was seen.
@@ -115,12 +117,8 @@ class TransactionReader:
             read_tagged_gtid(take(buf, body, end - body), gtid)
         else:
             read_mysql_gtid(buf, body, end, gtid)
-        if gtid.sid != self._named_sid or gtid.tag != self._named_tag:
-            self._named_sid = gtid.sid
-            self._named_tag = gtid.tag
-            tag = f"{gtid.tag}:" if gtid.tag else ""
-            self._gtid_prefix = f"{UUID(bytes=gtid.sid)}:{tag}".encode("ascii")
-        self.gtid = self._gtid_prefix + str(gtid.gno).encode("ascii")
+        self._gtid_text = gtid.prefix
+        self._gtid_number = gtid.gno
         self._open_transaction(gtid.commit_us)
         self._mysql_set.add(gtid.sid, gtid.tag, gtid.gno)
 
@@ -130,7 +128,7 @@ class TransactionReader:
             raise UnsupportedEvent("a GTID event of MariaDB from a server set up as MySQL")
         read_mariadb_gtid(buf, body, end, gtid)
         server = read_u32(buf, pos + 5)
-        self.gtid = f"{gtid.domain}-{server}-{gtid.sequence}".encode("ascii")
+        self._gtid_text = f"{gtid.domain}-{server}-{gtid.sequence}".encode("ascii")
         if gtid.refused:
             raise UnsupportedEvent(gtid.refused)
         self._open_transaction(read_u32(buf, pos) * 1_000_000)
@@ -145,8 +143,16 @@ class TransactionReader:
 
     def _stamp(self) -> None:
         """Encode what the transaction's records share, up to the next origin."""
-        text = self._mysql_set.text() if self.is_mysql else self._mariadb_set.text()
-        self.sink.stamp(text, self.internal.origin, self.commit_us, self.gtid)
+        out = self.sink.begin_stamp()
+        running = self._mysql_set
+        if self.is_mysql and running.last > 0:
+            write_numbered(out, running.prefix, running.last, running.suffix)
+        else:
+            write_string(out, self.position().encode("ascii"))
+        out.write(self.internal.origin)
+        write_long(out, self.commit_us)
+        write_numbered(out, self._gtid_text, self._gtid_number, b"")
+        self.sink.end_stamp()
 
     def _end_transaction(self) -> None:
         if self._has_records:
@@ -165,7 +171,7 @@ class TransactionReader:
         spool = self._aside
         if spool is None:
             raise CorruptBinlog("XA PREPARE without XA START")
-        gtid = self.gtid.decode("ascii")
+        gtid = self.gtid()
         self._prepared.put(self._xid, Prepared(gtid, spool))
         self._aside = None
         without = self._mysql_set.to_set().subtract(MysqlGtidSet.parse(gtid))

@@ -130,6 +130,45 @@ def long_size(buf: bytes, pos: i64) -> i64:
     return size
 
 
+def is_at(buf: bytes, pos: i64, wanted: bytes) -> bool:
+    """Tell whether `wanted` stands at `pos`; no object is made for the comparison."""
+    size: i64 = len(wanted)
+    if pos < 0 or pos + size > len(buf):
+        return False
+    at: i64 = 0
+    while at + 8 <= size:
+        if read_i64_le(buf, pos + at) != read_i64_le(wanted, at):
+            return False
+        at += 8
+    while at < size:
+        if i64(buf[pos + at]) != i64(wanted[at]):
+            return False
+        at += 1
+    return True
+
+
+def write_numbered(out: BytesWriter, prefix: bytes, number: i64, suffix: bytes) -> None:
+    """Write an Avro string: `prefix`, a number from 0 on in decimal, `suffix`; no number below 0."""
+    digits: i64 = 0
+    rest = number
+    while rest > 0:
+        rest = rest // 10
+        digits += 1
+    if number == 0:
+        digits = 1
+    write_long(out, len(prefix) + digits + len(suffix))
+    out.write(prefix)
+    for _ in range(digits):
+        out.append(u8(0))
+    at: i64 = len(out)
+    for _ in range(digits):
+        rest = number // 10
+        at -= 1
+        out[at] = u8(48 + number - rest * 10)
+        number = rest
+    out.write(suffix)
+
+
 def write_string(out: BytesWriter, value: bytes) -> None:
     """Write Avro bytes, or a string given as UTF-8: the length, then the bytes."""
     write_long(out, len(value))
