@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from librt.strings import BytesWriter, read_i64_le
+from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from producers.decoder.errors import UnsupportedColumn
 from producers.decoder.legacy_charsets import decode_legacy, is_legacy
 from producers.decoder.plan import ColumnPlan
-from producers.decoder.wire import copy, take, write_long, write_string
+from producers.decoder.wire import copy_text, take, write_long, write_string
 
 # How a column's bytes become UTF-8.
 BINARY: Final = 0
@@ -20,8 +20,6 @@ LEGACY: Final = 4  # ASCII and more, by tables
 WIDE: Final = 5  # ucs2, utf16, utf16le, utf32: Python's codecs agree with the servers'
 SWEDISH: Final = 6  # swe7, by a table too
 OTHER: Final = 7
-
-_HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80  # 0x8080808080808080 as a signed number
 
 # Collation ids of MySQL 8.0-9.7 and MariaDB 10.5-11.4, as information_schema lists them.
 # MariaDB's NOPAD collations have the id of their padded twin + 1024, its UCA 14 ones start at 2048.
@@ -187,20 +185,6 @@ def decode_text(raw: bytes, charset: str) -> str:
     return raw.decode("utf-8")
 
 
-def is_ascii(buf: bytes, pos: i64, size: i64) -> bool:
-    """Tell whether no byte has its high bit set."""
-    end = pos + size
-    while pos + 8 <= end:
-        if read_i64_le(buf, pos) & _HIGH_BITS:
-            return False
-        pos += 8
-    while pos < end:
-        if i64(buf[pos]) & 0x80:
-            return False
-        pos += 1
-    return True
-
-
 def _column_text(buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> str:
     """The text of a value; stop by name where no reader could have it."""
     try:
@@ -226,15 +210,19 @@ def _require_utf8(buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> None:
 def write_text(out: BytesWriter, buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> None:
     """Write a column's text as an Avro string."""
     kind = column.charset_kind
-    if kind == UTF8 and not is_ascii(buf, pos, size):
-        _require_utf8(buf, pos, size, column)
-    if kind <= UTF8 or (kind < WIDE and is_ascii(buf, pos, size)):
+    begin: i64 = len(out)
+    if kind < WIDE:
         if size < 64:
-            out.append(u8((size << 1) & 0x7F))
+            out.append(u8(size << 1))
         else:
             write_long(out, size)
-        copy(out, buf, pos, size)
-    elif kind == LATIN1:
+        if copy_text(out, buf, pos, size) or kind == BINARY:
+            return
+        if kind == UTF8:
+            _require_utf8(buf, pos, size, column)
+            return
+        out.truncate(begin)
+    if kind == LATIN1:
         text = BytesWriter()
         for i in range(size):
             text.write(_LATIN1[i64(buf[pos + i])])

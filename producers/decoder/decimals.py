@@ -31,8 +31,9 @@ def _mask(size: i64) -> i64:
 
 def _power(digits: i64) -> i64:
     result: i64 = 1
-    for _ in range(digits):
+    while digits > 0:
         result *= 10
+        digits -= 1
     return result
 
 
@@ -56,10 +57,11 @@ def read_decimal(buf: bytes, pos: i64, whole_digits: i64, fraction_digits: i64) 
         value = _read_group(buf, pos, size, True, negative)
         pos += size
     groups: i64 = whole_digits // _GROUP_DIGITS + fraction_digits // _GROUP_DIGITS
-    for _ in range(groups):
+    while groups > 0:
         group = _read_group(buf, pos, _GROUP_BYTES, pos == start, negative)
         value = value * _GROUP + group
         pos += _GROUP_BYTES
+        groups -= 1
     tail: i64 = fraction_digits % _GROUP_DIGITS
     if tail:
         size = _bytes_of(tail)
@@ -78,10 +80,11 @@ def read_big_decimal(buf: bytes, pos: i64, whole_digits: i64, fraction_digits: i
         value = _read_group(buf, pos, size, True, negative)
         pos += size
     groups: i64 = whole_digits // _GROUP_DIGITS + fraction_digits // _GROUP_DIGITS
-    for _ in range(groups):
+    while groups > 0:
         group: int = _read_group(buf, pos, _GROUP_BYTES, pos == start, negative)
         value = value * _GROUP + group
         pos += _GROUP_BYTES
+        groups -= 1
     tail: i64 = fraction_digits % _GROUP_DIGITS
     if tail:
         size = _bytes_of(tail)

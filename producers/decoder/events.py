@@ -258,7 +258,7 @@ class EventReader(TransactionReader):
         begin: i64 = pos + 13 + i64(buf[pos + 8]) + 1 + read_u16(buf, pos + 11)
         if begin > end:
             raise CorruptBinlog("a query event is cut short")
-        if end - begin == len(_BEGIN) and self.is_open and is_at(buf, begin, _BEGIN):
+        if self.is_open and is_at(buf, begin, end - begin, _BEGIN):
             self._has_begun = True
             return
         self._statement(take(buf, pos, end - pos))

@@ -4,17 +4,18 @@ A row is first written aside, whole; then it is judged; then its wanted columns 
 record. Only tables with a rule pay for that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from librt.strings import BytesWriter
+from librt.vecs import vec
 from mypy_extensions import i64, u8
 
 from event_token.errors import UsageError
 from producers.decoder.errors import CorruptBinlog, NoKeyspaceId, UnsupportedEvent
 from producers.decoder.key_watch import KeyWatch
 from producers.decoder.plan import ABSENT, ColumnPlan, RowsPlan, TablePlan, rows_header, see_rows
-from producers.decoder.raw_values import read_raw
+from producers.decoder.raw_values import raw_form, read_raw
 from producers.decoder.records import OffCalendar, RecordSink
 from producers.decoder.row_values import write_value
 from producers.decoder.sharding import Sharding
@@ -23,9 +24,6 @@ from topics.table_shape import OPS
 
 _INSERT: Final = OPS.index("INSERT")
 _DELETE: Final = OPS.index("DELETE")
-_NOT_THERE: Final = -1
-# Kept shapes of rows: a table has one or two, with MINIMAL images one for each set of columns.
-_HEADERS_MAX: Final = 1_000
 
 
 class MaskedColumn:
@@ -41,6 +39,26 @@ class MaskedColumn:
         self.source: i64 = source
         self.column: ColumnPlan = column
         self.mask: Callable[[object], str | bytes | None] | None = mask
+
+
+class _Run:
+    """Written columns that lie side by side in the table and are not masked, or a masked one."""
+
+    def __init__(self, first: MaskedColumn) -> None:
+        """Begin with the first column, which `add` takes too."""
+        self.first: MaskedColumn = first
+        self.end: i64 = first.source  # the place behind the last one
+        self.noted: list[MaskedColumn] = []
+
+    def takes(self, column: MaskedColumn) -> bool:
+        """Tell whether the column lies right behind and is copied as these are."""
+        return self.first.mask is None and column.source == self.end
+
+    def add(self, column: MaskedColumn) -> None:
+        """Put a column behind the others."""
+        self.end = column.source + 1
+        if column.column.is_noted:
+            self.noted.append(column)
 
 
 class FilterRules(Protocol):
@@ -64,22 +82,26 @@ class RowFilter:
         table: TablePlan,
         written: TablePlan,
         columns: list[MaskedColumn],
-        predicate: Callable[[Sequence[object]], bool | None] | None,
+        predicate: Callable[..., bool] | None,
         predicate_columns: list[int],
     ) -> None:
-        """`written`: the table as readers see it. A row is wanted where the predicate is True."""
+        """`written`: the table as readers see it. A row is wanted where the predicate is True.
+
+        It takes the raw values of `predicate_columns`.
+        """
         self._table: TablePlan = table
         self.written: TablePlan = written
         self._columns: list[MaskedColumn] = columns
+        self._runs: list[_Run] = _runs(columns)
         self._by_source: dict[int, MaskedColumn] = {int(c.source): c for c in columns}
-        self._predicate: Callable[[Sequence[object]], bool | None] | None = predicate
+        self._predicate: Callable[..., bool] | None = predicate
         self._predicate_columns: list[int] = predicate_columns
+        self._forms: list[int] = [raw_form(column.kind) for column in table.shape_columns]
         self._aside: RecordSink = RecordSink("", "", 0, 0, _produce_nothing)
         self._sharding: Sharding = Sharding()
         # Where each column of both images begins in what is aside, and where the last one ends.
-        self._before: list[int] = [_NOT_THERE] * (int(table.count) + 1)
-        self._after: list[int] = [_NOT_THERE] * (int(table.count) + 1)
-        self._headers: dict[tuple[int, bytes, bytes], RowsPlan] = {}
+        self._before: vec[i64] = vec[i64]([0] * (int(table.count) + 1))
+        self._after: vec[i64] = vec[i64]([0] * (int(table.count) + 1))
 
     def write(
         self,
@@ -100,8 +122,8 @@ class RowFilter:
             row = self._aside.out.getvalue()
             if watch is not None:
                 self._note(watch, rows, row, sink.next_seq)
-            has_before = rows.has_before and self._wants(row, self._before, 0)
-            has_after = rows.has_after and self._wants(row, self._after, 1)
+            has_before = rows.has_before and self._wants(row, rows.before, self._before, 0)
+            has_after = rows.has_after and self._wants(row, rows.after, self._after, 1)
             if not has_before and not has_after:
                 continue
             if begin_records is not None:
@@ -126,7 +148,7 @@ class RowFilter:
             pos = self._put_aside(rows, images, pos)
             row = self._aside.out.getvalue()
             noted = i64(watch.touched.get(self._key(row, self._after, 1), -1))
-            if noted < since_seq and self._wants(row, self._after, 1):
+            if noted < since_seq and self._wants(row, rows.after, self._after, 1):
                 self._record(sink, rows, row, rows.op, has_before=False, has_after=True)
                 added += 1
         return added
@@ -154,25 +176,24 @@ class RowFilter:
         if rows.has_after:
             watch.touch(self._key(row, self._after, 1), seq)
 
-    def _key(self, row: bytes, places: list[int], image: i64) -> bytes:
+    def _key(self, row: bytes, places: vec[i64], image: i64) -> bytes:
         """The primary key of an image, before any mask; only for a watch."""
         pieces: list[bytes] = []
         for index in self._table.primary_key:
             at: i64 = places[index]
-            if at < 0:
-                continue  # a partial image, which stops the copy
-            if row[at] != 0:
-                pieces.append(row[at + 1 : self._end(places, index)])
+            if i64(row[at]) != 0:
+                pieces.append(row[at + 1 : places[index + 1]])
                 continue
+            # Nothing of a partial image, which stops the copy.
             for note in self._aside.off_calendar:
                 if note.image == image and note.column == index:
                     pieces.append(encode_string(note.text))  # noqa: PERF401 - compiled
         return b"".join(pieces)
 
     def _read(
-        self, columns: list[ColumnPlan], present: i64, buf: bytes, pos: i64, places: list[int]
+        self, columns: list[ColumnPlan], present: i64, buf: bytes, pos: i64, places: vec[i64]
     ) -> i64:
-        """Write an image aside; return where it ends in the event."""
+        """Write an image aside as a record has it; return where it ends in the event."""
         aside = self._aside
         out = aside.out
         null_at: i64 = pos
@@ -180,39 +201,33 @@ class RowFilter:
         mask: i64 = 1
         index: i64 = 0
         for column in columns:
-            if column.op == ABSENT:
-                places[index] = _NOT_THERE
-            else:
-                begin: i64 = len(out)
-                places[index] = int(begin)
-                if i64(buf[null_at]) & mask:
-                    out.append(u8(0))
-                else:
-                    pos = write_value(aside, out, column, buf, pos)
-                    if column.is_sharding:
-                        self._sharding.note(aside.image, begin + 1)
-                mask <<= 1
-                if mask == 256:
-                    mask = 1
-                    null_at += 1
+            begin: i64 = len(out)
+            places[index] = begin
             index += 1
+            if column.op == ABSENT:
+                out.append(u8(0))
+                continue
+            if i64(buf[null_at]) & mask:
+                out.append(u8(0))
+            else:
+                pos = write_value(aside, out, column, buf, pos)
+                if column.is_sharding:
+                    self._sharding.note(aside.image, begin + 1)
+            mask <<= 1
+            if mask == 256:
+                mask = 1
+                null_at += 1
         places[index] = len(out)
         return pos
 
-    def _end(self, places: list[int], index: i64) -> i64:
-        """Where a column's value ends: where the next one that is there begins."""
-        index += 1
-        while places[index] < 0:
-            index += 1
-        return places[index]
-
-    def _wants(self, row: bytes, places: list[int], image: i64) -> bool:
+    def _wants(self, row: bytes, columns: list[ColumnPlan], places: vec[i64], image: i64) -> bool:
         """Judge an image. UnsupportedEvent where it lacks a column of the WHERE."""
-        if self._predicate is None:
+        predicate = self._predicate
+        if predicate is None:
             return True
         values: list[object] = []
         for index in self._predicate_columns:
-            if places[index] < 0:
+            if columns[index].op == ABSENT:
                 table = self._table
                 raise UnsupportedEvent(
                     f"a row image of {table.database}.{table.table} lacks column "
@@ -221,21 +236,21 @@ class RowFilter:
                 )
             values.append(self._raw(row, places, image, index))
         try:
-            return self._predicate(values) is True
+            return predicate(*values)
         except UsageError as error:
             raise NoKeyspaceId(
                 f"a row of {self._table.database}.{self._table.table}: {error}"
             ) from error
 
-    def _raw(self, row: bytes, places: list[int], image: i64, index: i64) -> object:
+    def _raw(self, row: bytes, places: vec[i64], image: i64, index: i64) -> object:
         """The raw value of a column; None is NULL, a date off the calendar is its text."""
         at: i64 = places[index]
-        if row[at] == 0:
+        if i64(row[at]) == 0:
             for note in self._aside.off_calendar:
                 if note.image == image and note.column == index:
                     return note.text
             return None
-        return read_raw(row, at + 1, self._table.shape_columns[index].kind)
+        return read_raw(row, at + 1, self._forms[index])
 
     def _record(
         self,
@@ -273,26 +288,31 @@ class RowFilter:
         sink.close()
 
     def _copy(
-        self, sink: RecordSink, out: BytesWriter, row: bytes, places: list[int], image: i64
+        self, sink: RecordSink, out: BytesWriter, row: bytes, places: vec[i64], image: i64
     ) -> None:
-        for wanted in self._columns:
-            at: i64 = places[wanted.source]
-            begin: i64 = len(out) + 1
-            if at < 0:
+        """Copy an image's written columns, at once those that lie side by side unmasked."""
+        for run in self._runs:
+            begin: i64 = len(out)
+            at: i64 = places[run.first.source]
+            mask = run.first.mask
+            if mask is None:
+                copy(out, row, at, places[run.end] - at)
+                for wanted in run.noted:
+                    source = wanted.source
+                    if i64(row[places[source]]) != 0:
+                        moved: i64 = begin - at
+                        end: i64 = places[source + 1] + moved
+                        sink.note_value(wanted.column, places[source] + moved + 1, end)
+                continue
+            value = self._raw(row, places, image, run.first.source)
+            masked = None if value is None else mask(value)
+            if masked is None:
                 out.append(u8(0))
                 continue
-            if wanted.mask is None:
-                copy(out, row, at, self._end(places, wanted.source) - at)
-            else:
-                value = self._raw(row, places, image, wanted.source)
-                masked = None if value is None else wanted.mask(value)
-                if masked is None:
-                    out.append(u8(0))
-                else:
-                    out.append(u8(2))
-                    write_string(out, masked.encode() if isinstance(masked, str) else masked)
-            if wanted.column.is_noted and len(out) > begin:
-                sink.note_value(wanted.column, begin, len(out))
+            out.append(u8(2))
+            write_string(out, masked.encode() if isinstance(masked, str) else masked)
+            if run.first.column.is_noted:
+                sink.note_value(run.first.column, begin + 1, len(out))
 
     def _copy_note(
         self, sink: RecordSink, note: OffCalendar, has_before: bool, has_after: bool
@@ -306,24 +326,34 @@ class RowFilter:
             sink.note_off_calendar(wanted.column.index, wanted.column.key_slot, note.text)
 
     def _header(self, rows: RowsPlan, op: i64, has_before: bool, has_after: bool) -> RowsPlan:
-        before = self._bits(self._before) if has_before else b""
-        after = self._bits(self._after) if has_after else b""
-        key = (int(op), before, after)
-        found = self._headers.get(key)
+        key = int(op) * 4 + (2 if has_before else 0) + (1 if has_after else 0)
+        found = rows.filtered.get(key)
         if found is None:
-            if len(self._headers) >= _HEADERS_MAX:
-                self._headers.clear()
+            before = self._bits(rows.before) if has_before else b""
+            after = self._bits(rows.after) if has_after else b""
             found = rows_header(self.written, op, before, after, rows.ids_at >= 0)
-            self._headers[key] = found
+            rows.filtered[key] = found
         return found
 
-    def _bits(self, places: list[int]) -> bytes:
+    def _bits(self, columns: list[ColumnPlan]) -> bytes:
         """The bit map of the written columns that an image holds."""
         bits = bytearray((len(self._columns) + 7) // 8)
         for i, wanted in enumerate(self._columns):
-            if places[wanted.source] >= 0:
+            if columns[wanted.source].op != ABSENT:
                 bits[i >> 3] |= 1 << (i & 7)
         return bytes(bits)
+
+
+def _runs(columns: list[MaskedColumn]) -> list[_Run]:
+    """The written columns by what is copied at once."""
+    runs: list[_Run] = []
+    for column in columns:
+        run = runs[-1] if runs else None
+        if run is None or column.mask is not None or not run.takes(column):
+            run = _Run(column)
+            runs.append(run)
+        run.add(column)
+    return runs
 
 
 def _produce_nothing(*_arguments: object) -> None:

@@ -58,7 +58,7 @@ def read_mysql_gtid(buf: bytes, pos: i64, end: i64, into: MysqlGtid) -> None:
     """Read a GTID event's body; ValueError where it has no commit time (before MySQL 8.0.1)."""
     if pos + _COMMIT_TIME_AT + 7 > end or i64(buf[pos + _CLOCK_TYPE_AT]) != _CLOCK_TYPE:
         raise ValueError("a GTID event without a commit time: MySQL 8.0.1 or later is needed")
-    if len(into.sid) == 0 or len(into.tag) > 0 or not is_at(buf, pos + _SID_AT, into.sid):
+    if len(into.tag) > 0 or not is_at(buf, pos + _SID_AT, _GNO_AT - _SID_AT, into.sid):
         into.name(buf[pos + _SID_AT : pos + _GNO_AT], "")
     into.gno = read_i64_le(buf, pos + _GNO_AT)
     commit_us = read_u56(buf, pos + _COMMIT_TIME_AT)

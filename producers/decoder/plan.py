@@ -100,6 +100,8 @@ class RowsPlan:
         self.has_after: bool = after is not None
         self.before: list[ColumnPlan] = before if before is not None else []
         self.after: list[ColumnPlan] = after if after is not None else []
+        # Where a filter rule writes of such rows: their headers, by operation and images.
+        self.filtered: dict[int, RowsPlan] = {}
         self.before_present: i64 = count_present(self.before)
         self.after_present: i64 = count_present(self.after)
         self.before_has_sharding: bool = any(column.is_sharding for column in self.before)
@@ -139,6 +141,7 @@ class TablePlan:
         # The sharding column and what makes keyspace ids of it; None: rows have none.
         self.vindex: Vindex | None = None
         self.sharding: Column = _NO_COLUMN
+        self.sharding_form: i64 = 0  # how its values are read
         self.prefix: bytes = b""  # wire format: 0, schema id, the envelope's type; set on first use
         self.key_prefix: bytes = b""  # Avro strings of database and table
         self.rows_plans: dict[tuple[int, bytes], RowsPlan] = {}

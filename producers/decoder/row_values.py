@@ -132,8 +132,10 @@ def _write_varchar(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -
             raise ValueError(f"{size} bytes in a BINARY({column.length})")
         write_long(out, column.length)
         copy(out, buf, pos, size)
-        for _ in range(column.length - size):
+        missing: i64 = column.length - size
+        while missing > 0:
             out.append(u8(0))
+            missing -= 1
     else:
         write_text(out, buf, pos, size, column)
     return pos + size

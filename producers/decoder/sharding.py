@@ -13,7 +13,7 @@ from mypy_extensions import i64, u8
 from event_token.errors import UsageError
 from producers.decoder.errors import NoKeyspaceId
 from producers.decoder.plan import RowsPlan, TablePlan
-from producers.decoder.raw_values import read_raw
+from producers.decoder.raw_values import raw_form, read_raw
 from producers.decoder.wire import write_string
 from topics.vevent import Value
 from topics.vindexes import Vindex
@@ -45,6 +45,7 @@ def set_vindex(plan: TablePlan, sharding: ShardingColumn | None) -> None:
             column.is_noted = True
             plan.vindex = sharding.vindex
             plan.sharding = shape_column
+            plan.sharding_form = raw_form(shape_column.kind)
             return
     raise NoKeyspaceId(
         f"table {plan.database}.{plan.table} has no column {sharding.column}, which its vindex "
@@ -100,7 +101,7 @@ class Sharding:
         if at == _NO_IMAGE or table is None or table.vindex is None:
             out.append(u8(0))
             return
-        value = None if at == _IS_NULL else read_raw(record, at, table.sharding.kind)
+        value = None if at == _IS_NULL else read_raw(record, at, table.sharding_form)
         try:
             keyspace_id = table.vindex.keyspace_id(cast("Value", value))
         except UsageError as error:

@@ -68,9 +68,8 @@ class Tables:
         table_id = read_u48(buf, pos)
         size: i64 = end - pos - 8
         plan = self._last_plan
-        if plan is not None and table_id == self._last_id and len(plan.body) == size:
-            if is_at(buf, pos + 8, plan.body):
-                return
+        if plan is not None and table_id == self._last_id and is_at(buf, pos + 8, size, plan.body):
+            return
         body = take(buf, pos + 8, size)
         known = self._by_body.get(body)
         if known is None:
@@ -176,10 +175,9 @@ def statement_header(database: bytes) -> bytes:
 def rows_plan_at(plan: TablePlan, op: i64, buf: bytes, pos: i64, end: i64) -> RowsPlan:
     """The plan of a row event whose column count and maps of present columns lie at `pos`."""
     last = plan.last_rows_plan
-    if last is not None and plan.last_op == op and len(plan.last_bitmaps) == end - pos:
-        if is_at(buf, pos, plan.last_bitmaps):
-            return last
-    return rows_plan(plan, op, take(buf, pos, end - pos))
+    if last is None or plan.last_op != op or not is_at(buf, pos, end - pos, plan.last_bitmaps):
+        return rows_plan(plan, op, take(buf, pos, end - pos))
+    return last
 
 
 def rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:

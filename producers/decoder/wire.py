@@ -49,9 +49,11 @@ def read_u56(buf: bytes, pos: i64) -> i64:
 
 def read_be(buf: bytes, pos: i64, size: i64) -> i64:
     """Read one to seven bytes, big-endian, unsigned."""
-    if size == 4:
-        return i64(read_i32_be(buf, pos)) & 0xFFFFFFFF
     value: i64 = 0
+    if size >= 4:
+        value = i64(read_i32_be(buf, pos)) & 0xFFFFFFFF
+        pos += 4
+        size -= 4
     for i in range(size):
         value = (value << 8) | i64(buf[pos + i])
     return value
@@ -130,10 +132,9 @@ def long_size(buf: bytes, pos: i64) -> i64:
     return size
 
 
-def is_at(buf: bytes, pos: i64, wanted: bytes) -> bool:
-    """Tell whether `wanted` stands at `pos`; no object is made for the comparison."""
-    size: i64 = len(wanted)
-    if pos < 0 or pos + size > len(buf):
+def is_at(buf: bytes, pos: i64, size: i64, wanted: bytes) -> bool:
+    """Tell whether buf[pos:pos + size] is `wanted`; no object is made for the comparison."""
+    if size != len(wanted) or pos < 0 or pos + size > len(buf):
         return False
     at: i64 = 0
     while at + 8 <= size:
@@ -148,7 +149,7 @@ def is_at(buf: bytes, pos: i64, wanted: bytes) -> bool:
 
 
 def write_numbered(out: BytesWriter, prefix: bytes, number: i64, suffix: bytes) -> None:
-    """Write an Avro string: `prefix`, a number from 0 on in decimal, `suffix`; no number below 0."""
+    """Write an Avro string: `prefix`, `number` in decimal (none below 0), `suffix`."""
     digits: i64 = 0
     rest = number
     while rest > 0:
@@ -158,10 +159,12 @@ def write_numbered(out: BytesWriter, prefix: bytes, number: i64, suffix: bytes) 
         digits = 1
     write_long(out, len(prefix) + digits + len(suffix))
     out.write(prefix)
-    for _ in range(digits):
+    begin: i64 = len(out)
+    at: i64 = begin
+    while at < begin + digits:
         out.append(u8(0))
-    at: i64 = len(out)
-    for _ in range(digits):
+        at += 1
+    while at > begin:
         rest = number // 10
         at -= 1
         out[at] = u8(48 + number - rest * 10)
@@ -187,6 +190,30 @@ def copy(out: BytesWriter, buf: bytes, pos: i64, size: i64) -> None:
     while pos < end:
         out.append(u8(i64(buf[pos])))
         pos += 1
+
+
+def copy_text(out: BytesWriter, buf: bytes, pos: i64, size: i64) -> bool:
+    """Write `size` bytes of `buf`; tell whether all are ASCII."""
+    if size > _COPY_BY_WORDS_MAX:
+        raw = take(buf, pos, size)
+        out.write(raw)
+        return raw.isascii()
+    # Made of two halves: mypyc keeps a constant of more than 62 bits as an object.
+    high_bits: i64 = 0x80808080
+    high_bits |= high_bits << 32
+    seen: i64 = 0
+    end = pos + size
+    while pos + 8 <= end:
+        word = read_i64_le(buf, pos)
+        seen |= word
+        write_i64_le(out, word)
+        pos += 8
+    while pos < end:
+        byte = i64(buf[pos])
+        seen |= byte
+        out.append(u8(byte))
+        pos += 1
+    return seen & high_bits == 0
 
 
 def encode_string(text: str) -> bytes:

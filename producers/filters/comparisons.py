@@ -7,6 +7,7 @@ microseconds, and dates that no calendar has as the server's text.
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Context, Decimal
 from operator import eq, ge, gt, le, lt, ne
@@ -20,6 +21,15 @@ from topics.table_shape import ValueKind
 Raw = int | float | str | bytes
 Test = Callable[[Any], bool]
 
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A test that is one comparison of Python's: `value operator bound`."""
+
+    operator: str
+    bound: Raw | Decimal
+
+
 _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": eq,
     "<=>": eq,
@@ -29,6 +39,7 @@ _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": gt,
     ">=": ge,
 }
+_PYTHON: Final = {"=": "==", "<=>": "==", "<>": "!="}
 _ORDERINGS: Final = frozenset(("<", "<=", ">", ">="))
 _INTEGERS: Final = frozenset((ValueKind.INT, ValueKind.LONG, ValueKind.UNSIGNED_LONG))
 _BITS: Final = frozenset((ValueKind.BIT, ValueKind.BIT64))
@@ -51,7 +62,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMPS: Final = (datetime(1970, 1, 2, tzinfo=UTC), datetime(2038, 1, 18, tzinfo=UTC))
 
 
-def comparison(column: SourceColumn, ref: ColumnRef, operator: str, literal: Literal) -> Test:
+def comparison(
+    column: SourceColumn, ref: ColumnRef, operator: str, literal: Literal
+) -> Test | Bounded:
     """`column operator literal` as a predicate; RuleError where it cannot be kept exactly."""
     kind = column.kind
     _check_visible(column)
@@ -64,8 +77,7 @@ def comparison(column: SourceColumn, ref: ColumnRef, operator: str, literal: Lit
         raise _cannot(column, f"COLLATE {ref.collation} of a column that is not text")
     if kind in _DATES:
         return _compare_dates(column, compare, literal)
-    bound = _bound(column, literal)
-    return lambda value: compare(value, bound)
+    return Bounded(_PYTHON.get(operator, operator), _bound(column, literal))
 
 
 def membership(column: SourceColumn, ref: ColumnRef, literals: Iterable[Literal]) -> Test:
@@ -78,7 +90,9 @@ def membership(column: SourceColumn, ref: ColumnRef, literals: Iterable[Literal]
             return lambda value: value.rstrip(" ") in texts
         return texts.__contains__
     if column.kind in _DATES:
-        tests = [comparison(column, ref, "=", each) for each in literals]
+        if ref.collation is not None:
+            raise _cannot(column, f"COLLATE {ref.collation} of a column that is not text")
+        tests = [_compare_dates(column, eq, each) for each in literals]
         return lambda value: any(test(value) for test in tests)
     if ref.collation is not None:
         raise _cannot(column, f"COLLATE {ref.collation} of a column that is not text")
@@ -205,17 +219,17 @@ def _stripped(text: str, collation: BinaryCollation) -> str:
 
 def _compare_text(
     column: SourceColumn, operator: str, collation: BinaryCollation, text: str
-) -> Test:
+) -> Test | Bounded:
     compare = _OPERATORS[operator]
     if operator not in _ORDERINGS:
         bound = _stripped(text, collation)
         if collation.pads:
             return lambda value: compare(value.rstrip(" "), bound)
-        return lambda value: compare(value, bound)
+        return Bounded(_PYTHON[operator], bound)
     if not collation.ordered:
         raise _cannot(column, f"{operator} by {collation.name}")
     if not collation.pads:
-        return lambda value: compare(value, text)
+        return Bounded(operator, text)
     size = len(text)
 
     def padded(value: str) -> bool:

@@ -1,11 +1,21 @@
-"""A WHERE over one table version: closures with SQL's three truth values, made once."""
+"""A WHERE over one table version, compiled once into Python code.
+
+SQL has three truth values, and a row is wanted when the WHERE is true. So each condition becomes
+two expressions: when it is true, and when it is false. Of NULL neither is.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from event_token.errors import UsageError
-from producers.filters.comparisons import check_numbers, collation_of_like, comparison, membership
+from producers.filters.comparisons import (
+    Bounded,
+    check_numbers,
+    collation_of_like,
+    comparison,
+    membership,
+)
 from producers.filters.like import bytes_like_test, like_test
 from producers.filters.source_column import SourceColumn
 from producers.filters.where_syntax import (
@@ -25,19 +35,27 @@ from producers.filters.where_syntax import (
 from topics.table_shape import ValueKind
 from topics.vindexes import Vindex, vindex_named
 
-# True, False, or None for SQL's UNKNOWN. Values stand in the order of `Where.columns`.
-Predicate = Callable[[Sequence[object]], bool | None]
+# Takes the values of `Where.columns`, in their order.
+Predicate = Callable[..., bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A compiled WHERE: a row is wanted when `predicate` is True, not when it is None.
+    """A compiled WHERE: a row is wanted when `predicate` is True.
 
     `columns` are the indexes of the table's columns whose raw values it takes, in this order.
     """
 
     predicate: Predicate
     columns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """A condition as two Python expressions: that it is true, that it is false."""
+
+    true: str
+    false: str
 
 
 def compile_where(
@@ -48,7 +66,13 @@ def compile_where(
     RuleError on a missing column, and on what cannot be decided exactly as the server would.
     """
     compiler = _Compiler(columns, sharding)
-    predicate = compiler.compile(condition)
+    code = compiler.compile(condition)
+    names = ", ".join(f"v{i}" for i in range(len(compiler.used)))
+    try:
+        # Made of the pieces below: what the rule says stands in the constants alone.
+        predicate = eval(f"lambda {names}: {code.true}", compiler.constants)  # noqa: S307
+    except (SyntaxError, MemoryError, RecursionError) as error:
+        raise RuleError("the WHERE is nested too deeply") from error
     return Where(predicate, tuple(compiler.used))
 
 
@@ -61,26 +85,34 @@ class _Compiler:
         self._all = columns
         self._sharding = sharding
         self.used: list[int] = []
+        self.constants: dict[str, Any] = {}
 
-    def compile(self, condition: Condition) -> Predicate:
+    def compile(self, condition: Condition) -> _Code:
         match condition:
             case AllOf(terms):
-                return _all([self.compile(term) for term in terms])
+                codes = [self.compile(term) for term in terms]
+                false = _join("or", [c.false for c in codes])
+                return _Code(_join("and", [c.true for c in codes]), false)
             case AnyOf(terms):
-                return _any([self.compile(term) for term in terms])
+                codes = [self.compile(term) for term in terms]
+                false = _join("and", [c.false for c in codes])
+                return _Code(_join("or", [c.true for c in codes]), false)
             case Not(term):
-                return _not(self.compile(term))
+                code = self.compile(term)
+                return _Code(code.false, code.true)
             case Compare(operator, ref, literal):
-                slot, column = self._column(ref)
-                test = comparison(column, ref, operator, literal)
-                return _null_safe(slot, test) if operator == "<=>" else _known(slot, test)
+                value, column = self._column(ref)
+                test = self._test(value, comparison(column, ref, operator, literal))
+                if operator != "<=>":
+                    return _known(value, test)
+                true = f"({value} is not None and {test})"
+                return _Code(true, f"(not {true})")
             case In(ref, literals):
-                slot, column = self._column(ref)
-                return _known(slot, membership(column, ref, literals))
+                value, column = self._column(ref)
+                return _known(value, self._test(value, membership(column, ref, literals)))
             case Between(ref, low, high):
                 check_numbers(self._column(ref)[1], (low, high))
-                low_end = self.compile(Compare(">=", ref, low))
-                return _all([low_end, self.compile(Compare("<=", ref, high))])
+                return self.compile(AllOf((Compare(">=", ref, low), Compare("<=", ref, high))))
             case Like(ref, pattern, escape):
                 return self._like(ref, pattern, escape)
             case IsNull(ref):
@@ -88,90 +120,63 @@ class _Compiler:
             case InKeyRange():
                 return self._in_key_range(condition)
 
-    def _column(self, ref: ColumnRef) -> tuple[int, SourceColumn]:
-        """The place of a column's value, and the column."""
+    def _column(self, ref: ColumnRef) -> tuple[str, SourceColumn]:
+        """The name of a column's value in the code, and the column."""
         index = self._columns.get(ref.name.lower())
         if index is None:
             names = ", ".join(column.name for column in self._all)
             raise RuleError(f"there is no column {ref.name}; there are {names}")
         if index not in self.used:
             self.used.append(index)
-        return self.used.index(index), self._all[index]
+        return f"v{self.used.index(index)}", self._all[index]
 
-    def _like(self, ref: ColumnRef, pattern: str, escape: str) -> Predicate:
-        slot, column = self._column(ref)
-        if collation_of_like(column, ref, pattern) is None:
-            return _known(slot, bytes_like_test(pattern, escape))
-        return _known(slot, like_test(pattern, escape))
+    def _constant(self, value: object) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = value
+        return name
 
-    def _is_null(self, ref: ColumnRef) -> Predicate:
-        slot, column = self._column(ref)
+    def _test(self, value: str, test: Callable[[Any], bool] | Bounded) -> str:
+        """The code that asks a test about a value that is not NULL."""
+        if isinstance(test, Bounded):
+            return f"{value} {test.operator} {self._constant(test.bound)}"
+        return f"{self._constant(test)}({value})"
+
+    def _like(self, ref: ColumnRef, pattern: str, escape: str) -> _Code:
+        value, column = self._column(ref)
+        is_bytes = collation_of_like(column, ref, pattern) is None
+        test = bytes_like_test(pattern, escape) if is_bytes else like_test(pattern, escape)
+        return _known(value, self._test(value, test))
+
+    def _is_null(self, ref: ColumnRef) -> _Code:
+        value, column = self._column(ref)
         if column.kind in (ValueKind.DATE, ValueKind.DATETIME) and not column.nullable:
             raise RuleError(
                 f"column {column.name} is NOT NULL: servers take its zero dates for NULL in some "
                 f"places, so IS NULL of it is refused"
             )
-        return lambda values: values[slot] is None
+        return _Code(f"{value} is None", f"{value} is not None")
 
-    def _in_key_range(self, condition: InKeyRange) -> Predicate:
+    def _in_key_range(self, condition: InKeyRange) -> _Code:
         if condition.column is not None:
             name, vindex = condition.column.name, vindex_named(condition.vindex)
         elif self._sharding is not None:
             name, vindex = self._sharding
         else:
             raise RuleError("in_keyrange: the table has no vindex in the topology")
-        slot, column = self._column(ColumnRef(name))
+        value, column = self._column(ColumnRef(name))
         try:
             vindex.check_column(column.column)
         except UsageError as error:
             raise RuleError(f"in_keyrange: {error}") from error
-        contains, keyspace_id = condition.key_range.contains, vindex.keyspace_id
-        return lambda values: contains(keyspace_id(values[slot]))  # type: ignore[arg-type]
+        contains = self._constant(condition.key_range.contains)
+        true = f"{contains}({self._constant(vindex.keyspace_id)}({value}))"
+        return _Code(true, f"(not {true})")
 
 
-def _known(slot: int, test: Callable[[Any], bool]) -> Predicate:
-    def run(values: Sequence[object]) -> bool | None:
-        value = values[slot]
-        return None if value is None else test(value)
-
-    return run
+def _known(value: str, test: str) -> _Code:
+    """A test that NULL neither passes nor fails."""
+    return _Code(f"({value} is not None and {test})", f"({value} is not None and not {test})")
 
 
-def _null_safe(slot: int, test: Callable[[Any], bool]) -> Predicate:
-    return lambda values: values[slot] is not None and test(values[slot])
-
-
-def _not(term: Predicate) -> Predicate:
-    def run(values: Sequence[object]) -> bool | None:
-        found = term(values)
-        return None if found is None else not found
-
-    return run
-
-
-def _all(terms: Sequence[Predicate]) -> Predicate:
-    def run(values: Sequence[object]) -> bool | None:
-        found: bool | None = True
-        for term in terms:
-            each = term(values)
-            if each is False:
-                return False
-            if each is None:
-                found = None
-        return found
-
-    return run
-
-
-def _any(terms: Sequence[Predicate]) -> Predicate:
-    def run(values: Sequence[object]) -> bool | None:
-        found: bool | None = False
-        for term in terms:
-            each = term(values)
-            if each is True:
-                return True
-            if each is None:
-                found = None
-        return found
-
-    return run
+def _join(operator: str, expressions: Sequence[str]) -> str:
+    return "(" + f" {operator} ".join(expressions) + ")"
