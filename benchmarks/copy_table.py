@@ -235,6 +235,6 @@ class CopyBenchmark:
             count = 0
             began_s = time.monotonic()
             while (elapsed_s := time.monotonic() - began_s) < WRITE_S:
-                write_paced(connection, table, count=BURST, per_s=UNPACED_PER_S, first=count)
+                write_paced(connection, table, range(count, count + BURST), per_s=UNPACED_PER_S)
                 count += BURST
             return count / elapsed_s

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from itertools import chain
 
 from benchmarks.binlog_fill import DATABASE, create_table
 from benchmarks.figures import Figure, Turn, figure, percentile
@@ -16,7 +18,9 @@ from shardstream.local.processes import with_parent_guard
 from topics.subscriber import Subscriber
 
 NAME = "latency.commit_to_subscriber"
-PER_SHARD_PER_S = 500
+PER_SHARD_PER_S = 1_000
+# A connection that waits for each commit is late for the next one at that pace.
+WRITERS_PER_SHARD = 2
 # A connection's first statements, a reader's first fetches and a broker whose code is not yet
 # compiled are no steady state.
 WARM_UP_S = 12
@@ -50,12 +54,15 @@ def _measure(stack: Stack, keyspace: str, seconds: int) -> list[float]:
         with Subscriber(
             keyspace, start="earliest", config=shards.client, idle_timeout_s=ARRIVE_S_MAX
         ) as subscriber:
-            writers = [_start_writer(server, keyspace, count) for server in shards.servers]
+            writers = [
+                [_start_writer(server, keyspace, count, nth) for nth in range(WRITERS_PER_SHARD)]
+                for server in shards.servers
+            ]
             try:
                 arrived_ns = _receive(subscriber, shards, count)
-                committed_ns = [_times_of(writer, count) for writer in writers]
+                committed_ns = [_times_of(each, count) for each in writers]
             finally:
-                for writer in writers:
+                for writer in chain.from_iterable(writers):
                     writer.kill()
                     writer.wait()
     first = WARM_UP_S * PER_SHARD_PER_S
@@ -66,7 +73,8 @@ def _measure(stack: Stack, keyspace: str, seconds: int) -> list[float]:
     ]
 
 
-def _start_writer(server: MysqlServer, table: str, count: int) -> "subprocess.Popen[str]":
+def _start_writer(server: MysqlServer, table: str, count: int, nth: int) -> "subprocess.Popen[str]":
+    """Start the writer of every WRITERS_PER_SHARDth of a shard's rows, from the `nth` on."""
     command = [
         sys.executable,
         "-m",
@@ -76,25 +84,32 @@ def _start_writer(server: MysqlServer, table: str, count: int) -> "subprocess.Po
         f"--user={server.root_user}",
         f"--database={DATABASE}",
         f"--table={table}",
-        f"--count={count}",
-        f"--per-s={PER_SHARD_PER_S}",
+        f"--first={nth}",
+        f"--step={WRITERS_PER_SHARD}",
+        f"--end={count}",
+        f"--per-s={PER_SHARD_PER_S / WRITERS_PER_SHARD}",
     ]
     return subprocess.Popen(with_parent_guard(command), stdout=subprocess.PIPE, text=True)
 
 
-def _times_of(writer: "subprocess.Popen[str]", count: int) -> list[int]:
-    try:
-        said, _ = writer.communicate(timeout=ARRIVE_S_MAX)
-    except subprocess.TimeoutExpired as slow:
-        message = f"a writer has not ended {ARRIVE_S_MAX:.0f} s after its last row arrived"
-        raise Halt(message) from slow
-    if writer.returncode != 0:
-        message = f"a writer ended with status {writer.returncode}"
-        raise Halt(message)
-    times: list[int] = json.loads(said)
-    if len(times) != count:
-        message = f"a writer committed {len(times)} of {count} rows"
-        raise Halt(message)
+def _times_of(writers: "Sequence[subprocess.Popen[str]]", count: int) -> list[int]:
+    """When the commits of a shard's rows had returned (monotonic ns), by id."""
+    times = [0] * count
+    for nth, writer in enumerate(writers):
+        try:
+            said, _ = writer.communicate(timeout=ARRIVE_S_MAX)
+        except subprocess.TimeoutExpired as slow:
+            message = f"a writer has not ended {ARRIVE_S_MAX:.0f} s after its last row arrived"
+            raise Halt(message) from slow
+        if writer.returncode != 0:
+            message = f"a writer ended with status {writer.returncode}"
+            raise Halt(message)
+        told: list[int] = json.loads(said)
+        wanted = len(range(nth, count, len(writers)))
+        if len(told) != wanted:
+            message = f"a writer committed {len(told)} of {wanted} rows"
+            raise Halt(message)
+        times[nth :: len(writers)] = told
     return times
 
 

@@ -7,14 +7,15 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterable
 
 import pymysql
 
 
 def write_paced(
-    connection: "pymysql.Connection", table: str, *, count: int, per_s: int, first: int = 0
+    connection: "pymysql.Connection", table: str, ids: Iterable[int], *, per_s: float
 ) -> list[int]:
-    """Insert `count` rows, ids from `first` on; gives when each commit returned (monotonic ns).
+    """Insert rows with these ids; gives when each commit returned (monotonic ns).
 
     A writer that falls behind its pace goes on without a pause.
     """
@@ -25,11 +26,11 @@ def write_paced(
     )
     with connection.cursor() as cursor:
         begun_ns = time.monotonic_ns()
-        for number in range(count):
-            due_ns = begun_ns + number * 1_000_000_000 // per_s
+        for number, row_id in enumerate(ids):
+            due_ns = begun_ns + int(number * 1_000_000_000 / per_s)
             if (early_ns := due_ns - time.monotonic_ns()) > 0:
                 time.sleep(early_ns / 1e9)
-            cursor.execute(insert, (first + number,))
+            cursor.execute(insert, (row_id,))
             returned_ns.append(time.monotonic_ns())
     return returned_ns
 
@@ -39,8 +40,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--host", "--user", "--database", "--table"):
         parser.add_argument(name, required=True)
-    for name in ("--port", "--count", "--per-s"):
+    for name in ("--port", "--first", "--step", "--end"):
         parser.add_argument(name, required=True, type=int)
+    parser.add_argument("--per-s", required=True, type=float)
     options = parser.parse_args()
     connection = pymysql.connect(
         host=options.host,
@@ -50,7 +52,8 @@ def main() -> None:
         autocommit=True,
     )
     with connection:
-        times = write_paced(connection, options.table, count=options.count, per_s=options.per_s)
+        ids = range(options.first, options.end, options.step)
+        times = write_paced(connection, options.table, ids, per_s=options.per_s)
     json.dump(times, sys.stdout)
 
 
