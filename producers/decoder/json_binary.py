@@ -145,7 +145,20 @@ def _length(doc: bytes, pos: i64) -> tuple[i64, i64]:
 
 
 def _quoted(raw: bytes) -> str:
-    return '"' + raw.decode("utf-8").translate(_ESCAPES) + '"'
+    text = raw.decode("utf-8")
+    # Few strings have anything to escape, and `translate` costs more than all else here.
+    return '"' + (text.translate(_ESCAPES) if _has_escapes(raw) else text) + '"'
+
+
+def _has_escapes(raw: bytes) -> bool:
+    pos: i64 = 0
+    size: i64 = len(raw)
+    while pos < size:
+        byte = i64(raw[pos])
+        if byte < 0x20 or byte in (0x22, 0x5C):
+            return True
+        pos += 1
+    return False
 
 
 def _opaque(doc: bytes, pos: i64, pieces: list[str]) -> None:
