@@ -40,7 +40,7 @@ class Snapshot(Protocol):
         """Before anything is read: make sure that it is not behind `position`, or say what is."""
         ...
 
-    def end(self, connection: Any, begun: Place | None) -> None:
+    def end(self, connection: Any) -> None:
         """After the rows were read. ChunkSpoiled where they cannot be tied."""
         ...
 
@@ -61,24 +61,35 @@ class MysqlSnapshot:
                 raise ChunkSpoiled("the server does not show what its stream has sent")
             time.sleep(VISIBLE_POLL_S)
 
-    def end(self, connection: Any, begun: Place | None) -> None:
+    def end(self, connection: Any) -> None:
         """Nothing is left open."""
 
 
 class MariadbSnapshot:
     """A consistent snapshot says its own binlog position; the executed set runs ahead of it."""
 
-    def begin(self, connection: Any, position: str) -> Place | None:
-        """Open the snapshot; None for its place when the server is at rest behind `position`."""
-        is_quiet = _is_quiet(connection, position)
-        rows(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-        return None if is_quiet else _snapshot_place(connection)
+    def __init__(self) -> None:
+        self._place: Place = ("", 0)
 
-    def end(self, connection: Any, begun: Place | None) -> None:
+    def begin(self, connection: Any, position: str) -> Place | None:
+        """Open the snapshot; None for its place when it holds exactly `position`.
+
+        That is so when the binlog ends with both. A server at rest is read by it: with nothing to
+        commit, the stream would never come by a place that does not end a transaction.
+        """
+        rows(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        self._place = _snapshot_place(connection)
+        # In this order: where the binlog has not grown since the snapshot, the set is that of then.
+        [(executed,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
+        if _same(executed, position) and _binlog_end(connection) == self._place:
+            return None
+        return self._place
+
+    def end(self, connection: Any) -> None:
         """Close it. Another session's SHOW STATUS can change what this one reads: look twice."""
         after = _snapshot_place(connection)
         rows(connection, "COMMIT")
-        if begun is not None and after != begun:
+        if after != self._place:
             raise ChunkSpoiled("the snapshot's position was not read the same twice")
 
 
@@ -90,20 +101,9 @@ def _snapshot_place(connection: Any) -> Place:
     return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
 
 
-def _is_quiet(connection: Any, position: str) -> bool:
-    """Whether `position` is all that the binlog holds, and nothing of it waits to be visible.
-
-    Then the snapshot needs no place of its own: with nothing to commit, no place would ever come.
-    """
-    [(executed,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
-    if not _same(executed, position):
-        return False
-    [(writers,)] = rows(
-        connection,
-        "SELECT COUNT(*) FROM information_schema.innodb_trx "
-        "WHERE trx_rows_modified > 0 AND trx_mysql_thread_id <> CONNECTION_ID()",
-    )
-    return not int(writers)
+def _binlog_end(connection: Any) -> Place:
+    [(file, offset, *_)] = rows(connection, "SHOW MASTER STATUS")
+    return str(file), int(offset)
 
 
 def _same(one: str, other: str) -> bool:
@@ -154,7 +154,7 @@ class ChunkReader:
             began_s = time.monotonic()
             found, is_last = _rows_of(chunks, definition, job)
             elapsed_s = time.monotonic() - began_s
-            self._snapshot.end(chunks.connection, begun)
+            self._snapshot.end(chunks.connection)
             high = self._family.moment(chunks.connection).executed
         return Chunk(definition, found, is_last, elapsed_s, high, begun, estimated)
 

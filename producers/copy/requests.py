@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.connection import open_query_connection, server_errors
 from producers.copy.chunk_sql import is_one_condition
 from producers.copy.definition import read_definition
 from producers.copy.faults import CannotCopy, refuse_left_out
 from producers.flavor import rows
-from producers.grants import read_account
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.copy_control import (
     CopyAction,
@@ -57,11 +55,9 @@ def inspect(
         connection = open_query_connection(server)
         try:
             with server_errors(server, "looking at tables of"):
-                missing = _missing_grant(connection, server, settings.flavor)
-                problems += missing
                 if not request.tables:
                     named = _all_tables(connection, settings)
-                for database, table in [] if missing else named:
+                for database, table in named:
                     try:
                         refuse_left_out(settings.filters, database, table)
                         read_definition(
@@ -75,19 +71,6 @@ def inspect(
     except ShardstreamError as error:
         problems.append(str(error))
     return Inspection(request, tuple(tables), tuple(problems))
-
-
-def _missing_grant(connection: object, server: ServerSettings, flavor: Flavor) -> list[str]:
-    """On MariaDB a chunk's snapshot needs to know whether other transactions are open."""
-    account = read_account(connection)
-    if flavor is Flavor.MYSQL or account.has("PROCESS"):
-        return []
-    what = (
-        f"{server.name}: account {account.name} has no PROCESS privilege, which tells a copy from "
-        f"MariaDB whether other transactions are open. Mend: GRANT PROCESS ON *.* TO "
-        f"{account.name};"
-    )
-    return [what]
 
 
 def _names(request: CopyRequest) -> tuple[list[Name], list[str]]:

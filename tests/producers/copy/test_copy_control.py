@@ -2,12 +2,10 @@
 
 import pytest
 
-from event_token import Flavor
 from producers.copy.pace import next_rows
-from producers.copy.requests import inspect
 from producers.copy.windows import Window, spoiled
 from producers.decoder.key_watch import KeyWatch
-from producers.settings import CopySettings, ServerSettings, ShardProducerSettings
+from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
 from tests.producers.copy.copying import (
@@ -19,8 +17,7 @@ from tests.producers.copy.copying import (
     wait_state,
 )
 from tests.producers.producing import producing, read_log, settings_of, wait_caught_up, wait_for
-from topics.copy_control import CopyAction, CopyRequest, CopyState, read_copies
-from topics.kafka_client import ClientConfig
+from topics.copy_control import CopyAction, CopyState, read_copies
 from topics.names import ShardTopics
 from topics.vevent import Op
 
@@ -64,24 +61,6 @@ def test_tables_are_refused_by_name_and_conditions_hold(
         if r["v"] == 7 or r["v"] > 97
     }
     assert replay_upserts(log, name, "t") == wanted
-
-
-def test_copy_without_the_grant_it_needs_is_refused(mariadb_a: DatabaseFixture) -> None:
-    """On MariaDB SELECT alone does not do: the answer has the statement that mends it."""
-    name = mariadb_a.new_database()
-    with mariadb_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
-        cursor.execute("CREATE OR REPLACE USER reader@'127.0.0.1' IDENTIFIED BY 'x'")
-        cursor.execute("GRANT SELECT ON *.* TO reader@'127.0.0.1'")
-    server = ServerSettings(mariadb_a.host, mariadb_a.port, "reader", "x")
-    nobody = ClientConfig({"bootstrap.servers": "127.0.0.1:1"})
-    settings = ShardProducerSettings("shop", "-", Flavor.MARIADB, (server,), nobody)
-
-    found = inspect(server, settings, CopyRequest(CopyAction.START, (f"{name}.t",)))
-
-    assert found.tables == ()
-    [problem] = found.problems
-    assert "GRANT PROCESS ON *.* TO 'reader'@'127.0.0.1';" in problem
 
 
 def test_definition_changes_while_a_table_is_copied(
