@@ -75,7 +75,7 @@ class _Split:
         self.name = name
         self.servers = {shard: stack.mysql(index) for index, shard in enumerate(SHARDS)}
         for shard, server in self.servers.items():
-            _make_account(server, locked=shard != SOURCE)
+            _make_ready(server, locked=shard != SOURCE)
         with self.servers[SOURCE].connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {name}")
             cursor.execute(f"CREATE TABLE {name}.{TABLE} (id BIGINT PRIMARY KEY, at DATETIME(6))")
@@ -286,8 +286,10 @@ class _Reader(_Working):
         return 1_000 * max(b - a for (a, *_), (b, *_) in pairwise(near))
 
 
-def _make_account(server: MysqlServer, *, locked: bool) -> None:
+def _make_ready(server: MysqlServer, *, locked: bool) -> None:
+    """Forget the turn before, and make the application's account."""
     with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("DROP DATABASE IF EXISTS _shardstream")
         cursor.execute(f"DROP USER IF EXISTS '{APP}'@'%'")
         lock = "LOCK" if locked else "UNLOCK"
         cursor.execute(f"CREATE USER '{APP}'@'%' IDENTIFIED BY '{APP_PASSWORD}' ACCOUNT {lock}")

@@ -109,27 +109,36 @@ def server_rows(
 def check_no_stale_read(log: WrittenLog, database: str, table: str, version: str) -> int:
     """No READ is older than what the log said of its key before, deletes included; count READs.
 
-    `version`: a column that each write of a key sets higher than any before.
+    `version`: a column that no two writes of a key give the same value. A row that was READ may
+    come once more as the change that made it.
     """
-    newest: dict[tuple[Any, ...], int] = {}
-    reads = 0
+    made: dict[tuple[tuple[Any, ...], int], int] = {}  # by key and version: the last seq with it
+    rows: list[VEvent] = []
     for event in log.events:
-        if event.type is not EventType.ROW or (event.database, event.table) != (database, table):
-            continue
-        assert event.shape is not None
-        names = [event.shape.columns[i].name for i in event.shape.primary_key]
-        before: dict[str, Any] = event.before or {}
-        after: dict[str, Any] = event.after or {}
+        if event.type is EventType.ROW and (event.database, event.table) == (database, table):
+            rows.append(event)
+            if event.op is not Op.READ and event.after is not None:
+                made[_key(event, event.after), event.after[version]] = event.seq
+    state: dict[tuple[Any, ...], int | None] = {}
+    reads = 0
+    for event in rows:
         if event.op is Op.READ:
+            assert event.after is not None
             reads += 1
-            key = tuple(after[n] for n in names)
-            assert after[version] > newest.get(key, -1), f"seq {event.seq}: stale {key}"
-        # The row that was READ may come once more as the change that made it.
-        for image, bump in ((before, 0), (after, -1)):
-            if image:
-                key = tuple(image[n] for n in names)
-                newest[key] = max(newest.get(key, -1), image[version] + bump)
+            key, found = _key(event, event.after), event.after[version]
+            is_now = key not in state or state[key] == found
+            assert is_now or made.get((key, found), -1) > event.seq, f"seq {event.seq}: stale {key}"
+            continue
+        if event.before is not None:
+            state[_key(event, event.before)] = None
+        if event.after is not None:
+            state[_key(event, event.after)] = event.after[version]
     return reads
+
+
+def _key(event: VEvent, image: dict[str, Any]) -> tuple[Any, ...]:
+    assert event.shape is not None
+    return tuple(image[event.shape.columns[i].name] for i in event.shape.primary_key)
 
 
 def check_copied_log(log: WrittenLog) -> None:

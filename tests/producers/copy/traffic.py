@@ -34,7 +34,7 @@ def key_of(table: str, i: int) -> tuple[str, ...]:
 
 
 class Traffic:
-    """Writers until told to end. Column `v` rises with each write of all of them."""
+    """Writers until told to end. Column `v` is another number at each write of all of them."""
 
     def __init__(self, database: DatabaseFixture, name: str, *, keys: int, seed: int) -> None:
         """Make the tables and fill them."""
