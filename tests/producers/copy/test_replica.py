@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Self
 
 import pytest
+from pymysql.cursors import DictCursor
 
 from event_token import Flavor
 from producers.copy.throttle import lag_problems
@@ -146,8 +147,16 @@ def check_held_by_lag(
         copies = read_copies(settings.kafka, topics).values()
         return any(text in copy.note for copy in copies)
 
+    def lag_s() -> int:
+        with replica.connect() as connection, connection.cursor(DictCursor) as cursor:
+            cursor.execute(f"SHOW {word} STATUS")
+            [row] = cursor.fetchall()
+        return int(row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) or 0)
+
     delay(3600)
     statements(primary, f"REPLACE INTO {name}.t VALUES (-1, -1)")
+    # Whole seconds: in the first one the replica still passes for up to date.
+    wait_for("the replica is late", lambda: lag_s() > 0)
     with producing(settings):
         start(settings, f"{name}.t")
         if is_mariadb:
