@@ -119,6 +119,28 @@ def grant_what_is_missing(settings: ShardProducerSettings, *servers: DatabaseFix
         statements(database, "SET sql_log_bin = 0", mends[server_of(database).name])
 
 
+def replica_word(replica: DatabaseFixture) -> str:
+    """What the server calls a replica in its statements."""
+    return "SLAVE" if replica.flavor is Flavor.MARIADB else "REPLICA"
+
+
+def delay(replica: DatabaseFixture, seconds: int) -> None:
+    """Have the replica apply each transaction so many seconds late."""
+    word = replica_word(replica)
+    source = "MASTER" if word == "SLAVE" else "REPLICATION SOURCE"
+    to = source.rsplit(maxsplit=1)[-1]
+    change = f"CHANGE {source} TO {to}_DELAY = {seconds}"
+    statements(replica, f"STOP {word}", change, f"START {word}")
+
+
+def lag_s(replica: DatabaseFixture) -> int:
+    """How late the replica says that it is, in whole seconds."""
+    with replica.connect() as connection, connection.cursor(DictCursor) as cursor:
+        cursor.execute(f"SHOW {replica_word(replica)} STATUS")
+        [row] = cursor.fetchall()
+    return int(row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) or 0)
+
+
 def check_held_by_lag(
     primary: DatabaseFixture,
     replica: DatabaseFixture,
@@ -127,13 +149,6 @@ def check_held_by_lag(
     keyspace: str,
 ) -> None:
     """While the replica is late or its replication rests nothing is copied, then all is."""
-    is_mariadb = primary.flavor is Flavor.MARIADB
-    word = "SLAVE" if is_mariadb else "REPLICA"
-    change = "MASTER TO MASTER" if is_mariadb else "REPLICATION SOURCE TO SOURCE"
-
-    def delay(seconds: int) -> None:
-        statements(replica, f"STOP {word}", f"CHANGE {change}_DELAY = {seconds}", f"START {word}")
-
     settings = settings_of(
         primary,
         kafka,
@@ -147,27 +162,21 @@ def check_held_by_lag(
         copies = read_copies(settings.kafka, topics).values()
         return any(text in copy.note for copy in copies)
 
-    def lag_s() -> int:
-        with replica.connect() as connection, connection.cursor(DictCursor) as cursor:
-            cursor.execute(f"SHOW {word} STATUS")
-            [row] = cursor.fetchall()
-        return int(row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) or 0)
-
-    delay(3600)
+    delay(replica, 3600)
     statements(primary, f"REPLACE INTO {name}.t VALUES (-1, -1)")
     # Whole seconds: in the first one the replica still passes for up to date.
-    wait_for("the replica is late", lambda: lag_s() > 0)
+    wait_for("the replica is late", lambda: lag_s(replica) > 0)
     with producing(settings):
         start(settings, f"{name}.t")
-        if is_mariadb:
+        if primary.flavor is Flavor.MARIADB:
             wait_for("the grant is named", lambda: is_noted("GRANT REPLICA MONITOR ON *.*"))
             grant_what_is_missing(settings, primary, replica)
         assert lag_problems(settings) == []
         wait_for("the lag holds the copy", lambda: is_noted("s behind, more than 500 ms"))
-        statements(replica, f"STOP {word} SQL_THREAD")
+        statements(replica, f"STOP {replica_word(replica)} SQL_THREAD")
         wait_for("a rest holds it too", lambda: is_noted("does not run"))
         [held] = wait_state(settings, CopyState.COPYING).values()
-        delay(0)
+        delay(replica, 0)
         wait_state(settings, CopyState.COMPLETED)
 
     assert held.rows_read == 0
