@@ -70,6 +70,8 @@ class Publisher:
         self._began_s = 0.0
         self._first_offset = -1
         self._last_offset = -1
+        self._end_offset = -1  # behind the last rows committed; -1 before the first
+        self._is_foreseeable = False
         self._failure: KafkaError | None = None
         self._indefinite: str = ""
         settings: dict[str, Any] = {
@@ -148,10 +150,20 @@ class Publisher:
         if self._stopping():
             raise PublisherSpent(f"{self.topics.log}: stopped while the queue to Kafka was full")
 
-    def flush(self, count: int) -> int:
+    @property
+    def foreseen_offset(self) -> int:
+        """Where the first row of this transaction should lie; -1 where nothing is expected.
+
+        Between two transactions of one producer lies the commit's marker. That is relied on where
+        it was so the last time, and `flush` checks it.
+        """
+        return self._end_offset + 1 if self._is_foreseeable else -1
+
+    def flush(self, count: int, foreseen: int = -1) -> int:
         """Wait until all `count` records of this transaction are stored; return the first offset.
 
-        LogDisagrees when they do not lie side by side.
+        LogDisagrees when they do not lie side by side, PublisherSpent when the first one does not
+        lie where it was `foreseen`: a marker may have been written twice when a broker died.
         """
         self._until_flushed()
         first, last = self._first_offset, self._last_offset
@@ -161,6 +173,12 @@ class Publisher:
                 f"{first} and the last at {last}: something else writes to this topic, or the "
                 "broker lost records. The transaction is aborted; find the other writer"
             )
+        if foreseen not in (-1, first):
+            raise PublisherSpent(
+                f"{self.topics.log}: rows lie at offset {first}, not at {foreseen} as expected"
+            )
+        self._is_foreseeable = self._end_offset >= 0 and first == self._end_offset + 1
+        self._end_offset = last + 1
         return first
 
     def write(self, topic: str, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
@@ -168,10 +186,16 @@ class Publisher:
         with self.errors(f"writing to {topic}"):
             self.produce(topic, value, key, 0, None, None, timestamp_ms)
 
-    def commit(self, progress: bytes, key: bytes, head_ms: int) -> None:
-        """Add the progress record and commit; afterwards look at `spent`."""
+    def commit(self, progress: bytes, key: bytes, head_ms: int, foreseen: int = 0) -> None:
+        """Add the progress record and commit; afterwards look at `spent`.
+
+        `foreseen`: how many rows the progress speaks of by their foreseen offset; they are stored
+        together with it, and nothing is committed where they lie elsewhere.
+        """
         topic = self.topics.progress
         self.write(topic, key, progress, head_ms)
+        if foreseen:
+            self.flush(foreseen, self.foreseen_offset)
         began_s = time.monotonic()
         self._repeat("committing", self._commit_transaction, self._transaction_timeout_s)
         self._in_transaction = False

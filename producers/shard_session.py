@@ -7,6 +7,7 @@ from threading import Event
 from typing import Any, Final
 
 from event_token import parse_gtid_set
+from producers.commit_pace import CELL_GAP_S, CommitPace, edge_gap_s, rest_s
 from producers.connection import (
     STREAM_SILENCE_S_MAX,
     ReplicationStream,
@@ -31,7 +32,7 @@ from producers.session_begin import begin
 from producers.settings import ProducerState, ServerSettings, ShardProducerSettings
 from producers.sharding_columns import sharding_columns
 from topics.names import ShardTopics
-from topics.progress import GRID_US, Progress, Tick
+from topics.progress import Progress, Tick
 from topics.progress_codec import (
     PROGRESS_KEY,
     PROGRESS_SCHEMA_TEXT,
@@ -42,18 +43,6 @@ from topics.table_shape import ddl_schema, schema_text
 
 # The longest wait for bytes: a stop is noticed within it.
 WAIT_S_MAX: Final = 0.1
-# The frontier of readers moves in cells of the grid: commits closer than that bring nobody a row
-# sooner, and each one costs the broker a round of requests and markers.
-COMMIT_GAP_S: Final = GRID_US / 1_000_000
-# Rows that trickle in without a pause are committed at the latest after this time.
-COMMIT_AGE_S_MAX: Final = 0.25
-# A log that is behind by more than this is draining a backlog: fewer and larger commits then, for
-# each one stands still for some 10 ms, and nobody waits for rows this old to the millisecond.
-BACKLOG_LAG_MS: Final = 1_000
-BACKLOG_FACTOR: Final = 10
-# Rows of many bytes are committed before their number is reached: readers hold a transaction's
-# rows, and so much waits for the flush.
-COMMIT_BYTES_MAX: Final = 32 * 1024 * 1024
 # While bytes keep coming, how often the log is compared with a heartbeat's executed set.
 COMPARE_S: Final = 0.05
 # A heartbeat's executed set that the stream does not reach within this time, though nothing comes
@@ -104,6 +93,8 @@ class ShardSession:
         self._progress_s = 0.0
         self._heard_s = 0.0
         self._batch_s = 0.0
+        self._pace = CommitPace(settings.commit_rows, settings.commit_ms)
+        self._is_dry = False  # whether the last step used all bytes that had come
         self._publisher: Publisher
         self._stream: ReplicationStream
         self._watch: ServerWatch
@@ -208,6 +199,7 @@ class ShardSession:
         if self._heartbeats.note != self._heartbeat_note:
             self._heartbeat_note = self._heartbeats.note
             self._notice(self._heartbeat_note)
+        self._rest()
         if self._stream.wait(self._wait_s()):
             if self._stream.fill():
                 self._heard_s = time.monotonic()
@@ -220,11 +212,23 @@ class ShardSession:
         if self._decoder.in_transaction:
             rows = self._decoder.messages
             self._publisher.check_age(f"transaction {self._decoder.gtid} with {rows} rows so far")
-        dry = not self._stream.wait(0)
+        dry = self._is_dry = not self._stream.wait(0)
         self._commit_if_due(dry=dry)
         self._heartbeat_if_due(dry=dry)
         if self._copier.step(dry=dry):
             self._commit()
+
+    def _rest(self) -> None:
+        """After a commit at the live edge let rows gather until a new cell of the grid has begun.
+
+        Waking for each transaction would cost more than its rows do.
+        """
+        if not self._is_dry or self._decoder.in_transaction or self._decoder.messages:
+            return
+        pause_s = rest_s(now_us() + self._heads.clock_ahead_us)
+        is_new = time.monotonic() - self._progress_s < CELL_GAP_S
+        if is_new and pause_s <= self._copier.wait_s_max:
+            time.sleep(pause_s)
 
     def _wait_s(self) -> float:
         # Only bytes of the server end a transaction, or bring the log to where the server was.
@@ -232,7 +236,7 @@ class ShardSession:
             return WAIT_S_MAX
         wait_s = min(WAIT_S_MAX, self._copier.wait_s_max)
         if self._decoder.messages:
-            due_s = self._progress_s + COMMIT_GAP_S
+            due_s = self._progress_s + self._gap_s()
         elif self._heads.moment is not None:
             return wait_s
         else:
@@ -248,7 +252,7 @@ class ShardSession:
             # What is due ends with the transaction under way: bytes rarely run out at the end of
             # one. A batch that is large enough but too young goes on by as many rows again.
             due = self._is_due()
-            rows = self._commit_rows()
+            rows = self._pace.rows_wanted(self.committed.lag_ms)
             limit = decoder.messages + (1 if due else rows)
             if decoder.messages < rows and not due:
                 limit = rows
@@ -266,29 +270,24 @@ class ShardSession:
                 return
             self._commit_if_due(dry=False)
 
-    def _commit_rows(self) -> int:
-        is_backlog = self.committed.lag_ms > BACKLOG_LAG_MS
-        return self._settings.commit_rows * (BACKLOG_FACTOR if is_backlog else 1)
-
     def _is_due(self) -> bool:
         """Whether the rows so far are enough, or old enough, for a commit."""
-        decoder = self._decoder
-        if decoder.messages == 0:
-            return False
-        age_s = time.monotonic() - self._batch_s
-        many = decoder.messages >= self._commit_rows()
-        return (
-            (many and age_s * 1000 >= self._settings.commit_ms)
-            or age_s >= COMMIT_AGE_S_MAX
-            or decoder.bytes_produced >= COMMIT_BYTES_MAX
+        return self._pace.is_due(
+            rows=self._decoder.messages,
+            size=self._decoder.bytes_produced,
+            age_s=time.monotonic() - self._batch_s,
+            lag_ms=self.committed.lag_ms,
         )
 
     def _commit_if_due(self, *, dry: bool) -> None:
         if self._decoder.in_transaction or self._decoder.messages == 0:
             return
         gap_s = time.monotonic() - self._progress_s
-        if (dry and gap_s >= COMMIT_GAP_S) or self._is_due():
+        if (dry and gap_s >= self._gap_s()) or self._is_due():
             self._commit()
+
+    def _gap_s(self) -> float:
+        return edge_gap_s(self._decoder.head_us, self.committed.head_us)
 
     def _commit_rest(self) -> None:
         """After a stop: what is whole is committed, what is not is aborted by closing."""
@@ -333,10 +332,14 @@ class ShardSession:
         with self._publisher.errors("writing rows"):
             summary = self._decoder.take_batch()
         count = summary.last_seq - summary.first_seq + 1
-        progress = self._progress(summary, self._publisher.flush(count) if count else -1)
+        first = self._publisher.foreseen_offset if count else -1
+        foreseen = count if first >= 0 else 0
+        if count and not foreseen:
+            first = self._publisher.flush(count)
+        progress = self._progress(summary, first)
         value = encode_progress(progress, self._schema_ids)
         self._copier.write_records()
-        self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000)
+        self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000, foreseen)
         self._progress_s = time.monotonic()
         committed = self.committed
         committed.position = progress.position

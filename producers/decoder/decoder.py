@@ -123,6 +123,11 @@ class Decoder:
         return self._events.internal.mark is not None and not self.in_transaction
 
     @property
+    def head_us(self) -> int:
+        """What the next batch's `head_us` will be, if it is taken now."""
+        return self._events.clock.head_us
+
+    @property
     def heartbeat_us(self) -> int:
         """The newest time in this shard's rows of `_shardstream.heartbeat`, 0 before the first.
 
