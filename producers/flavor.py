@@ -15,6 +15,8 @@ STREAM_HEARTBEAT_S: Final = 10
 NET_WRITE_TIMEOUT_S: Final = 900
 # The oldest binlog may be purged between naming it and asking for its position.
 PURGE_RACE_ATTEMPTS: Final = 3
+# Its new words for replicas; MariaDB keeps the old ones beside its own.
+MYSQL_SAYS_REPLICA: Final = (8, 0, 22)
 _NANOSECONDS: Final = 1_000_000_000
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -127,8 +129,7 @@ class MysqlFamily:
     def is_replica(self, connection: Any) -> bool:
         """See ServerFamily."""
         [(version,)] = rows(connection, "SELECT @@version")
-        modern = version_of(version) >= (8, 0, 22)
-        return bool(rows(connection, "SHOW REPLICA STATUS" if modern else "SHOW SLAVE STATUS"))
+        return bool(rows(connection, replica_status_statement(version)))
 
     def own_name(self, connection: Any) -> str:
         """See ServerFamily."""
@@ -226,6 +227,14 @@ def family_of(flavor: Flavor) -> ServerFamily:
             return MysqlFamily()
         case Flavor.MARIADB:
             return MariadbFamily()
+
+
+def replica_status_statement(version: str) -> str:
+    """How a server of that `@@version` is asked for the sources that it follows. Pure."""
+    if "mariadb" in version.lower():
+        return "SHOW ALL SLAVES STATUS"
+    is_new = version_of(version) >= MYSQL_SAYS_REPLICA
+    return "SHOW REPLICA STATUS" if is_new else "SHOW SLAVE STATUS"
 
 
 def version_of(text: str) -> tuple[int, int, int]:

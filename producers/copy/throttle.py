@@ -10,7 +10,7 @@ from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.connection import open_query_connection, server_errors
 from producers.faults import Problem, ServerRefused
-from producers.flavor import rows, version_of
+from producers.flavor import replica_status_statement, rows, version_of
 from producers.grants import read_account
 from producers.settings import CopySettings, ServerSettings, ShardProducerSettings
 
@@ -18,8 +18,6 @@ from producers.settings import CopySettings, ServerSettings, ShardProducerSettin
 LOOK_S: Final = 1.0
 _MS_A_SECOND: Final = 1000
 _ACCESS_DENIED: Final = 1227
-# MySQL's new words for it; MariaDB has had them since 10.5.
-_REPLICA_STATUS_FROM: Final = (8, 0, 22)
 # MariaDB's own privilege for it; before that the account must be able to stop replication too.
 _REPLICA_MONITOR_FROM: Final = (10, 5, 9)
 
@@ -95,21 +93,16 @@ def _lag_s(server: ServerSettings) -> int | None:
 def _replica_status(connection: Any, server: ServerSettings) -> list[dict[str, Any]]:
     """One row for each source that the server follows. LagNotShown without the privilege."""
     [(text,)] = rows(connection, "SELECT @@version")
-    version, is_mariadb = version_of(text), "mariadb" in str(text).lower()
-    if is_mariadb:
-        statement = "SHOW ALL SLAVES STATUS"
-    else:
-        statement = f"SHOW {'REPLICA' if version >= _REPLICA_STATUS_FROM else 'SLAVE'} STATUS"
     try:
         with connection.cursor(pymysql.cursors.DictCursor) as cursor:
-            cursor.execute(statement)
+            cursor.execute(replica_status_statement(text))
             return list(cursor.fetchall())
     except pymysql.err.MySQLError as error:
         if error.args[0] != _ACCESS_DENIED:
             raise
         privilege = "REPLICATION CLIENT"
-        if is_mariadb:
-            monitors = version >= _REPLICA_MONITOR_FROM
+        if "mariadb" in text.lower():
+            monitors = version_of(text) >= _REPLICA_MONITOR_FROM
             privilege = "REPLICA MONITOR" if monitors else "REPLICATION SLAVE ADMIN"
         mend = f"GRANT {privilege} ON *.* TO {read_account(connection).name};"
         raise LagNotShown(server.name, str(error.args[1]), mend) from error

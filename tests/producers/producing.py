@@ -63,20 +63,20 @@ def settings_of(
     return ShardProducerSettings(**chosen)
 
 
-class RunningProducer:
-    """`run_shard` in a thread, with what it said."""
+class Running:
+    """Work in a thread until `stop` is set; its error is the test's."""
 
-    def __init__(self, settings: ShardProducerSettings) -> None:
-        self.settings = settings
-        self.statuses: list[ProducerStatus] = []
+    def __init__(self, what: str, work: Callable[[threading.Event], None]) -> None:
+        """Begin; `what` names it in messages."""
         self.error: BaseException | None = None
         self.stop = threading.Event()
+        self._what, self._work = what, work
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            run_shard(self.settings, self.stop, self.statuses.append)
+            self._work(self.stop)
         except BaseException as error:  # noqa: BLE001 - judged by the test
             self.error = error
 
@@ -84,6 +84,35 @@ class RunningProducer:
     def runs(self) -> bool:
         """Whether it has not ended."""
         return self._thread.is_alive()
+
+    def check(self) -> None:
+        """Raise the error that it has ended with."""
+        if self.error is not None:
+            raise self.error
+
+    def end(self) -> None:
+        """Stop it and raise what it ended with."""
+        self.stop.set()
+        self._thread.join(WAIT_S)
+        assert not self.runs, f"{self._what} did not stop"
+        self.check()
+
+    def wait_error(self) -> BaseException:
+        """Wait until it has ended by an error, and give that."""
+        wait_for(f"{self._what} ends by itself", lambda: not self.runs)
+        assert self.error is not None, "it ended without an error"
+        return self.error
+
+
+class RunningProducer(Running):
+    """`run_shard` in a thread, with what it said."""
+
+    def __init__(self, settings: ShardProducerSettings) -> None:
+        self.settings = settings
+        self.statuses: list[ProducerStatus] = []
+        super().__init__(
+            "the producer", lambda stop: run_shard(settings, stop, self.statuses.append)
+        )
 
     @property
     def rows(self) -> int:
@@ -93,27 +122,12 @@ class RunningProducer:
 
     def has_been(self, state: ProducerState) -> bool:
         """Whether it has reported the state; its error is the test's."""
-        if self.error is not None:
-            raise self.error
+        self.check()
         return any(status.state is state for status in list(self.statuses))
 
     def wait_streaming(self) -> None:
         """Wait until it has fenced, resumed and connected."""
         wait_for("the producer streams", lambda: self.has_been(ProducerState.STREAMING))
-
-    def end(self) -> None:
-        """Stop it and raise what it ended with."""
-        self.stop.set()
-        self._thread.join(WAIT_S)
-        assert not self.runs, "the producer did not stop"
-        if self.error is not None:
-            raise self.error
-
-    def wait_error(self) -> BaseException:
-        """Wait until it has ended by an error, and give that."""
-        wait_for("the producer ends by itself", lambda: not self.runs)
-        assert self.error is not None, "it ended without an error"
-        return self.error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 from event_token import StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
-from tests.producers.producing import POLL_S, WrittenLog, read_log, settings_of, wait_for
+from tests.producers.producing import Running, WrittenLog, read_log, settings_of, wait_for
 from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.switchable import APP, make_account
 from tests.shardstream.commands import Background, run, streaming, write_settings
@@ -168,7 +168,7 @@ def flow(*arguments: Any, **named: Any) -> Iterator[Flow]:
         made.end()
 
 
-class Reader:
+class Reader(Running):
     """A subscriber from the beginning of the logs, in a thread, that can be made to start anew."""
 
     def __init__(self, config: ClientConfig, keyspace: str) -> None:
@@ -176,26 +176,20 @@ class Reader:
         self.starts = 0
         self._config, self._keyspace = config, keyspace
         self._subscriber: Subscriber | None = None
-        self._error: BaseException | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        super().__init__("the reader", self._read)
 
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                start: str | StreamPosition = "earliest"
-                if self.events:
-                    position = self.events[-1].position
-                    assert position is not None
-                    start = position.to_string()  # what a process leaves behind when it dies
-                self.starts += 1
-                opened = Subscriber(self._keyspace, "-", start, config=self._config)
-                with opened as self._subscriber:
-                    for event in self._subscriber:
-                        self.events.append(event)
-        except BaseException as error:  # noqa: BLE001 - judged by the test
-            self._error = error
+    def _read(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            start: str | StreamPosition = "earliest"
+            if self.events:
+                position = self.events[-1].position
+                assert position is not None
+                start = position.to_string()  # what a process leaves behind when it dies
+            self.starts += 1
+            opened = Subscriber(self._keyspace, "-", start, config=self._config)
+            with opened as self._subscriber:
+                for event in self._subscriber:
+                    self.events.append(event)
 
     def restart(self) -> None:
         """End the subscriber wherever it is; the next one begins after its last event."""
@@ -206,25 +200,23 @@ class Reader:
         """Wait; the reader's error is the test's."""
 
         def is_so() -> bool:
-            if self._error is not None:
-                raise self._error
+            self.check()
             return condition()
 
         wait_for(what, is_so)
 
     def end(self) -> None:
         """Stop, and raise what it ended with."""
-        self._stop.set()
+        self.stop.set()
 
         def is_over() -> bool:
+            # Again and again: it may be just about to open one.
             if self._subscriber is not None:
                 self._subscriber.close()
-            self._thread.join(POLL_S)
-            return not self._thread.is_alive()
+            return not self.runs
 
         wait_for("the reader has ended", is_over)
-        if self._error is not None:
-            raise self._error
+        super().end()
 
 
 @contextmanager

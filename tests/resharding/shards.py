@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,15 @@ from resharding.plan import ReshardPlan
 from resharding.server import ReshardServer
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
-from tests.producers.producing import WAIT_S, RunningProducer, producing, settings_of, wait_for
+from tests.producers.producing import (
+    WAIT_S,
+    Running,
+    RunningProducer,
+    producing,
+    settings_of,
+    wait_caught_up,
+    wait_for,
+)
 from topics.kafka_client import ClientConfig
 from topics.names import ShardTopics
 from topics.progress_codec import decode_progress
@@ -55,8 +62,6 @@ class Sources:
         return {shard: self.last_seq(shard) for shard in self.databases}
 
     def last_seq(self, shard: str) -> int:
-        from tests.producers.producing import wait_caught_up  # noqa: PLC0415 - keeps names short
-
         wait_caught_up(self.producers[shard].settings)
         last = read_tail(self.kafka, ShardTopics(self.keyspace, shard).progress).last
         assert last is not None
@@ -125,41 +130,15 @@ def copy_definitions(database: str, source: DatabaseFixture, target: DatabaseFix
     return names
 
 
-class RunningApplier:
+class RunningApplier(Running):
     """`run_applier` in a thread, with what it said."""
 
     def __init__(self, settings: ApplierSettings) -> None:
         self.settings = settings
         self.statuses: list[ApplierStatus] = []
-        self.error: BaseException | None = None
-        self.stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            run_applier(self.settings, self.stop, self.statuses.append)
-        except BaseException as error:  # noqa: BLE001 - judged by the test
-            self.error = error
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has not ended."""
-        return self._thread.is_alive()
-
-    def end(self) -> None:
-        """Stop it and raise what it ended with."""
-        self.stop.set()
-        self._thread.join(WAIT_S)
-        assert not self.runs, "the applier did not stop"
-        if self.error is not None:
-            raise self.error
-
-    def wait_error(self) -> BaseException:
-        """Wait until it has ended by an error, and give that."""
-        wait_for("the applier ends by itself", lambda: not self.runs)
-        assert self.error is not None, "it ended without an error"
-        return self.error
+        super().__init__(
+            "the applier", lambda stop: run_applier(settings, stop, self.statuses.append)
+        )
 
 
 @contextmanager
@@ -219,8 +198,7 @@ def wait_applied(
 
     def reached() -> bool:
         for applier in appliers or []:
-            if applier.error is not None:
-                raise applier.error
+            applier.check()
         return all(
             checkpoint_seqs(database, reshard_id)[shard] >= seq
             for database in targets.values()

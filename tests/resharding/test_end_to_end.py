@@ -3,10 +3,6 @@
 import itertools
 import json
 import random
-import re
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,54 +11,35 @@ import pytest
 
 from resharding.switching import Action
 from shardstream.local.kafka_cluster import KafkaCluster
-from shardstream.local.processes import with_parent_guard
 from spark_consumers.replay import ShardTable, check_changelog, replay_changelog
 from tests.conftest import DatabaseFixture, StartServer
 from tests.producers.producing import wait_caught_up, wait_for
-from tests.resharding.application import FollowingWriter, write_old_rows
+from tests.producers.replication import statements
+from tests.resharding.application import write_old_rows
 from tests.resharding.flow import Flow, Reader, flow, reading
+from tests.resharding.operating import (
+    Application,
+    complete,
+    create,
+    create_arguments,
+    follow,
+    frozen_switch,
+    killed_switch,
+    switch_over,
+    verify,
+    wakes_for_nothing,
+)
 from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.stream_checks import check_order, check_origins, replayed, served_part
-from tests.resharding.switchable import lets_in
 from tests.resharding.test_applier import fresh_schema
-from tests.resharding.writers import USERS, WRITERS, at_work, make_tables, rows_of, shard_of
-from tests.shardstream.commands import COMMAND_S_MAX, Background
+from tests.resharding.writers import USERS, at_work, make_tables, rows_of, shard_of
+from tests.shardstream.commands import Background
 from topics.subscriber import Subscriber
 from topics.topology import ReshardState
 from topics.vevent import VEvent
 
 APPLIER_KILLS = 2
-SWITCH_RUNS_MAX = 30
-WRITES_MIN = 10  # of each writer, before its world changes again
 SEED = 20261121
-STOPPED = re.compile(r"writes were stopped for (\d+) ms")
-
-
-class Application:
-    """The writers of a keyspace."""
-
-    def __init__(self, keyspace: Flow, *, has_moves: bool) -> None:
-        self.writers = [
-            FollowingWriter(
-                n, keyspace.servers, keyspace.schema, keyspace.serving, has_moves=has_moves
-            )
-            for n in range(WRITERS)
-        ]
-
-    def wait_writes(self, *shards: str) -> None:
-        """Wait until every writer has written while exactly these shards served."""
-        before = [writer.done[shards] for writer in self.writers]
-
-        def have_written() -> bool:
-            for writer in self.writers:
-                if writer.error is not None:
-                    raise writer.error
-            return all(
-                writer.done[shards] >= then + WRITES_MIN
-                for writer, then in zip(self.writers, before, strict=True)
-            )
-
-        wait_for(f"all write to {shards}", have_written)
 
 
 class ChangeLog:
@@ -96,48 +73,6 @@ def wait_read(keyspace: Flow, reader: Reader) -> None:
         f"the reader has {wanted}",
         lambda: wanted.items() <= {e.shard: e.seq for e in list(reader.events)}.items(),
     )
-
-
-def statements(database: DatabaseFixture, *texts: str) -> None:
-    """Run statements as root."""
-    with database.connect() as connection, connection.cursor() as cursor:
-        for text in texts:
-            cursor.execute(text)
-
-
-def create_arguments(reshard_id: str, sources: Any, targets: Any) -> list[str]:
-    """What `reshard create` is told."""
-    named = [("--source", s) for s in sources] + [("--target", t) for t in targets]
-    return [reshard_id, *(word for pair in named for word in pair)]
-
-
-def create(
-    keyspace: Flow, reshard_id: str, sources: tuple[str, ...], targets: tuple[str, ...]
-) -> None:
-    """Create a reshard and start its targets' producers."""
-    keyspace.reshard("create", *create_arguments(reshard_id, sources, targets))
-    keyspace.produce(*targets)
-
-
-def verify(keyspace: Flow, reshard_id: str, targets: tuple[str, ...]) -> None:
-    """`verify` finds every row the same."""
-    done = keyspace.reshard("verify", reshard_id, "--json")
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(v["target"], v["differing"]) for v in found] == [(t, 0) for t in targets]
-    assert all(v["rows"] > 0 for v in found)
-
-
-def complete(
-    keyspace: Flow, reshard_id: str, sources: tuple[str, ...], targets: tuple[str, ...]
-) -> None:
-    """End what is not needed any more, then `complete`; the topology says so."""
-    for target in targets:
-        keyspace.kill("reshard", "run", keyspace.keyspace, reshard_id, target)
-    for source in sources:
-        keyspace.kill("produce", keyspace.keyspace, source)
-    keyspace.reshard("complete", reshard_id)
-    states = {entry.reshard_id: entry.state for entry in keyspace.topology().reshards}
-    assert states[reshard_id] == ReshardState.COMPLETED.value
 
 
 def test_split_and_merge_under_load_with_kills(
@@ -221,15 +156,6 @@ def test_into_two_and_into_three_on_mariadb(
         assert all(check_origins(sources, logs[shard]) > 100 for shard in thirds)
 
 
-def follow(
-    keyspace: Flow, reshard_id: str, sources: tuple[str, ...], targets: tuple[str, ...]
-) -> None:
-    """Create a reshard and let its targets come up with the sources."""
-    create(keyspace, reshard_id, sources, targets)
-    keyspace.apply(reshard_id, *targets)
-    keyspace.wait_copied(reshard_id, sources, targets)
-
-
 def cancel_behind_end(keyspace: Flow, application: Application, targets: tuple[str, ...]) -> None:
     """`cancel` where BEGIN comes next: the source serves on, and the switch wakes for nothing."""
     follow(keyspace, "first", ("-",), targets)
@@ -261,24 +187,6 @@ def find_difference(keyspace: Flow, reshard_id: str, target: str) -> None:
     assert f"{keyspace.schema}.sessions user_id={user}, name=s0: it differs in hits" in done.stdout
     assert "verify found 1 rows that differ" in keyspace.refused("switch", reshard_id)
     statements(keyspace.servers[target], change % 0)
-
-
-def switch_over(
-    keyspace: Flow, application: Application, reshard_id: str, targets: tuple[str, ...]
-) -> None:
-    """Verify and switch while the application writes; it goes on, on the targets."""
-    verify(keyspace, reshard_id, targets)
-    for _ in range(SWITCH_RUNS_MAX):
-        done = keyspace.run("reshard", "switch", keyspace.keyspace, reshard_id)
-        if not lags(done.stderr):
-            break
-    assert (done.returncode, bool(STOPPED.search(done.stdout))) == (0, True), done.stderr
-    application.wait_writes(*targets)
-
-
-def lags(said: str) -> bool:
-    """Whether a switch was not begun because this machine is too busy; an operator tries again."""
-    return "not ready to switch" in said and "verify" not in said
 
 
 def check_one_who_was_away(keyspace: Flow, events: list[VEvent]) -> None:
@@ -372,83 +280,6 @@ def merge_with_kills(keyspace: Flow, application: Application, reader: Reader) -
     assert "earlier run" in keyspace.reshard("switch", "merge").stdout
     application.wait_writes(*targets)
     complete(keyspace, "merge", sources, targets)
-
-
-def start_switch(
-    keyspace: Flow, reshard_id: str, signal_name: str, step: str, *more: str
-) -> "subprocess.Popen[str]":
-    """A `switch` that sends itself a signal before a step."""
-    asked = ["reshard", "switch", keyspace.keyspace, reshard_id, "--config", keyspace.config, *more]
-    command = [sys.executable, "-m", "tests.resharding.command_at", signal_name, step, *asked]
-    return subprocess.Popen(
-        with_parent_guard(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def frozen_switch(keyspace: Flow, reshard_id: str, *more: str) -> "subprocess.Popen[str]":
-    """A `switch` that stands still just before it writes BEGIN."""
-    for _ in range(SWITCH_RUNS_MAX):
-        process = start_switch(keyspace, reshard_id, "SIGSTOP", Action.WRITE_BEGIN.value, *more)
-        wait_for("it stands still", lambda process=process: stands_still(process))  # type: ignore[misc]
-        if process.poll() is None:
-            return process
-        _, said = process.communicate()
-        assert lags(said), said
-    raise AssertionError(f"the targets lag after {SWITCH_RUNS_MAX} tries")
-
-
-def stands_still(process: "subprocess.Popen[str]") -> bool:
-    """Whether a process is stopped, or over."""
-    if process.poll() is not None:
-        return True
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def wakes_for_nothing(
-    keyspace: Flow, frozen: "subprocess.Popen[str]", shards: tuple[str, ...]
-) -> None:
-    """A `switch` that goes on after another command has ended what it began changes nothing."""
-    before = world(keyspace, shards)
-    frozen.send_signal(signal.SIGCONT)
-    _, said = frozen.communicate(timeout=COMMAND_S_MAX)
-    assert (frozen.returncode, "Traceback" in said) == (1, False), said
-    assert world(keyspace, shards) == before
-
-
-def killed_switch(keyspace: Flow, reshard_id: str, until: Action | None) -> list[str]:
-    """Run `switch` again and again, killed before the second step of each run; the steps done.
-
-    Ends when the next step is `until`, or with the switch. "stop writes" may come again, where a
-    session is just about to connect.
-    """
-    done: list[str] = []
-    for _ in range(SWITCH_RUNS_MAX):
-        process = start_switch(keyspace, reshard_id, "SIGKILL", "2")
-        told, said = process.communicate(timeout=COMMAND_S_MAX)
-        steps = told.splitlines()
-        open_shards = {s for s in ("-80", "80-", "-.2") if lets_in(keyspace.servers[s])}
-        assert not ("-.2" in open_shards and open_shards - {"-.2"})
-        if lags(said):
-            continue
-        if process.returncode == 0:
-            return list(dict.fromkeys([*done, *steps[:-1]]))
-        assert process.returncode == -signal.SIGKILL, said
-        done.append(steps[0])
-        if until is not None and steps[1].startswith(until.value):
-            return list(dict.fromkeys(done))
-    raise AssertionError(f"not done after {SWITCH_RUNS_MAX} kills: {done}")
-
-
-def world(keyspace: Flow, shards: tuple[str, ...]) -> list[Any]:
-    """What a switch can change: topology, journals, and who is let in."""
-    found: list[Any] = [keyspace.topology()]
-    for shard in shards:
-        database = keyspace.servers[shard]
-        found.append(lets_in(database))
-        with database.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT * FROM _shardstream.journal ORDER BY reshard_id")
-            found.append(cursor.fetchall())
-    return found
 
 
 def check_change_log(path: str, changes: int, held: dict[str, Any], schema: str) -> None:

@@ -15,12 +15,11 @@ from spark_consumers.replay import check_changelog
 from tests.spark_consumers.test_data_source import run_available
 from tests.spark_consumers.test_reshard import wait_until
 from tests.topics_reading.shard_writer import ShardWriter, provision
-from tests.topics_reading.test_unmarked_hop import copied, declare_split
+from tests.topics_reading.test_unmarked_hop import FAR_US, declare_split, write_split
 from topics.kafka_client import ClientConfig
 from topics.names import ShardTopics
 from topics.provisioning import provision_shard
 
-FAR_US = 60_000_000
 SOURCE_ROWS = [("80-", 1, False), ("80-", 2, False)]
 # (shard, seq, possible_duplicate). 80-c0 has a hole: its seq 3 came with the source.
 TARGET_ROWS = [
@@ -43,23 +42,7 @@ class Resharded:
         for shard in ("80-c0", "c0-"):
             provision_shard(config, ShardTopics(keyspace, shard))
         self.writers = {s: ShardWriter(config, keyspace, s) for s in ("-80", "80-", "80-c0", "c0-")}
-        left, source, low, high = self.writers.values()
-        source.commit((0, 1), (3_000_000, 1), (4_000_000, 1))
-        source.heartbeat(4_000_000)
-        seen_one, seen_two, unseen = source.written
-        low.commit_events(
-            [
-                copied(low, 10_000, seen_one),
-                copied(low, 3_005_000, None),
-                copied(low, 3_010_000, seen_two),
-                copied(low, 4_010_000, unseen),
-                low.row(5_000_000),
-                low.row(5_500_000),
-            ]
-        )
-        high.commit_events([copied(high, 3_500_000, None), high.row(6_000_000)])
-        for writer in (left, low, high):
-            writer.heartbeat(FAR_US)
+        write_split(*self.writers.values())
 
 
 @pytest.fixture

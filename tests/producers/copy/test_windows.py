@@ -79,19 +79,16 @@ def test_any_order_gives_the_table(
 
 def test_row_changed_between_select_and_writing_is_left_out(template: LogTemplate) -> None:
     """The hazard of a window without remembered keys: the SELECT saw 1 before it became 9."""
-    scene = Scene(template, {1: 0, 2: 0})
-    scene.play("ask", "select")
-    scene.commit(1, 1)
-    scene.play("show", "execute", "deliver", "hand_over", "write", "write")
-
-    assert reads_of(scene) == [(2, 0)]
-    scene.finish()
-    scene.check()
+    check_first_left_out(Scene(template, {1: 0, 2: 0}))
 
 
 def test_row_that_left_the_rule_is_not_brought_back(template: LogTemplate) -> None:
     """The SELECT saw 1 as the rule keeps it; the change that the rule leaves out is remembered."""
-    scene = Scene(template, {1: 0, 2: 0, 3: 99}, kept=(0,))
+    check_first_left_out(Scene(template, {1: 0, 2: 0, 3: 99}, kept=(0,)))
+
+
+def check_first_left_out(scene: Scene) -> None:
+    """Row 1 changes behind the SELECT that saw it: of the rows 1 and 2 only 2 is written."""
     scene.play("ask", "select")
     scene.commit(1, 1)
     scene.play("show", "execute", "deliver", "hand_over", "write", "write")
