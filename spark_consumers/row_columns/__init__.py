@@ -1,17 +1,8 @@
 """Shard-log records into Arrow columns, row by row: compiled by mypyc, right uncompiled too."""
 
-from event_token.errors import UsageError
-from spark_consumers.compiled import COMPILED, ROOT, STALE
+from spark_consumers.compiled import COMPILED, GROUP
+from topics.stale_build import StaleBuild, check_build
 
-__all__ = ["COMPILED", "StaleColumns"]
+__all__ = ["COMPILED", "StaleBuild"]
 
-
-class StaleColumns(UsageError):  # noqa: N818 - named by what is wrong
-    """Raised when compiled modules were built from other sources than those beside them."""
-
-
-if STALE:
-    raise StaleColumns(
-        f"the compiled row columns in {ROOT} were built from other sources than those beside "
-        f"them: run python -m spark_consumers.build (or python -m spark_consumers.build --clean)"
-    )
+check_build(GROUP)

@@ -3,7 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_consumers.compiled import PLAIN_VARIABLE
+from topics.compiled_modules import PLAIN_VARIABLE
 
 
 def test_the_plain_modules_pass_the_same_tests() -> None:

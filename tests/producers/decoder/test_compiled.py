@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from producers import build, compiled
+from producers.compiled import GROUP
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.workload import run_workload
+from topics.compiled_modules import PLAIN_VARIABLE, RECORD_NAME
+from topics.compiling import missing_tool
 
 ROOT = Path(__file__).resolve().parents[3]
 ROWS = 60
@@ -35,8 +37,8 @@ pickle.dump((COMPILED, files, sink.messages, summary), open(sys.argv[2], "wb"))
 @pytest.fixture(scope="module")
 def compiled_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the packages with compiled modules, so that nobody's own are touched."""
-    if build.missing_tool():
-        pytest.fail(f"the tests need a compiler: {build.missing_tool()}")
+    if lacking := missing_tool():
+        pytest.fail(f"the tests need a compiler: {lacking}")
     root = tmp_path_factory.mktemp("compiled")
     for package in ("event_token", "topics", "producers", "shardstream", "tests"):
         shutil.copytree(ROOT / package, root / package)
@@ -46,7 +48,7 @@ def compiled_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(root: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run Python on the packages of `root`."""
-    plain = {k: v for k, v in os.environ.items() if k != compiled.PLAIN_VARIABLE}
+    plain = {k: v for k, v in os.environ.items() if k != PLAIN_VARIABLE}
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=root,
@@ -61,7 +63,7 @@ def python(root: Path, *arguments: str, **environment: str) -> "subprocess.Compl
 def decoded(root: Path, tmp_path: Path, given: tuple[str, str, bytes], plain: str) -> tuple:  # type: ignore[type-arg]
     source, result = tmp_path / "stream", tmp_path / "result"
     source.write_bytes(pickle.dumps(given))
-    python(root, "-c", _DECODE, str(source), str(result), **{compiled.PLAIN_VARIABLE: plain})
+    python(root, "-c", _DECODE, str(source), str(result), **{PLAIN_VARIABLE: plain})
     found: tuple[object, ...] = pickle.loads(result.read_bytes())  # noqa: S301 - written just now
     return found
 
@@ -119,7 +121,7 @@ def test_without_a_compiler_the_build_says_so_and_ends_well(compiled_tree: Path)
         shutil.copytree(
             compiled_tree / package,
             copy / package,
-            ignore=shutil.ignore_patterns("*.so", compiled.BUILD_RECORD.name),
+            ignore=shutil.ignore_patterns("*.so", RECORD_NAME),
         )
     said = python(copy, "-m", "producers.build", CC="no-such-compiler").stdout
     loaded = python(copy, "-c", "from producers.decoder import COMPILED; print(COMPILED)").stdout
@@ -130,8 +132,8 @@ def test_without_a_compiler_the_build_says_so_and_ends_well(compiled_tree: Path)
 
 def test_the_record_of_a_build_names_its_sources(compiled_tree: Path) -> None:
     """The hash beside the compiled modules is that of the sources they were built from."""
-    record = json.loads((compiled_tree / "producers" / compiled.BUILD_RECORD.name).read_text())
-    script = "from producers import compiled; print(compiled.source_hash())"
+    record = json.loads((compiled_tree / "producers" / RECORD_NAME).read_text())
+    script = "from producers.compiled import GROUP; print(GROUP.source_hash())"
 
     assert python(compiled_tree, "-c", script).stdout.strip() == record["source_hash"]
 
@@ -140,6 +142,6 @@ def test_every_module_of_the_decoder_is_compiled_or_plain_on_purpose() -> None:
     """A new module of the decoder must be listed for the build, or here."""
     plain = {"__init__", "batch", "build_check", "errors"}
     modules = {path.stem for path in (ROOT / "producers" / "decoder").glob("*.py")}
-    listed = {module.rpartition(".")[2] for module in compiled.MODULES if ".decoder." in module}
+    listed = {module.rpartition(".")[2] for module in GROUP.modules if ".decoder." in module}
 
     assert modules - plain == listed
