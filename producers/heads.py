@@ -53,10 +53,12 @@ class Heads:
     def _ask(self) -> None:
         server = self._server
         with server_errors(server.settings, "asking for clock and executed set of"):
+            asked_us = now_us()
             moment = self.moment = server.family.moment(server.connection)
+            answered_us = now_us()
             self.is_replica = server.family.is_replica(server.connection)  # It may have changed.
         self.asked_s = time.monotonic()
-        self.clock_ahead_us = moment.clock_us - now_us()
+        self.clock_ahead_us = clock_ahead_us(asked_us, moment.clock_us, answered_us)
         if abs(self.clock_ahead_us) > self._bound_us:
             if not self._is_clock_off:
                 self._notice(
@@ -80,6 +82,15 @@ class Heads:
     def of_row(self, heartbeat_us: int) -> int:
         """The head that the last heartbeat row gives where a replica is read, else 0."""
         return min(heartbeat_us, now_us() + self._bound_us) if self.is_replica else 0
+
+
+def clock_ahead_us(asked_us: int, server_us: int, answered_us: int) -> int:
+    """How far a server's clock is ahead of the own one, at least; negative where it is behind.
+
+    It was `server_us` there at some time between question and answer: what may have passed on the
+    way is no difference between the clocks. Pure.
+    """
+    return max(0, server_us - answered_us) + min(0, server_us - asked_us)
 
 
 def believed_us(server_us: int, own_us: int, bound_us: int) -> int:

@@ -4,8 +4,10 @@ from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from producers.heads import believed_us
+from producers.heads import believed_us, clock_ahead_us
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture, StartServer
@@ -151,3 +153,21 @@ def test_server_clock_an_hour_off_after_a_failover_stalls_nobody(
 def test_clock_far_from_the_own_one_is_not_believed(server_us: int, expected_us: int) -> None:
     """Within the bound a head says the server's time, beyond it the producer's."""
     assert believed_us(server_us, 100, 5) == expected_us
+
+
+@given(
+    ahead_us=st.integers(-10_000_000, 10_000_000),
+    there_us=st.integers(0, 1_000_000),
+    back_us=st.integers(0, 1_000_000),
+)
+def test_the_way_to_the_server_is_no_difference_of_clocks(
+    ahead_us: int, there_us: int, back_us: int
+) -> None:
+    """What is found is never more than the true difference, and short of it by the way at most."""
+    asked_us = 1_800_000_000_000_000
+    heard_us = asked_us + there_us
+
+    found_us = clock_ahead_us(asked_us, heard_us + ahead_us, heard_us + back_us)
+
+    assert found_us * ahead_us >= 0
+    assert abs(found_us) <= abs(ahead_us) <= abs(found_us) + there_us + back_us
