@@ -215,4 +215,5 @@ class Delivery:
         if not late:
             self._newest_us = timestamp_us
         count = self._trail.add(event)
-        return event.delivered(partial(self._trail.position_after, count), late=late)
+        event.deliver(partial(self._trail.position_after, count), late=late)
+        return event
