@@ -21,6 +21,7 @@ FAST_FILL = (
     "--innodb-buffer-pool-size=512M",
     "--innodb-redo-log-capacity=1G",
     "--max-binlog-size=1G",
+    "--performance-schema=OFF",
 )
 BROKER_HEAP_MB = 1024
 
