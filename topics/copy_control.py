@@ -61,7 +61,8 @@ class TableCopy:
 
     `last_key`: the last key copied, as literals of the server, in the order of `key`. `rows`: rows
     written as READ; `rows_read`: these and the ones left out because the log had a newer change.
-    `begun_us`: no READ of this copy is older. `note`: why it failed, or what holds it up.
+    `begun_us`: no READ of this copy is older. `rule`: the filter rule of the table, in words, that
+    its rows went by. `note`: why it failed or was cancelled, or what holds it up.
     """
 
     database: str
@@ -71,6 +72,7 @@ class TableCopy:
     begun_us: int
     updated_us: int
     where: str = ""
+    rule: str = ""
     key: tuple[str, ...] = ()
     last_key: tuple[str, ...] = ()
     last_key_text: dict[str, str] = field(default_factory=dict)

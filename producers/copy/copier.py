@@ -14,7 +14,7 @@ from event_token import ShardstreamError
 from producers.copy.chunk import Chunk, ChunkJob
 from producers.copy.chunk_reader import ChunkReader
 from producers.copy.faults import CannotCopy, ChunkSpoiled, refuse_left_out
-from producers.copy.requests import Inspection, Outcome, carry_out, inspect
+from producers.copy.requests import Inspection, Outcome, carry_out, inspect, outdated
 from producers.copy.table_copier import TableCopier
 from producers.copy.throttle import Throttle
 from producers.copy.windows import Window
@@ -86,6 +86,8 @@ class Copier:
         self._fed_s = 0.0
         self._written_s = 0.0
         self._is_ready = False
+        for copy in outdated(self._copies, settings.filters, _now_us()):
+            self._put(copy)
 
     def close(self) -> None:
         """End the threads and leave Kafka and the server."""
@@ -155,7 +157,9 @@ class Copier:
 
     def _carry_out(self, inspection: Inspection) -> None:
         begun_us = self._writer.floor_us()
-        outcome: Outcome = carry_out(inspection, self._copies, begun_us, _now_us())
+        outcome: Outcome = carry_out(
+            inspection, self._copies, self._settings.filters, begun_us=begun_us, now_us=_now_us()
+        )
         for copy in outcome.copies:
             name = (copy.database, copy.table)
             if name in self._tables:

@@ -10,6 +10,7 @@ from producers.connection import open_query_connection, server_errors
 from producers.copy.chunk_sql import is_one_condition
 from producers.copy.definition import read_definition
 from producers.copy.faults import CannotCopy, refuse_left_out
+from producers.filters.rules import FilterSettings
 from producers.flavor import rows
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.copy_control import (
@@ -109,8 +110,30 @@ def _all_tables(connection: object, settings: ShardProducerSettings) -> list[Nam
     ]
 
 
+def outdated(
+    copies: Mapping[Name, TableCopy], filters: FilterSettings, now_us: int
+) -> list[TableCopy]:
+    """The copies whose rows went by another filter rule than their tables have now, cancelled.
+
+    Rows and changes that the old rule left out are not in the log: who reads from such a copy on
+    would miss them. A new start copies all by the new rule. Pure.
+    """
+    found = []
+    for name, copy in copies.items():
+        rule = filters.rule_text(*name)
+        if copy.state is not CopyState.CANCELLED and copy.rule != rule:
+            note = f"its rows went by another filter rule ({copy.rule or 'none'}): copy it again"
+            found.append(with_state(copy, CopyState.CANCELLED, now_us, note))
+    return found
+
+
 def carry_out(
-    inspection: Inspection, copies: Mapping[Name, TableCopy], begun_us: int, now_us: int
+    inspection: Inspection,
+    copies: Mapping[Name, TableCopy],
+    filters: FilterSettings,
+    *,
+    begun_us: int,
+    now_us: int,
 ) -> Outcome:
     """Decide. Where tables are named, all or none of them; else each that it applies to. Pure."""
     request = inspection.request
@@ -125,7 +148,8 @@ def carry_out(
             if copy is not None and not copy.state.is_over:
                 problems.append(f"table {copy.name} is being copied already ({copy.state.value})")
             else:
-                changed.append(_begun(name, request, begun_us, now_us))
+                rule = filters.rule_text(*name)
+                changed.append(_begun(name, request, rule, begun_us, now_us))
         elif copy is None:
             problems.append(f"table {'.'.join(name)} has no copy")
         elif not _applies(request, copy):
@@ -155,7 +179,7 @@ def _applies(request: CopyRequest, copy: TableCopy) -> bool:
     return copy.state in _APPLIES_TO[request.action]
 
 
-def _begun(name: Name, request: CopyRequest, begun_us: int, now_us: int) -> TableCopy:
+def _begun(name: Name, request: CopyRequest, rule: str, begun_us: int, now_us: int) -> TableCopy:
     database, table = name
     return TableCopy(
         database=database,
@@ -165,4 +189,5 @@ def _begun(name: Name, request: CopyRequest, begun_us: int, now_us: int) -> Tabl
         begun_us=begun_us,
         updated_us=now_us,
         where=request.where,
+        rule=rule,
     )

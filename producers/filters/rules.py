@@ -1,5 +1,6 @@
 """Filter rules as settings say them, and which of them is for a table."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -102,6 +103,21 @@ class FilterSettings:
         if any(pattern.matches(name) for pattern in self.exclude):
             return False
         return not self.include or any(pattern.matches(name) for pattern in self.include)
+
+    def rule_text(self, database: str, table: str) -> str:
+        """What the rules make of a table, "" where they leave it alone.
+
+        Two texts are equal where the same rows and columns reach the log. The key of HMAC masks is
+        not part of it: it decides how a value looks, and it is secret.
+        """
+        if not self.includes(database, table):
+            return "left out"
+        rule = self.rule_for(database, table)
+        if rule is None:
+            return ""
+        masks = {column: [mask.kind.value, mask.length] for column, mask in rule.masks.items()}
+        said = {"columns": rule.columns, "where": rule.where, "masks": masks}
+        return json.dumps(said, ensure_ascii=False, sort_keys=True)
 
     def rule_for(self, database: str, table: str) -> Rule | None:
         """The rule of a table; RuleError when two match: one could undo what the other masks."""

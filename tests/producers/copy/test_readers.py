@@ -1,8 +1,13 @@
 """Copied rows are ordinary rows to those who read the merged stream."""
 
+from dataclasses import replace
+
+from producers.filters.rules import FilterSettings, Rule, TablePattern
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
-from tests.producers.producing import producing, settings_of
+from tests.producers.copy.copying import start, wait_state
+from tests.producers.producing import producing, settings_of, wait_caught_up
+from topics.copy_control import CopyState
 from topics.provisioning import provision_keyspace
 from topics.subscriber import Subscriber
 from topics.topology import ShardEntry, ShardState, Topology, update_topology
@@ -45,3 +50,40 @@ def test_subscriber_starts_with_a_copy(
 
     assert seen == [("READ", 10), ("READ", 20), ("READ", 30), ("UPDATE", 21)]
     assert [e.op.value for e in rows] == ["READ", "READ", "READ", "UPDATE"]
+
+
+def test_a_copy_by_another_filter_rule_is_not_built_on(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A rule left rows out of a copy and of the log; without it a reader gets a copy with them."""
+    name = mysql_a.new_database()
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+        cursor.execute("INSERT INTO t VALUES (1, 10), (2, 20)")
+    rule = Rule(TablePattern(f"{name}.t"), where="v > 10")
+    settings = settings_of(mysql_a, kafka, keyspace)
+    filtered = replace(settings, filters=FilterSettings(rules=(rule,)))
+    provision_keyspace(settings.kafka, keyspace)
+    entry = ShardEntry(settings.shard, ShardState.SERVING)
+    update_topology(settings.kafka, keyspace, lambda _: Topology(keyspace, 1, (entry,)))
+    with producing(filtered):
+        start(filtered, f"{name}.t")
+        [before] = wait_state(filtered, CopyState.COMPLETED).values()
+        with mysql_a.connect(database=name) as connection:
+            connection.cursor().execute("INSERT INTO t VALUES (3, 5)")
+        wait_caught_up(filtered)
+    with producing(filtered):
+        wait_caught_up(filtered)
+        [kept] = wait_state(filtered, CopyState.COMPLETED).values()
+    with producing(settings):
+        [cancelled] = wait_state(settings, CopyState.CANCELLED).values()
+        subscriber = Subscriber(
+            keyspace, start="copy", config=settings.kafka, tables=[f"{name}.t"], idle_timeout_s=60
+        )
+        with subscriber as events:
+            reads = [next(e for e in events if e.op is Op.READ) for _ in range(3)]
+
+    assert before.rows == 1
+    assert kept == before
+    assert '"where": "v > 10"' in cancelled.note
+    assert [e.after and e.after["id"] for e in reads] == [1, 2, 3]
