@@ -21,7 +21,6 @@ FAST_FILL = (
     "--innodb-buffer-pool-size=512M",
     "--innodb-redo-log-capacity=1G",
     "--max-binlog-size=1G",
-    "--performance-schema=OFF",
 )
 BROKER_HEAP_MB = 1024
 

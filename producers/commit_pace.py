@@ -36,7 +36,7 @@ class CommitPace:
 
     def rows_wanted(self, lag_ms: int) -> int:
         """How many rows a commit gathers while changes keep coming to a log so far behind."""
-        return self.commit_rows * (BACKLOG_FACTOR if lag_ms > BACKLOG_LAG_MS else 1)
+        return self.commit_rows * (BACKLOG_FACTOR if is_backlog(lag_ms) else 1)
 
     def is_due(self, *, rows: int, size: int, age_s: float, lag_ms: int) -> bool:
         """Whether so many rows, of `size` bytes, are enough or old enough for a commit."""
@@ -46,9 +46,18 @@ class CommitPace:
         return is_many or age_s >= COMMIT_AGE_S_MAX or size >= COMMIT_BYTES_MAX
 
 
-def edge_gap_s(head_us: int, committed_us: int) -> float:
-    """How long after the last commit, with head `committed_us`, rows up to `head_us` may follow."""
-    return CELL_GAP_S if head_us // GRID_US > committed_us // GRID_US else COMMIT_GAP_S
+def is_backlog(lag_ms: int) -> bool:
+    """Whether a log so far behind is draining a backlog."""
+    return lag_ms > BACKLOG_LAG_MS
+
+
+def dry_gap_s(head_us: int, committed_us: int, lag_ms: int) -> float:
+    """How long after the last commit, with head `committed_us`, rows up to `head_us` may follow.
+
+    That is where nothing more waits, for a moment at least, on a log so far behind.
+    """
+    moves_frontier = head_us // GRID_US > committed_us // GRID_US
+    return CELL_GAP_S if moves_frontier and not is_backlog(lag_ms) else COMMIT_GAP_S
 
 
 def rest_s(server_us: int) -> float:

@@ -15,7 +15,7 @@ STREAM_HEARTBEAT_S: Final = 10
 NET_WRITE_TIMEOUT_S: Final = 900
 # The oldest binlog may be purged between naming it and asking for its position.
 PURGE_RACE_ATTEMPTS: Final = 3
-# Its new words for replicas; MariaDB keeps the old ones beside its own.
+# MySQL's new words for replicas.
 MYSQL_SAYS_REPLICA: Final = (8, 0, 22)
 _NANOSECONDS: Final = 1_000_000_000
 

@@ -1,7 +1,7 @@
 """The transactional producer of one shard: fence, publish rows, commit them with their progress.
 
 Each Kafka transaction holds whole MySQL transactions on the shard log and exactly one progress
-record. Offsets come from delivery reports and are checked to be contiguous.
+record. Offsets come from delivery reports, or are foreseen and held against them before the commit.
 """
 
 import logging
@@ -182,9 +182,21 @@ class Publisher:
         return first
 
     def write(self, topic: str, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        """Add a record of another topic to the transaction."""
+        """Add a record of another topic to the transaction.
+
+        Waits while the transaction's rows fill the queue; what stays there fails by itself when
+        the transaction's time is over.
+        """
         with self.errors(f"writing to {topic}"):
+            while not self._has_taken(topic, key, value, timestamp_ms):
+                self.wait_for_room()
+
+    def _has_taken(self, topic: str, key: bytes, value: bytes | None, timestamp_ms: int) -> bool:
+        try:
             self.produce(topic, value, key, 0, None, None, timestamp_ms)
+        except BufferError:
+            return False
+        return True
 
     def commit(self, progress: bytes, key: bytes, head_ms: int, foreseen: int = 0) -> None:
         """Add the progress record and commit; afterwards look at `spent`.

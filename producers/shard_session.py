@@ -7,7 +7,7 @@ from threading import Event
 from typing import Any, Final
 
 from event_token import parse_gtid_set
-from producers.commit_pace import CELL_GAP_S, CommitPace, edge_gap_s, rest_s
+from producers.commit_pace import CELL_GAP_S, CommitPace, dry_gap_s, is_backlog, rest_s
 from producers.connection import (
     STREAM_SILENCE_S_MAX,
     ReplicationStream,
@@ -223,7 +223,9 @@ class ShardSession:
 
         Waking for each transaction would cost more than its rows do.
         """
-        if not self._is_dry or self._decoder.in_transaction or self._decoder.messages:
+        if not self._is_dry or is_backlog(self.committed.lag_ms):
+            return
+        if self._decoder.in_transaction or self._decoder.messages:
             return
         pause_s = rest_s(now_us() + self._heads.clock_ahead_us)
         is_new = time.monotonic() - self._progress_s < CELL_GAP_S
@@ -287,7 +289,8 @@ class ShardSession:
             self._commit()
 
     def _gap_s(self) -> float:
-        return edge_gap_s(self._decoder.head_us, self.committed.head_us)
+        committed = self.committed
+        return dry_gap_s(self._decoder.head_us, committed.head_us, committed.lag_ms)
 
     def _commit_rest(self) -> None:
         """After a stop: what is whole is committed, what is not is aborted by closing."""
@@ -360,6 +363,8 @@ class ShardSession:
         ticks: tuple[Tick, ...] = ()
         mark = summary.mark
         if first_offset >= 0:
+            # Foreseen offsets are not: where rows lie below those, the publisher is spent, and the
+            # next session finds the log as it is.
             if first_offset < end_offset:
                 raise LogDisagrees(
                     f"{self._topics.log}: a record was stored at offset {first_offset}, below the "

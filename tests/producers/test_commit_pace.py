@@ -12,7 +12,7 @@ from producers.commit_pace import (
     COMMIT_BYTES_MAX,
     COMMIT_GAP_S,
     CommitPace,
-    edge_gap_s,
+    dry_gap_s,
     rest_s,
 )
 from topics.progress import GRID_US
@@ -32,10 +32,13 @@ def test_a_rest_ends_just_inside_the_next_cell(server_us: int) -> None:
 
 @given(TIMES_US, TIMES_US)
 def test_rows_that_move_the_frontier_wait_less(head_us: int, committed_us: int) -> None:
-    """Rows of a later cell than the committed head's may follow sooner than others."""
+    """Rows of a later cell than the committed head's may follow sooner, unless in a backlog."""
     moves = head_us // GRID_US > committed_us // GRID_US
 
-    assert edge_gap_s(head_us, committed_us) == (CELL_GAP_S if moves else COMMIT_GAP_S)
+    gap_s = dry_gap_s(head_us, committed_us, BACKLOG_LAG_MS)
+
+    assert gap_s == (CELL_GAP_S if moves else COMMIT_GAP_S)
+    assert dry_gap_s(head_us, committed_us, BACKLOG_LAG_MS + 1) == COMMIT_GAP_S
 
 
 def test_a_batch_is_due_by_number_by_bytes_or_by_age() -> None:

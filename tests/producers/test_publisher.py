@@ -214,6 +214,23 @@ def test_rows_that_lie_elsewhere_than_foreseen_are_not_committed(
     shard.wait_values(shard.topics.progress, [b"progress"] * 3)
 
 
+def test_progress_waits_for_room_behind_its_rows(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that fill the client's queue hold the progress record up, and nothing is lost of it."""
+    monkeypatch.setattr("producers.publisher.QUEUE_MESSAGES_MAX", 3)
+    publisher = shard.publisher()
+    commit_rows(publisher, 1)
+    commit_rows(publisher, 1)
+    write(publisher, [b"1", b"2", b"3"])
+    with pytest.raises(BufferError):
+        publisher.produce(shard.topics.log, b"4", b"k", 0, None, None, TIME_MS)
+    publisher.commit(b"behind", b"p", TIME_MS, 3)
+    publisher.close()
+
+    shard.wait_values(shard.topics.progress, [b"progress", b"progress", b"behind"])
+
+
 def test_open_foreign_transaction_keeps_from_resuming(shard: Shard, stranger: Producer) -> None:
     """What is committed behind an open transaction cannot be seen: that is said, not ignored."""
     stranger.begin_transaction()

@@ -10,6 +10,7 @@ from producers.settings import ProducerState, ServerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture, StartServer
 from tests.producers.producing import (
+    WAIT_S,
     RunningProducer,
     check_log,
     check_progress,
@@ -21,7 +22,9 @@ from tests.producers.producing import (
     wait_caught_up,
     wait_for,
 )
+from topics.kafka_client import open_producer
 from topics.kafka_errors import Fenced
+from topics.names import ShardTopics
 from topics.vevent import Op
 
 
@@ -45,6 +48,36 @@ def test_changes_reach_the_log_once_and_in_order(
     check_progress(log)
     assert replay(log, name, "t") == table_rows(database, name, "t")
     assert sum(e.op is Op.INSERT for e in log.events) == 100
+
+
+def test_rows_that_lie_elsewhere_than_foreseen_are_written_again(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A stranger's aborted record moves the log's offsets: no progress speaks of the wrong ones."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    log_topic = ShardTopics(keyspace, settings.shard).log
+    stranger = open_producer(settings.kafka, transactional_id=f"{keyspace}.stranger")
+    with producing(settings) as producer:
+        with database.connect(database=name) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+            for i in range(3):
+                cursor.execute(f"INSERT INTO t VALUES ({i})")
+                wait_caught_up(settings)
+            stranger.init_transactions(WAIT_S)
+            stranger.begin_transaction()
+            stranger.produce(log_topic, b"never seen", partition=0)
+            stranger.flush(WAIT_S)
+            stranger.abort_transaction(WAIT_S)
+            cursor.execute("INSERT INTO t VALUES (3)")
+        wait_caught_up(settings)
+        notes = [status.note for status in list(producer.statuses)]
+    log = read_log(settings)
+
+    assert any("as expected" in note for note in notes)
+    check_log(log)
+    check_progress(log)
+    assert sorted(replay(log, name, "t")) == [0, 1, 2, 3]
 
 
 def test_head_moves_while_nothing_is_written(
