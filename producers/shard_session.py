@@ -31,6 +31,7 @@ from producers.server_watch import ServerWatch
 from producers.session_begin import begin
 from producers.settings import ProducerState, ServerSettings, ShardProducerSettings
 from producers.sharding_columns import sharding_columns
+from topics.kafka_client import RECORD_BYTES_MAX
 from topics.names import ShardTopics
 from topics.progress import Progress, Tick
 from topics.progress_codec import (
@@ -176,6 +177,7 @@ class ShardSession:
             last_timestamp_us=point.clamp_us,
             last_cell_us=point.last_cell_us,
             produce=self._publisher.produce,
+            record_bytes_max=RECORD_BYTES_MAX,
             on_full=self._publisher.wait_for_room,
             schema_id=self._schema_ids.register,
             verify_checksum=self._settings.verify_checksum,

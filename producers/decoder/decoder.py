@@ -39,11 +39,19 @@ _EOF_BYTES_MAX: Final = 8
 
 
 class Decoder:
-    """Decodes one shard's stream; every argument is explained in the package's contract.
+    """Decodes one shard's stream.
+
+    `next_seq`: of the first record. `last_timestamp_us`: no record will be older; the later
+    of the last record's time and the last head promised. `last_cell_us`: start of the grid
+    cell of the log's last record, -1 for none. `produce(topic, value, key, 0, None,
+    on_delivery, timestamp_ms)` raises BufferError when its queue is full; then `on_full` is
+    called and produce again. `record_bytes_max`: of key and value. `vindexes`: how rows get
+    keyspace ids. `text_as_bytes`: columns whose text is logged raw. `ended_by`: reshards that
+    have ENDed. `rules`: what is wanted.
 
     Errors end the decoder: make a new one from what is committed. `feed` raises CorruptBinlog,
-    UnsupportedEvent, UnsupportedColumn, StatementInRowStream (all Halt), ServerError, StreamEnded
-    and QueueStayedFull (Rebuild), and what the callbacks raise.
+    UnsupportedEvent, UnsupportedColumn, RecordTooLarge, StatementInRowStream (all Halt),
+    ServerError, StreamEnded and QueueStayedFull (Rebuild), and what the callbacks raise.
     """
 
     def __init__(
@@ -57,6 +65,7 @@ class Decoder:
         last_timestamp_us: int,
         last_cell_us: int,
         produce: Produce,
+        record_bytes_max: int,
         on_full: Callable[[], None],
         schema_id: Callable[[str], int],
         verify_checksum: bool = True,
@@ -68,19 +77,12 @@ class Decoder:
         ended_by: tuple[str, ...] = (),
         rules: FilterRules | None = None,
     ) -> None:
-        """Begin behind `position`, the GTID set that the log holds already.
-
-        `next_seq`: of the first record. `last_timestamp_us`: no record will be older; the later
-        of the last record's time and the last head promised. `last_cell_us`: start of the grid
-        cell of the log's last record, -1 for none. `produce(topic, value, key, 0, None,
-        on_delivery, timestamp_ms)` raises BufferError when its queue is full; then `on_full` is
-        called and produce again. `vindexes`: how rows get keyspace ids. `text_as_bytes`: columns
-        whose text is logged raw. `ended_by`: reshards that have ENDed. `rules`: what is wanted.
-        """
+        """Begin behind `position`, the GTID set that the log holds already."""
         self._shard: str = shard
         self._flavor: Flavor = Flavor(flavor)
         start = parse_gtid_set(position, self._flavor)
         self._sink: RecordSink = RecordSink(topic, shard, next_seq, last_cell_us, produce)
+        self._sink.record_bytes_max = record_bytes_max
         self._sink.on_full = on_full
         self._events: EventReader = EventReader(
             self._sink,

@@ -27,6 +27,10 @@ class NoKeyspaceId(DecoderHalt):
     """Raised when the vindex of a table cannot take its column, or the value in a row."""
 
 
+class RecordTooLarge(DecoderHalt):
+    """Raised on a change whose record Kafka does not take."""
+
+
 class RuleBroken(DecoderHalt):
     """Raised when a filter rule does not fit a table version any more."""
 

@@ -12,7 +12,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from event_token.errors import UsageError
-from producers.decoder.errors import QueueStayedFull, UnsupportedEvent
+from producers.decoder.errors import QueueStayedFull, RecordTooLarge, UnsupportedEvent
 from producers.decoder.key_watch import KeyWatch
 from producers.decoder.plan import NO_IDS, ColumnPlan, RowsPlan, TablePlan, see_rows
 from producers.decoder.sharding import Sharding
@@ -55,6 +55,8 @@ class RecordSink:
         self, topic: str, shard: str, next_seq: i64, last_cell_us: i64, produce: Produce
     ) -> None:
         """`next_seq`: of the next record. `last_cell_us`: grid cell of the last one, or -1."""
+        self.record_bytes_max: i64 = 0  # of key and value together; the owner sets it
+        self._table: TablePlan | None = None  # of the open row
         self.out: BytesWriter = BytesWriter()
         self.topic: str = topic
         self.produce: Produce = produce
@@ -128,6 +130,7 @@ class RecordSink:
         """Begin a row's record; the caller writes both images and calls `close`."""
         if self._pending:
             self._flush(False)
+        self._table = table
         self._key_size = table.key_size
         self._key_prefix = table.key_prefix
         self._ids_at = rows.ids_at
@@ -151,6 +154,7 @@ class RecordSink:
         """Add a record that holds a statement: DDL or JOURNAL."""
         if self._pending:
             self._flush(False)
+        self._table = None
         self._key_size = 0
         self._key_prefix = key
         self._ids_at = NO_IDS
@@ -215,6 +219,8 @@ class RecordSink:
             at: i64 = self._last_at + 1 + self._ids_at
             ids = self._ids or self.sharding.keyspace_ids(value)
             value = value[:at] + ids + value[at:]
+        if len(value) + len(key) > self.record_bytes_max:
+            raise RecordTooLarge(self._too_large(len(value) + len(key)))
         if self._is_held:
             self._produce_held(self._held_is_first)
         self._is_held = True
@@ -256,6 +262,16 @@ class RecordSink:
         raise QueueStayedFull(
             f"the Kafka client's queue stayed full over {QUEUE_FULL_TRIES_MAX} tries; "
             f"the broker takes no records"
+        )
+
+    def _too_large(self, size: i64) -> str:
+        table = self._table
+        name = "a statement" if table is None else f"a change of {table.database}.{table.table}"
+        return (
+            f"{name} makes a record of {size} bytes, and Kafka takes {self.record_bytes_max} at "
+            "the most. Nothing of its transaction is visible. Leave the large column out or cut it "
+            "by a filter rule, and start again; binlog_row_image=MINIMAL keeps it out of updates "
+            "that leave it alone"
         )
 
     def _collect_key(self, value: bytes) -> bytes:

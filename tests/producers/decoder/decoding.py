@@ -9,6 +9,7 @@ from event_token import Flavor
 from producers.decoder import BatchSummary, Decoder
 from tests.topics.memory_schema_ids import MemorySchemaIds
 from topics.codec import VEventCodec
+from topics.kafka_client import RECORD_BYTES_MAX
 from topics.vevent import VEvent
 
 SHARD = "-80"
@@ -59,6 +60,7 @@ def new_decoder(sink: Sink, flavor: Flavor, position: str, **changes: Any) -> De
         "last_timestamp_us": 0,
         "last_cell_us": -1,
         "produce": sink.produce,
+        "record_bytes_max": RECORD_BYTES_MAX,
         "on_full": nothing,
         "schema_id": sink.schema_ids.register,
         "verify_checksum": True,

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from event_token import Flavor
-from producers.decoder import StatementInRowStream, UnsupportedEvent
+from producers.decoder import RecordTooLarge, StatementInRowStream, UnsupportedEvent
 from producers.decoder.event_types import REFUSED, STATEMENTS
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, packets_of
@@ -32,6 +32,27 @@ def test_refused_by_name(mysql_a: DatabaseFixture, kind: int) -> None:
         decode(start + event(kind, struct.pack("<H", 1) + bytes(40)), Flavor.MYSQL, before)
     assert "shard -80" in str(caught.value)
     assert "binlog." in str(caught.value)
+
+
+def test_a_change_beyond_a_kafka_record_is_named(database: DatabaseFixture) -> None:
+    """Row and statement that fit go through; the update with both of its images does not."""
+    name = database.new_database()
+    before = executed_set(database)
+    table = "CREATE TABLE t(id INT PRIMARY KEY, v LONGTEXT)"
+    insert, update = (
+        "INSERT INTO t VALUES (1, REPEAT('x', 600))",
+        "UPDATE t SET v = REPEAT('y', 600)",
+    )
+    run_statements(database, name, (table, insert))
+    decode(capture(database, before), database.flavor, before, record_bytes_max=1_000)
+    run_statements(database, name, (update,))
+
+    with pytest.raises(RecordTooLarge, match="Kafka takes 1000 at the most") as caught:
+        decode(capture(database, before), database.flavor, before, record_bytes_max=1_000)
+    gtid = executed_set(database)
+    assert f"a change of {name}.t" in str(caught.value)
+    assert gtid[-1:] in str(caught.value).partition("in transaction")[2]
+    assert "by a filter rule" in str(caught.value)
 
 
 def test_rows_of_100_megabytes(database: DatabaseFixture) -> None:
