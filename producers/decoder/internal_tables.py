@@ -61,8 +61,8 @@ class InternalTables:
         # The origin of the records that follow in this transaction, its null branch in front.
         self.origin: bytes = NO_ORIGIN
 
-    def _refuse(self, table: TablePlan) -> None:
-        """Raise WriteAfterEnd for a row of the keyspace behind an END."""
+    def refuse(self, table: TablePlan) -> None:
+        """Raise WriteAfterEnd: a row of the keyspace behind an END. Not for the server's own."""
         if table.database in _SYSTEM_DATABASES:
             return
         ids = ", ".join(self._ended_by)
@@ -76,7 +76,7 @@ class InternalTables:
     def takes(self, table: TablePlan, rows: RowsPlan, op: i64, images: bytes) -> bool:
         """Take the images of a row event that may not be logged; False: log them all the same."""
         if not table.internal:
-            self._refuse(table)
+            self.refuse(table)
             return False
         if table.internal == SILENT or op == DELETE:
             return True

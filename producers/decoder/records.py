@@ -320,7 +320,7 @@ class RecordSink:
             text = BytesWriter()
             write_string(text, note.text.encode("utf-8"))
             notes.write(text.getvalue())
-            if note.key_slot >= 0:
+            if note.key_slot >= 0 and (note.image == 1 or not self._has_key_value(note.key_slot)):
                 self._key_texts[note.key_slot] = text.getvalue()
                 self._set_key_range(note.key_slot, _OFF_CALENDAR, 0)
         record = self.out.getvalue()
@@ -336,6 +336,12 @@ class RecordSink:
                 self._set_key_range(slot, begin + moved, end + moved)
         self.sharding.move(moved)
         self.off_calendar = []
+
+    def _has_key_value(self, slot: i64) -> bool:
+        """Whether the record holds a value of the key's column: then one of the later image."""
+        begin: i64 = self.key_begin if slot == 0 else self.key_begins[slot]
+        end: i64 = self.key_end if slot == 0 else self.key_ends[slot]
+        return 0 <= begin < end
 
     def _set_key_range(self, slot: i64, begin: i64, end: i64) -> None:
         if slot == 0:

@@ -108,7 +108,11 @@ class Tables:
         self._set_watches()
 
     def _set_watches(self) -> None:
-        for plan in self._by_body.values():
+        # A version that was dropped from the first may live on in the others.
+        plans = [*self._by_body.values(), *self._by_id.values()]
+        if self._last_plan is not None:
+            plans.append(self._last_plan)
+        for plan in plans:
             plan.watch = self.watches.get((plan.database, plan.table))
 
     def note_statement(self, statement: str, seq: i64) -> None:

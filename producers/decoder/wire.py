@@ -98,7 +98,7 @@ def read_packed(buf: bytes, pos: i64) -> i64:
 
 def take(buf: bytes, pos: i64, size: i64) -> bytes:
     """Copy `size` bytes, all of which must be there (a slice would be cut short in silence)."""
-    if size < 0 or pos < 0 or pos + size > len(buf):
+    if size < 0 or pos < 0 or size > len(buf) - pos:
         raise IndexError(f"{size} bytes at {pos} pass the end of a buffer of {len(buf)}")
     return buf[pos : pos + size]
 

@@ -7,7 +7,12 @@ from producers.filters.where_syntax import RuleError
 
 
 def like_test(pattern: str, escape: str) -> Callable[[str], bool]:
-    """`value LIKE pattern ESCAPE escape` as a predicate; RuleError on an escape at the end."""
+    """`value LIKE pattern ESCAPE escape` as a predicate.
+
+    RuleError on an escape at the end, or one that is a wildcard: servers test that one first.
+    """
+    if escape in {"%", "_"}:
+        raise RuleError(f"LIKE with ESCAPE {escape!r}: take a character that is no wildcard")
     segments = _segments(pattern, escape)
     first, *rest = segments
     if not rest:

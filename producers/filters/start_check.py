@@ -115,7 +115,9 @@ def _source_column(described: list[Any], *, is_kept_as_bytes: bool) -> SourceCol
         precision=int(precision) if is_decimal else 0,
         scale=int(scale) if is_decimal else 0,
     )
-    hidden = data_type if data_type in _HIDDEN else ""
+    # Servers compare numbers of fixed decimals by these, which a table map does not carry.
+    is_fixed = data_type in {"float", "double"} and "," in sql_type
+    hidden = sql_type if data_type in _HIDDEN or is_fixed else ""
     return SourceColumn(column, collation or "", nullable == "YES", hidden)
 
 

@@ -1,5 +1,7 @@
 """Filter rules in a running producer: refused at start, kept while rows flow, broken by a DDL."""
 
+import pytest
+
 from producers.decoder import RuleBroken
 from producers.faults import ServerRefused
 from producers.filters.masks import Mask, MaskKind
@@ -100,13 +102,14 @@ def test_rules_that_do_not_fit_are_refused_at_start(
     assert read_log(settings).progress == []
 
 
+@pytest.mark.parametrize(("sql_type", "where"), [("INET6", "u = x'00'"), ("FLOAT(7,2)", "u = 0.1")])
 def test_types_that_the_binlog_hides_are_refused(
-    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str, sql_type: str, where: str
 ) -> None:
-    """MariaDB's UUID looks like BINARY in its binlog; a comparison of it is refused at start."""
+    """UUID looks like BINARY in a binlog, and decimals of a FLOAT are not there: no comparison."""
     name = mariadb_a.new_database()
-    run(mariadb_a, f"CREATE TABLE {name}.people(id INT PRIMARY KEY, u INET6)")
-    filters = filters_of(name, where="u = x'00'", masks={})
+    run(mariadb_a, f"CREATE TABLE {name}.people(id INT PRIMARY KEY, u {sql_type})")
+    filters = filters_of(name, where=where, masks={})
 
     said = refusal(settings_of(mariadb_a, kafka, keyspace, filters=filters))
-    assert "a comparison of the type inet6" in said
+    assert f"a comparison of the type {sql_type.lower()}" in said

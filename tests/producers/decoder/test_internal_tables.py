@@ -7,6 +7,8 @@ import pytest
 
 from event_token import EventToken, Flavor, parse_gtid_set
 from producers.decoder import UnsupportedEvent, WriteAfterEnd
+from producers.filters.rules import FilterSettings, TablePattern
+from producers.filters.table_filters import TableFilters
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, SHARD, Sink, decode, new_decoder
@@ -146,6 +148,22 @@ def test_a_row_behind_end_stops_the_shard(stream: Stream) -> None:
     decoder.take_batch()
     with pytest.raises(WriteAfterEnd, match="r1"):
         decoder.feed(packets, taken, len(packets), ALL_ROWS)
+
+
+def test_tables_left_out_write_nothing_behind_end(stream: Stream) -> None:
+    """Filter rules leave out the server's own table: no record. The keyspace's still stops."""
+    rules = TableFilters(FilterSettings(include=(TablePattern("other.t"),)), {})
+    flavor, before, packets = stream(
+        "CREATE TABLE mysql.beat (id INT PRIMARY KEY)",
+        "INSERT INTO mysql.beat VALUES (1)",
+        "DROP TABLE mysql.beat",
+    )
+    sink, _ = decode(packets, flavor, before, ended_by=("r7",), rules=rules)
+    assert {event.type for event in sink.events()} == {EventType.DDL}
+
+    flavor, before, packets = stream("INSERT INTO t VALUES (1)")
+    with pytest.raises(WriteAfterEnd, match="END of reshard r7"):
+        decode(packets, flavor, before, ended_by=("r7",), rules=rules)
 
 
 def test_cancelled_lets_rows_through_again(stream: Stream) -> None:

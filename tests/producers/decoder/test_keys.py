@@ -78,6 +78,29 @@ def test_minimal_images_have_keys(database: DatabaseFixture) -> None:
     ]
 
 
+def test_a_key_that_moves_on_or_off_the_calendar_is_the_new_one(database: DatabaseFixture) -> None:
+    """Of an update the later date keys the record, whichever of the two no calendar has."""
+    name, keys = keys_of(
+        database,
+        "SET sql_mode=''",
+        "CREATE TABLE t(a DATE, b INT, PRIMARY KEY(b, a))",
+        "INSERT INTO t VALUES ('0000-00-00', 7)",
+        "UPDATE t SET a = '1970-01-02'",
+        "UPDATE t SET a = '2024-00-00'",
+        "UPDATE t SET a = '2024-02-00'",
+        "UPDATE t SET b = 8",
+    )
+
+    prefix = avro_string(name) + avro_string("t")
+    assert keys == [
+        prefix + b"\x0e" + avro_string("0000-00-00"),
+        prefix + b"\x0e" + b"\x02",
+        prefix + b"\x0e" + avro_string("2024-00-00"),
+        prefix + b"\x0e" + avro_string("2024-02-00"),
+        prefix + b"\x10" + avro_string("2024-02-00"),
+    ]
+
+
 def test_dates_off_the_calendar_in_a_key(database: DatabaseFixture) -> None:
     """A zero date in a primary key stands in the record's key by its text."""
     name, keys = keys_of(

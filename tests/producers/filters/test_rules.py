@@ -53,6 +53,7 @@ ORDERS = TablePattern("shop.orders")
         ("id IN (SELECT 1)", "is not one of: AND, OR"),
         ("code LIKE 'x' ESCAPE 'ab'", "ESCAPE takes one character"),
         ("code LIKE 'x|' ESCAPE '|'", "ends with its escape character"),
+        ("code LIKE 'x%%' ESCAPE '%'", "a character that is no wildcard"),
         ("crc(id)", "the one function is in_keyrange"),
         ("in_keyrange('zz')", "is not a key range"),
         ("in_keyrange('-80')", "no vindex in the topology"),
