@@ -63,7 +63,7 @@ def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
             producer.wait_streaming()
             statements(mysql_a, f"INSERT INTO {name}.t VALUES (1)")
             wait_caught_up(settings)
-            broker.kill()
+            broker.stop()
             statements(mysql_a, f"INSERT INTO {name}.t VALUES (2)")
             error = producer.wait_error()
         # One that lived on, held by the error, would fence the next when the broker is back.

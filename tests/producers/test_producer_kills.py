@@ -189,14 +189,18 @@ def test_database_killed_and_started_again_is_followed_on(
 def test_broker_restart_is_waited_out(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The only broker is killed under load and started again: the producer goes on by itself."""
+    """The only broker is stopped under load and started again: the producer goes on by itself.
+
+    Not killed: Kafka leaves a commit open for ever that its only broker died in. That of three may
+    be killed, see below.
+    """
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     with producing(settings) as producer:
         with Workload(mysql_a, name) as load:
             wait_for("rows went through", lambda: producer.rows > 50)
             [broker] = kafka.brokers
-            broker.kill()
+            broker.stop()
             seen = load.committed
             wait_for("the load goes on", lambda: load.committed > seen + 20)
             broker.start()
@@ -210,14 +214,14 @@ def test_broker_restart_is_waited_out(
 def test_stop_is_heard_while_kafka_is_away(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """With rows waiting for a dead broker a stop ends the producer; the next one writes them."""
+    """With rows waiting for an absent broker a stop ends the producer; the next writes them."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     [broker] = kafka.brokers
     try:
         with producing(settings) as producer, Workload(mysql_a, name) as load:
             wait_for("rows went through", lambda: producer.rows > 50)
-            broker.kill()
+            broker.stop()
             seen = load.committed
             wait_for("the load goes on", lambda: load.committed > seen + 20)
     finally:
