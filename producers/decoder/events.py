@@ -19,7 +19,6 @@ from producers.decoder.internal_tables import MARK_NOT_ALONE
 from producers.decoder.mariadb_compression import uncompress_query, uncompress_rows
 from producers.decoder.partial_rows import complete_rows
 from producers.decoder.payload import CompressedTransaction, PacketedTransaction
-from producers.decoder.plan import TablePlan
 from producers.decoder.prepared import EventSpool, parse_xa, parse_xa_prepare
 from producers.decoder.query_events import (
     Statement,
@@ -191,7 +190,7 @@ class EventReader(TransactionReader):
             return
         table = self.tables.table(table_id)
         if table.is_left_out:
-            self._left_out(table)
+            self.internal.see_left_out(table)
             return
         bitmaps_at: i64 = pos
         maps: i64 = 2 if op == UPDATE else 1
@@ -199,14 +198,7 @@ class EventReader(TransactionReader):
         if pos > end:
             raise CorruptBinlog("a row event is cut short")
         rows = rows_plan_at(table, op, buf, bitmaps_at, pos)
-        if rows.before_present + rows.after_present == 0:
-            raise UnsupportedEvent(
-                f"a row of {table.database}.{table.table} without any column, as an INSERT with "
-                "defaults alone leaves it under binlog_row_image=MINIMAL; the binlog does not say "
-                "how many there were: SET GLOBAL binlog_row_image=FULL on the source"
-            )
-        internal = self.internal
-        if (table.internal or internal.refuses_rows) and internal.takes(
+        if (table.internal or self.internal.refuses_rows) and self.internal.takes(
             table, rows, op, take(buf, pos, end - pos)
         ):
             self._after_internal()
@@ -243,15 +235,10 @@ class EventReader(TransactionReader):
             return
         table = self.tables.table(read_u48(buf, pos))
         if table.is_left_out:
-            self._left_out(table)
+            self.internal.see_left_out(table)
             return
         plain = complete_rows(take(buf, pos, end - pos), table)
         self._rows(plain, 0, len(plain), UPDATE, True)
-
-    def _left_out(self, table: TablePlan) -> None:
-        """Take rows of a table that the filter rules leave out: nothing of them is decoded."""
-        if self.internal.refuses_rows:
-            self.internal.refuse(table)
 
     def _after_internal(self) -> None:
         """Act on what rows of the product's own tables have said."""

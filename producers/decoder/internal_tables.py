@@ -61,7 +61,12 @@ class InternalTables:
         # The origin of the records that follow in this transaction, its null branch in front.
         self.origin: bytes = NO_ORIGIN
 
-    def refuse(self, table: TablePlan) -> None:
+    def see_left_out(self, table: TablePlan) -> None:
+        """Judge rows of a table that the filter rules leave out: nothing of them is decoded."""
+        if self.refuses_rows:
+            self._refuse(table)
+
+    def _refuse(self, table: TablePlan) -> None:
         """Raise WriteAfterEnd: a row of the keyspace behind an END. Not for the server's own."""
         if table.database in _SYSTEM_DATABASES:
             return
@@ -76,7 +81,7 @@ class InternalTables:
     def takes(self, table: TablePlan, rows: RowsPlan, op: i64, images: bytes) -> bool:
         """Take the images of a row event that may not be logged; False: log them all the same."""
         if not table.internal:
-            self.refuse(table)
+            self._refuse(table)
             return False
         if table.internal == SILENT or op == DELETE:
             return True

@@ -7,7 +7,12 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from event_token.errors import UsageError
-from producers.decoder.errors import CorruptBinlog, RuleBroken, UnsupportedColumn
+from producers.decoder.errors import (
+    CorruptBinlog,
+    RuleBroken,
+    UnsupportedColumn,
+    UnsupportedEvent,
+)
 from producers.decoder.filtered_rows import FilterRules
 from producers.decoder.key_watch import KeyWatch, TransactionEnds
 from producers.decoder.plan import SILENT, RowsPlan, TablePlan, rows_header
@@ -212,6 +217,12 @@ def _make_rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:
     second = _without_padding(take(bitmaps, pos + size, size), count) if op == UPDATE else b""
     before = first if op in (UPDATE, DELETE) else b""
     after = first if op in (INSERT, READ) else second
+    if not any(before) and not any(after):
+        raise UnsupportedEvent(
+            f"a row of {plan.database}.{plan.table} without any column, as an INSERT with defaults "
+            "alone leaves it under binlog_row_image=MINIMAL; the binlog does not say how many "
+            "there were: SET GLOBAL binlog_row_image=FULL on the source"
+        )
     header = rows_header(plan, op, before, after, plan.vindex is not None)
     rows = RowsPlan(
         header.header,
