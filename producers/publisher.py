@@ -198,16 +198,16 @@ class Publisher:
             return False
         return True
 
-    def commit(self, progress: bytes, key: bytes, head_ms: int, foreseen: int = 0) -> None:
+    def commit(self, progress: bytes, key: bytes, head_ms: int, unflushed: int = 0) -> None:
         """Add the progress record and commit; afterwards look at `spent`.
 
-        `foreseen`: how many rows the progress speaks of by their foreseen offset; they are stored
+        `unflushed`: how many rows the progress speaks of by their foreseen offset; they are stored
         together with it, and nothing is committed where they lie elsewhere.
         """
         topic = self.topics.progress
         self.write(topic, key, progress, head_ms)
-        if foreseen:
-            self.flush(foreseen, self.foreseen_offset)
+        if unflushed:
+            self.flush(unflushed, self.foreseen_offset)
         began_s = time.monotonic()
         self._repeat("committing", self._commit_transaction, self._transaction_timeout_s)
         self._in_transaction = False

@@ -338,13 +338,13 @@ class ShardSession:
             summary = self._decoder.take_batch()
         count = summary.last_seq - summary.first_seq + 1
         first = self._publisher.foreseen_offset if count else -1
-        foreseen = count if first >= 0 else 0
-        if count and not foreseen:
+        unflushed = count if first >= 0 else 0
+        if count and not unflushed:
             first = self._publisher.flush(count)
         progress = self._progress(summary, first)
         value = encode_progress(progress, self._schema_ids)
         self._copier.write_records()
-        self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000, foreseen)
+        self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000, unflushed)
         self._progress_s = time.monotonic()
         committed = self.committed
         committed.position = progress.position
