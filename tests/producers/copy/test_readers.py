@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
 from tests.producers.copy.copying import start, wait_state
@@ -14,6 +15,14 @@ from topics.topology import ShardEntry, ShardState, Topology, update_topology
 from topics.vevent import EventType, Op
 
 
+def declare_shard(settings: ShardProducerSettings) -> None:
+    """Make the keyspace with its one shard, for readers to find."""
+    keyspace = settings.keyspace
+    provision_keyspace(settings.kafka, keyspace)
+    entry = ShardEntry(settings.shard, ShardState.SERVING)
+    update_topology(settings.kafka, keyspace, lambda _: Topology(keyspace, 1, (entry,)))
+
+
 def test_subscriber_starts_with_a_copy(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -23,9 +32,7 @@ def test_subscriber_starts_with_a_copy(
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
         cursor.execute("INSERT INTO t VALUES (1, 10), (2, 20), (3, 30)")
     settings = settings_of(mysql_a, kafka, keyspace)
-    provision_keyspace(settings.kafka, keyspace)
-    entry = ShardEntry(settings.shard, ShardState.SERVING)
-    update_topology(settings.kafka, keyspace, lambda _: Topology(keyspace, 1, (entry,)))
+    declare_shard(settings)
     with producing(settings):
         subscriber = Subscriber(
             keyspace, start="copy", config=settings.kafka, tables=[f"{name}.t"], idle_timeout_s=60
@@ -63,9 +70,7 @@ def test_a_copy_by_another_filter_rule_is_not_built_on(
     rule = Rule(TablePattern(f"{name}.t"), where="v > 10")
     settings = settings_of(mysql_a, kafka, keyspace)
     filtered = replace(settings, filters=FilterSettings(rules=(rule,)))
-    provision_keyspace(settings.kafka, keyspace)
-    entry = ShardEntry(settings.shard, ShardState.SERVING)
-    update_topology(settings.kafka, keyspace, lambda _: Topology(keyspace, 1, (entry,)))
+    declare_shard(settings)
     with producing(filtered):
         start(filtered, f"{name}.t")
         [before] = wait_state(filtered, CopyState.COMPLETED).values()
