@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, Message
 
 from event_token.errors import Halt
+from tests.topics_reading.shard_writer import provision
 from topics.codec import VEventCodec, record_key
 from topics.kafka_client import ClientConfig, open_producer
 from topics.names import ShardTopics
 from topics.progress import Progress, Tick, cell_start_us
 from topics.progress_codec import PROGRESS_KEY, encode_progress
-from topics.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
 from topics.schema_ids import SchemaIds
 from topics.schema_registry import TopicSchemaIds
 from topics.table_shape import TableShape
-from topics.topology import ShardEntry, Topology, update_topology
 from topics.vevent import EventType, Op, Row, TokenText, VEvent
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -158,12 +157,6 @@ def make_keyspace(
 ) -> tuple[ClientConfig, list[ShardLogWriter]]:
     """Make the topics and the topology of a keyspace; return a writer a shard."""
     config = ClientConfig({"bootstrap.servers": bootstrap_servers})
-    provision_schemas_topic(config)
-    provision_keyspace(config, keyspace)
-    for shard in shards:
-        provision_shard(config, ShardTopics(keyspace, shard))
-    update_topology(
-        config, keyspace, lambda _: Topology(keyspace, 0, tuple(ShardEntry(s) for s in shards))
-    )
+    provision(config, keyspace, shards)
     schema_ids = TopicSchemaIds(config)
     return config, [ShardLogWriter(config, keyspace, shard, schema_ids) for shard in shards]

@@ -3,24 +3,14 @@
 from dataclasses import replace
 
 from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
 from tests.producers.copy.copying import start, wait_state
 from tests.producers.producing import producing, settings_of, wait_caught_up
+from tests.topics_reading.shard_writer import provision
 from topics.copy_control import CopyState
-from topics.provisioning import provision_keyspace
 from topics.subscriber import Subscriber
-from topics.topology import ShardEntry, ShardState, Topology, update_topology
 from topics.vevent import EventType, Op
-
-
-def declare_shard(settings: ShardProducerSettings) -> None:
-    """Make the keyspace with its one shard, for readers to find."""
-    keyspace = settings.keyspace
-    provision_keyspace(settings.kafka, keyspace)
-    entry = ShardEntry(settings.shard, ShardState.SERVING)
-    update_topology(settings.kafka, keyspace, lambda _: Topology(keyspace, 1, (entry,)))
 
 
 def test_subscriber_starts_with_a_copy(
@@ -32,7 +22,7 @@ def test_subscriber_starts_with_a_copy(
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
         cursor.execute("INSERT INTO t VALUES (1, 10), (2, 20), (3, 30)")
     settings = settings_of(mysql_a, kafka, keyspace)
-    declare_shard(settings)
+    provision(settings.kafka, keyspace, [settings.shard])
     with producing(settings):
         subscriber = Subscriber(
             keyspace, start="copy", config=settings.kafka, tables=[f"{name}.t"], idle_timeout_s=60
@@ -70,7 +60,7 @@ def test_a_copy_by_another_filter_rule_is_not_built_on(
     rule = Rule(TablePattern(f"{name}.t"), where="v > 10")
     settings = settings_of(mysql_a, kafka, keyspace)
     filtered = replace(settings, filters=FilterSettings(rules=(rule,)))
-    declare_shard(settings)
+    provision(settings.kafka, keyspace, [settings.shard])
     with producing(filtered):
         start(filtered, f"{name}.t")
         [before] = wait_state(filtered, CopyState.COMPLETED).values()
