@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from event_token import Flavor
 from event_token.errors import ShardstreamError
+from producers.binlog_filters import filter_problems
 from producers.connection import open_query_connection, server_errors
 from producers.faults import Problem, ServerLost
 from producers.flavor import MariadbFamily, ServerFamily, family_of, rows, version_of
@@ -133,7 +134,7 @@ def check_connection(
         problems = [
             *_version_problems(server, flavor, version),
             *_variable_problems(connection, server, flavor),
-            *_replica_problems(connection, server, family, account),
+            *_replication_problems(connection, server, family, account),
             *missing_grants(account, server, flavor),
         ]
         if not accept_unlogged_cascades:
@@ -164,21 +165,22 @@ def _variable_problems(connection: Any, server: ServerSettings, flavor: Flavor) 
     return problems
 
 
-def _replica_problems(
+def _replication_problems(
     connection: Any, server: ServerSettings, family: ServerFamily, account: Account
 ) -> list[Problem]:
-    """A replica must log what it applies, else its binlog lacks the rows."""
-    if family.flavor is Flavor.MYSQL and not account.has("REPLICATION CLIENT"):
+    """A server must log all that it applies, else its binlog lacks rows."""
+    if not account.has("REPLICATION CLIENT"):
         return []  # The missing grant is listed already.
+    problems = filter_problems(connection, server, family)
     if not family.is_replica(connection):
-        return []
+        return problems
     listed = "'log_slave_updates', 'log_replica_updates'"
     found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})")
     if any(value == "ON" for _, value in found):
-        return []
+        return problems
     what = "the server is a replica and does not log what it applies (log_replica_updates is OFF)"
     mend = "start it with --log-replica-updates (--log-slave-updates on older servers and MariaDB)"
-    return [Problem(what, server.name, mend)]
+    return [*problems, Problem(what, server.name, mend)]
 
 
 def _cascade_problems(

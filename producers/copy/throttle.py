@@ -4,30 +4,17 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-import pymysql
-
 from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.connection import open_query_connection, server_errors
-from producers.faults import Problem, ServerRefused
-from producers.flavor import replica_status_statement, rows, version_of
-from producers.grants import read_account
+from producers.faults import Problem
+from producers.flavor import rows
+from producers.replica_status import StatusNotShown, replica_status
 from producers.settings import CopySettings, ServerSettings, ShardProducerSettings
 
 # One look lasts for all the chunks of this time.
 LOOK_S: Final = 1.0
 _MS_A_SECOND: Final = 1000
-_ACCESS_DENIED: Final = 1227
-# MariaDB's own privilege for it; before that the account must be able to stop replication too.
-_REPLICA_MONITOR_FROM: Final = (10, 5, 9)
-
-
-class LagNotShown(ServerRefused):
-    """Raised when an account may not ask how far a replica is behind; `mend` is the GRANT."""
-
-    def __init__(self, name: str, text: str, mend: str) -> None:
-        self.mend = mend
-        super().__init__(f"{name} does not say how far it is behind: {text}. Mend: {mend}")
 
 
 class Throttle:
@@ -78,7 +65,7 @@ def _lag_s(server: ServerSettings) -> int | None:
     connection = open_query_connection(server)
     try:
         with server_errors(server, "asking for the lag of"):
-            status = _replica_status(connection, server)
+            status = replica_status(connection, server)
     finally:
         connection.close()
     lag_s = 0
@@ -88,24 +75,6 @@ def _lag_s(server: ServerSettings) -> int | None:
             return None
         lag_s = max(lag_s, int(lag))
     return lag_s
-
-
-def _replica_status(connection: Any, server: ServerSettings) -> list[dict[str, Any]]:
-    """One row for each source that the server follows. LagNotShown without the privilege."""
-    [(text,)] = rows(connection, "SELECT @@version")
-    try:
-        with connection.cursor(pymysql.cursors.DictCursor) as cursor:
-            cursor.execute(replica_status_statement(text))
-            return list(cursor.fetchall())
-    except pymysql.err.MySQLError as error:
-        if error.args[0] != _ACCESS_DENIED:
-            raise
-        privilege = "REPLICATION CLIENT"
-        if "mariadb" in text.lower():
-            monitors = version_of(text) >= _REPLICA_MONITOR_FROM
-            privilege = "REPLICA MONITOR" if monitors else "REPLICATION SLAVE ADMIN"
-        mend = f"GRANT {privilege} ON *.* TO {read_account(connection).name};"
-        raise LagNotShown(server.name, str(error.args[1]), mend) from error
 
 
 def lag_problems(settings: ShardProducerSettings) -> list[Problem]:
@@ -121,7 +90,7 @@ def lag_problems(settings: ShardProducerSettings) -> list[Problem]:
             continue  # Streaming needs the same privilege there.
         try:
             _lag_s(server)
-        except LagNotShown as error:
+        except StatusNotShown as error:
             what = "copying.max_replica_lag_ms is set, and the account may not ask for the lag"
             problems.append(Problem(what, server.name, error.mend))
         except ShardstreamError:

@@ -35,6 +35,8 @@ ROOT_USER = "root"
 
 # What a producer needs, and no more. PROCESS shows the foreign keys whose cascades no binlog has.
 GRANTS = "REPLICATION SLAVE, REPLICATION CLIENT, PROCESS, SELECT"
+# A replica's filters, which MySQL shows to REPLICATION CLIENT.
+MARIADB_GRANTS = f"{GRANTS}, REPLICA MONITOR"
 
 COMMON_ARGUMENTS = (
     f"--bind-address={HOST}",
@@ -282,6 +284,7 @@ class DatabaseServer:
     def _make_account(self) -> None:
         """Outside the binlog: a new server's executed set stays empty."""
         quoted = json.dumps(self.password)
+        grants = MARIADB_GRANTS if self.flavor is Flavor.MARIADB else GRANTS
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SET SESSION sql_log_bin = 0")
             # By socket the server sees localhost.
@@ -289,7 +292,7 @@ class DatabaseServer:
                 account = f"'{self.user}'@'{host}'"
                 cursor.execute(f"CREATE USER IF NOT EXISTS {account}")
                 cursor.execute(f"ALTER USER {account} IDENTIFIED BY {quoted}")
-                cursor.execute(f"GRANT {GRANTS} ON *.* TO {account}")
+                cursor.execute(f"GRANT {grants} ON *.* TO {account}")
 
 
 class MysqlServer(DatabaseServer):

@@ -39,6 +39,7 @@ def test_all_wrong_mysql_settings_are_listed_at_once(
             "--enforce-gtid-consistency=OFF",
             "--binlog-row-metadata=MINIMAL",
             "--binlog-format=MIXED",
+            "--binlog-ignore-db=scratch",
         )
     )
     with database.connect() as connection, connection.cursor() as cursor:
@@ -58,6 +59,7 @@ def test_all_wrong_mysql_settings_are_listed_at_once(
     assert "GRANT REPLICATION CLIENT ON *.* TO 'poor'@'127.0.0.1';" in listed
     assert all(problem.mend for problem in found)
     assert MARKER not in listed
+    assert "binlog_ignore_db is scratch" in whats(preflight(as_root(database), Flavor.MYSQL))
 
 
 def test_server_without_binlog_is_refused(start_mysql: Callable[..., DatabaseFixture]) -> None:
@@ -72,13 +74,66 @@ def test_server_without_binlog_is_refused(start_mysql: Callable[..., DatabaseFix
 def test_wrong_mariadb_settings_are_listed(start_mariadb: Callable[..., DatabaseFixture]) -> None:
     """MariaDB's own defaults do not do: row format, metadata and strict GTIDs are asked for."""
     database = start_mariadb(
-        ("--binlog-format=MIXED", "--binlog-row-metadata=NO_LOG", "--gtid-strict-mode=OFF")
+        (
+            "--binlog-format=MIXED",
+            "--binlog-row-metadata=NO_LOG",
+            "--gtid-strict-mode=OFF",
+            "--binlog-do-db=shop",
+        )
     )
 
     listed = whats(preflight(as_root(database), Flavor.MARIADB))
 
     for name in ("binlog_format", "binlog_row_metadata", "gtid_strict_mode"):
         assert f"SET GLOBAL {name} = " in listed
+    assert "binlog_do_db is shop" in listed
+
+
+def test_replication_filters_of_mysql_are_refused_by_name(mysql_b: DatabaseFixture) -> None:
+    """A replica leaves rows out under their GTIDs: each filter is named, those of mysql.* pass."""
+    with mysql_b.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1")
+        change = "CHANGE REPLICATION FILTER REPLICATE_IGNORE_TABLE = ({}), REPLICATE_DO_DB = ({})"
+        try:
+            cursor.execute(change.format("mysql.rds_history, shop.audit", "shop"))
+            listed = whats(preflight(as_root(mysql_b), Flavor.MYSQL))
+            cursor.execute(change.format("mysql.rds_history", ""))
+            of_system = preflight(as_root(mysql_b), Flavor.MYSQL)
+        finally:
+            cursor.execute(change.format("", ""))
+            cursor.execute("RESET REPLICA ALL")
+
+    assert "replicate_ignore_table is " in listed
+    assert "shop.audit: this server's binlog lacks" in listed
+    assert "replicate_do_db is shop" in listed
+    assert of_system == []
+
+
+def test_replication_filters_of_mariadb_are_refused_by_name(mariadb_a: DatabaseFixture) -> None:
+    """Filters of the server and of a named connection; without the grant the grant is asked for."""
+    poor = ServerSettings(mariadb_a.host, mariadb_a.port, "unmonitored", "x")
+    with mariadb_a.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE OR REPLACE USER unmonitored@'127.0.0.1' IDENTIFIED BY 'x'")
+        grants = "PROCESS, REPLICATION SLAVE, BINLOG MONITOR"
+        cursor.execute(f"GRANT {grants} ON *.* TO unmonitored@'127.0.0.1'")
+        try:
+            cursor.execute(
+                "CHANGE MASTER 'other' TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1, "
+                "MASTER_USE_GTID = slave_pos, IGNORE_DOMAIN_IDS = (7)"
+            )
+            cursor.execute("SET GLOBAL replicate_wild_ignore_table = 'shop.audit%'")
+            cursor.execute("START SLAVE 'other'")
+            listed = whats(preflight(as_root(mariadb_a), Flavor.MARIADB))
+            unseen = whats(preflight(poor, Flavor.MARIADB))
+        finally:
+            cursor.execute("STOP ALL SLAVES")
+            cursor.execute("SET GLOBAL replicate_wild_ignore_table = ''")
+            cursor.execute("RESET SLAVE 'other' ALL")
+
+    assert "replicate_ignore_domain_ids is 7: this server's binlog lacks" in listed
+    assert "replicate_wild_ignore_table is shop.audit%" in listed
+    assert "replicate_wild_ignore_table is shop.audit%" in unseen
+    assert "GRANT REPLICA MONITOR ON *.* TO 'unmonitored'@'127.0.0.1'" in unseen
 
 
 def test_other_family_is_said(mysql_a: DatabaseFixture) -> None:
