@@ -118,8 +118,8 @@ class ColumnType:
         self.dimension: int = 0  # of a VECTOR
 
     def is_numeric(self) -> bool:
-        """Whether it has a bit in the signedness map."""
-        return self.type_code in _INTEGERS or self.type_code in (FLOAT, DOUBLE, NEWDECIMAL, YEAR)
+        """Whether it has a bit in the signedness map; a YEAR has one on some servers."""
+        return self.type_code in _INTEGERS or self.type_code in (FLOAT, DOUBLE, NEWDECIMAL)
 
     def is_text(self, is_mariadb: bool) -> bool:
         """Whether it has an entry among the character sets of character columns."""

@@ -9,12 +9,8 @@ from event_token import MariadbGtidSet, MysqlGtidSet
 from producers.compiled import COMPILED
 from producers.decoder import event_types as types
 from producers.decoder.checksum import Checksum
-from producers.decoder.errors import (
-    CorruptBinlog,
-    StatementInRowStream,
-    UnsupportedEvent,
-)
-from producers.decoder.format_event import CHECKSUM_BYTES, HEADER_BYTES, read_format
+from producers.decoder.errors import CorruptBinlog, StatementInRowStream, UnsupportedEvent
+from producers.decoder.format_event import CHECKSUM_BYTES, HEADER_BYTES, read_format, year_sign
 from producers.decoder.internal_tables import MARK_NOT_ALONE
 from producers.decoder.mariadb_compression import uncompress_query, uncompress_rows
 from producers.decoder.partial_rows import complete_rows
@@ -171,11 +167,12 @@ class EventReader(TransactionReader):
         """Take a format description: believe its checksum byte, whatever was asked for."""
         if self.is_open:
             raise CorruptBinlog("a binlog file begins inside a transaction")
-        self._has_checksum = read_format(take(buf, pos + HEADER_BYTES, end - pos - HEADER_BYTES))
+        body = take(buf, pos + HEADER_BYTES, end - pos - HEADER_BYTES)
+        self._has_checksum = read_format(body)
         if self._has_checksum and self.verify_checksum:
             self._check(buf, pos, end - CHECKSUM_BYTES)
         self._has_format = True
-        self.tables.forget_ids()
+        self.tables.begin_file(year_sign(body, self.tables.is_mariadb))
 
     def _rows(self, buf: bytes, pos: i64, end: i64, op: i64, has_extra: bool) -> None:
         """Take a row event's body."""
@@ -333,7 +330,7 @@ class EventReader(TransactionReader):
         if self._aside is not None and verb != "END":
             raise UnsupportedEvent(f"XA {verb} of {xid} inside {self._xid}, behind its rows")
         if verb == "START":
-            self._aside = EventSpool(self._prepared)
+            self._aside = EventSpool(self._prepared, self.tables.year_sign)
             self._xid = xid
         elif verb == "COMMIT":
             spool = self._take_prepared(xid)
@@ -378,8 +375,10 @@ class EventReader(TransactionReader):
     def _replay(self, spool: EventSpool) -> None:
         """Log what was put aside, as the open transaction's."""
         self._has_begun = True
+        now = self.tables.use_year_sign(spool.year_sign)
         for event in spool.events():
             self._inner_event(event, 0, len(event))
+        self.tables.use_year_sign(now)
         self._end_transaction()
 
     def _ddl(self, body: bytes) -> None:

@@ -46,8 +46,9 @@ def parse_xa_prepare(body: bytes) -> tuple[bool, str]:
 class EventSpool:
     """The events of one transaction, in memory or in a file."""
 
-    def __init__(self, owner: "PreparedTransactions") -> None:
-        """`owner` counts what all spools keep in memory."""
+    def __init__(self, owner: "PreparedTransactions", year_sign: int) -> None:
+        """`owner` counts what all spools keep in memory; `year_sign` is their file's."""
+        self.year_sign: int = year_sign
         self._owner: PreparedTransactions = owner
         self._events: list[bytes] = []
         self._memory_bytes: int = 0

@@ -14,11 +14,13 @@ from producers.decoder.column_types import (
     SET,
     STRING,
     VECTOR,
+    YEAR,
     ColumnType,
     UnknownColumn,
     plan_column,
     refusal,
 )
+from producers.decoder.format_event import YEAR_HAS_SIGN, YEAR_SIGN_UNKNOWN
 from producers.decoder.plan import TablePlan
 from producers.decoder.wire import encode_string, packed_size, read_packed, take
 
@@ -91,10 +93,11 @@ def _take_string(raw: bytes, pos: int, found: list[bytes]) -> int:
 
 
 def parse_table_map(
-    body: bytes, is_mariadb: bool, text_as_bytes: frozenset[str] = frozenset()
+    body: bytes, is_mariadb: bool, year_sign: int, text_as_bytes: frozenset[str]
 ) -> TablePlan:
     """Return the plan of a table map's body (all that follows its table id and flags).
 
+    `year_sign`: what the format description of its file says (format_event.py).
     `text_as_bytes`: columns, as database.table.column, whose text is logged as its raw bytes.
 
     A column or a setting that the decoder does not handle is the plan's `problem`; IndexError
@@ -125,7 +128,7 @@ def parse_table_map(
         column.nullable = bool(body[pos + (column.index >> 3)] >> (column.index & 7) & 1)
     pos += (count + 7) // 8
     fields = _read_fields(body, pos)
-    plan.problem = _describe(columns, fields, is_mariadb)
+    plan.problem = _describe(columns, fields, is_mariadb, year_sign)
     for column in columns:
         column.is_kept_as_bytes = f"{database}.{table}.{column.name}" in text_as_bytes
     plan.problem = plan.problem or plan_columns(plan, columns, _key_of(fields))
@@ -164,7 +167,7 @@ def _read_fields(body: bytes, pos: int) -> _Fields:
     return fields
 
 
-def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool) -> str:
+def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool, year_sign: int) -> str:
     """Fill in names, signs, character sets and labels; return the problem, if there is one."""
     for field in fields.raw:
         if not _SIGNEDNESS <= field <= _VECTOR_DIMENSION:
@@ -176,12 +179,9 @@ def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool) -> s
         raise ValueError(f"{len(names)} column names for {len(columns)} columns")
     for column, name in zip(columns, names, strict=True):
         column.name = name.decode("utf-8")
-    numeric = [column for column in columns if column.is_numeric()]
-    signs = fields.raw.get(_SIGNEDNESS, b"")
-    if numeric and len(signs) != (len(numeric) + 7) // 8:
-        raise ValueError(f"{len(signs)} bytes of signs for {len(numeric)} numeric columns")
-    for i, column in enumerate(numeric):
-        column.unsigned = bool(signs[i >> 3] & (0x80 >> (i & 7)))
+    problem = _set_signs(columns, fields.raw.get(_SIGNEDNESS, b""), year_sign)
+    if problem:
+        return problem
     texts = [column for column in columns if column.is_text(is_mariadb)]
     shapes = fields.packed(_GEOMETRY_TYPE)
     for i, column in enumerate([c for c in columns if c.type_code == GEOMETRY]):
@@ -191,6 +191,27 @@ def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool) -> s
         column.dimension = dimensions[i]
     _set_charsets(texts, fields, _DEFAULT_CHARSET, _COLUMN_CHARSET)
     return _set_labels(columns, fields)
+
+
+def _set_signs(columns: list[ColumnType], signs: bytes, year_sign: int) -> str:
+    """Fill in which numbers are unsigned; return the problem, if there is one."""
+    years = [column for column in columns if column.type_code == YEAR]
+    doubtful = len(years) if year_sign == YEAR_SIGN_UNKNOWN else 0
+    if doubtful and any(c.is_numeric() and c.index > years[0].index for c in columns):
+        return (
+            f"column {years[0].name!r} is a YEAR before other numbers. Up to MySQL 8.0.20 a YEAR "
+            "has no part in the table map's signs, from 8.0.23 on it has; of the version that "
+            "wrote this binlog it is not known, so neither are the signs behind it: move the "
+            "column behind all numbers (ALTER TABLE ... MODIFY ... AFTER), or upgrade"
+        )
+    signed = [
+        c for c in columns if c.is_numeric() or (c.type_code == YEAR and year_sign == YEAR_HAS_SIGN)
+    ]
+    if not (len(signed) + 7) // 8 <= len(signs) <= (len(signed) + doubtful + 7) // 8:
+        raise ValueError(f"{len(signs)} bytes of signs for {len(signed)} numeric columns")
+    for i, column in enumerate(signed):
+        column.unsigned = bool(signs[i >> 3] & (0x80 >> (i & 7)))
+    return ""
 
 
 def _set_charsets(columns: list[ColumnType], fields: _Fields, default: int, each: int) -> None:

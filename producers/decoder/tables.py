@@ -14,6 +14,7 @@ from producers.decoder.errors import (
     UnsupportedEvent,
 )
 from producers.decoder.filtered_rows import FilterRules
+from producers.decoder.format_event import YEAR_SIGN_UNKNOWN
 from producers.decoder.key_watch import KeyWatch, TransactionEnds
 from producers.decoder.plan import SILENT, RowsPlan, TablePlan, rows_header
 from producers.decoder.sharding import ShardingColumn, set_vindex
@@ -52,8 +53,9 @@ class Tables:
         self._rules: FilterRules | None = rules
         self._schema_id: Callable[[str], int] = schema_id
         self._vindexes: Mapping[tuple[str, str], ShardingColumn] = vindexes
-        self._is_mariadb: bool = is_mariadb
         self._text_as_bytes: frozenset[str] = text_as_bytes
+        self.is_mariadb: bool = is_mariadb
+        self.year_sign: int = YEAR_SIGN_UNKNOWN
         self._by_body: dict[bytes, TablePlan] = {}
         self._by_id: dict[int, TablePlan] = {}
         self._last_id: i64 = -1
@@ -62,11 +64,21 @@ class Tables:
         self.watches: dict[tuple[str, str], KeyWatch] = {}
         self.ends: TransactionEnds = TransactionEnds()
 
-    def forget_ids(self) -> None:
-        """A new binlog file numbers its tables afresh."""
+    def begin_file(self, year_sign: int) -> None:
+        """A new binlog file numbers its tables afresh, and may be another version's."""
+        self.use_year_sign(year_sign)
         self._by_id.clear()
         self._last_id = -1
         self._last_plan = None
+
+    def use_year_sign(self, year_sign: int) -> int:
+        """Read table maps so from here on; return how they were read before."""
+        before = self.year_sign
+        if year_sign != before:
+            self.year_sign = year_sign
+            self._by_body.clear()
+            self._last_plan = None
+        return before
 
     def map(self, buf: bytes, pos: i64, end: i64) -> None:
         """Take a table map event's body: 6 bytes of id, 2 of flags, then the table version."""
@@ -78,7 +90,7 @@ class Tables:
         body = take(buf, pos + 8, size)
         known = self._by_body.get(body)
         if known is None:
-            known = parse_table_map(body, self._is_mariadb, self._text_as_bytes)
+            known = parse_table_map(body, self.is_mariadb, self.year_sign, self._text_as_bytes)
             known.watch = self.watches.get((known.database, known.table))
             if len(self._by_body) >= PLANS_MAX:
                 self._by_body.clear()

@@ -4,6 +4,7 @@ import pytest
 
 from event_token import Flavor, MysqlGtidSet
 from producers.decoder import UnsupportedEvent, prepared
+from producers.decoder.format_event import YEAR_HAS_SIGN
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
@@ -69,7 +70,7 @@ def test_several_at_once_in_another_order(table: tuple[DatabaseFixture, str, str
 def test_rows_beyond_memory_lie_in_a_file() -> None:
     """What passes the limit of memory comes back from a file, in order."""
     spools = prepared.PreparedTransactions(memory_bytes_max=300)
-    spool = prepared.EventSpool(spools)
+    spool = prepared.EventSpool(spools, YEAR_HAS_SIGN)
     events = [bytes([i]) * 100 for i in range(10)]
     for event in events:
         spool.add(event)
@@ -102,7 +103,7 @@ def test_too_many_prepared_at_once_stop_by_name() -> None:
     """Nothing grows without a bound."""
     spools = prepared.PreparedTransactions()
     for i in range(prepared.PREPARED_MAX):
-        spools.put(f"X'{i}'", prepared.Prepared("u:1", prepared.EventSpool(spools)))
+        spools.put(f"X'{i}'", prepared.Prepared("u:1", prepared.EventSpool(spools, YEAR_HAS_SIGN)))
 
     with pytest.raises(UnsupportedEvent, match="XA RECOVER"):
-        spools.put("X'ff'", prepared.Prepared("u:1", prepared.EventSpool(spools)))
+        spools.put("X'ff'", prepared.Prepared("u:1", prepared.EventSpool(spools, YEAR_HAS_SIGN)))
