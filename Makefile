@@ -23,7 +23,7 @@ setup: $(STAMP)  ## make the environment in .venv
 
 build: $(STAMP)  ## compile the hot path (without a compiler: plain Python, and it says so)
 	@$(BIN)/python -m producers.build
-	@$(BIN)/python -m spark_consumers.build
+	@$(BIN)/python -m topics.build
 
 check: $(STAMP)  ## ruff, mypy strict, import rule, budgets: under a minute
 	$(BIN)/ruff check .

@@ -14,8 +14,8 @@ from shardstream.settings import load_settings
 from topics.kafka_client import ClientConfig
 from topics.names import ShardTopics
 from topics.provisioning import provision_shard
+from topics.records.wire import read_seq
 from topics.tail import read_last_committed
-from topics.wire import read_seq
 
 STOP_S_MAX = 30.0
 

@@ -9,9 +9,9 @@ from topics.kafka_client import ClientConfig, open_consumer
 from topics.names import ShardTopics
 from topics.progress import Progress
 from topics.progress_codec import decode_progress
+from topics.records.wire import read_envelope
 from topics.schema_ids import SchemaIds
 from topics.tail import partition_bounds, read_tail
-from topics.wire import read_envelope
 
 # Markers of the predecessor's last transaction may still be on their way to a partition's leader.
 STABLE_S_MAX: Final = 30.0
@@ -32,8 +32,7 @@ def read_log_end(
     last_progress = read_tail(config, topics.progress).last
     last = None
     if log.last is not None:
-        where = f"{topics.log}, offset {log.last.offset}"
-        _, seq, timestamp_us, _ = read_envelope(log.last.value or b"", where)
+        _, seq, timestamp_us, _ = read_envelope(log.last.value or b"", topics.log, log.last.offset)
         last = LastRow(log.last.offset, seq, timestamp_us)
     progress = None
     if last_progress is not None:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
-from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from fastavro import parse_schema, schemaless_writer
 
 from event_token.errors import Halt
+from topics.records.events import EventReader, TokenReader
+from topics.records.wire import read_envelope, read_seq, schema_id_of, wire_header
 from topics.schema_ids import SchemaIds
 from topics.table_shape import (
     ENVELOPE_VERSION,
@@ -21,8 +23,7 @@ from topics.table_shape import (
     shape_of,
 )
 from topics.value_codec import RowPlan, ValueMisfitError, plain_schema
-from topics.vevent import CorruptRecord, EventType, Op, Row, TokenText, VEvent
-from topics.wire import WIRE_HEADER_BYTES, read_envelope, read_seq, schema_id_of, wire_header
+from topics.vevent import CorruptRecord, Op, TokenText, VEvent
 
 __all__ = [
     "CorruptRecord",
@@ -33,9 +34,6 @@ __all__ = [
     "read_seq",
 ]
 
-_BEFORE: Final = 0
-_AFTER: Final = 1
-
 # Which row images an op has: (before, after).
 _IMAGES: Final = {
     Op.NONE.value: (False, False),
@@ -45,14 +43,10 @@ _IMAGES: Final = {
     Op.READ.value: (False, True),
 }
 
-# An enum's `.value` costs a call, and each record asks.
-_ROW: Final = EventType.ROW.value
-_NONE: Final = Op.NONE.value
-_TYPES: Final = {kind.value: kind for kind in EventType}
-_OPS: Final = {op.value: op for op in Op}
-
-# What fastavro raises on bytes that do not follow the schema.
-_BROKEN: Final = (EOFError, IndexError, KeyError, OverflowError, ValueError, struct.error)
+# What reading raises on bytes that do not follow the schema.
+_BROKEN: Final = (IndexError, OverflowError, ValueError)
+# What fastavro raises on values that do not fit it.
+_MISFIT: Final = (IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
 
 
 class UnknownEnvelope(Halt):
@@ -61,7 +55,7 @@ class UnknownEnvelope(Halt):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the records of one schema id are read."""
+    """How the records of one schema id are written."""
 
     avro: Any
     rows: RowPlan | None  # None: a DDL statement
@@ -75,10 +69,9 @@ class VEventCodec:
 
     def __init__(self, schema_ids: SchemaIds) -> None:
         self._schema_ids = schema_ids
-        self._plans: dict[int, _Plan] = {}
+        self._readers: dict[int, EventReader] = {}
         self._encode_plans: dict[TableShape | None, tuple[int, _Plan]] = {}
-        # Records of one transaction follow each other and share their token.
-        self._token = TokenText(0, "", "")
+        self._tokens = TokenReader()
 
     def decode(self, value: bytes | None, shard: str, offset: int) -> VEvent:
         """Return the event in a record's value.
@@ -87,88 +80,18 @@ class VEventCodec:
         schema is not one of a shard log that this release reads.
         """
         schema_id = schema_id_of(value, f"log of shard {shard}, offset {offset}")
-        plan = self._plans.get(schema_id)
-        if plan is None:
-            plan = self._plans[schema_id] = self._plan_of(schema_id, shard, offset)
-        stream = BytesIO(value or b"")
-        stream.seek(WIRE_HEADER_BYTES)
+        reader = self._readers.get(schema_id)
+        if reader is None:
+            reader = self._readers[schema_id] = self._reader_of(schema_id, shard, offset)
         try:
-            fields: Any = schemaless_reader(stream, plan.avro, None)
-            if stream.read(1):
-                raise ValueMisfitError("bytes are left after the last field")
-            return self._event(fields, plan, shard, offset)
+            return reader.read(value or b"", shard, offset)
         except _BROKEN as error:
             raise CorruptRecord(
                 f"log of shard {shard}, offset {offset}: the record does not follow its schema "
                 f"{schema_id}: {type(error).__name__} {error}",
             ) from error
 
-    def _event(self, fields: dict[str, Any], plan: _Plan, shard: str, offset: int) -> VEvent:
-        kind, op = fields["type"], fields["op"]
-        before, after = self._images(fields, plan)
-        if (before is not None, after is not None) != _IMAGES[op] or (
-            (kind == _ROW) != (op != _NONE)
-        ):
-            raise ValueMisfitError(f"the row images do not fit {kind} {op}")
-        token = self._token_of(fields["token"])
-        if token.shard != shard:
-            raise ValueMisfitError(f"its token is of shard {token.shard!r}")
-        return VEvent(
-            type=_TYPES[kind],
-            seq=fields["seq"],
-            token_text=token,
-            commit_us=fields["commit_us"],
-            gtid=fields["gtid"],
-            row_index=fields["row_index"],
-            last=fields["last"],
-            database=fields["database"],
-            table=fields["table"],
-            op=_OPS[op],
-            keyspace_id_before=fields["keyspace_id_before"],
-            keyspace_id_after=fields["keyspace_id_after"],
-            before=before,
-            after=after,
-            statement=fields.get("statement"),
-            shape=None if plan.rows is None else plan.rows.shape,
-            shard=shard,
-            offset=offset,
-        )
-
-    def _images(self, fields: dict[str, Any], plan: _Plan) -> tuple[Row | None, Row | None]:
-        if plan.rows is None:
-            return None, None
-        off_calendar: tuple[dict[int, str], dict[int, str]] = ({}, {})
-        for entry in fields["off_calendar"]:
-            image = entry["image"]
-            if image not in {_BEFORE, _AFTER} or fields[("before", "after")[image]] is None:
-                raise ValueMisfitError(f"a date off the calendar is of image {image}")
-            off_calendar[image][entry["column"]] = entry["text"]
-        before, after = fields["before"], fields["after"]
-        read = plan.rows.read
-        if before is not None:
-            before = read(before, fields["columns_before"], off_calendar[_BEFORE])
-        if after is not None:
-            after = read(after, fields["columns_after"], off_calendar[_AFTER])
-        return before, after
-
-    def _token_of(self, fields: dict[str, Any]) -> TokenText:
-        last = self._token
-        origin = fields["origin"]
-        if (
-            origin is None
-            and last.origin is None
-            and last.timestamp_us == fields["timestamp_us"]
-            and last.position == fields["position"]
-            and last.shard == fields["shard"]
-        ):
-            return last
-        if origin is not None:
-            origin = TokenText(origin["timestamp_us"], origin["shard"], origin["position"])
-        token = TokenText(fields["timestamp_us"], fields["shard"], fields["position"], origin)
-        self._token = token
-        return token
-
-    def _plan_of(self, schema_id: int, shard: str, offset: int) -> _Plan:
+    def _reader_of(self, schema_id: int, shard: str, offset: int) -> EventReader:
         schema = json.loads(self._schema_ids.text_of(schema_id))
         expected = plain_schema(envelope_fields())
         if (
@@ -187,7 +110,7 @@ class VEventCodec:
                 f"log of shard {shard}, offset {offset}: schema {schema_id} has fields that this "
                 f"release does not know: read it with the release that wrote it",
             )
-        return _plan(schema, shape)
+        return EventReader(shape, self._tokens)
 
     def encode(self, event: VEvent) -> bytes:
         """Return the value of a record; ValueMisfitError when a value does not fit its column."""
@@ -256,7 +179,7 @@ def _raw_token(token: TokenText) -> dict[str, Any]:
 def _written(stream: BytesIO, avro: Any, datum: Any) -> None:
     try:
         schemaless_writer(stream, avro, datum)
-    except (*_BROKEN, TypeError) as error:
+    except _MISFIT as error:
         raise ValueMisfitError(f"a value does not fit the schema: {error}") from error
 
 

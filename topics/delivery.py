@@ -27,11 +27,9 @@ class _At(NamedTuple):
     token: TokenText | EventToken | None
 
 
-class _Step(NamedTuple):
-    """One delivered event: how it moves its shard."""
-
-    shard: str
-    at: _At  # without a token inside a MySQL transaction: that of the one before stays
+# One delivered event, how it moves its shard: (shard, next offset, seq, token). Without a token
+# inside a MySQL transaction: that of the one before stays.
+_Step = tuple[str, int, int, TokenText | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +85,14 @@ class Trail:
     def add(self, event: VEvent) -> int:
         """Append a delivered event; the number is what `after` wants."""
         token = event.token_text if event.last else None
-        self._steps.append(_Step(event.shard, _At(event.offset + 1, event.seq, token)))
+        self._steps.append((event.shard, event.offset + 1, event.seq, token))
         return len(self._steps)
 
     def after(self, count: int) -> Place:
         """Where a reader goes on after the first `count` events."""
         shards = dict(self._base.shards)
-        for shard, at in self._steps[:count]:
-            shards[shard] = at if at.token is not None else at._replace(token=shards[shard].token)
+        for shard, offset, seq, token in self._steps[:count]:
+            shards[shard] = _At(offset, seq, token or shards[shard].token)
         return Place(self._base.epoch, self._base.frontier_us, shards)
 
     def position_after(self, count: int) -> StreamPosition:

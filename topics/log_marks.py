@@ -39,8 +39,8 @@ def marks_at_end(
         while upper > start:
             lower = max(start, upper - _WINDOW)
             for record in reversed(list(reader.records(lower, upper))):
-                where = f"{topics.log}, offset {record.offset}"
-                kind = TYPES_BY_INDEX[read_envelope(record.value or b"", where)[0]]
+                envelope = read_envelope(record.value or b"", topics.log, record.offset)
+                kind = TYPES_BY_INDEX[envelope[0]]
                 if kind is EventType.ROW:
                     return newest
                 if kind is EventType.JOURNAL:

@@ -17,9 +17,8 @@ from topics.names import ShardTopics
 from topics.reading.errors import LogGap, LogShrank, PositionTooOld, RowsNotReadable
 from topics.reading.merge import RawRecord, SeqChecker
 from topics.reading.planner import ShardRange
+from topics.records.wire import read_envelope, read_seq
 from topics.stream_consumer import QUEUE_KBYTES_MAX, OffsetOutOfRangeError, StreamConsumer
-from topics.vevent import CorruptRecord
-from topics.wire import WIRE_HEADER_BYTES, read_envelope
 
 # Markers follow each other within milliseconds, a broker's restart takes some seconds.
 ROWS_WAIT_S: Final = 60.0
@@ -29,9 +28,6 @@ POLL_S: Final = 0.1
 TAKE_MAX: Final = 1_000
 # A list of messages ends here, so that large records do not make large lists.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
-
-_VARINT_BYTES_MAX: Final = 10
-_VARINT_MORE: Final = 0x80
 
 
 class ReaderClosed(Rebuild):
@@ -86,7 +82,7 @@ class ShardLogReader:
         for message in self._messages(part):
             value = message.value() or b""
             offset = message.offset() or 0
-            _, seq, timestamp_us, last = read_envelope(value, f"{self.topic}, offset {offset}")
+            _, seq, timestamp_us, last = read_envelope(value, self.topic, offset)
             self._check(seq, offset, part)
             yield RawRecord(
                 timestamp_us,
@@ -128,7 +124,7 @@ class ShardLogReader:
             self._check_one(messages[-1], part, passed=len(messages) - 2)
 
     def _check_one(self, message: Message, part: ShardRange, *, passed: int = 0) -> None:
-        seq = leading_seq(message.value() or b"", self.topic)
+        seq = read_seq(message.value() or b"", self.topic, message.offset())
         self._check(seq, message.offset() or 0, part, passed)
 
     def _begin(self, part: ShardRange) -> None:
@@ -206,17 +202,3 @@ class ShardLogReader:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
-
-
-def leading_seq(value: bytes, where: str) -> int:
-    """Return the seq of a record, which comes second in its envelope, after a byte of type.
-
-    Reads nothing else.
-    """
-    number = shift = 0
-    for byte in value[WIRE_HEADER_BYTES + 1 : WIRE_HEADER_BYTES + 1 + _VARINT_BYTES_MAX]:
-        number |= (byte & 0x7F) << shift
-        if byte < _VARINT_MORE:
-            return number >> 1  # a seq is never negative, so zigzag is a shift
-        shift += 7
-    raise CorruptRecord(f"{where}: the envelope is truncated or broken")

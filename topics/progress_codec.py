@@ -9,10 +9,10 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from event_token.errors import Halt
 from topics.progress import Mark, MarkKind, Progress, Tick
+from topics.records.wire import WIRE_HEADER_BYTES, schema_id_of, wire_header
 from topics.schema_ids import SchemaIds
 from topics.table_shape import schema_text
 from topics.vevent import CorruptRecord
-from topics.wire import WIRE_HEADER_BYTES, schema_id_of, wire_header
 
 # One key, so that compaction keeps the last record.
 PROGRESS_KEY: Final = b"progress"

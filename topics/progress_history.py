@@ -15,10 +15,10 @@ from topics.progress import MarkKind, Progress
 from topics.progress_codec import decode_progress
 from topics.reading.shard_ticks import ordered_from_seq
 from topics.reading.start_point import CLOCK_AHEAD_US_MAX
+from topics.records.wire import read_envelope
 from topics.schema_ids import SchemaIds
 from topics.tail import TAIL_TIMEOUT_S, PartitionReader, partition_bounds, read_tail
 from topics.vevent import TYPES_BY_INDEX, EventType
-from topics.wire import read_envelope
 
 # Steps back by ever larger windows, so that a position far behind costs a handful of looks.
 _STEP_FIRST: Final = 64

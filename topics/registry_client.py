@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote, urlsplit
 from urllib.request import Request, urlopen
 
 from event_token.errors import Halt, Retry, UsageError
-from topics.wire import SCHEMA_ID_MAX
+from topics.records.wire import SCHEMA_ID_MAX
 
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 

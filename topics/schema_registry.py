@@ -11,11 +11,11 @@ from topics.deadline import Deadline
 from topics.kafka_client import ClientConfig, open_producer
 from topics.kafka_errors import kafka_error, kafka_errors
 from topics.names import SCHEMAS_TOPIC
+from topics.records.wire import SCHEMA_ID_MAX
 from topics.registry_client import RegistrySchemaIds
 from topics.schema_ids import SchemaIds
 from topics.table_shape import fingerprint
 from topics.tail import PartitionReader
-from topics.wire import SCHEMA_ID_MAX
 
 __all__ = ["RegistrySchemaIds", "SchemaIds", "TopicSchemaIds", "open_schema_ids"]
 

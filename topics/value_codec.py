@@ -1,16 +1,16 @@
-"""Values of columns between the wire and Python, by a plan made once for each table version.
+"""Values of columns as fastavro writes them, by a plan made once for each table version.
 
-fastavro reads and writes the plain Avro types; the logical types are laid over them here, for
-its own conversions know neither negative times nor 65 digits, and give up on the years that
-Python lacks.
+fastavro writes the plain Avro types; the logical types are laid over them here, for its own
+conversions know neither negative times nor 65 digits. `topics.records.values` reads them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Context, Decimal
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
+from topics.records.values import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, EXACT, UNSIGNED_LONG_MAX
 from topics.table_shape import (
     DECIMAL_FIXED_BYTES,
     DECIMAL_FIXED_DIGITS,
@@ -24,18 +24,8 @@ from topics.vevent import OffCalendar, Row, Value
 
 Convert = Callable[[Any], Any]
 
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - DATETIME has no time zone
-_EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
-
-# MySQL's DECIMAL has 65 digits; with room to scale without rounding.
-_EXACT: Final = Context(prec=200)
-
-_UNSIGNED_LONG_MAX: Final = 2**64 - 1
 _INT64: Final = range(-(2**63), 2**63)
-
-_CALENDAR_KINDS: Final = frozenset({ValueKind.DATE, ValueKind.DATETIME, ValueKind.TIMESTAMP})
 
 
 class ValueMisfitError(ValueError):
@@ -57,60 +47,16 @@ def plain_schema(schema: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """How the rows of one table version are read and written."""
+    """How the rows of one table version are written."""
 
     shape: TableShape
-    # (name on the wire, name of the column, conversion or None), in order.
-    _columns: tuple[tuple[str, str, Convert | None], ...]
-    _conversions: tuple[tuple[str, Convert], ...]  # by wire name, of those that need one
+    # (name on the wire, name of the column, conversion), in order.
     _encoders: tuple[tuple[str, str, Convert], ...]
-    _names_as_on_wire: bool
-    _full_image: bytes
 
     @classmethod
     def of(cls, shape: TableShape) -> "RowPlan":
         """Make the plan of a table version."""
-        columns = tuple((avro_name(c.name), c.name, _decoder(c)) for c in shape.columns)
-        return cls(
-            shape=shape,
-            _columns=columns,
-            _conversions=tuple((wire, conv) for wire, _, conv in columns if conv is not None),
-            _encoders=tuple((avro_name(c.name), c.name, _encoder(c)) for c in shape.columns),
-            _names_as_on_wire=all(wire == name for wire, name, _ in columns),
-            _full_image=_bit_map(range(len(shape.columns)), len(shape.columns)),
-        )
-
-    def read(self, raw: dict[str, Any], present: bytes, off_calendar: Mapping[int, str]) -> Row:
-        """Return the row of a decoded image; may reuse `raw`. ValueError on broken values."""
-        if present == self._full_image and not off_calendar and self._names_as_on_wire:
-            for name, convert in self._conversions:
-                value = raw[name]
-                if value is not None:
-                    raw[name] = convert(value)
-            return raw
-        if len(present) != len(self._full_image) or present[-1:] > self._full_image[-1:]:
-            raise ValueMisfitError(f"the bit map of columns has {len(present)} bytes")
-        row: Row = {}
-        for i, (wire, name, conversion) in enumerate(self._columns):
-            value = raw[wire]
-            if not present[i >> 3] >> (i & 7) & 1:
-                if value is not None:
-                    raise ValueMisfitError(f"column {name} has a value and is said to be absent")
-                continue
-            row[name] = value if value is None or conversion is None else conversion(value)
-        self._put_off_calendar(row, off_calendar)
-        return row
-
-    def _put_off_calendar(self, row: Row, off_calendar: Mapping[int, str]) -> None:
-        for i, text in off_calendar.items():
-            if not 0 <= i < len(self.shape.columns):
-                raise ValueMisfitError(
-                    f"a date off the calendar names column {i}, which is not there"
-                )
-            column = self.shape.columns[i]
-            if column.kind not in _CALENDAR_KINDS or row.get(column.name, text) is not None:
-                raise ValueMisfitError(f"column {column.name} cannot hold the date text {text!r}")
-            row[column.name] = OffCalendar(text)
+        return cls(shape, tuple((avro_name(c.name), c.name, _encoder(c)) for c in shape.columns))
 
     def write(self, row: Row) -> tuple[dict[str, Any], bytes, dict[int, str]]:
         """Return the raw image, its bit map and its dates off the calendar; ValueMisfitError."""
@@ -142,58 +88,6 @@ def _bit_map(present: Iterable[int], columns: int) -> bytes:
     return bits.to_bytes((columns + 7) // 8, "little")
 
 
-def _decoder(column: Column) -> Convert | None:
-    """Return the conversion of a column's raw values; None where they are what is wanted."""
-    match column.kind:
-        case ValueKind.UNSIGNED_LONG | ValueKind.BIT64:
-            return _read_unsigned_long
-        case ValueKind.DECIMAL:
-            return _decimal_reader(column.scale)
-        case ValueKind.DATE:
-            return _read_date
-        case ValueKind.TIME:
-            return _read_time
-        case ValueKind.DATETIME:
-            return _read_datetime
-        case ValueKind.TIMESTAMP:
-            return _read_timestamp
-        case _:
-            return None
-
-
-def _read_unsigned_long(raw: bytes) -> int:
-    number = int.from_bytes(raw, "big")
-    if number > _UNSIGNED_LONG_MAX:
-        raise ValueMisfitError(f"{number} does not fit 64 bits")
-    return number
-
-
-def _decimal_reader(scale: int) -> Convert:
-    exponent = -scale
-    scaled = _EXACT.scaleb
-
-    def read(raw: bytes) -> Decimal:
-        return scaled(Decimal(int.from_bytes(raw, "big", signed=True)), exponent)
-
-    return read
-
-
-def _read_date(raw: int) -> date:
-    return date.fromordinal(_EPOCH_ORDINAL + raw)
-
-
-def _read_time(raw: int) -> timedelta:
-    return timedelta(microseconds=raw)
-
-
-def _read_datetime(raw: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=raw)
-
-
-def _read_timestamp(raw: int) -> datetime:
-    return _EPOCH_UTC + timedelta(microseconds=raw)
-
-
 def _encoder(column: Column) -> Convert:
     """Return the conversion of a column's Python values that are not None."""
     match column.kind:
@@ -202,13 +96,13 @@ def _encoder(column: Column) -> Convert:
         case ValueKind.DECIMAL:
             return _checked(Decimal, _decimal_writer(column), column)
         case ValueKind.DATE:
-            return _checked(date, lambda v: v.toordinal() - _EPOCH_ORDINAL, column)
+            return _checked(date, lambda v: v.toordinal() - EPOCH_ORDINAL, column)
         case ValueKind.TIME:
             return _checked(timedelta, lambda v: v // _MICROSECOND, column)
         case ValueKind.DATETIME:
-            return _checked(datetime, lambda v: (v - _EPOCH) // _MICROSECOND, column)
+            return _checked(datetime, lambda v: (v - EPOCH) // _MICROSECOND, column)
         case ValueKind.TIMESTAMP:
-            return _checked(datetime, lambda v: (v - _EPOCH_UTC) // _MICROSECOND, column)
+            return _checked(datetime, lambda v: (v - EPOCH_UTC) // _MICROSECOND, column)
         case ValueKind.STRING | ValueKind.ENUM | ValueKind.JSON:
             return _checked(str, str, column)
         case ValueKind.BYTES:
@@ -244,7 +138,7 @@ def _write_long(value: int) -> int:
 
 
 def _write_unsigned_long(value: int) -> bytes:
-    if not 0 <= value <= _UNSIGNED_LONG_MAX:
+    if not 0 <= value <= UNSIGNED_LONG_MAX:
         raise ValueMisfitError(f"{value} does not fit 64 unsigned bits")
     return value.to_bytes(UNSIGNED_LONG_BYTES, "big")
 
@@ -253,7 +147,7 @@ def _decimal_writer(column: Column) -> Convert:
     fixed_bytes = DECIMAL_FIXED_BYTES if column.precision <= DECIMAL_FIXED_DIGITS else 0
 
     def write(value: Decimal) -> bytes:
-        scaled = _EXACT.scaleb(value, column.scale)
+        scaled = EXACT.scaleb(value, column.scale)
         unscaled = int(scaled)
         if scaled != unscaled or len(str(abs(unscaled))) > column.precision:
             raise ValueMisfitError(f"{value} does not fit {column.sql_type}")

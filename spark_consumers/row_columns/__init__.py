@@ -1,6 +1,6 @@
 """Shard-log records into Arrow columns, row by row: compiled by mypyc, right uncompiled too."""
 
-from spark_consumers.compiled import COMPILED, GROUP
+from topics.compiled import COMPILED, GROUP
 from topics.stale_build import StaleBuild, check_build
 
 __all__ = ["COMPILED", "StaleBuild"]

@@ -8,7 +8,7 @@ from mypy_extensions import i64, u8
 
 from spark_consumers.row_columns.images import has_column
 from spark_consumers.row_columns.text import write_json_string
-from spark_consumers.row_columns.wire import Cursor
+from topics.records.cursor import Cursor
 
 _URL_SAFE: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 

@@ -13,7 +13,7 @@ from spark_consumers.row_columns.builders import ColumnBuilder, StructBuilder, T
 from spark_consumers.row_columns.json_values import JsonValue
 from spark_consumers.row_columns.text import write_json_string
 from spark_consumers.row_columns.typed import ValueReader
-from spark_consumers.row_columns.wire import Cursor
+from topics.records.cursor import Cursor
 
 _QUOTE: Final = 0x22
 _COMMA: Final = 0x2C

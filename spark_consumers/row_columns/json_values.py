@@ -16,7 +16,7 @@ from spark_consumers.row_columns.text import (
     write_number,
     write_time,
 )
-from spark_consumers.row_columns.wire import Cursor
+from topics.records.cursor import Cursor
 
 _QUOTE: Final = 0x22
 _COMMA: Final = 0x2C

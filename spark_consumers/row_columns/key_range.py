@@ -9,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from spark_consumers.row_columns.wire import Cursor
+from topics.records.cursor import Cursor
 
 # What is seen of a row, as bits.
 BEFORE: Final = 1

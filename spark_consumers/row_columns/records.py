@@ -17,7 +17,7 @@ from spark_consumers.row_columns.envelope_text import opaque_token, write_absent
 from spark_consumers.row_columns.hop_filter import DOUBTFUL, NEW, SEEN, HopFilter
 from spark_consumers.row_columns.images import Image, KeyColumns, SkippedImage
 from spark_consumers.row_columns.key_range import AFTER, BEFORE, KeyRangeFilter
-from spark_consumers.row_columns.wire import Cursor
+from topics.records.cursor import Cursor
 
 WIRE_HEADER_BYTES: Final = 5  # a zero and the schema id
 

@@ -16,7 +16,7 @@ from spark_consumers.row_columns.builders import (
     TextListBuilder,
 )
 from spark_consumers.row_columns.text import decimal_text
-from spark_consumers.row_columns.wire import Cursor
+from topics.records.cursor import Cursor
 
 
 class ValueReader:

@@ -7,9 +7,9 @@ from tests.conftest import DatabaseFixture
 from tests.producers.producing import ProducerProcess, settings_of, wait_caught_up
 from topics.names import ShardTopics
 from topics.progress_codec import decode_progress
+from topics.records.wire import read_envelope
 from topics.schema_registry import open_schema_ids
 from topics.tail import read_to_end
-from topics.wire import read_envelope
 
 ROWS = 1_000_000
 RSS_KB_MAX = 300 * 1024

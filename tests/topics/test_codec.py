@@ -15,6 +15,7 @@ from event_token.gtid_set import Flavor
 from tests.topics.events import SHARD, UUID, ddl_event, insert, row_events
 from tests.topics.memory_schema_ids import MemorySchemaIds
 from topics.codec import CorruptRecord, UnknownEnvelope, VEventCodec, record_key
+from topics.records.wire import read_envelope, read_seq, wire_header
 from topics.table_shape import (
     EVENT_TYPES,
     Column,
@@ -26,7 +27,6 @@ from topics.table_shape import (
 )
 from topics.value_codec import ValueMisfitError
 from topics.vevent import EventType, OffCalendar, Op, Row, TokenText, VEvent
-from topics.wire import read_envelope, read_seq, wire_header
 
 ORDERS = TableShape(
     "shop",

@@ -14,8 +14,8 @@ from topics.progress_codec import (
     decode_progress,
     encode_progress,
 )
+from topics.records.wire import wire_header
 from topics.vevent import CorruptRecord
-from topics.wire import wire_header
 
 NAMES = st.lists(TEXTS, max_size=3).map(tuple)
 PROGRESSES = st.builds(

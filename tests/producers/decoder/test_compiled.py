@@ -15,7 +15,8 @@ from producers.compiled import GROUP
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.workload import run_workload
-from topics.compiled_modules import PLAIN_VARIABLE, RECORD_NAME
+from topics.compiled import GROUP as READING
+from topics.compiled_modules import PLAIN_VARIABLE, RECORD_NAME, CompiledModules
 from topics.compiling import missing_tool
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,7 +41,14 @@ def compiled_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if lacking := missing_tool():
         pytest.fail(f"the tests need a compiler: {lacking}")
     root = tmp_path_factory.mktemp("compiled")
-    for package in ("event_token", "topics", "producers", "shardstream", "tests"):
+    for package in (
+        "event_token",
+        "topics",
+        "producers",
+        "spark_consumers",
+        "shardstream",
+        "tests",
+    ):
         shutil.copytree(ROOT / package, root / package)
     python(root, "-m", "producers.build")
     return root
@@ -117,7 +125,7 @@ def test_a_build_that_fits_is_left_alone(compiled_tree: Path) -> None:
 def test_without_a_compiler_the_build_says_so_and_ends_well(compiled_tree: Path) -> None:
     """No compiler: one clear line, exit status 0, and the sources run."""
     copy = compiled_tree / "without"
-    for package in ("event_token", "topics", "producers"):
+    for package in ("event_token", "topics", "producers", "spark_consumers"):
         shutil.copytree(
             compiled_tree / package,
             copy / package,
@@ -138,10 +146,19 @@ def test_the_record_of_a_build_names_its_sources(compiled_tree: Path) -> None:
     assert python(compiled_tree, "-c", script).stdout.strip() == record["source_hash"]
 
 
-def test_every_module_of_the_decoder_is_compiled_or_plain_on_purpose() -> None:
-    """A new module of the decoder must be listed for the build, or here."""
-    plain = {"__init__", "batch", "build_check", "errors"}
-    modules = {path.stem for path in (ROOT / "producers" / "decoder").glob("*.py")}
-    listed = {module.rpartition(".")[2] for module in GROUP.modules if ".decoder." in module}
+@pytest.mark.parametrize(
+    ("group", "package", "plain"),
+    [
+        (GROUP, "producers.decoder", {"__init__", "batch", "build_check", "errors"}),
+        (READING, "topics.records", {"__init__"}),
+        (READING, "spark_consumers.row_columns", {"__init__"}),
+    ],
+)
+def test_every_module_is_compiled_or_plain_on_purpose(
+    group: CompiledModules, package: str, plain: set[str]
+) -> None:
+    """A new module of a compiled package must be listed for the build, or here."""
+    modules = {path.stem for path in ROOT.joinpath(*package.split(".")).glob("*.py")}
+    listed = {module.rpartition(".")[2] for module in group.modules if module.startswith(package)}
 
     assert modules - plain == listed

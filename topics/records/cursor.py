@@ -49,7 +49,7 @@ class Cursor:
         return ((value >> 1) & POSITIVE_MASK) ^ -(value & 1)
 
     def take_byte(self) -> i64:
-        """Take one byte: a union's branch (0 null, 2 value), a boolean."""
+        """Take one byte."""
         at = self.at
         byte: i64 = self.record[at]
         self.at = at + 1
@@ -64,6 +64,13 @@ class Cursor:
             raise ValueError(f"{byte} is not a branch of a nullable value")
         return False
 
+    def take_flag(self) -> bool:
+        """Take a boolean."""
+        byte = self.take_byte()
+        if byte > 1:
+            raise ValueError(f"{byte} is not a boolean")
+        return byte == 1
+
     def take_size(self) -> i64:
         """Take the length of a string, of bytes or of a block that lies in the record."""
         size = self.take_long()
@@ -77,6 +84,10 @@ class Cursor:
         at = self.at
         self.at = at + size
         return self.record[at : at + size]
+
+    def take_text(self) -> str:
+        """Take a string; UnicodeDecodeError (a ValueError) where it is not UTF-8."""
+        return self.take_bytes().decode("utf-8")
 
     def skip_bytes(self) -> None:
         """Pass a string or bytes."""
