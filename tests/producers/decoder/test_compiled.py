@@ -21,6 +21,8 @@ from topics.compiling import missing_tool
 
 ROOT = Path(__file__).resolve().parents[3]
 ROWS = 60
+# What a build leaves.
+BUILT = shutil.ignore_patterns("*.so", RECORD_NAME)
 
 _DECODE = """
 import pickle, sys
@@ -49,7 +51,7 @@ def compiled_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "shardstream",
         "tests",
     ):
-        shutil.copytree(ROOT / package, root / package)
+        shutil.copytree(ROOT / package, root / package, ignore=BUILT)
     python(root, "-m", "producers.build")
     return root
 
@@ -126,11 +128,7 @@ def test_without_a_compiler_the_build_says_so_and_ends_well(compiled_tree: Path)
     """No compiler: one clear line, exit status 0, and the sources run."""
     copy = compiled_tree / "without"
     for package in ("event_token", "topics", "producers", "spark_consumers"):
-        shutil.copytree(
-            compiled_tree / package,
-            copy / package,
-            ignore=shutil.ignore_patterns("*.so", RECORD_NAME),
-        )
+        shutil.copytree(compiled_tree / package, copy / package, ignore=BUILT)
     said = python(copy, "-m", "producers.build", CC="no-such-compiler").stdout
     loaded = python(copy, "-c", "from producers.decoder import COMPILED; print(COMPILED)").stdout
 

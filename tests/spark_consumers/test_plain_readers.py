@@ -1,18 +1,19 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+import pytest
+
+from tests.repository import ROOT
 from topics.compiled_modules import PLAIN_VARIABLE
 
 
-def test_the_plain_modules_pass_the_same_tests() -> None:
+@pytest.mark.parametrize("tests", ["spark_consumers/test_columnar.py", "topics/test_codec.py"])
+def test_the_plain_modules_pass_the_same_tests(tests: str) -> None:
     """Without a compiler the same sources run uncompiled, and decode the same."""
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            str(Path(__file__).with_name("test_columnar.py")),
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{tests}"],
+        cwd=ROOT,
         env={**os.environ, PLAIN_VARIABLE: "1"},
         capture_output=True,
         text=True,
