@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 
 from producers import compiled as decoder
-from spark_consumers import compiled as row_loop
+from topics import compiled as reading
 
 LIBRARIES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake", "PyMySQL")
 
@@ -21,7 +21,7 @@ def machine_facts() -> dict[str, str]:
         "load before": f"{os.getloadavg()[0]:.2f}",
         "python": platform.python_version(),
         "decoder": _how(decoder.COMPILED),
-        "row loop in Spark": _how(row_loop.COMPILED),
+        "reading of records": _how(reading.COMPILED),
     }
     for library in LIBRARIES:
         try:
