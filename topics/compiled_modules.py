@@ -59,9 +59,15 @@ class CompiledModules:
 
     @property
     def is_up_to_date(self) -> bool:
-        """Whether all compiled modules are there and fit their sources."""
-        has_all = all(compiled_of(module).exists() for module in self.modules)
+        """Whether all compiled modules are there, with their library, and fit their sources."""
+        files = [self.library_file, *map(compiled_of, self.modules)]
+        has_all = all(file.exists() for file in files)
         return has_all and self.recorded_hash() == self.source_hash()
+
+    @property
+    def library_file(self) -> Path:
+        """The library that holds the code of all the modules, which are but doors to it."""
+        return ROOT / f"{self.library}__mypyc{importlib.machinery.EXTENSION_SUFFIXES[0]}"
 
     @property
     def record(self) -> Path:

@@ -38,10 +38,9 @@ setup(
 
 def clean(group: CompiledModules) -> None:
     """Remove everything that a build leaves."""
-    suffix = compiled_of(group.modules[0]).name.partition(".")[2]
     for module in group.modules:
         compiled_of(module).unlink(missing_ok=True)
-    (ROOT / f"{group.library}__mypyc.{suffix}").unlink(missing_ok=True)
+    group.library_file.unlink(missing_ok=True)
     group.record.unlink(missing_ok=True)
 
 

@@ -9,6 +9,7 @@ from producers.copy.chunk import Chunk, ChunkJob, Piece
 from producers.copy.faults import CannotCopy, ChunkHeld, ChunkSpoiled, ChunkTooLarge
 from producers.copy.pace import ROWS_FIRST, next_rows
 from producers.copy.windows import Window, Windows, settle, spoiled
+from producers.decoder import CorruptBinlog, DecoderHalt
 from producers.decoder.copied_rows import CopyWriter
 from producers.decoder.key_watch import KeyWatch
 from producers.settings import CopySettings
@@ -146,7 +147,12 @@ class TableCopier:
         piece = window.next_piece
         images = b"" if piece is None else piece.images
         plan = chunk.definition.plan
-        added = self._writer.copy_rows(plan, images, self._watch, window.since_seq)
+        try:
+            added = self._writer.copy_rows(plan, images, self._watch, window.since_seq)
+        except DecoderHalt as error:
+            raise type(error)(f"{self._place()}: {error}") from error
+        except (IndexError, ValueError, KeyError, OverflowError) as error:
+            raise CorruptBinlog(f"{self._place()}: {error}") from error
         window.pieces_written += piece is not None
         is_last = chunk.is_last and window.next_piece is None
         self.copy = self._moved(piece, added, now_us, is_last=is_last)
@@ -158,6 +164,14 @@ class TableCopier:
             self._windows.open.popleft()
         self._spoils = 0
         return self.copy
+
+    def _place(self) -> str:
+        """The place of a row that stops the shard, and what lets it go on."""
+        copy = self.copy
+        return (
+            f"copying {copy.name}, behind key {copy.last_key_text or '(none)'} (mend the row, or "
+            f"cancel the copy: shardstream copy cancel {copy.name})"
+        )
 
     def _moved(self, piece: Piece | None, added: int, now_us: int, *, is_last: bool) -> TableCopy:
         copy = self.copy

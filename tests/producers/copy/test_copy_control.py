@@ -4,6 +4,7 @@ import pytest
 
 from producers.copy.pace import next_rows
 from producers.copy.windows import Window, spoiled
+from producers.decoder import UnsupportedColumn
 from producers.decoder.key_watch import KeyWatch
 from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -14,10 +15,18 @@ from tests.producers.copy.copying import (
     request,
     server_rows,
     start,
+    topics_of,
     wait_state,
 )
-from tests.producers.producing import producing, read_log, settings_of, wait_caught_up, wait_for
-from topics.copy_control import CopyAction, CopyState, read_copies
+from tests.producers.producing import (
+    RunningProducer,
+    producing,
+    read_log,
+    settings_of,
+    wait_caught_up,
+    wait_for,
+)
+from topics.copy_control import CopyAction, CopyRequest, CopyState, ask, read_copies
 from topics.names import ShardTopics
 from topics.vevent import Op
 
@@ -158,3 +167,27 @@ def test_a_window_is_spoiled_by_what_came_since() -> None:
     assert "more keys" in spoiled(Window(9, 100), KeyWatch("d", "t", 10))
     watch.note_statement("CREATE TABLE other (a INT)", 20)
     assert spoiled(Window(13, 100), watch) == ""
+
+
+def test_a_row_that_cannot_be_logged_stops_the_shard_by_its_table(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Text without a mapping, never in a binlog: the copy's table is named, cancelling lets go."""
+    name = mysql_a.new_database()
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, a VARCHAR(9) CHARACTER SET big5)")
+        cursor.execute("SET sql_log_bin = 0")
+        cursor.execute("INSERT INTO t VALUES (1, _big5 x'A15A')")
+    settings = settings_of(mysql_a, kafka, keyspace)
+    producer = RunningProducer(settings)
+    producer.wait_streaming()
+    start(settings, f"{name}.t")
+
+    error = producer.wait_error()
+    ask(settings.kafka, topics_of(settings), CopyRequest(CopyAction.CANCEL, (f"{name}.t",)))
+    with producing(settings):
+        wait_state(settings, CopyState.CANCELLED)
+
+    assert isinstance(error, UnsupportedColumn)
+    assert f"copying {name}.t, behind key (none)" in str(error)
+    assert "0xa15a" in str(error)

@@ -124,6 +124,18 @@ def test_a_build_that_fits_is_left_alone(compiled_tree: Path) -> None:
     assert "up to date" in python(compiled_tree, "-m", "producers.build").stdout
 
 
+def test_a_build_without_its_library_does_not_fit(compiled_tree: Path) -> None:
+    """The modules' files alone are not enough: nothing could be imported."""
+    [library] = compiled_tree.glob(f"{GROUP.library}__mypyc*")
+    script = "from producers.compiled import GROUP; print(GROUP.is_up_to_date)"
+    away = library.rename(library.with_suffix(".away"))
+    without = python(compiled_tree, "-c", script).stdout
+    away.rename(library)
+
+    assert without.strip() == "False"
+    assert python(compiled_tree, "-c", script).stdout.strip() == "True"
+
+
 def test_without_a_compiler_the_build_says_so_and_ends_well(compiled_tree: Path) -> None:
     """No compiler: one clear line, exit status 0, and the sources run."""
     copy = compiled_tree / "without"
