@@ -138,7 +138,7 @@ def check_connection(
             *missing_grants(account, server, flavor),
         ]
         if not accept_unlogged_cascades:
-            problems += _cascade_problems(connection, server, flavor, version, account)
+            problems += _cascade_problems(connection, server, flavor, account)
     return problems
 
 
@@ -183,14 +183,21 @@ def _replication_problems(
     return [*problems, Problem(what, server.name, mend)]
 
 
+def logs_cascades(connection: Any) -> bool:
+    """Tell whether a server logs the rows that its foreign keys change."""
+    [(version,)] = rows(connection, "SELECT @@version")
+    if "mariadb" in version.lower() or version_of(version) < MYSQL_LOGS_CASCADES:
+        return False
+    native = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+    return not native or native[0][1] == "OFF"
+
+
 def _cascade_problems(
-    connection: Any, server: ServerSettings, flavor: Flavor, version: str, account: Account
+    connection: Any, server: ServerSettings, flavor: Flavor, account: Account
 ) -> list[Problem]:
     """Foreign keys whose cascades the server carries out without logging them."""
-    if flavor is Flavor.MYSQL and version_of(version) >= MYSQL_LOGS_CASCADES:
-        native = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
-        if not native or native[0][1] == "OFF":
-            return []
+    if logs_cascades(connection):
+        return []
     accept = "or set accept_unlogged_cascades = true and live with the hole"
     if not account.has("PROCESS"):
         what = (

@@ -13,7 +13,7 @@ from producers.faults import refused
 from producers.filters.start_check import rule_problems
 from producers.flavor import ServerFamily, ServerHistory, family_of
 from producers.mariadb_history import UnlistedNumbers
-from producers.preflight import check_connection
+from producers.preflight import check_connection, logs_cascades
 from producers.server_choice import ServerView, judge, must_stop, none_usable
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.names import ShardTopics
@@ -48,6 +48,11 @@ class OpenServer:
         """Ask for the executed and purged sets."""
         with server_errors(self.settings, "reading the executed set of"):
             return self.family.history(self.connection)
+
+    def logs_cascades(self) -> bool:
+        """Ask whether its binlog has the rows that foreign keys change."""
+        with server_errors(self.settings, "asking for the foreign keys of"):
+            return logs_cascades(self.connection)
 
     def look(self, *, is_replica: bool) -> ServerView:
         """Ask for all that `judge` wants to know; the state first, which the sets then include."""

@@ -153,6 +153,8 @@ class ShardSession:
         with server_errors(self._server, "reading the journal of"):
             ended = ended_by(self._settings.kafka, self._topics, self._schema_ids, self._connection)
         self._decoder = self._new_decoder(point, ended)
+        if not (self._settings.accept_unlogged_cascades or beginning.server.logs_cascades()):
+            self._decoder.refuse_cascades()
         opened.append(self._decoder.close)
         self._copier = Copier(self._settings, self._server, self._decoder, self._publisher)
         opened.append(self._copier.close)

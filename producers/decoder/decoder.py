@@ -50,8 +50,8 @@ class Decoder:
     have ENDed. `rules`: what is wanted.
 
     Errors end the decoder: make a new one from what is committed. `feed` raises CorruptBinlog,
-    UnsupportedEvent, UnsupportedColumn, RecordTooLarge, StatementInRowStream (all Halt),
-    ServerError, StreamEnded and QueueStayedFull (Rebuild), and what the callbacks raise.
+    UnsupportedEvent, UnsupportedColumn, RecordTooLarge, StatementInRowStream, UnloggedCascade (all
+    Halt), ServerError, StreamEnded and QueueStayedFull (Rebuild), and what the callbacks raise.
     """
 
     def __init__(
@@ -150,6 +150,10 @@ class Decoder:
     def set_delivery_callback(self, callback: object) -> None:
         """Pass it as on_delivery of a batch's first and last record."""
         self._sink.delivery_callback = callback
+
+    def refuse_cascades(self) -> None:
+        """Stop at a foreign key that changes rows by itself: the server does not log those."""
+        self._events.tables.refuses_cascades = True
 
     def feed(
         self, buffer: bytes | bytearray | memoryview, start: int, end: int, commit_rows: int

@@ -35,6 +35,10 @@ class RuleBroken(DecoderHalt):
     """Raised when a filter rule does not fit a table version any more."""
 
 
+class UnloggedCascade(DecoderHalt):
+    """Raised on a foreign key whose changes of other rows the server does not log."""
+
+
 class StatementInRowStream(DecoderHalt):
     """Raised when a change was logged as a statement: its rows are in no binlog."""
 

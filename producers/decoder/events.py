@@ -19,9 +19,9 @@ from producers.decoder.prepared import EventSpool, parse_xa, parse_xa_prepare
 from producers.decoder.query_events import (
     Statement,
     classify,
-    query_begin,
     query_database,
-    query_text,
+    query_sql_mode,
+    query_statement,
     shown,
 )
 from producers.decoder.records import RecordSink
@@ -262,15 +262,15 @@ class EventReader(TransactionReader):
         self._statement(take(buf, pos, end - pos))
 
     def _statement(self, body: bytes) -> None:
-        raw = body[query_begin(body) :]
-        statement = classify(raw)
+        raw = query_statement(body)
+        statement = classify(raw, query_sql_mode(body))
         if statement == Statement.NOTHING:
             if self.is_open and not self._has_begun:
                 self._end_transaction()
             return
         self._require_open("a statement")
         if statement == Statement.DDL:
-            self._ddl(body)
+            self._ddl(body, raw)
         elif statement == Statement.BEGIN:
             self._has_begun = True
         elif statement == Statement.COMMIT:
@@ -381,18 +381,18 @@ class EventReader(TransactionReader):
         self.tables.use_year_sign(now)
         self._end_transaction()
 
-    def _ddl(self, body: bytes) -> None:
+    def _ddl(self, body: bytes, statement: bytes) -> None:
         """Add a DDL record; outside BEGIN it is a transaction of its own."""
-        self.tables.ddl_seen()
+        self.tables.ddl_seen(statement, query_sql_mode(body))
         if not self._has_records:
             self._begin_records()
-        database, text = query_database(body), query_text(body)
+        database, text = query_database(body), statement.decode("utf-8")
         self.tables.note_statement(text, self.sink.next_seq)
         self.sink.add_statement(
             self.tables.statement_prefix("DDL"),
             statement_header(database.encode("utf-8")),
             encode_string(database) + encode_string(""),
-            text.encode("utf-8"),
+            statement,
         )
         if not self._has_begun:
             self._end_transaction()

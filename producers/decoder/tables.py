@@ -10,6 +10,7 @@ from event_token.errors import UsageError
 from producers.decoder.errors import (
     CorruptBinlog,
     RuleBroken,
+    UnloggedCascade,
     UnsupportedColumn,
     UnsupportedEvent,
 )
@@ -17,6 +18,7 @@ from producers.decoder.filtered_rows import FilterRules
 from producers.decoder.format_event import YEAR_SIGN_UNKNOWN
 from producers.decoder.key_watch import KeyWatch, TransactionEnds
 from producers.decoder.plan import SILENT, RowsPlan, TablePlan, rows_header
+from producers.decoder.query_events import declares_cascade, shown
 from producers.decoder.sharding import ShardingColumn, set_vindex
 from producers.decoder.table_map import image_columns, parse_table_map
 from producers.decoder.wire import is_at, packed_size, read_packed, read_u48, take, write_string
@@ -63,6 +65,7 @@ class Tables:
         self._statement_prefixes: dict[str, bytes] = {}
         self.watches: dict[tuple[str, str], KeyWatch] = {}
         self.ends: TransactionEnds = TransactionEnds()
+        self.refuses_cascades: bool = False
 
     def begin_file(self, year_sign: int) -> None:
         """A new binlog file numbers its tables afresh, and may be another version's."""
@@ -166,8 +169,19 @@ class Tables:
     def _row_prefix(self, shape: TableShape) -> bytes:
         return record_prefix(self._schema_id(schema_text(row_schema(shape))), "ROW")
 
-    def ddl_seen(self) -> None:
-        """A statement comes that may change tables. RuleBroken where a rule does not outlive it."""
+    def ddl_seen(self, statement: bytes, sql_mode: int) -> None:
+        """A statement comes that may change tables.
+
+        RuleBroken where a rule does not outlive it, UnloggedCascade where changes of rows behind
+        it will be in no binlog.
+        """
+        if self.refuses_cascades and declares_cascade(statement, sql_mode):
+            raise UnloggedCascade(
+                f"a foreign key changes rows by itself (CASCADE or SET NULL), and this server "
+                f"does not log such changes; the statement begins: {shown(statement)}. Make the "
+                "key RESTRICT and the changes explicit, and copy the tables again from behind "
+                "it; or set accept_unlogged_cascades = true and live with the hole"
+            )
         if self._rules is not None:
             self._rules.ddl_seen()
 

@@ -1,0 +1,5 @@
+-- only: mysql
+CREATE TABLE s(id INT PRIMARY KEY);
+INSERT INTO s VALUES (1);
+SET binlog_format='STATEMENT';
+CREATE TABLE t(PRIMARY KEY(id)) TABLE s;

@@ -1,0 +1,104 @@
+"""What statements in the binlog mean to the stream, by their words."""
+
+import pytest
+
+from event_token import Flavor
+from producers.decoder import UnloggedCascade
+from producers.decoder.query_events import (
+    ANSI_QUOTES,
+    NO_BACKSLASH_ESCAPES,
+    Statement,
+    classify,
+    declares_cascade,
+)
+from tests.conftest import DatabaseFixture
+from tests.producers.decoder.capture import capture, executed_set
+from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
+from tests.producers.decoder.test_cases import run_statements
+
+PARENT = "CREATE TABLE p(id INT PRIMARY KEY)"
+CHILD = "CREATE TABLE c(id INT PRIMARY KEY, p INT)"
+CASCADE = "ALTER TABLE c ADD FOREIGN KEY (p) REFERENCES p(id) ON /* rows go */ DELETE\nCASCADE"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("CREATE TABLE t TABLE s", 0),
+        ("CREATE TABLE t (TABLE s)", 0),
+        ("CREATE TABLE t VALUES ROW(1,2)", 0),
+        ("CREATE TABLE t AS ((TABLE s))", 0),
+        ("create table t values row(1)", 0),
+        ("/*!80000 CREATE */ TABLE t /*!80000 SELECT */ 1", 0),
+        ("-- a comment\n CREATE OR REPLACE /* one */ TABLE `t` AS WITH x AS (SELECT 1) TABLE x", 0),
+        ("CREATE TABLE t (a INT) PARTITION BY LIST (a) (PARTITION p VALUES IN (1)) SELECT 1", 0),
+        (r"CREATE TABLE t (a CHAR(9) DEFAULT '\') SELECT '' a", NO_BACKSLASH_ESCAPES),
+        (r'CREATE TABLE t ("\" INT) SELECT 1 AS "\"', ANSI_QUOTES),
+        ("SET STATEMENT max_statement_time=9 FOR CREATE TABLE t SELECT 1", 0),
+    ],
+)
+def test_tables_filled_by_a_statement_are_changes(text: str, mode: int) -> None:
+    """Each way to fill a table while it is made, wherever its quotes end."""
+    assert classify(text.encode(), mode) == Statement.CHANGE
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("CREATE PROCEDURE p() BEGIN CREATE TABLE IF NOT EXISTS x AS SELECT 1; END", 0),
+        ("CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO CREATE TABLE x SELECT 1", 0),
+        ("CREATE VIEW v AS SELECT 1", 0),
+        ("CREATE TABLE t (a INT) PARTITION BY RANGE (a) (PARTITION p VALUES LESS THAN (9))", 0),
+        ("CREATE TABLE t (a INT) PARTITION BY LIST (a) (PARTITION p VALUES/**/IN(1))", 0),
+        ("CREATE TABLE db.table (`select` INT, a$table INT, étable INT) TABLESPACE x", 0),
+        (r"CREATE TABLE t (a CHAR(9) DEFAULT '\' SELECT ') COMMENT 'TABLE -- ' # SELECT", 0),
+        (r"CREATE TABLE t (a CHAR(9) DEFAULT 'c:\') COMMENT 'SELECT'", NO_BACKSLASH_ESCAPES),
+        ("CREATE TABLE t (id INT) START TRANSACTION", 0),
+        ("CREATE TABLE t LIKE s", 0),
+    ],
+)
+def test_definitions_that_only_speak_of_rows(text: str, mode: int) -> None:
+    """Programs, views, partitions and names are definitions."""
+    assert classify(text.encode(), mode) == Statement.DDL
+
+
+def test_a_quote_without_an_end_is_not_judged() -> None:
+    """Where the quotes of CREATE TABLE do not fit its SQL mode, its words are not believed."""
+    text = rb"CREATE TABLE t (a CHAR(9) DEFAULT 'c:\') COMMENT 'SELECT'"
+    assert classify(text, 0) == Statement.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "cascades"),
+    [
+        (CASCADE, True),
+        ("SET STATEMENT x=1 FOR " + CASCADE, True),
+        ("ALTER ONLINE TABLE c ADD FOREIGN KEY (p) REFERENCES p(id) ON UPDATE SET NULL", True),
+        ("CREATE TABLE c (p INT REFERENCES p(id) /*!50000 ON DELETE */ CASCADE)", True),
+        ("CREATE TABLE c (p INT, FOREIGN KEY (p) REFERENCES p(id) ON DELETE RESTRICT)", False),
+        ("CREATE TABLE c (p INT COMMENT 'ON DELETE CASCADE')", False),
+        ("CREATE PROCEDURE x() " + CASCADE, False),
+        ("ALTER TABLE c ADD t TIMESTAMP NOT NULL DEFAULT NOW() ON UPDATE NOW()", False),
+    ],
+)
+def test_foreign_keys_that_change_rows(text: str, cascades: bool) -> None:
+    """A statement is known to declare one by its own words."""
+    assert declares_cascade(text.encode(), 0) is cascades
+
+
+def test_a_cascade_declared_while_the_stream_runs_stops_it(mariadb_a: DatabaseFixture) -> None:
+    """Rows that such a key deletes are in no binlog: the stream ends at the key, by name."""
+    name = mariadb_a.new_database()
+    before = executed_set(mariadb_a)
+    rows = ("INSERT INTO p VALUES (1)", "INSERT INTO c VALUES (10, 1)", "DELETE FROM p")
+    run_statements(mariadb_a, name, (PARENT, CHILD, CASCADE, *rows, "DROP TABLE c, p"))
+    stream = capture(mariadb_a, before)
+
+    sink, _ = decode(stream, Flavor.MARIADB, before)
+    assert [e.op for e in sink.events() if e.table == "c"] == ["INSERT"]
+    decoder = new_decoder(Sink(), Flavor.MARIADB, before)
+    decoder.refuse_cascades()
+    with pytest.raises(UnloggedCascade, match="this server does not log such changes") as caught:
+        decoder.feed(stream, 0, len(stream), ALL_ROWS)
+    assert "the statement begins: ALTER TABLE c" in str(caught.value)
+    assert "shard -80" in str(caught.value)
