@@ -30,6 +30,10 @@ class Cursor:
         self.at = at
         self.end = len(record)
 
+    def close(self) -> None:
+        """Let go of the record, which may be large."""
+        self.open(b"", 0)
+
     def take_long(self) -> i64:
         """Take an int or a long: zigzag, seven bits a byte, lowest first."""
         record = self.record

@@ -84,6 +84,7 @@ class EventReader:
         statement = cursor.take_text() if self._rows is None else None
         if cursor.at != cursor.end:
             raise ValueError("bytes are left after the last field")
+        cursor.close()
         return VEvent(
             _TYPES[kind],
             seq,
