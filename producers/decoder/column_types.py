@@ -7,6 +7,7 @@ from mypy_extensions import i64
 from producers.decoder import plan as ops
 from producers.decoder.charset import BINARY, OTHER, char_bytes_max, charset_kind
 from producers.decoder.plan import ColumnPlan
+from producers.decoder.temporal import fraction_bytes
 from topics.table_shape import DECIMAL_FIXED_DIGITS, Column, ValueKind
 
 TINY: Final = 1
@@ -91,10 +92,11 @@ _GEOMETRY_NAMES: Final = (
     *("multipoint", "multilinestring", "multipolygon", "geometrycollection"),
 )
 _DECIMAL_BYTES: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # of 0 to 9 digits
-_TEMPORAL: Final[dict[int, tuple[str, int, ValueKind]]] = {
-    TIME2: ("time", ops.TIME, ValueKind.TIME),
-    DATETIME2: ("datetime", ops.DATETIME, ValueKind.DATETIME),
-    TIMESTAMP2: ("timestamp", ops.TIMESTAMP, ValueKind.TIMESTAMP),
+# With the bytes of whole seconds.
+_TEMPORAL: Final[dict[int, tuple[str, int, int, ValueKind]]] = {
+    TIME2: ("time", ops.TIME, 3, ValueKind.TIME),
+    DATETIME2: ("datetime", ops.DATETIME, 5, ValueKind.DATETIME),
+    TIMESTAMP2: ("timestamp", ops.TIMESTAMP, 4, ValueKind.TIMESTAMP),
 }
 
 
@@ -192,11 +194,12 @@ def _integer(source: ColumnType) -> tuple[ColumnPlan, Column]:
 
 
 def _temporal(source: ColumnType) -> tuple[ColumnPlan, Column]:
-    name, op, kind = _TEMPORAL[source.type_code]
+    name, op, size, kind = _TEMPORAL[source.type_code]
     digits = source.meta_0
     if digits > 6:
         raise UnknownColumn(f"{name}({digits})")
-    plan, column = _made(source, op, 0, kind, f"{name}({digits})" if digits else name)
+    size += fraction_bytes(digits)
+    plan, column = _made(source, op, size, kind, f"{name}({digits})" if digits else name)
     plan.second_digits = digits
     return plan, column
 

@@ -6,15 +6,11 @@ from producers.decoder import plan as ops
 from producers.decoder.errors import UnsupportedEvent
 from producers.decoder.json_diff import apply_diffs
 from producers.decoder.plan import ColumnPlan, TablePlan
+from producers.decoder.row_values import value_size
 from producers.decoder.table_map import image_columns
-from producers.decoder.temporal import fraction_bytes
-from producers.decoder.wire import packed_size, read_le, read_packed, read_u16, read_u32, take
+from producers.decoder.wire import packed_size, read_packed, read_u16, read_u32, take
 
 _PARTIAL_JSON: Final = 1
-_BEHIND_LENGTH: Final = frozenset(
-    (ops.VARCHAR, ops.BLOB, ops.FIXED_BINARY, ops.JSON, ops.COMPRESSED)
-)
-_TEMPORAL_BYTES: Final = {ops.DATE: 3, ops.TIME: 3, ops.DATETIME: 5, ops.TIMESTAMP: 4}
 _DOCUMENT_LENGTH_BYTES: Final = 4
 
 
@@ -74,7 +70,7 @@ def _skip_image(
         if nulls[index]:
             documents[index] = None
             continue
-        size = _value_size(body, pos, column)
+        size = int(value_size(column, body, pos))
         if column.op == ops.JSON:
             documents[index] = take(body, pos + column.size, size - column.size)
         pos += size
@@ -96,7 +92,7 @@ def _complete_image(
         if column.op == ops.ABSENT or nulls[index]:
             continue
         if not partial[index]:
-            size = _value_size(body, pos, column)
+            size = int(value_size(column, body, pos))
             pieces.append(take(body, pos, size))
             pos += size
             continue
@@ -126,13 +122,3 @@ def _nulls(body: bytes, pos: int, columns: list[ColumnPlan]) -> tuple[list[bool]
         nulls.append(bool(is_there and bits & 1))
         bits >>= is_there
     return nulls, pos + size
-
-
-def _value_size(body: bytes, pos: int, column: ColumnPlan) -> int:
-    """Bytes that a value takes, its length included."""
-    op = column.op
-    if op in _BEHIND_LENGTH:
-        return int(column.size + read_le(body, pos, column.size))
-    if op in _TEMPORAL_BYTES:
-        return int(_TEMPORAL_BYTES[op] + fraction_bytes(column.second_digits))
-    return int(column.size)

@@ -63,11 +63,12 @@ class ColumnPlan:
 
     def __init__(self, index: i64, name: str, op: i64, size: i64) -> None:
         """Make a plan without text, key or labels; those are set by the table's parser."""
-        self.index: i64 = index
+        self.index: i64 = index  # its place in the table
         self.name: str = name
         self.place: str = name  # database.table.column, once the table is known
         self.op: i64 = op
         self.size: i64 = size
+        self.form: i64 = 0  # how `read_raw` reads its values
         self.length: i64 = 0  # BINARY(n): n
         self.key_slot: i64 = NO_KEY  # place in the primary key
         self.is_sharding: bool = False  # its value gives the row's keyspace id
@@ -80,6 +81,24 @@ class ColumnPlan:
         self.whole_digits: i64 = 0
         self.fraction_digits: i64 = 0
         self.second_digits: i64 = 0  # fractional digits of temporal types
+
+    def moved(self, index: i64) -> "ColumnPlan":
+        """The same column at another place, as a filter rule writes it."""
+        column = ColumnPlan(index, self.name, self.op, self.size)
+        column.place = self.place
+        column.form = self.form
+        column.length = self.length
+        column.key_slot = self.key_slot
+        column.is_noted = self.key_slot >= 0  # not for its keyspace id: the filter says that
+        column.charset = self.charset
+        column.collation = self.collation
+        column.nullable = self.nullable
+        column.charset_kind = self.charset_kind
+        column.labels = self.labels
+        column.whole_digits = self.whole_digits
+        column.fraction_digits = self.fraction_digits
+        column.second_digits = self.second_digits
+        return column
 
 
 ABSENT_COLUMN: Final = ColumnPlan(0, "", ABSENT, 0)
@@ -100,8 +119,8 @@ class RowsPlan:
         self.has_after: bool = after is not None
         self.before: list[ColumnPlan] = before if before is not None else []
         self.after: list[ColumnPlan] = after if after is not None else []
-        # Where a filter rule writes of such rows: their headers, by operation and images.
-        self.filtered: dict[int, RowsPlan] = {}
+        # What a filter rule writes of such rows: their headers, by the images that are wanted.
+        self.filtered: list[RowsPlan | None] = [None, None, None, None]
         self.before_present: i64 = count_present(self.before)
         self.after_present: i64 = count_present(self.after)
         self.before_has_sharding: bool = any(column.is_sharding for column in self.before)
@@ -141,7 +160,7 @@ class TablePlan:
         # The sharding column and what makes keyspace ids of it; None: rows have none.
         self.vindex: Vindex | None = None
         self.sharding: Column = _NO_COLUMN
-        self.sharding_form: i64 = 0  # how its values are read
+        self.sharding_plan: ColumnPlan = ABSENT_COLUMN
         self.prefix: bytes = b""  # wire format: 0, schema id, the envelope's type; set on first use
         self.key_prefix: bytes = b""  # Avro strings of database and table
         self.rows_plans: dict[tuple[int, bytes], RowsPlan] = {}

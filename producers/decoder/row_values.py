@@ -1,5 +1,7 @@
 """A row image: the server's values to Avro values, each behind its null branch."""
 
+from typing import Final
+
 from librt.strings import (
     BytesWriter,
     read_f32_le,
@@ -11,6 +13,7 @@ from librt.strings import (
     write_f64_le,
     write_i64_be,
 )
+from librt.vecs import vec
 from mypy_extensions import i64, u8
 
 from producers.decoder import plan as ops
@@ -27,7 +30,6 @@ from producers.decoder.temporal import (
     date_text,
     datetime_text,
     datetime_us,
-    fraction_bytes,
     fraction_text,
     read_datetime,
     read_fraction,
@@ -44,6 +46,9 @@ from producers.decoder.wire import (
     write_long,
     write_string,
 )
+
+# Where a row image has no value of a column.
+NO_VALUE: Final = -1
 
 
 def write_image(
@@ -75,6 +80,49 @@ def write_image(
     if sink.watch is not None:
         sink.touch(sink.watch)
     return pos
+
+
+def find_values(
+    columns: list[ColumnPlan], present: i64, buf: bytes, pos: i64, places: vec[i64]
+) -> i64:
+    """Say where each value of the row image at `pos` begins, and return where the image ends.
+
+    `places`: one for each column; NO_VALUE for NULL and for a column that the image lacks.
+    """
+    null_at: i64 = pos
+    pos += (present + 7) >> 3
+    mask: i64 = 256
+    nulls: i64 = 0
+    for index, column in enumerate(columns):
+        at: i64 = NO_VALUE
+        if column.op != ops.ABSENT:
+            if mask == 256:
+                nulls = i64(buf[null_at])
+                null_at += 1
+                mask = 1
+            if nulls & mask == 0:
+                at = pos
+                pos += value_size(column, buf, pos)
+            mask <<= 1
+        places[index] = at
+    return pos
+
+
+def value_size(column: ColumnPlan, buf: bytes, pos: i64) -> i64:
+    """Bytes that the value at `pos` takes, its length included."""
+    op = column.op
+    if op >= ops.JSON or ops.VARCHAR <= op <= ops.FIXED_BINARY:
+        return column.size + _read_length(buf, pos, column.size)
+    return column.size
+
+
+def _read_length(buf: bytes, pos: i64, size: i64) -> i64:
+    """Read the one to four bytes of a length."""
+    if size == 1:
+        return i64(buf[pos])
+    if size == 2:
+        return read_u16(buf, pos)
+    return read_le(buf, pos, size)
 
 
 def write_value(
@@ -115,16 +163,8 @@ def write_value(
 
 def _write_varchar(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> i64:
     """Write text or bytes that stand behind their length."""
-    size: i64 = column.size
-    if size == 1:
-        size = i64(buf[pos])
-        pos += 1
-    elif size == 2:
-        size = read_u16(buf, pos)
-        pos += 2
-    else:
-        size = read_le(buf, pos, column.size)
-        pos += column.size
+    size = _read_length(buf, pos, column.size)
+    pos += column.size
     if pos + size > len(buf):
         raise IndexError(f"a value of {size} bytes passes the end of its event")
     if column.op == ops.FIXED_BINARY:
@@ -151,23 +191,19 @@ def _write_temporal(
     value: i64 = 0
     if op == ops.DATE:
         packed = read_u24(buf, pos)
-        pos += 3
         value = date_days(packed)
         if value == OFF_CALENDAR:
             text = date_text(packed)
     elif op == ops.TIME:
         value = read_time_us(buf, pos, digits)
-        pos += 3 + fraction_bytes(digits)
     elif op == ops.DATETIME:
         packed = read_datetime(buf, pos)
         fraction = read_fraction(buf, pos + 5, digits)
-        pos += 5 + fraction_bytes(digits)
         value = datetime_us(packed, fraction)
         if value == OFF_CALENDAR:
             text = datetime_text(packed, fraction, digits)
     else:
         value = read_be(buf, pos, 4) * US_A_SECOND + read_fraction(buf, pos + 4, digits)
-        pos += 4 + fraction_bytes(digits)
         if value == 0:
             text = "0000-00-00 00:00:00" + fraction_text(0, digits)
     if text:
@@ -176,7 +212,7 @@ def _write_temporal(
     else:
         out.append(u8(2))
         write_long(out, value)
-    return pos
+    return pos + column.size
 
 
 def _write_other(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> i64:

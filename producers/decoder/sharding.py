@@ -13,7 +13,7 @@ from mypy_extensions import i64, u8
 from event_token.errors import UsageError
 from producers.decoder.errors import NoKeyspaceId
 from producers.decoder.plan import RowsPlan, TablePlan
-from producers.decoder.raw_values import raw_form, read_raw
+from producers.decoder.raw_values import read_raw
 from producers.decoder.wire import write_string
 from topics.vevent import Value
 from topics.vindexes import Vindex
@@ -45,7 +45,7 @@ def set_vindex(plan: TablePlan, sharding: ShardingColumn | None) -> None:
             column.is_noted = True
             plan.vindex = sharding.vindex
             plan.sharding = shape_column
-            plan.sharding_form = raw_form(shape_column.kind)
+            plan.sharding_plan = column
             return
     raise NoKeyspaceId(
         f"table {plan.database}.{plan.table} has no column {sharding.column}, which its vindex "
@@ -75,13 +75,6 @@ class Sharding:
         else:
             self._after_at = begin
 
-    def leave_out(self, image: i64) -> None:
-        """The image is not written."""
-        if image == 0:
-            self._before_at = _NO_IMAGE
-        else:
-            self._after_at = _NO_IMAGE
-
     def move(self, by: i64) -> None:
         """All values were moved by that many bytes."""
         if self._before_at > 0:
@@ -98,15 +91,24 @@ class Sharding:
 
     def _write_id(self, out: BytesWriter, record: bytes, at: i64) -> None:
         table = self._table
-        if at == _NO_IMAGE or table is None or table.vindex is None:
+        if at == _NO_IMAGE or table is None:
             out.append(u8(0))
-            return
-        value = None if at == _IS_NULL else read_raw(record, at, table.sharding_form)
-        try:
-            keyspace_id = table.vindex.keyspace_id(cast("Value", value))
-        except UsageError as error:
-            raise NoKeyspaceId(
-                f"a row of {table.database}.{table.table}, column {table.sharding.name}: {error}"
-            ) from error
-        out.append(u8(2))
-        write_string(out, keyspace_id)
+        else:
+            value = None if at == _IS_NULL else read_raw(record, at, table.sharding_plan.form)
+            write_keyspace_id(out, table, value)
+
+
+def write_keyspace_id(out: BytesWriter, table: TablePlan, value: object) -> None:
+    """Write the envelope's field for a raw value of the sharding column, None for NULL."""
+    vindex = table.vindex
+    if vindex is None:
+        out.append(u8(0))
+        return
+    try:
+        keyspace_id = vindex.keyspace_id(cast("Value", value))
+    except UsageError as error:
+        raise NoKeyspaceId(
+            f"a row of {table.database}.{table.table}, column {table.sharding.name}: {error}"
+        ) from error
+    out.append(u8(2))
+    write_string(out, keyspace_id)

@@ -22,6 +22,7 @@ from producers.decoder.column_types import (
 )
 from producers.decoder.format_event import YEAR_HAS_SIGN, YEAR_SIGN_UNKNOWN
 from producers.decoder.plan import TablePlan
+from producers.decoder.raw_values import raw_form
 from producers.decoder.wire import encode_string, packed_size, read_packed, take
 
 # Optional metadata fields.
@@ -259,6 +260,7 @@ def plan_columns(plan: TablePlan, columns: list[ColumnType], key: list[int]) -> 
             column_plan.labels = [encode_string(label) for label in ["", *source.labels]]
         elif source.type_code == SET:
             column_plan.labels = [encode_string(label) for label in source.labels]
+        column_plan.form = raw_form(shape_column.kind)
         column_plan.collation = source.collation
         column_plan.nullable = source.nullable
         column_plan.place = f"{plan.database}.{plan.table}.{source.name}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from producers.decoder.filtered_rows import MaskedColumn, RowFilter
-from producers.decoder.plan import ColumnPlan, TablePlan
+from producers.decoder.plan import TablePlan
 from producers.decoder.sharding import ShardingColumn
 from producers.filters.binding import BoundRule, bind_rule
 from producers.filters.collations import collation_name
@@ -74,12 +74,10 @@ def _row_filter(table: TablePlan, bound: BoundRule) -> RowFilter:
     columns = []
     for i, output in enumerate(bound.outputs):
         source = table.columns[output.index]
-        plan = ColumnPlan(i, source.name, source.op, source.size)
-        plan.key_slot = source.key_slot
-        plan.is_noted = plan.key_slot >= 0
+        plan = source.moved(i)
         written.columns.append(plan)
         written.shape_columns.append(output.column)
-        columns.append(MaskedColumn(output.index, plan, output.mask))
+        columns.append(MaskedColumn(source, plan, output.mask))
     written.key_names = [written.columns[index].name for index in written.primary_key]
     written.count = len(columns)
     where = bound.where
