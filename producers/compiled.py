@@ -15,6 +15,7 @@ GROUP = CompiledModules(
         "producers.decoder.checksum",
         "producers.decoder.key_watch",
         "producers.decoder.plan",
+        "producers.decoder.hidden_values",
         "producers.decoder.legacy_charsets",
         "producers.decoder.charset",
         "producers.decoder.column_types",

@@ -9,9 +9,10 @@ from typing import Any, Final, Self
 from event_token import GtidSet
 from event_token.errors import Rebuild, Retry, ShardstreamError
 from producers.connection import open_query_connection, server_errors
-from producers.faults import refused
+from producers.faults import Problem, refused
 from producers.filters.start_check import rule_problems
 from producers.flavor import ServerFamily, ServerHistory, family_of
+from producers.hidden_types import hidden_type_problems
 from producers.mariadb_history import UnlistedNumbers
 from producers.preflight import check_connection, logs_cascades
 from producers.server_choice import ServerView, judge, must_stop, none_usable
@@ -175,10 +176,20 @@ def _check(server: OpenServer, settings: ShardProducerSettings) -> None:
         settings.flavor,
         accept_unlogged_cascades=settings.accept_unlogged_cascades,
     )
-    with server_errors(server.settings, "checking filter rules on"):
-        problems += rule_problems(server.connection, server.settings.name, settings)
+    with server_errors(server.settings, "checking the tables of"):
+        problems += table_problems(server.connection, server.settings.name, settings)
     if problems:
         raise refused(problems)
+
+
+def table_problems(
+    connection: Any, server_name: str, settings: ShardProducerSettings
+) -> list[Problem]:
+    """What of the settings does not fit the tables that are there: filter rules, types."""
+    return [
+        *rule_problems(connection, server_name, settings),
+        *hidden_type_problems(connection, server_name, settings),
+    ]
 
 
 def _keeps_up(server: OpenServer, usable: Sequence[OpenServer]) -> bool:

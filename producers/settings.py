@@ -9,6 +9,7 @@ from enum import Enum
 from event_token import Flavor
 from event_token.errors import UsageError
 from producers.filters.rules import FilterSettings
+from producers.typed_columns import NOTHING_DECLARED, TypedColumns
 from topics.kafka_client import ClientConfig
 from topics.topology import TableVindex
 
@@ -85,7 +86,8 @@ class ShardProducerSettings:
     `tail` starts nothing new.
     `retention_ms`: of a log that is made, by the time of the change; -1 keeps it for ever.
     `server_id`: how the replication connection is known to the server; None takes a random one
-    from a high range. `vindexes`: of the keyspace's topology. Times in milliseconds.
+    from a high range. `vindexes`: of the keyspace's topology. `typed_columns`: of MariaDB alone.
+    Times in milliseconds.
     """
 
     keyspace: str
@@ -107,6 +109,7 @@ class ShardProducerSettings:
     vindexes: tuple[TableVindex, ...] = ()
     text_as_bytes: frozenset[str] = frozenset()
     filters: FilterSettings = FilterSettings()  # noqa: RUF009 - frozen, and has no state
+    typed_columns: TypedColumns = NOTHING_DECLARED
     max_replica_lag_ms: int = 10_000
     copy: CopySettings = CopySettings()
 

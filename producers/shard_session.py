@@ -24,6 +24,7 @@ from producers.filters.table_filters import TableFilters
 from producers.flavor import ServerFamily, family_of
 from producers.heads import Heads, now_us
 from producers.heartbeat_rows import HeartbeatWriter
+from producers.hidden_types import server_types
 from producers.publisher import Publisher
 from producers.resume import ResumePoint, check_reachable
 from producers.server_list import ServerList
@@ -190,6 +191,7 @@ class ShardSession:
             vindexes=vindexes,
             rules=TableFilters(filters, vindexes, self._check_rules) if filters else None,
             text_as_bytes=self._settings.text_as_bytes,
+            hidden_types=server_types(self._settings, self._server, self._connection, self._notice),
         )
         decoder.set_delivery_callback(self._publisher.on_delivery)
         return decoder

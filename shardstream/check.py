@@ -11,9 +11,9 @@ from rich.console import Console
 from event_token.errors import UsageError
 from producers.copy.throttle import lag_problems
 from producers.faults import Problem
-from producers.filters.start_check import rule_problems
 from producers.heartbeat_rows import heartbeat_warnings
 from producers.preflight import preflight
+from producers.server_list import table_problems
 from producers.settings import ShardProducerSettings
 from shardstream.settings import Settings
 from shardstream.shard_settings import shard_producer_settings, topic_settings
@@ -30,7 +30,7 @@ def shard_problems(shard: ShardProducerSettings) -> list[Problem]:
             server,
             shard.flavor,
             accept_unlogged_cascades=shard.accept_unlogged_cascades,
-            more=partial(rule_problems, server_name=server.name, settings=shard),
+            more=partial(table_problems, server_name=server.name, settings=shard),
         )
     ]
     return found + lag_problems(shard)

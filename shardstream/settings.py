@@ -160,6 +160,8 @@ class ProducerSection(_Section):
     accept_unlogged_cascades: bool = False
     # Columns, as database.table.column, whose text is logged as the server's bytes.
     text_as_bytes: frozenset[str] = frozenset()
+    # What MariaDB's columns are that its binlog shows as BINARY, by database.table.column.
+    typed_columns: dict[str, Literal["uuid", "inet4", "inet6", "bytes"]] = {}
     # A server is left for another one when it lags behind that by more than this.
     max_replica_lag_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 10_000
 

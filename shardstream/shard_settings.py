@@ -5,6 +5,7 @@ from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.where_syntax import RuleError
 from producers.settings import CopySettings, ServerSettings, ShardProducerSettings, TlsSettings
+from producers.typed_columns import TypedColumns
 from shardstream.settings import (
     RuleSection,
     SecretSource,
@@ -34,7 +35,8 @@ def shard_producer_settings(
         copy=CopySettings(**settings.copying.model_dump()),
         vindexes=table_vindexes(settings, keyspace),
         filters=filter_settings(settings, keyspace),
-        **settings.producer.model_dump(),
+        typed_columns=TypedColumns(settings.producer.typed_columns),
+        **settings.producer.model_dump(exclude={"typed_columns"}),
     )
 
 

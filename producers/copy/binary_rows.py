@@ -105,6 +105,11 @@ def _write_value(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> 
             out.append(u8(0))
         out.write(take(buf, pos, size))
         return pos + size
+    if op >= ops.UUID:
+        size = read_packed(buf, pos)  # cast to its bytes, and below the 251 that take more
+        _write_le(out, size, column.size)
+        copy(out, buf, pos + 1, size)
+        return pos + 1 + size
     raise ValueError(f"no way to copy operation {op}")
 
 

@@ -17,6 +17,7 @@ from producers.copy.faults import CannotCopy, ChunkHeld, ChunkSpoiled
 from producers.copy.throttle import Throttle
 from producers.flavor import family_of, rows
 from producers.settings import ServerSettings
+from producers.typed_columns import NOTHING_DECLARED, TypedColumns
 
 # A transaction that the stream has sent is visible some ms later; a semi-synchronous one when its
 # replica has answered.
@@ -119,9 +120,11 @@ class ChunkReader:
         flavor: Flavor,
         text_as_bytes: frozenset[str],
         throttle: Throttle,
+        typed_columns: TypedColumns = NOTHING_DECLARED,
     ) -> None:
         """Connect with the first chunk."""
         self._text_as_bytes = text_as_bytes
+        self._typed_columns = typed_columns
         self._throttle = throttle
         self._server = server
         self._flavor = flavor
@@ -147,7 +150,12 @@ class ChunkReader:
             begun = self._snapshot.begin(chunks.connection, job.position)
             # Read within the window: a later change of the definition comes as DDL in the log.
             definition = read_definition(
-                chunks.connection, self._flavor, job.database, job.table, self._text_as_bytes
+                chunks.connection,
+                self._flavor,
+                job.database,
+                job.table,
+                self._text_as_bytes,
+                typed_columns=self._typed_columns,
             )
             _check_key(definition, job)
             estimated = 0 if job.after else _estimated(chunks.connection, job)

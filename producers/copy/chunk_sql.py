@@ -9,6 +9,7 @@ from sqlglot.errors import TokenError
 
 from producers.copy.definition import KeyColumn, TableDefinition, quoted
 from producers.decoder import plan as ops
+from producers.decoder.hidden_values import hidden_text
 from producers.decoder.plan import ColumnPlan, TablePlan
 
 _NUMBERS: Final = frozenset(range(ops.I8, ops.U64 + 1)) | {ops.YEAR, ops.ENUM, ops.SET}
@@ -29,11 +30,7 @@ def chunk_select(
     Both are literals of the key's columns; empty: from the table's beginning, to its end. Without
     `rows_max` all rows between them are meant.
     """
-    columns = ", ".join(
-        # An unsigned number of eight bytes on both families, which CAST is not.
-        f"({quoted(c.name)} | 0)" if c.op in {ops.ENUM, ops.SET} else quoted(c.name)
-        for c in definition.plan.columns
-    )
+    columns = ", ".join(_selected(definition, column) for column in definition.plan.columns)
     bounds = (_beyond(definition, after), _beyond(definition, upto, before=True), where)
     conditions = [f"({text})" for text in bounds if text]
     order = ", ".join(
@@ -46,6 +43,14 @@ def chunk_select(
         + f"ORDER BY {order}"
         + ("" if rows_max is None else f" LIMIT {skip}, {rows_max}")
     )
+
+
+def _selected(definition: TableDefinition, column: ColumnPlan) -> str:
+    name = quoted(column.name)
+    if column.name in definition.hidden:
+        return f"CAST({name} AS BINARY({column.length}))"
+    # An unsigned number of eight bytes on both families, which CAST is not.
+    return f"({name} | 0)" if column.op in {ops.ENUM, ops.SET} else name
 
 
 def is_one_condition(where: str) -> bool:
@@ -113,6 +118,8 @@ def key_literal(column: ColumnPlan, raw: bytes) -> str:
 
 def key_text(column: ColumnPlan, raw: bytes) -> str:
     """The value for people."""
+    if column.op >= ops.UUID:
+        return hidden_text(column.op, raw[_length_bytes(raw) :])
     if column.op in {ops.VARCHAR, ops.BLOB, ops.FIXED_BINARY}:
         return raw[_length_bytes(raw) :].decode("utf-8", "backslashreplace")
     return key_literal(column, raw).strip("'")

@@ -74,6 +74,7 @@ class Copier:
                 settings.flavor,
                 settings.text_as_bytes,
                 Throttle(settings.copy, [s for s in settings.servers if s != server]),
+                settings.typed_columns,
             )
             for _ in range(self._limits.tables_at_once + 1)
         ]

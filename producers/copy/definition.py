@@ -36,11 +36,13 @@ from producers.decoder.column_types import (
     YEAR,
     ColumnType,
 )
+from producers.decoder.hidden_values import HIDDEN_BYTES
 from producers.decoder.plan import TablePlan
 from producers.decoder.table_map import plan_columns
 from producers.decoder.wire import encode_string
 from producers.filters.collations import BINARY, collation_number
 from producers.flavor import rows
+from producers.typed_columns import BYTES, NOTHING_DECLARED, TypedColumns
 
 _TYPES: Final = {
     "tinyint": TINY,
@@ -65,6 +67,7 @@ _TYPES: Final = {
     "bit": BIT,
     "json": JSON,
     "vector": VECTOR,
+    **dict.fromkeys(HIDDEN_BYTES, STRING),  # as which they are logged
 }
 # As the servers number them; MySQL names the last one in two ways.
 GEOMETRIES: Final = (
@@ -97,6 +100,8 @@ class TableDefinition:
     plan: TablePlan
     key: tuple[KeyColumn, ...]
     index: str
+    # Columns that a SELECT shows as text and the binlog as bytes: UUID, INET4, INET6.
+    hidden: frozenset[str] = frozenset()
 
 
 def read_definition(
@@ -105,10 +110,13 @@ def read_definition(
     database: str,
     table: str,
     text_as_bytes: frozenset[str] = frozenset(),
+    *,
+    typed_columns: TypedColumns = NOTHING_DECLARED,
 ) -> TableDefinition:
     """The table's present definition. CannotCopy, naming the table, where it cannot be copied.
 
     `text_as_bytes`: columns, as database.table.column, whose text is logged as its raw bytes.
+    `typed_columns`: what columns are declared as that a binlog of MariaDB shows as BINARY.
     """
     name = f"{database}.{table}"
     found = rows(
@@ -132,6 +140,9 @@ def read_definition(
     columns = [_column_type(name, flavor, i, *column) for i, column in enumerate(found)]
     for column in columns:
         column.is_kept_as_bytes = f"{name}.{column.name}" in text_as_bytes
+    hidden = frozenset(str(column[0]) for column in found if column[1] in HIDDEN_BYTES)
+    if flavor is Flavor.MARIADB:
+        _declare(name, columns, {str(c[0]): str(c[2]) for c in found}, typed_columns)
     index, key = _key(name, [c.name for c in columns], _index_rows(connection, database, table))
     plan = TablePlan(b"", database, table)
     plan.key_prefix = encode_string(database) + encode_string(table)
@@ -144,7 +155,20 @@ def read_definition(
             planned.op, planned.size, planned.charset_kind = ops.BLOB, 4, UTF8
         elif planned.op == ops.COMPRESSED:
             planned.op, planned.size = ops.BLOB, 4  # a SELECT gives it plain
-    return TableDefinition(database, table, plan, key, index)
+    return TableDefinition(database, table, plan, key, index, hidden)
+
+
+def _declare(
+    table: str, columns: list[ColumnType], types: dict[str, str], typed_columns: TypedColumns
+) -> None:
+    """Fill in what columns are declared as; CannotCopy where they are something else."""
+    for column in columns:
+        place = f"{table}.{column.name}"
+        wrong = typed_columns.contradiction(place, types[column.name])
+        if wrong is not None:
+            raise CannotCopy(f"table {table}: {wrong[0]}. Mend: {wrong[1]}")
+        declared = typed_columns.type_of(place)
+        column.declared = "" if declared == BYTES else declared
 
 
 def _index_rows(connection: Any, database: str, table: str) -> list[dict[str, Any]]:
@@ -215,7 +239,7 @@ def _column_type(  # noqa: PLR0917 - a row of information_schema.columns
     if column.is_text(flavor is Flavor.MARIADB):
         column.collation = collation_number(collation or BINARY)
     column.nullable = nullable == "YES"
-    octets, precision = int(octets or 0), int(precision or 0)
+    octets, precision = int(octets or HIDDEN_BYTES.get(data_type, 0)), int(precision or 0)
     blob = _BLOB_NAME.fullmatch(data_type)
     if code == STRING:
         column.meta_0, column.meta_1 = STRING ^ ((octets & 0x300) >> 4), octets & 0xFF

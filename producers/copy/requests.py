@@ -62,7 +62,12 @@ def inspect(
                     try:
                         refuse_left_out(settings.filters, database, table)
                         read_definition(
-                            connection, settings.flavor, database, table, settings.text_as_bytes
+                            connection,
+                            settings.flavor,
+                            database,
+                            table,
+                            settings.text_as_bytes,
+                            typed_columns=settings.typed_columns,
                         )
                         tables.append((database, table))
                     except CannotCopy as error:

@@ -6,6 +6,7 @@ from producers.decoder.decoder import Decoder
 from producers.decoder.errors import (
     CorruptBinlog,
     DecoderHalt,
+    HiddenType,
     NoKeyspaceId,
     QueueStayedFull,
     RecordTooLarge,
@@ -25,6 +26,7 @@ __all__ = [
     "CorruptBinlog",
     "Decoder",
     "DecoderHalt",
+    "HiddenType",
     "NoKeyspaceId",
     "QueueStayedFull",
     "RecordTooLarge",

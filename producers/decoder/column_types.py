@@ -6,6 +6,7 @@ from mypy_extensions import i64
 
 from producers.decoder import plan as ops
 from producers.decoder.charset import BINARY, OTHER, char_bytes_max, charset_kind
+from producers.decoder.hidden_values import HIDDEN_BYTES, HIDDEN_OPS
 from producers.decoder.plan import ColumnPlan
 from producers.decoder.temporal import fraction_bytes
 from topics.table_shape import DECIMAL_FIXED_DIGITS, Column, ValueKind
@@ -116,6 +117,7 @@ class ColumnType:
         self.nullable: bool = True
         self.labels: list[str] = []
         self.is_kept_as_bytes: bool = False  # text whose bytes are logged as they are
+        self.declared: str = ""  # the type in HIDDEN_BYTES that the settings say it has
         self.geometry: int = 0  # place in _GEOMETRY_NAMES
         self.dimension: int = 0  # of a VECTOR
 
@@ -137,6 +139,8 @@ class UnknownColumn(ValueError):  # noqa: N818 - it names the finding, the calle
 def plan_column(source: ColumnType) -> tuple[ColumnPlan, Column]:
     """Return how to read the column and how readers see it; UnknownColumn where nobody knows."""
     code = source.type_code
+    if source.declared:
+        return _hidden(source)
     if code in _INTEGERS:
         return _integer(source)
     if code in _TEMPORAL:
@@ -250,6 +254,22 @@ def _text_or_bytes(source: ColumnType) -> tuple[ColumnPlan, Column]:
     is_bytes = plan.charset_kind == BINARY
     value_kind = ValueKind.BYTES if is_bytes else ValueKind.STRING
     return plan, Column(source.name, value_kind, sql_type)
+
+
+def _hidden(source: ColumnType) -> tuple[ColumnPlan, Column]:
+    """A column that the settings declare as UUID, INET4 or INET6: BINARY in the table map."""
+    declared = source.declared
+    length = HIDDEN_BYTES[declared]
+    is_binary = source.type_code == STRING and charset_kind(source.charset) == BINARY
+    if not is_binary or _declared_bytes(source) != length:
+        raise UnknownColumn(
+            f"typed_columns declares it as {declared}, which a binlog shows as binary({length}), "
+            f"and here it is another type: mend that setting"
+        )
+    plan, column = _made(source, HIDDEN_OPS[declared], 1, ValueKind.STRING, declared)
+    plan.length = length
+    plan.charset = source.charset
+    return plan, column
 
 
 def _opaque(source: ColumnType) -> tuple[ColumnPlan, Column]:

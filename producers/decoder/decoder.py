@@ -19,6 +19,7 @@ from producers.decoder.errors import (
 from producers.decoder.event_types import TRANSACTION_PAYLOAD
 from producers.decoder.events import EventReader
 from producers.decoder.filtered_rows import FilterRules
+from producers.decoder.hidden_values import HiddenTypes
 from producers.decoder.internal_tables import InternalTables
 from producers.decoder.payload import PacketedTransaction
 from producers.decoder.records import Produce, RecordSink, closed
@@ -47,7 +48,7 @@ class Decoder:
     on_delivery, timestamp_ms)` raises BufferError when its queue is full; then `on_full` is
     called and produce again. `record_bytes_max`: of key and value. `vindexes`: how rows get
     keyspace ids. `text_as_bytes`: columns whose text is logged raw. `ended_by`: reshards that
-    have ENDed. `rules`: what is wanted.
+    have ENDed. `rules`: what is wanted. `hidden_types`: of MariaDB's columns; None: all are BINARY.
 
     Errors end the decoder: make a new one from what is committed. `feed` raises CorruptBinlog,
     UnsupportedEvent, UnsupportedColumn, RecordTooLarge, StatementInRowStream, UnloggedCascade (all
@@ -76,6 +77,7 @@ class Decoder:
         text_as_bytes: frozenset[str] = frozenset(),
         ended_by: tuple[str, ...] = (),
         rules: FilterRules | None = None,
+        hidden_types: HiddenTypes | None = None,
     ) -> None:
         """Begin behind `position`, the GTID set that the log holds already."""
         self._shard: str = shard
@@ -84,9 +86,17 @@ class Decoder:
         self._sink: RecordSink = RecordSink(topic, shard, next_seq, last_cell_us, produce)
         self._sink.record_bytes_max = record_bytes_max
         self._sink.on_full = on_full
+        is_mariadb = flavor == Flavor.MARIADB.value
         self._events: EventReader = EventReader(
             self._sink,
-            Tables(schema_id, vindexes or {}, flavor == Flavor.MARIADB.value, text_as_bytes, rules),
+            Tables(
+                schema_id,
+                vindexes or {},
+                is_mariadb,
+                text_as_bytes,
+                rules,
+                hidden_types=hidden_types,
+            ),
             StreamClock(last_timestamp_us, max_clock_ahead_us, now_us, on_notice),
             start if isinstance(start, MysqlGtidSet) else None,
             start if isinstance(start, MariadbGtidSet) else None,

@@ -39,6 +39,10 @@ class UnloggedCascade(DecoderHalt):
     """Raised on a foreign key whose changes of other rows the server does not log."""
 
 
+class HiddenType(DecoderHalt):
+    """Raised when a column may be, or is, of another type than the settings say it is."""
+
+
 class StatementInRowStream(DecoderHalt):
     """Raised when a change was logged as a statement: its rows are in no binlog."""
 

@@ -48,10 +48,14 @@ class KeyWatch:
     def note_statement(self, statement: str, seq: i64) -> None:
         """Note a DDL that names the table, or a database as a whole."""
         lower = statement.lower()
-        table = self.table.lower()
-        named = table in lower or table.replace("`", "``") in lower
-        if named or "database" in lower or "schema" in lower:
+        if is_named(self.table, lower) or "database" in lower or "schema" in lower:
             self.definition_seq = seq
+
+
+def is_named(table: str, lower_statement: str) -> bool:
+    """Tell whether a statement in lower case may mean the table."""
+    name = table.lower()
+    return name in lower_statement or name.replace("`", "``") in lower_statement
 
 
 class TransactionEnds:

@@ -43,6 +43,10 @@ BIT: Final = 25
 BIT64: Final = 26
 JSON: Final = 27
 COMPRESSED: Final = 28  # MariaDB's COMPRESSED text and bytes, one to four bytes of length
+# MariaDB's types that a binlog shows as BINARY; the last operations, which comparisons rely on.
+UUID: Final = 29
+INET4: Final = 30
+INET6: Final = 31
 
 NO_KEY: Final = -1
 
@@ -69,7 +73,7 @@ class ColumnPlan:
         self.op: i64 = op
         self.size: i64 = size
         self.form: i64 = 0  # how `read_raw` reads its values
-        self.length: i64 = 0  # BINARY(n): n
+        self.length: i64 = 0  # BINARY(n) and what is shown as it: n
         self.key_slot: i64 = NO_KEY  # place in the primary key
         self.is_sharding: bool = False  # its value gives the row's keyspace id
         self.is_noted: bool = False  # one of the two: where its value lies is wanted

@@ -19,6 +19,7 @@ from mypy_extensions import i64, u8
 from producers.decoder import plan as ops
 from producers.decoder.charset import write_text
 from producers.decoder.decimals import write_big_decimal, write_decimal
+from producers.decoder.hidden_values import write_hidden
 from producers.decoder.json_binary import json_text
 from producers.decoder.mariadb_compression import uncompress_value
 from producers.decoder.plan import ColumnPlan
@@ -249,6 +250,10 @@ def _write_other(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> 
         return pos + size
     elif op == ops.COMPRESSED:
         return _write_compressed(out, column, buf, pos)
+    elif op >= ops.UUID:
+        size = i64(buf[pos])
+        write_hidden(out, column, buf, pos + 1, size)
+        return pos + 1 + size
     else:
         raise ValueError(f"no way to write operation {op}")
     return pos + column.size

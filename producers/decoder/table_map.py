@@ -21,6 +21,7 @@ from producers.decoder.column_types import (
     refusal,
 )
 from producers.decoder.format_event import YEAR_HAS_SIGN, YEAR_SIGN_UNKNOWN
+from producers.decoder.hidden_values import HIDDEN_BYTES, HiddenTypes
 from producers.decoder.plan import TablePlan
 from producers.decoder.raw_values import raw_form
 from producers.decoder.wire import encode_string, packed_size, read_packed, take
@@ -94,12 +95,17 @@ def _take_string(raw: bytes, pos: int, found: list[bytes]) -> int:
 
 
 def parse_table_map(
-    body: bytes, is_mariadb: bool, year_sign: int, text_as_bytes: frozenset[str]
+    body: bytes,
+    is_mariadb: bool,
+    year_sign: int,
+    text_as_bytes: frozenset[str],
+    hidden_types: HiddenTypes | None,
 ) -> TablePlan:
     """Return the plan of a table map's body (all that follows its table id and flags).
 
     `year_sign`: what the format description of its file says (format_event.py).
     `text_as_bytes`: columns, as database.table.column, whose text is logged as its raw bytes.
+    `hidden_types`: what columns are that look like BINARY.
 
     A column or a setting that the decoder does not handle is the plan's `problem`; IndexError
     and ValueError mean that the bytes are no table map.
@@ -131,7 +137,11 @@ def parse_table_map(
     fields = _read_fields(body, pos)
     plan.problem = _describe(columns, fields, is_mariadb, year_sign)
     for column in columns:
-        column.is_kept_as_bytes = f"{database}.{table}.{column.name}" in text_as_bytes
+        place = f"{database}.{table}.{column.name}"
+        column.is_kept_as_bytes = place in text_as_bytes
+        if hidden_types is not None:
+            declared = hidden_types.type_of(place)
+            column.declared = declared if declared in HIDDEN_BYTES else ""
     plan.problem = plan.problem or plan_columns(plan, columns, _key_of(fields))
     return plan
 

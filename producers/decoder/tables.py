@@ -16,7 +16,8 @@ from producers.decoder.errors import (
 )
 from producers.decoder.filtered_rows import FilterRules
 from producers.decoder.format_event import YEAR_SIGN_UNKNOWN
-from producers.decoder.key_watch import KeyWatch, TransactionEnds
+from producers.decoder.hidden_values import HiddenTypes, may_be_hidden
+from producers.decoder.key_watch import KeyWatch, TransactionEnds, is_named
 from producers.decoder.plan import SILENT, RowsPlan, TablePlan, rows_header
 from producers.decoder.query_events import declares_cascade, shown
 from producers.decoder.sharding import ShardingColumn, set_vindex
@@ -47,12 +48,15 @@ class Tables:
         is_mariadb: bool,
         text_as_bytes: frozenset[str],
         rules: FilterRules | None,
+        *,
+        hidden_types: HiddenTypes | None,
     ) -> None:
         """`schema_id` registers a schema's text and gives its id. `vindexes` by table.
 
         `text_as_bytes`: columns, as database.table.column, whose text is logged as raw bytes.
         """
         self._rules: FilterRules | None = rules
+        self._hidden_types: HiddenTypes | None = hidden_types
         self._schema_id: Callable[[str], int] = schema_id
         self._vindexes: Mapping[tuple[str, str], ShardingColumn] = vindexes
         self._text_as_bytes: frozenset[str] = text_as_bytes
@@ -93,7 +97,9 @@ class Tables:
         body = take(buf, pos + 8, size)
         known = self._by_body.get(body)
         if known is None:
-            known = parse_table_map(body, self.is_mariadb, self.year_sign, self._text_as_bytes)
+            known = parse_table_map(
+                body, self.is_mariadb, self.year_sign, self._text_as_bytes, self._hidden_types
+            )
             known.watch = self.watches.get((known.database, known.table))
             if len(self._by_body) >= PLANS_MAX:
                 self._by_body.clear()
@@ -115,6 +121,11 @@ class Tables:
             self._last_plan = plan
         if len(plan.prefix) == 0:
             self.prepare(plan)
+            types = self._hidden_types
+            if types is not None and not plan.is_left_out and not plan.internal:
+                columns = may_be_hidden(plan)
+                if columns:
+                    types.check(plan.database, plan.table, columns, is_new=True)
         return plan
 
     def watch(self, watch: KeyWatch) -> None:
@@ -172,8 +183,8 @@ class Tables:
     def ddl_seen(self, statement: bytes, sql_mode: int) -> None:
         """A statement comes that may change tables.
 
-        RuleBroken where a rule does not outlive it, UnloggedCascade where changes of rows behind
-        it will be in no binlog.
+        RuleBroken where a rule does not outlive it, HiddenType where a declared type does not,
+        UnloggedCascade where changes of rows behind it will be in no binlog.
         """
         if self.refuses_cascades and declares_cascade(statement, sql_mode):
             raise UnloggedCascade(
@@ -184,6 +195,19 @@ class Tables:
             )
         if self._rules is not None:
             self._rules.ddl_seen()
+        types = self._hidden_types
+        if types is None:
+            return
+        # A table map is the same before and after BINARY becomes UUID: no new version would tell.
+        lower = statement.decode("utf-8", "replace").lower()
+        columns: dict[tuple[str, str], list[str]] = {}
+        for plan in self._by_body.values():
+            is_read = len(plan.prefix) > 0 and not plan.is_left_out and not plan.internal
+            if is_read and is_named(plan.table, lower):
+                columns.setdefault((plan.database, plan.table), []).extend(may_be_hidden(plan))
+        for (database, table), names in columns.items():
+            if names:
+                types.check(database, table, names, is_new=False)
 
     def statement_prefix(self, event_type: str) -> bytes:
         """The first bytes of a record that holds a statement: DDL or JOURNAL."""

@@ -17,7 +17,8 @@ class SourceColumn:
     column: Column
     collation: str = ""
     nullable: bool = True
-    # The server's own name of a type that the binlog shows as another one (UUID, INET4, INET6).
+    # The server's own name of a type that the binlog shows as another one (UUID, INET4, INET6):
+    # it compares values in a way of its own.
     hidden_type: str = ""
 
     @property

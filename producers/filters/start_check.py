@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from event_token.errors import UsageError
+from producers.decoder.hidden_values import HIDDEN_BYTES
 from producers.faults import Problem
 from producers.filters.binding import bind_rule
 from producers.filters.collations import BINARY
@@ -12,6 +13,7 @@ from producers.filters.source_column import SourceColumn
 from producers.flavor import rows
 from producers.settings import ShardProducerSettings
 from producers.sharding_columns import sharding_columns
+from producers.typed_columns import BYTES
 from topics.table_shape import Column, ValueKind
 
 _TABLES: Final = (
@@ -26,7 +28,7 @@ _COLUMNS: Final = (
 )
 _KINDS: Final = {
     **dict.fromkeys(("tinyint", "smallint", "mediumint"), ValueKind.INT),
-    **dict.fromkeys(("char", "varchar"), ValueKind.STRING),
+    **dict.fromkeys(("char", "varchar", *HIDDEN_BYTES), ValueKind.STRING),
     **dict.fromkeys(("tinytext", "text", "mediumtext", "longtext"), ValueKind.STRING),
     **dict.fromkeys(("binary", "varbinary"), ValueKind.BYTES),
     **dict.fromkeys(("tinyblob", "blob", "mediumblob", "longblob"), ValueKind.BYTES),
@@ -39,8 +41,6 @@ _KINDS: Final = {
         )
     },
 }
-# MariaDB's types whose values the binlog shows as BINARY.
-_HIDDEN: Final = frozenset(("uuid", "inet4", "inet6"))
 
 
 def rule_problems(
@@ -63,7 +63,7 @@ def rule_problems(
         try:
             rule = filters.rule_for(*table)
             if rule is not None:
-                columns, primary_key = _described(connection, table, settings.text_as_bytes)
+                columns, primary_key = _described(connection, table, settings)
                 sharding = vindexes.get(table)
                 by = None if sharding is None else (sharding.column, sharding.vindex)
                 bind_rule(rule, columns, primary_key, by, filters.hmac_key)
@@ -82,7 +82,7 @@ def _missing(settings: FilterSettings, tables: list[tuple[str, str]]) -> Iterato
 
 
 def _described(
-    connection: Any, table: tuple[str, str], text_as_bytes: frozenset[str]
+    connection: Any, table: tuple[str, str], settings: ShardProducerSettings
 ) -> tuple[list[SourceColumn], list[int]]:
     """The columns of a table, and which of them are its primary key."""
     with connection.cursor() as cursor:
@@ -92,7 +92,10 @@ def _described(
     primary_key = []
     for i, (*described, key) in enumerate(found):
         place = f"{'.'.join(table)}.{described[0]}"
-        columns.append(_source_column(described, is_kept_as_bytes=place in text_as_bytes))
+        is_hidden = str(described[1]).lower() in HIDDEN_BYTES
+        declared = settings.typed_columns.type_of(place) if is_hidden else ""
+        is_bytes = place in settings.text_as_bytes or declared == BYTES
+        columns.append(_source_column(described, is_kept_as_bytes=is_bytes))
         if key == "PRI":
             primary_key.append(i)
     return columns, primary_key
@@ -117,7 +120,7 @@ def _source_column(described: list[Any], *, is_kept_as_bytes: bool) -> SourceCol
     )
     # Servers compare numbers of fixed decimals by these, which a table map does not carry.
     is_fixed = data_type in {"float", "double"} and "," in sql_type
-    hidden = sql_type if data_type in _HIDDEN or is_fixed else ""
+    hidden = sql_type if data_type in HIDDEN_BYTES or is_fixed else ""
     return SourceColumn(column, collation or "", nullable == "YES", hidden)
 
 

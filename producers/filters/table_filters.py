@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from producers.decoder import plan as ops
 from producers.decoder.filtered_rows import MaskedColumn, RowFilter
 from producers.decoder.plan import TablePlan
 from producers.decoder.sharding import ShardingColumn
@@ -60,6 +61,7 @@ def source_columns(table: TablePlan) -> list[SourceColumn]:
             shape_column,
             collation_name(int(plan.collation), plan.charset) if plan.collation else "",
             plan.nullable,
+            shape_column.sql_type if plan.op >= ops.UUID else "",
         )
         for plan, shape_column in zip(table.columns, table.shape_columns, strict=True)
     ]

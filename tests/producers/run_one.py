@@ -17,6 +17,7 @@ from producers.copy.copier import Copier
 from producers.copy.table_copier import TableCopier
 from producers.settings import CopySettings, ProducerStatus, ServerSettings, ShardProducerSettings
 from producers.shard_producer import run_shard
+from tests.producers.producing import TYPES
 from topics.kafka_client import ClientConfig
 
 PR_SET_PDEATHSIG = 1
@@ -41,6 +42,7 @@ def main() -> int:
         commit_rows=told["commit_rows"],
         copy=CopySettings(**told["copy"]),
         accept_unlogged_cascades=True,
+        typed_columns=TYPES,
     )
     try:
         run_shard(settings, stop, say)

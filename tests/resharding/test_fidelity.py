@@ -29,7 +29,8 @@ VALUE_CASES = frozenset(
         *("generated_columns", "geometry_srid", "integers", "json_alias", "json_mariadb"),
         *("json_mysql", "many_columns", "many_labels", "off_calendar", "off_calendar_key"),
         *("savepoints", "set_statement", "statement_charsets", "strings", "times", "timestamps"),
-        *("triggers", "uuid_and_inet", "uuid_key", "vector", "wide_charsets"),
+        *("triggers", "uuid_and_inet", "uuid_and_inet_as_bytes", "uuid_key", "uuid_versions"),
+        *("inet6_forms", "vector", "wide_charsets"),
     )
 )
 # More rows of the same kind, with what the cases do not have.

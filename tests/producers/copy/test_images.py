@@ -18,7 +18,7 @@ from producers.filters.table_filters import source_columns
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.case_files import Case, all_cases
-from tests.producers.decoder.decoding import ALL_ROWS, Message, Sink, new_decoder
+from tests.producers.decoder.decoding import ALL_ROWS, Message, Sink, new_decoder, types_of
 from tests.producers.decoder.test_cases import run_statements
 from tests.producers.producing import server_of
 from topics.vevent import EventType, Op, VEvent
@@ -87,7 +87,9 @@ def test_copied_rows_are_the_logged_ones(case: Case, server_of_case: DatabaseFix
     stream = capture(server_of_case, before)
     sink = Sink()
     rules = SeenByRules()
-    decoder = new_decoder(sink, case.flavor, before, rules=rules)
+    typed_columns = case.typed_columns(database)
+    types = types_of(server_of_case, typed_columns)
+    decoder = new_decoder(sink, case.flavor, before, rules=rules, hidden_types=types)
     decoder.feed(stream, 0, len(stream), ALL_ROWS)
     decoder.take_batch()
     logged = newest(sink.messages, sink.events())
@@ -96,7 +98,13 @@ def test_copied_rows_are_the_logged_ones(case: Case, server_of_case: DatabaseFix
         sink.messages.clear()
         seen_by_rules = rules.columns[table]
         try:
-            definition = read_definition(chunks.connection, Flavor(case.flavor), database, table)
+            definition = read_definition(
+                chunks.connection,
+                Flavor(case.flavor),
+                database,
+                table,
+                typed_columns=typed_columns,
+            )
         except CannotCopy:
             continue  # the case has dropped it again
         for limit in (1000, 1):

@@ -4,6 +4,8 @@ Statements end at a line's end with `;`. `-- only: mysql` (or mariadb) as the fi
 the other family out. `expect.json` (or `expect.mysql.json`, `expect.mariadb.json`, which win)
 holds either the list of events, each with the fields that the case is about, or
 `{"error": class name, "says": [texts of its message]}`. The text `{db}` stands for the schema.
+A `types.json` declares columns of MariaDB, as the setting `typed_columns` does; without it all are
+declared as bytes.
 A `server.cnf` with one option a line gives the case a server of its own, which it shares with all
 cases that have the same options.
 """
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from event_token import Flavor
+from producers.typed_columns import BYTES, TypedColumns
 
 CASES = Path(__file__).resolve().parents[2] / "cases"
 
@@ -27,6 +30,11 @@ class Case:
     statements: tuple[str, ...]
     expected: Any
     server_options: tuple[str, ...] = ()
+    declared: tuple[tuple[str, str], ...] = ()
+
+    def typed_columns(self, database: str) -> TypedColumns:
+        """What its columns are declared as."""
+        return TypedColumns({name.replace("{db}", database): t for name, t in self.declared})
 
     def __str__(self) -> str:
         return f"{self.name}-{self.flavor.value}"
@@ -50,6 +58,7 @@ def all_cases() -> list[Case]:
                     _statements(text),
                     json.loads(expected.read_text()),
                     _server_options(folder / "server.cnf"),
+                    _declared(folder / "types.json"),
                 )
             )
     return found
@@ -59,6 +68,11 @@ def _server_options(path: Path) -> tuple[str, ...]:
     if not path.exists():
         return ()
     return tuple(f"--{line.strip()}" for line in path.read_text().splitlines() if line.strip())
+
+
+def _declared(path: Path) -> tuple[tuple[str, str], ...]:
+    declared = json.loads(path.read_text()) if path.exists() else {"/.*/": BYTES}
+    return tuple(declared.items())
 
 
 def _statements(text: str) -> tuple[str, ...]:

@@ -1,12 +1,16 @@
 """What the decoder's tests share: running a stream through it and reading what it produced."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from event_token import Flavor
 from producers.decoder import BatchSummary, Decoder
+from producers.hidden_types import ServerTypes
+from producers.settings import ServerSettings
+from producers.typed_columns import TypedColumns
+from tests.conftest import DatabaseFixture
 from tests.topics.memory_schema_ids import MemorySchemaIds
 from topics.codec import VEventCodec
 from topics.kafka_client import RECORD_BYTES_MAX
@@ -43,6 +47,18 @@ class Sink:
     def events(self) -> list[VEvent]:
         codec = VEventCodec(self.schema_ids)
         return [codec.decode(m.value, SHARD, i) for i, m in enumerate(self.messages)]
+
+
+def types_of(
+    database: DatabaseFixture,
+    typed_columns: TypedColumns,
+    on_notice: Callable[[str], None] = lambda _: None,
+) -> ServerTypes | None:
+    """What columns are declared as, compared with the server as a producer does it; MariaDB."""
+    if database.flavor is not Flavor.MARIADB:
+        return None
+    server = ServerSettings(database.host, database.port, database.user, database.password)
+    return ServerTypes(typed_columns, server, database.connect(), on_notice)
 
 
 def nothing() -> None:

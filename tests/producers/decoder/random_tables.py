@@ -69,6 +69,7 @@ class RandomColumn:
     select: str = "{c}"
     read: Read = as_decoded
     is_plain: bool = False  # mysql-replication gives the same value
+    hidden: str = ""  # the type that a binlog does not show
 
 
 def _text(letters: str, most: int) -> Callable[[random.Random], Any]:
@@ -247,19 +248,27 @@ def _uuid(_rng: random.Random, name: str) -> RandomColumn:
     return RandomColumn(
         name,
         "UUID",
-        lambda r: str(uuid.UUID(bytes=r.randbytes(16), version=r.choice((1, 4)))),
-        select="UPPER(REPLACE({c}, '-', ''))",
-        read=as_hex,
+        lambda r: str(uuid.UUID(bytes=r.randbytes(16), version=r.choice((1, 3, 4, 5)))),
+        hidden="uuid",
     )
 
 
 def _inet(_rng: random.Random, name: str) -> RandomColumn:
+    words = (0, 0, 0, 1, 0xFFFF, 0x1234)
     return RandomColumn(
         name,
         "INET6",
-        lambda r: ":".join(f"{r.randint(0, 65535):x}" for _ in range(8)),
-        select="HEX(INET6_ATON({c}))",
-        read=as_hex,
+        lambda r: ":".join(f"{r.choice(words):x}" for _ in range(8)),
+        hidden="inet6",
+    )
+
+
+def _inet4(_rng: random.Random, name: str) -> RandomColumn:
+    return RandomColumn(
+        name,
+        "INET4",
+        lambda r: ".".join(str(r.choice((0, 7, 255))) for _ in range(4)),
+        hidden="inet4",
     )
 
 
@@ -267,7 +276,7 @@ _BOTH = (
     *(_integer, _integer, _decimal, _float, _string, _string, _string, _bytes, _binary),
     *(_temporal, _temporal, _labelled, _bit, _year, _json, _geometry),
 )
-_OWN = {Flavor.MYSQL: (_vector,), Flavor.MARIADB: (_compressed, _uuid, _inet)}
+_OWN = {Flavor.MYSQL: (_vector,), Flavor.MARIADB: (_compressed, _uuid, _inet, _inet4)}
 _PLAIN = (_integer, _decimal, _float, _string, _bytes)
 
 
@@ -289,12 +298,16 @@ class RandomTable:
     plain: bool
     columns: list[RandomColumn] = field(default_factory=list)
     made: int = 0
+    hidden: dict[str, str] = field(default_factory=dict)  # the types that a binlog does not show
 
     def new_column(self) -> RandomColumn:
         """A further column, not yet among the others."""
         self.made += 1
         name = self.rng.choice(("c{}", "C{}", "ü{}", "a b{}")).format(self.made)
-        return random_column(self.rng, self.flavor, name, plain=self.plain)
+        column = random_column(self.rng, self.flavor, name, plain=self.plain)
+        if column.hidden:
+            self.hidden[name] = column.hidden
+        return column
 
     def create(self) -> str:
         """The statement that makes the table."""

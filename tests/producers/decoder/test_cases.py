@@ -9,7 +9,7 @@ from producers import decoder as decoder_package
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.case_files import Case, all_cases
-from tests.producers.decoder.decoding import decode
+from tests.producers.decoder.decoding import decode, types_of
 from topics.json_values import event_to_json_dict
 
 
@@ -20,14 +20,15 @@ def test_case(case: Case, server_of_case: DatabaseFixture) -> None:
     before = executed_set(server_of_case)
     run_statements(server_of_case, database, case.statements)
     stream = capture(server_of_case, before)
+    types = types_of(server_of_case, case.typed_columns(database))
     if isinstance(case.expected, dict):
         with pytest.raises(getattr(decoder_package, case.expected["error"])) as caught:
-            decode(stream, case.flavor, before)
+            decode(stream, case.flavor, before, hidden_types=types)
         for text in ["shard -80", "transaction ", "binlog.", *case.expected["says"]]:
             assert text.replace("{db}", database) in str(caught.value)
         return
 
-    sink, summary = decode(stream, case.flavor, before)
+    sink, summary = decode(stream, case.flavor, before, hidden_types=types)
     events = [event_to_json_dict(event) for event in sink.events()]
 
     assert [shown(got, database) for got in events] == full(case.expected)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from event_token import Flavor
+from producers.typed_columns import TypedColumns
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
-from tests.producers.decoder.decoding import decode
+from tests.producers.decoder.decoding import decode, types_of
 from tests.producers.decoder.random_tables import RandomTable
 from tests.producers.decoder.test_values import binlog_end, images_by_mysql_replication
 from topics.json_values import event_to_json_dict
@@ -87,7 +88,10 @@ def test_log_adds_up_to_what_a_select_shows(database: DatabaseFixture, seed: int
     name = database.new_database()
     before = executed_set(database)
     run(database, name, table, alters=True)
-    sink, summary = decode(capture(database, before), database.flavor, before)
+    typed = TypedColumns({f"{name}.t.{column}": kind for column, kind in table.hidden.items()})
+    types = types_of(database, typed)
+    stream = capture(database, before)
+    sink, summary = decode(stream, database.flavor, before, hidden_types=types)
     rows = replayed([e for e in sink.events() if e.shape is not None], table)
     expected = selected(database, name, table)
 

@@ -1,0 +1,3 @@
+-- only: mariadb
+CREATE TABLE t(b BINARY(16) PRIMARY KEY);
+INSERT INTO t VALUES ('x');

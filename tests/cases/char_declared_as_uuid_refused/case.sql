@@ -1,0 +1,3 @@
+-- only: mariadb
+CREATE TABLE t(id INT PRIMARY KEY, u CHAR(36));
+INSERT INTO t VALUES (1, UUID());

@@ -1,0 +1,3 @@
+-- only: mariadb
+CREATE TABLE t(b INET6 PRIMARY KEY);
+INSERT INTO t VALUES ('::');

@@ -1,0 +1,3 @@
+-- only: mariadb
+CREATE TABLE t(a INET4 PRIMARY KEY);
+INSERT INTO t VALUES ('1.2.3.4');
