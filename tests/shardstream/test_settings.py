@@ -23,6 +23,8 @@ bootstrap_servers = "127.0.0.1:19092"
 "sasl.password" = {env = "KAFKA_PASSWORD"}
 [producer]
 heartbeat_ms = 100
+[producer.typed_columns]
+"shop.users.id" = "uuid"
 [keyspaces.commerce.shards."-80"]
 flavor = "mysql"
 servers = [{host = "db-a", port = 3306, user = "shardstream", password_file = "secret"}]
@@ -57,6 +59,7 @@ def test_everything_arrives_where_it_is_used(config: Path) -> None:
         ("db-a:3306", "file-marker", None)
     ]
     assert second.servers[0].password == "env-marker"
+    assert second.typed_columns.type_of("shop.users.id") == "uuid"
     assert second.servers[0].tls is not None
     assert second.servers[0].tls.ca == str(config.parent / "ca.pem")
     client = settings.kafka_client()
