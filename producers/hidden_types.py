@@ -14,7 +14,7 @@ from producers.faults import Problem
 from producers.flavor import rows
 from producers.grants import privileges_on
 from producers.settings import ServerSettings, ShardProducerSettings
-from producers.typed_columns import BYTES, TypedColumns, declaration
+from producers.typed_columns import BYTES, TypedColumns, declaration, looks_binary
 
 _HIDDEN_COLUMNS: Final = (
     "SELECT table_schema, table_name, column_name, column_type FROM information_schema.columns "
@@ -92,39 +92,42 @@ class ServerTypes:
     def check(self, database: str, table: str, columns: list[str], *, is_new: bool) -> None:
         """Ask what these columns are now; HiddenType where that is not what is declared.
 
-        What is no longer there is taken for bytes, with a notice for a new table version; what the
-        account may not see is not.
+        What is no longer there, or another type by now, is taken for bytes, with a notice for a new
+        table version; what the account may not see is not.
         """
         with server_errors(self._server, "asking for column types of"):
             types = dict(rows(self._connection, _TABLE, (database, table)))
-        unknown = []
+        unknown, unseen = [], []
         for column in dict.fromkeys(columns):
             place = f"{database}.{table}.{column}"
-            if column not in types:
-                if not self._declared.type_of(place):
-                    unknown.append(place)
-                continue
-            wrong = self._declared.contradiction(place, types[column])
+            there = types.get(column, "")
+            wrong = self._declared.contradiction(place, there) if there else None
             if wrong is not None:
                 raise HiddenType(f"{wrong[0]}. Mend: {wrong[1]}")
-        if unknown and is_new:
-            self._gone(database, unknown)
+            if not looks_binary(there) and not self._declared.type_of(place):
+                unknown.append(place)
+                unseen += [] if there else [place]
+        if not is_new or not unknown:
+            return
+        if unseen:
+            self._require_sight(database, unseen)
+        self._on_notice(
+            f"{', '.join(unknown)}: gone from {self._server.name}, or another type by now: nobody "
+            "can say whether it was BINARY or UUID, INET4, INET6; logged as bytes, unless "
+            "typed_columns declares it"
+        )
 
-    def _gone(self, database: str, places: list[str]) -> None:
-        """Columns that the server does not show and the settings do not declare."""
+    def _require_sight(self, database: str, places: list[str]) -> None:
+        """HiddenType unless the account would see these columns if they were there."""
         with server_errors(self._server, "reading the grants of"):
             granted = privileges_on(self._connection, database)
-        said = ", ".join(places)
         if not granted & {"SELECT", "ALL PRIVILEGES"}:
             raise HiddenType(
-                f"a binlog does not tell UUID, INET4 and INET6 from BINARY, and what {said} is "
-                f"cannot be seen without the SELECT privilege on {database}. Mend: grant it, or "
-                f'declare the column: {declaration(places[0], BYTES)} (or "uuid", "inet4", "inet6")'
+                f"a binlog does not tell UUID, INET4 and INET6 from BINARY, and what column "
+                f"{places[0]} is cannot be seen without the SELECT privilege on {database}: "
+                f"grant it, or declare the column: {declaration(places[0], BYTES)} "
+                f'(or "uuid", "inet4", "inet6")'
             )
-        self._on_notice(
-            f"{said}: no longer on {self._server.name}, so whether it was BINARY or UUID, INET4, "
-            f"INET6 cannot be asked; logged as bytes, unless typed_columns says what it was"
-        )
 
 
 def server_types(

@@ -13,7 +13,7 @@ from producers.decoder.hidden_values import HIDDEN_BYTES
 # Declares that a column is logged as what the binlog shows it as.
 BYTES: Final = "bytes"
 DECLARABLE: Final = (*HIDDEN_BYTES, BYTES)
-# What a column may be that is declared as bytes.
+# What a binlog shows as BINARY(16) and BINARY(4).
 _BINARIES: Final = frozenset((*HIDDEN_BYTES, *(f"binary({n})" for n in HIDDEN_BYTES.values())))
 
 
@@ -74,7 +74,7 @@ class TypedColumns:
 
         `column_type`: the server's own, such as `uuid` or `binary(16)`.
         """
-        there = column_type.partition(" ")[0]
+        there = _bare(column_type)
         declared = self.type_of(place)
         if declared == there:
             return None
@@ -101,6 +101,16 @@ _SECTION: Final = "under [producer.typed_columns]"
 def declaration(place: str, declared: str) -> str:
     """The line of the settings that declares a column."""
     return f'{json.dumps(place, ensure_ascii=False)} = "{declared}"'
+
+
+def looks_binary(column_type: str) -> bool:
+    """Whether a binlog shows a column of the server as BINARY(16) or BINARY(4)."""
+    return _bare(column_type) in _BINARIES
+
+
+def _bare(column_type: str) -> str:
+    # Comments of the server may follow.
+    return column_type.partition(" ")[0]
 
 
 def _is_regexp(name: str) -> bool:
