@@ -149,13 +149,18 @@ def read_definition(
     plan.problem = plan_columns(plan, columns, [column.index for column in key])
     if plan.problem:
         raise CannotCopy(f"table {name}: {plan.problem}")
+    _read_as_selected(plan)
+    return TableDefinition(database, table, plan, key, index, hidden)
+
+
+def _read_as_selected(plan: TablePlan) -> None:
+    """Change what a SELECT gives in another form than a binlog."""
     for planned in plan.columns:
         if planned.op == ops.JSON:
             # The server's text stands where the binlog has MySQL's binary form.
             planned.op, planned.size, planned.charset_kind = ops.BLOB, 4, UTF8
         elif planned.op == ops.COMPRESSED:
             planned.op, planned.size = ops.BLOB, 4  # a SELECT gives it plain
-    return TableDefinition(database, table, plan, key, index, hidden)
 
 
 def _declare(
