@@ -86,22 +86,15 @@ class Decoder:
         self._sink: RecordSink = RecordSink(topic, shard, next_seq, last_cell_us, produce)
         self._sink.record_bytes_max = record_bytes_max
         self._sink.on_full = on_full
-        is_mariadb = flavor == Flavor.MARIADB.value
         self._events: EventReader = EventReader(
             self._sink,
-            Tables(
-                schema_id,
-                vindexes or {},
-                is_mariadb,
-                text_as_bytes,
-                rules,
-                hidden_types=hidden_types,
-            ),
+            Tables(schema_id, vindexes or {}, flavor == Flavor.MARIADB.value, text_as_bytes, rules),
             StreamClock(last_timestamp_us, max_clock_ahead_us, now_us, on_notice),
             start if isinstance(start, MysqlGtidSet) else None,
             start if isinstance(start, MariadbGtidSet) else None,
         )
         self._events.verify_checksum = verify_checksum
+        self._events.tables.hidden_types = hidden_types
         self._events.internal = InternalTables(shard, list(ended_by))
         self._batch_first_seq: int = next_seq
         self._parts: list[bytes] = []  # of an event that is longer than a packet

@@ -48,15 +48,13 @@ class Tables:
         is_mariadb: bool,
         text_as_bytes: frozenset[str],
         rules: FilterRules | None,
-        *,
-        hidden_types: HiddenTypes | None,
     ) -> None:
         """`schema_id` registers a schema's text and gives its id. `vindexes` by table.
 
         `text_as_bytes`: columns, as database.table.column, whose text is logged as raw bytes.
         """
         self._rules: FilterRules | None = rules
-        self._hidden_types: HiddenTypes | None = hidden_types
+        self.hidden_types: HiddenTypes | None = None  # the owner sets it
         self._schema_id: Callable[[str], int] = schema_id
         self._vindexes: Mapping[tuple[str, str], ShardingColumn] = vindexes
         self._text_as_bytes: frozenset[str] = text_as_bytes
@@ -98,7 +96,7 @@ class Tables:
         known = self._by_body.get(body)
         if known is None:
             known = parse_table_map(
-                body, self.is_mariadb, self.year_sign, self._text_as_bytes, self._hidden_types
+                body, self.is_mariadb, self.year_sign, self._text_as_bytes, self.hidden_types
             )
             known.watch = self.watches.get((known.database, known.table))
             if len(self._by_body) >= PLANS_MAX:
@@ -121,7 +119,7 @@ class Tables:
             self._last_plan = plan
         if len(plan.prefix) == 0:
             self.prepare(plan)
-            types = self._hidden_types
+            types = self.hidden_types
             if types is not None and not plan.is_left_out and not plan.internal:
                 columns = may_be_hidden(plan)
                 if columns:
@@ -195,7 +193,7 @@ class Tables:
             )
         if self._rules is not None:
             self._rules.ddl_seen()
-        types = self._hidden_types
+        types = self.hidden_types
         if types is None:
             return
         # A table map is the same before and after BINARY becomes UUID: no new version would tell.
