@@ -23,9 +23,10 @@ FETCH_WAIT_MS: Final = 100
 FETCH_ERROR_BACKOFF_MS: Final = 50
 # While the queue below is full. librdkafka's 1000 would stall a reader that drains it faster.
 FETCH_QUEUE_BACKOFF_MS: Final = 10
-# What one fetch brings of one partition, unless a single record is larger.
+# What one fetch brings of one partition, unless a single batch is larger: producers make them of up
+# to 16 MB where rows are large.
 FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
-# Fetched and not yet taken. With the fetch that may come on top, 12 MiB for each consumer.
+# Fetched and not yet taken. A fetch may come on top: 12 MiB for each consumer, 24 with large rows.
 QUEUE_KBYTES_MAX: Final = 8 * 1024
 # Brokers restart within this time; longer is an outage, of which the caller has to know.
 BROKERS_DOWN_S_MAX: Final = 120.0
