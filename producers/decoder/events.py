@@ -28,7 +28,6 @@ from producers.decoder.records import RecordSink
 from producers.decoder.row_values import write_image
 from producers.decoder.stream_clock import StreamClock
 from producers.decoder.tables import (
-    DUMMY_TABLE_ID,
     INSERT,
     UPDATE,
     Tables,
@@ -183,8 +182,6 @@ class EventReader(TransactionReader):
         pos += 8
         if has_extra:
             pos += read_u16(buf, pos)
-        if table_id == DUMMY_TABLE_ID:
-            return
         table = self.tables.table(table_id)
         if table.is_left_out:
             self.internal.see_left_out(table)
@@ -366,8 +363,6 @@ class EventReader(TransactionReader):
         if spool is None or not self.is_open:
             raise CorruptBinlog("a row event outside a transaction")
         table_id = read_u48(buf, pos)
-        if table_id == DUMMY_TABLE_ID:
-            return
         table = self.tables.table(table_id)
         spool.add_map(int(table_id), table.body)
         spool.add(take(buf, pos - HEADER_BYTES, end - pos + HEADER_BYTES))

@@ -6,6 +6,7 @@ from uuid import UUID
 from librt.strings import read_i64_le
 from mypy_extensions import i64
 
+from producers.decoder.errors import UnsupportedEvent
 from producers.decoder.wire import is_at, read_u32, read_u56, take
 
 # MySQL: flags, uuid, number, then the logical clock behind a type byte, then times.
@@ -16,6 +17,11 @@ _COMMIT_TIME_AT: Final = 42
 _CLOCK_TYPE: Final = 2
 _HAS_ORIGINAL_TIME: Final = 0x80_0000_0000_0000  # bit 55
 
+NO_COMMIT_TIME: Final = (
+    "a GTID event whose original commit time is 0, which stands for unknown: the transaction was "
+    "first committed by a server before MySQL 8.0.1, or replayed from its binlog. Upgrade the "
+    "primary, and start the log behind such transactions, with a copy"
+)
 # The tagged event is a message of numbered fields (mysql::serialization).
 _MESSAGE_VERSION: Final = 1
 _FIELD_FLAGS: Final = 0
@@ -53,9 +59,18 @@ class MysqlGtid:
             self.tag = tag
             self.prefix = f"{UUID(bytes=sid)}:{tag}{':' if tag else ''}".encode("ascii")
 
+    def set_time(self, commit_us: i64) -> None:
+        """Say when; servers write 0 for a time that they do not know."""
+        if commit_us == 0:
+            raise UnsupportedEvent(NO_COMMIT_TIME)
+        self.commit_us = commit_us
+
 
 def read_mysql_gtid(buf: bytes, pos: i64, end: i64, into: MysqlGtid) -> None:
-    """Read a GTID event's body; ValueError where it has no commit time (before MySQL 8.0.1)."""
+    """Read a GTID event's body.
+
+    ValueError where it has no commit time (before MySQL 8.0.1), UnsupportedEvent where that is 0.
+    """
     if pos + _COMMIT_TIME_AT + 7 > end or i64(buf[pos + _CLOCK_TYPE_AT]) != _CLOCK_TYPE:
         raise ValueError("a GTID event without a commit time: MySQL 8.0.1 or later is needed")
     if len(into.tag) > 0 or not is_at(buf, pos + _SID_AT, _GNO_AT - _SID_AT, into.sid):
@@ -66,7 +81,7 @@ def read_mysql_gtid(buf: bytes, pos: i64, end: i64, into: MysqlGtid) -> None:
         if pos + _COMMIT_TIME_AT + 14 > end:
             raise IndexError("a GTID event is cut short in its original commit time")
         commit_us = read_u56(buf, pos + _COMMIT_TIME_AT + 7)
-    into.commit_us = commit_us
+    into.set_time(commit_us)
 
 
 class _Message:
@@ -121,7 +136,7 @@ def read_tagged_gtid(body: bytes, into: MysqlGtid) -> None:
             numbers[field] = message.unsigned()
     into.name(sid, tag)
     into.gno = numbers[_FIELD_GNO]
-    into.commit_us = numbers.get(_FIELD_ORIGINAL_TIME, numbers[_FIELD_IMMEDIATE_TIME])
+    into.set_time(numbers.get(_FIELD_ORIGINAL_TIME, numbers[_FIELD_IMMEDIATE_TIME]))
 
 
 class MariadbGtid:

@@ -27,8 +27,6 @@ from topics.table_shape import EVENT_TYPES, OPS, TableShape, ddl_schema, row_sch
 
 # Plans kept at once. A server with more tables in use parses some of them again, nothing worse.
 PLANS_MAX: Final = 20_000
-# The id of a row event that only ends its statement.
-DUMMY_TABLE_ID: Final = 0xFFFFFF
 # Stands for the prefix of a table whose rows are not logged, or not by its own schema.
 _NOT_LOGGED: Final = b"\0"
 

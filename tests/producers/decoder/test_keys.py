@@ -57,6 +57,22 @@ def test_a_changed_key_is_the_new_one(database: DatabaseFixture) -> None:
     assert keys == [prefix + b"\x02", prefix + b"\x04"]
 
 
+def test_keys_behind_the_hidden_columns_of_functional_indexes(mysql_a: DatabaseFixture) -> None:
+    """The binlog counts key columns without those that such indexes add, in whatever order."""
+    name, keys = keys_of(
+        mysql_a,
+        "CREATE TABLE t(a INT, b VARCHAR(9), INDEX f ((a + 1)))",
+        "ALTER TABLE t ADD COLUMN id INT, ADD PRIMARY KEY (id)",
+        "INSERT INTO t (a, b, id) VALUES (3, 'three', 33)",
+        "ALTER TABLE t ADD COLUMN c INT FIRST, ADD INDEX g ((a * 2)), ADD COLUMN k INT NOT NULL",
+        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (k, id)",
+        "UPDATE t SET k = 5",
+    )
+
+    prefix = avro_string(name) + avro_string("t")
+    assert keys == [prefix + bytes([66]), prefix + bytes([10, 66])]
+
+
 def test_minimal_images_have_keys(database: DatabaseFixture) -> None:
     """Where the after image lacks the key, the before image's stands."""
     name, keys = keys_of(

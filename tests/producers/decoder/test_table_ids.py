@@ -1,0 +1,39 @@
+"""The numbers by which row events name their tables."""
+
+from event_token import Flavor
+from producers.decoder.event_types import TABLE_MAP, WRITE_ROWS, WRITE_ROWS_V1
+from tests.conftest import DatabaseFixture
+from tests.producers.decoder.capture import capture, executed_set, packets_of
+from tests.producers.decoder.decoding import decode
+from tests.producers.decoder.test_cases import run_statements
+
+# Of a packet: its header, an OK byte, then the event's header of 19 bytes.
+TYPE_AT = 4 + 1 + 4
+BODY_AT = 4 + 1 + 19
+
+
+def test_no_table_id_is_a_stand_in(database: DatabaseFixture) -> None:
+    """Rows of the table that happens to have the id 0xFFFFFF are rows like any other's."""
+    before = executed_set(database)
+    statements = ["CREATE TABLE t(id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)"]
+    if database.flavor is Flavor.MYSQL:
+        insert = "INSERT INTO t VALUES (3)"
+        statements += ["XA START 'x'", insert, "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'"]
+    run_statements(database, database.new_database(), tuple(statements))
+    stream = capture(database, before)
+    renumbered = b"".join(map(_with_largest_id, packets_of(stream)))
+
+    plain, _ = decode(stream, database.flavor, before)
+    sink, _ = decode(renumbered, database.flavor, before, verify_checksum=False)
+
+    rows = [e for e in sink.events() if e.table == "t"]
+    assert len(rows) == (3 if database.flavor is Flavor.MYSQL else 2)
+    assert [m.value for m in sink.messages] == [m.value for m in plain.messages]
+
+
+def _with_largest_id(packet: bytes) -> bytes:
+    """A packet whose event, if it is of a table, has the table id 0xFFFFFF."""
+    kind = packet[TYPE_AT]
+    if kind not in {TABLE_MAP, WRITE_ROWS_V1, WRITE_ROWS}:
+        return packet
+    return packet[:BODY_AT] + b"\xff\xff\xff\0\0\0" + packet[BODY_AT + 6 :]
