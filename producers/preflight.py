@@ -135,6 +135,7 @@ def check_connection(
             *_version_problems(server, flavor, version),
             *_variable_problems(connection, server, flavor),
             *_replication_problems(connection, server, family, account),
+            *_group_problems(connection, server),
             *missing_grants(account, server, flavor),
         ]
         if not accept_unlogged_cascades:
@@ -181,6 +182,22 @@ def _replication_problems(
     what = "the server is a replica and does not log what it applies (log_replica_updates is OFF)"
     mend = "start it with --log-replica-updates (--log-slave-updates on older servers and MariaDB)"
     return [*problems, Problem(what, server.name, mend)]
+
+
+def _group_problems(connection: Any, server: ServerSettings) -> list[Problem]:
+    """A member of a group shows no source that it follows, so a secondary passes for a primary."""
+    found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'group_replication_group_name'")
+    if not any(name for _, name in found):
+        return []
+    what = (
+        "the server is set up as a member of a group (Group Replication, InnoDB Cluster): which "
+        "member is the primary, and how far the others are, is not followed"
+    )
+    mend = (
+        "follow a server that replicates from the group by a channel of its own and is no member; "
+        "one that has left its group for good: UNINSTALL PLUGIN group_replication;"
+    )
+    return [Problem(what, server.name, mend)]
 
 
 def logs_cascades(connection: Any) -> bool:

@@ -109,6 +109,21 @@ def test_replication_filters_of_mysql_are_refused_by_name(mysql_b: DatabaseFixtu
     assert of_system == []
 
 
+def test_members_of_a_group_are_refused(start_mysql: Callable[..., DatabaseFixture]) -> None:
+    """A secondary of Group Replication would pass for a primary, its clock for the primary's."""
+    name = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
+    member = start_mysql(
+        (
+            "--plugin-load-add=group_replication.so",
+            f"--loose-group-replication-group-name={name}",
+        )
+    )
+
+    [problem] = preflight(as_root(member), Flavor.MYSQL)
+
+    assert "a member of a group" in problem.what
+
+
 def test_replication_filters_of_mariadb_are_refused_by_name(mariadb_a: DatabaseFixture) -> None:
     """Filters of the server and of a named connection; without the grant the grant is asked for."""
     poor = ServerSettings(mariadb_a.host, mariadb_a.port, "unmonitored", "x")
