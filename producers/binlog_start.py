@@ -1,7 +1,7 @@
 """Where in a server's binlogs a time lies: the first transaction that was committed at or after it.
 
-No transaction of the binlogs with a commit time at or after the start's is left out, unless a
-clock ran ahead and back again in a binlog file before the one that the start lies in.
+No transaction of the binlogs with a commit time at or after the start's is left out, unless times
+in them run back by more than DISORDER_US_MAX.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,10 @@ from producers.times import iso
 
 # How exactly a family's binlog knows a commit's time.
 _GRANULARITY_US: Final = {Flavor.MYSQL: 1, Flavor.MARIADB: 1_000_000}
+# Times do not rise throughout a binlog: on MariaDB a transaction bears the second in which its last
+# statement began, which may have waited for locks (innodb_lock_wait_timeout is 50 s) and worked for
+# long; a MySQL replica may commit in another order. So files are looked at from this much earlier.
+DISORDER_US_MAX: Final = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +94,22 @@ def file_to_scan(
     time_us: int,
     history: ServerHistory,
 ) -> str:
-    """The file in front of the *first* one that begins at or after `time_us`.
+    """The file in front of the *first* one that begins at or after `time_us`, less the disorder.
 
     Not a binary search: where a clock was set back, several files qualify, and only the first one
     leaves nothing out. Pure.
     """
+    early_us = time_us - DISORDER_US_MAX
     late = (
         index
         for index, file in enumerate(files)
-        if file.first is None or file.first.commit_us >= time_us
+        if file.first is None or file.first.commit_us >= early_us
     )
     index = next(late, len(files))
     if index > 0:
         return files[index - 1].name
     first = files[0].first
-    if history.purged.is_empty:
+    if history.purged.is_empty or (first is not None and first.commit_us < time_us):
         return files[0].name
     if first is None:
         raise UsageError(

@@ -207,7 +207,7 @@ class MariadbFamily:
         if int(rows(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")[0][1]) > 0:
             return True
         [(applied, read_only)] = rows(connection, "SELECT @@GLOBAL.gtid_slave_pos, @@read_only")
-        return bool(applied and int(read_only))
+        return bool(applied) and is_on(read_only)
 
     def own_name(self, connection: Any) -> str:
         """See ServerFamily."""
@@ -235,6 +235,11 @@ def replica_status_statement(version: str) -> str:
         return "SHOW ALL SLAVES STATUS"
     is_new = version_of(version) >= MYSQL_SAYS_REPLICA
     return "SHOW REPLICA STATUS" if is_new else "SHOW SLAVE STATUS"
+
+
+def is_on(read_only: object) -> bool:
+    """What @@read_only says: 0 or 1; a word since MariaDB 12 (OFF, ON, NO_LOCK, ...). Pure."""
+    return str(read_only).upper() not in {"0", "OFF"}
 
 
 def version_of(text: str) -> tuple[int, int, int]:

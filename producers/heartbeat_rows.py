@@ -75,12 +75,11 @@ class HeartbeatWriter:
         try:
             while not self._ending.wait(wait_s):
                 wait_s = self._period_s
-                if not self._wanted():
-                    continue
                 try:
-                    self._write()
-                    self.note = ""
-                except ShardstreamError as fault:
+                    if self._wanted():
+                        self._write()
+                        self.note = ""
+                except Exception as fault:  # noqa: BLE001 - the note is heard; the thread goes on
                     self.note = f"no heartbeat rows, so an idle shard holds readers back: {fault}"
                     self._forget()
                     wait_s = max(PAUSE_S, self._period_s)

@@ -93,7 +93,10 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table version: how its rows are read and written, and the key that chunks follow."""
+    """A table version: how its rows are read and written, and the key that chunks follow.
+
+    `is_in_snapshots`: a snapshot shows the table as of its place, as InnoDB's are.
+    """
 
     database: str
     table: str
@@ -102,6 +105,7 @@ class TableDefinition:
     index: str
     # Columns that a SELECT shows as text and the binlog as bytes: UUID, INET4, INET6.
     hidden: frozenset[str] = frozenset()
+    is_in_snapshots: bool = True
 
 
 def read_definition(
@@ -129,7 +133,7 @@ def read_definition(
     )
     kind = rows(
         connection,
-        "SELECT table_type FROM information_schema.tables "
+        "SELECT table_type, engine FROM information_schema.tables "
         "WHERE table_schema = %s AND table_name = %s",
         (database, table),
     )
@@ -150,7 +154,8 @@ def read_definition(
     if plan.problem:
         raise CannotCopy(f"table {name}: {plan.problem}")
     _read_as_selected(plan)
-    return TableDefinition(database, table, plan, key, index, hidden)
+    is_in_snapshots = str(kind[0][1]).lower() == "innodb"
+    return TableDefinition(database, table, plan, key, index, hidden, is_in_snapshots)
 
 
 def _read_as_selected(plan: TablePlan) -> None:

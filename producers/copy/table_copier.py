@@ -123,7 +123,7 @@ class TableCopier:
         if chunk is None:
             return False
         if not window.is_reached:
-            place = chunk.snapshot
+            place = chunk.snapshot if chunk.definition.is_in_snapshots else None
             known = place is not None and self._writer.ends.next_seq(*place) >= 0
             if not known and not reached(chunk.high):
                 return False

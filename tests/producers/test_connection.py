@@ -13,8 +13,9 @@ from producers.connection import (
     random_server_id,
     server_error,
 )
+from producers.copy.definition import read_definition
 from producers.faults import BinlogPurged, SameServerId, ServerLost, ServerRefused
-from producers.flavor import family_of, rows
+from producers.flavor import family_of, is_on, rows
 from producers.settings import ServerSettings, TlsSettings
 from shardstream.local.certificates import Certificates
 from tests.conftest import DatabaseFixture
@@ -138,6 +139,44 @@ def test_query_connection_speaks_utc(database: DatabaseFixture) -> None:
         assert rows(connection, "SELECT @@SESSION.time_zone") == [("+00:00",)]
     finally:
         connection.close()
+
+
+def test_query_connection_is_shown_all_rows_and_keys(database: DatabaseFixture) -> None:
+    """Neither the server's own limit of rows nor its hiding of generated keys is taken over."""
+    name = database.new_database()
+    limit = "SET GLOBAL sql_select_limit = {}"
+    hide = "SET GLOBAL show_gipk_in_create_table_and_information_schema = {}"
+    is_mysql = database.flavor is Flavor.MYSQL
+    with database.connect(database=name) as root, root.cursor() as cursor:
+        if is_mysql:
+            cursor.execute("SET sql_generate_invisible_primary_key = ON")
+            cursor.execute(hide.format("OFF"))
+        cursor.execute("CREATE TABLE t (v INT)")
+        cursor.execute("INSERT INTO t VALUES (1), (2)")
+        try:
+            cursor.execute(limit.format(1))
+            connection = open_query_connection(settings_of(database))
+            found = rows(connection, f"SELECT v FROM {name}.t")
+            shown = rows(connection, f"SHOW CREATE TABLE {name}.t")[0][1]
+            if is_mysql:
+                definition = read_definition(connection, Flavor.MYSQL, name, "t")
+                assert [column.name for column in definition.key] == ["my_row_id"]
+        finally:
+            cursor.execute(limit.format("DEFAULT"))
+            if is_mysql:
+                cursor.execute(hide.format("ON"))
+    connection.close()
+
+    assert sorted(found) == [(1,), (2,)]
+    assert ("my_row_id" in shown) is is_mysql
+
+
+@pytest.mark.parametrize(
+    ("value", "on"), [(0, False), ("OFF", False), (1, True), ("ON", True), ("NO_LOCK", True)]
+)
+def test_read_only_is_a_number_or_a_word(value: object, on: bool) -> None:
+    """MariaDB 12 says it by a word."""
+    assert is_on(value) is on
 
 
 def test_other_authority_is_refused(mysql_a: DatabaseFixture, certificates: Certificates) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from event_token import Flavor
 from producers.flavor import rows
-from producers.heartbeat_rows import PRIVILEGES, heartbeat_warnings
+from producers.heartbeat_rows import PRIVILEGES, HeartbeatWriter, heartbeat_warnings
 from producers.settings import ServerSettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture, StartServer
@@ -39,6 +39,32 @@ def clock_us(database: DatabaseFixture) -> int:
     """The server's clock."""
     with database.connect() as connection:
         return int(rows(connection, "SELECT UNIX_TIMESTAMP(NOW(6)) * 1000000")[0][0])
+
+
+def test_whatever_goes_wrong_in_the_thread_is_noted() -> None:
+    """A fault that nobody foresaw is a note, and the thread goes on trying."""
+    asked: list[int] = []
+
+    def fails() -> bool:
+        asked.append(1)
+        raise ValueError("not foreseen")
+
+    nobody = ServerSettings("127.0.0.1", 1, "nobody", "")
+    settings = ShardProducerSettings(
+        keyspace="ks",
+        shard="-80",
+        flavor=Flavor.MARIADB,
+        servers=(nobody, replace(nobody, port=2)),
+        kafka=ClientConfig({"bootstrap.servers": "127.0.0.1:1"}),
+        heartbeat_ms=10,
+    )
+    writer = HeartbeatWriter(settings, fails)
+    try:
+        wait_for("it has tried again", lambda: len(asked) > 1)
+    finally:
+        writer.close()
+
+    assert "not foreseen" in writer.note
 
 
 @pytest.mark.parametrize("family", ["mysql", "mariadb"])

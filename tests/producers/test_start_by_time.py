@@ -127,6 +127,29 @@ def test_clock_that_was_set_back_leaves_nothing_out(start_mariadb: StartServer) 
     assert start_at(mariadb, 1_700_002_000 * SECOND_US) == before
 
 
+def test_a_binlog_that_begins_with_a_slow_statement_hides_nothing(
+    start_mariadb: StartServer,
+) -> None:
+    """Commits bear the second in which their statement began: the file before may have later ones.
+
+    The second file begins too early, the third one late enough.
+    """
+    mariadb = start_mariadb()
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET timestamp = 1700000000")
+        cursor.execute("CREATE DATABASE slow")
+        cursor.execute("CREATE TABLE slow.t (id INT PRIMARY KEY)")
+        for i, (second, ends_file) in enumerate([(1, False), (5, True), (2, True), (9, False)]):
+            cursor.execute(f"SET timestamp = {1_700_000_000 + second}")
+            cursor.execute(f"INSERT INTO slow.t VALUES ({i})")
+            if ends_file:
+                cursor.execute("FLUSH BINARY LOGS")
+
+    found = start_at(mariadb, 1_700_000_003 * SECOND_US)
+
+    assert found == f"0-{mariadb.server.server_id}-3"  # before the insert of second 5
+
+
 def test_mariadb_from_a_backup_does_not_pass_for_complete(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:

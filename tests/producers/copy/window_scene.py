@@ -6,7 +6,7 @@ that a real one shows now and then (design.md §6). The log's bytes are a real s
 
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -191,6 +191,10 @@ class Scene:
         self.states.append(rows)
         number = len(self.states) - 1
         self._pending.append(self._template.transaction(number, before, after))
+
+    def show_at_once(self) -> None:
+        """The table is of an engine without snapshots."""
+        self._definition = replace(self._definition, is_in_snapshots=False)
 
     def alter(self) -> None:
         """A DDL that leaves the columns as they are."""

@@ -1,0 +1,21 @@
+"""Sessions of a reshard on real servers."""
+
+from event_token import Flavor
+from resharding.server import ReshardServer, open_session
+from tests.conftest import DatabaseFixture
+
+
+def test_a_session_is_shown_all_rows(database: DatabaseFixture) -> None:
+    """A limit of rows that the server has for all sessions would make verify and reads wrong."""
+    server = ReshardServer(
+        "-80", Flavor(database.flavor.value), database.host, database.port, database.root_user, ""
+    )
+    with database.connect() as root, root.cursor() as cursor:
+        cursor.execute("SET GLOBAL sql_select_limit = 1")
+        try:
+            session = open_session(server)
+        finally:
+            cursor.execute("SET GLOBAL sql_select_limit = DEFAULT")
+    with session, session.cursor() as cursor:
+        cursor.execute("SELECT 1 UNION ALL SELECT 2")
+        assert len(cursor.fetchall()) == 2
