@@ -1,4 +1,5 @@
 -- only: mariadb
+-- since: mariadb 10.7, the type UUID
 CREATE TABLE typed(id INT PRIMARY KEY, u BINARY(16));
 INSERT INTO typed VALUES (1, x'123e4567e89b12d3a456426655440000');
 ALTER TABLE typed MODIFY u UUID;

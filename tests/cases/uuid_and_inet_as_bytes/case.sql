@@ -1,3 +1,4 @@
 -- only: mariadb
+-- since: mariadb 10.10, the type INET4
 CREATE TABLE t(id INT PRIMARY KEY, u UUID, a INET4, b INET6, n BINARY(16));
 INSERT INTO t VALUES (1, '123e4567-e89b-12d3-a456-426655440000', '1.2.3.0', '::1', x'00'), (2, '0190163d-8694-739b-aea5-966c26f8ad91', '255.255.255.255', 'fe80::1', NULL), (3, NULL, NULL, NULL, NULL), (4, '00000000-0000-0000-0000-000000000000', '0.0.0.0', '::', x'');

@@ -1,4 +1,5 @@
 -- only: mariadb
+-- since: mariadb 10.10, the type INET4
 CREATE TABLE typed(u UUID PRIMARY KEY, a INET4, b INET6, n INT);
 SET binlog_row_image = 'MINIMAL';
 INSERT INTO typed VALUES ('123e4567-e89b-12d3-a456-426655440000', '1.2.3.4', '::', 1);
