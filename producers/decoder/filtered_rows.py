@@ -7,7 +7,7 @@ needs; then the wanted columns are written from there. What is not wanted is nev
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from librt.strings import BytesWriter, read_i32_le, read_i64_le
+from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i64, u8
 
@@ -19,7 +19,7 @@ from producers.decoder.key_watch import KeyWatch
 from producers.decoder.plan import ColumnPlan, RowsPlan, TablePlan, rows_header, see_rows
 from producers.decoder.raw_values import read_raw
 from producers.decoder.records import RecordSink
-from producers.decoder.row_values import NO_VALUE, find_values, write_value
+from producers.decoder.row_values import NO_VALUE, find_values, read_integer, write_value
 from producers.decoder.sharding import write_keyspace_id
 from producers.decoder.wire import encode_string, write_string
 from topics.table_shape import OPS
@@ -43,6 +43,16 @@ class MaskedColumn:
         self.mask: Callable[[object], str | bytes | None] | None = mask
 
 
+class RangeTest:
+    """A test of a whole number, as a WHERE joins them by AND: not NULL, and within bounds."""
+
+    def __init__(self, column: ColumnPlan, low: i64, high: i64) -> None:
+        """`low` and `high` pass."""
+        self.column: ColumnPlan = column
+        self.low: i64 = low
+        self.high: i64 = high
+
+
 class FilterRules(Protocol):
     """The rules of a stream."""
 
@@ -64,16 +74,20 @@ class RowFilter:
         table: TablePlan,
         written: TablePlan,
         columns: list[MaskedColumn],
+        *,
+        ranges: list[RangeTest],
         predicate: Callable[..., bool] | None,
         predicate_columns: list[int],
     ) -> None:
-        """`written`: the table as readers see it. A row is wanted where the predicate is True.
+        """`written`: the table as readers see it.
 
-        It takes the raw values of `predicate_columns`.
+        A row is wanted where it passes all `ranges` and the predicate is True, which takes the raw
+        values of `predicate_columns`.
         """
         self._table: TablePlan = table
         self.written: TablePlan = written
         self._columns: list[MaskedColumn] = columns
+        self._ranges: list[RangeTest] = ranges
         self._predicate: Callable[..., bool] | None = predicate
         self._judged: list[ColumnPlan] = [table.columns[index] for index in predicate_columns]
         self._aside: RecordSink = RecordSink("", "", 0, 0, _produce_nothing)
@@ -171,23 +185,26 @@ class RowFilter:
 
     def _wants(self, columns: list[ColumnPlan], buf: bytes, places: vec[i64]) -> bool:
         """Judge an image. UnsupportedEvent where it lacks a column of the WHERE."""
+        at: i64 = NO_VALUE
+        for test in self._ranges:
+            at = places[test.column.index]
+            if at == NO_VALUE:
+                self._require(test.column, columns)
+                return False
+            value = _whole_number(test.column, buf, at)
+            if value < test.low or value > test.high:
+                return False
         predicate = self._predicate
         if predicate is None:
             return True
         values: list[object] = []
         for column in self._judged:
-            at: i64 = places[column.index]
-            if at != NO_VALUE:
+            at = places[column.index]
+            if at == NO_VALUE:
+                self._require(column, columns)
+                values.append(None)
+            else:
                 values.append(self._raw(column, buf, at))
-                continue
-            if columns[column.index].op == ops.ABSENT:
-                table = self._table
-                raise UnsupportedEvent(
-                    f"a row image of {table.database}.{table.table} lacks column "
-                    f"{column.name}, which the table's filter rule needs: "
-                    f"SET GLOBAL binlog_row_image=FULL on the source"
-                )
-            values.append(None)
         try:
             return predicate(*values)
         except UsageError as error:
@@ -195,15 +212,19 @@ class RowFilter:
                 f"a row of {self._table.database}.{self._table.table}: {error}"
             ) from error
 
+    def _require(self, column: ColumnPlan, columns: list[ColumnPlan]) -> None:
+        """A column of the WHERE has no value: it must be NULL, not left out of the image."""
+        if columns[column.index].op == ops.ABSENT:
+            table = self._table
+            raise UnsupportedEvent(
+                f"a row image of {table.database}.{table.table} lacks column {column.name}, which "
+                f"the table's filter rule needs: SET GLOBAL binlog_row_image=FULL on the source"
+            )
+
     def _raw(self, column: ColumnPlan, buf: bytes, at: i64) -> object:
         """The raw value of a column; a date off the calendar is its text."""
-        op = column.op
-        if op == ops.I64:
-            return int(read_i64_le(buf, at))
-        if op == ops.I32:
-            return int(read_i32_le(buf, at))
-        if op == ops.DECIMAL:
-            return int(read_decimal(buf, at, column.whole_digits, column.fraction_digits))
+        if column.op < ops.U64 or column.op == ops.DECIMAL:
+            return int(_whole_number(column, buf, at))
         text = self._put_aside(column, buf, at)
         return text or read_raw(self._aside.out.getvalue(), 1, column.form)
 
@@ -285,6 +306,13 @@ class RowFilter:
             if columns[wanted.source.index].op != ops.ABSENT:
                 bits[i >> 3] |= 1 << (i & 7)
         return bytes(bits)
+
+
+def _whole_number(column: ColumnPlan, buf: bytes, at: i64) -> i64:
+    """Read a whole number, or a DECIMAL as its unscaled value; 64 bits at the most."""
+    if column.op == ops.DECIMAL:
+        return read_decimal(buf, at, column.whole_digits, column.fraction_digits)
+    return read_integer(column.op, buf, at)
 
 
 def _produce_nothing(*_arguments: object) -> None:

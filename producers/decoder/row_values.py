@@ -138,28 +138,35 @@ def write_value(
     out.append(u8(2))
     if op >= ops.VARCHAR:
         return _write_varchar(out, column, buf, pos)
-    if op == ops.I32:
-        write_long(out, i64(read_i32_le(buf, pos)))
-    elif op == ops.I64:
-        write_long(out, read_i64_le(buf, pos))
-    elif op == ops.I8:
-        write_long(out, ((i64(buf[pos]) & 0xFF) ^ 0x80) - 0x80)
-    elif op == ops.U8:
-        write_long(out, i64(buf[pos]))
-    elif op == ops.I16:
-        write_long(out, i64(read_i16_le(buf, pos)))
-    elif op == ops.U16:
-        write_long(out, read_u16(buf, pos))
-    elif op == ops.I24:
-        write_long(out, (read_u24(buf, pos) ^ 0x800000) - 0x800000)
-    elif op == ops.U24:
-        write_long(out, read_u24(buf, pos))
-    elif op == ops.U32:
-        write_long(out, read_u32(buf, pos))
-    else:
+    if op == ops.U64:
         out.append(u8(0))
         write_i64_be(out, read_i64_le(buf, pos))
+    else:
+        write_long(out, read_integer(op, buf, pos))
     return pos + column.size
+
+
+def read_integer(op: i64, buf: bytes, pos: i64) -> i64:
+    """Read a whole number; one of eight bytes is signed."""
+    if op == ops.I32:
+        return i64(read_i32_le(buf, pos))
+    if op == ops.I64:
+        return read_i64_le(buf, pos)
+    if op == ops.I8:
+        return ((i64(buf[pos]) & 0xFF) ^ 0x80) - 0x80
+    if op == ops.U8:
+        return i64(buf[pos])
+    if op == ops.I16:
+        return i64(read_i16_le(buf, pos))
+    if op == ops.U16:
+        return read_u16(buf, pos)
+    if op == ops.I24:
+        return (read_u24(buf, pos) ^ 0x800000) - 0x800000
+    if op == ops.U24:
+        return read_u24(buf, pos)
+    if op == ops.U32:
+        return read_u32(buf, pos)
+    raise ValueError(f"operation {op} reads no whole number")
 
 
 def _write_varchar(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> i64:

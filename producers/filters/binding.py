@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from producers.filters.masks import MaskFunction, MaskKind, mask_function, masked_column
+from producers.filters.ranges import Range, split_ranges
 from producers.filters.rules import Rule
 from producers.filters.source_column import SourceColumn
 from producers.filters.where import Where, compile_where
@@ -23,9 +24,10 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True)
 class BoundRule:
-    """A rule made ready for a table version."""
+    """A rule made ready for a table version: rows are wanted in all `ranges`, and by `where`."""
 
     outputs: tuple[OutputColumn, ...]
+    ranges: tuple[Range, ...]
     where: Where | None
 
 
@@ -69,5 +71,10 @@ def bind_rule(
             function = mask_function(column, mask, hmac_key)
             outputs.append(OutputColumn(i, masked_column(column, mask), function))
     condition = rule.condition
-    where = None if condition is None else compile_where(condition, columns, sharding)
-    return BoundRule(tuple(outputs), where)
+    if condition is None:
+        return BoundRule(tuple(outputs), (), None)
+    where: Where | None = compile_where(condition, columns, sharding)  # all of it must fit
+    ranges, rest = split_ranges(condition, columns)
+    if ranges:
+        where = None if rest is None else compile_where(rest, columns, sharding)
+    return BoundRule(tuple(outputs), tuple(ranges), where)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from producers.decoder import plan as ops
-from producers.decoder.filtered_rows import MaskedColumn, RowFilter
+from producers.decoder.filtered_rows import MaskedColumn, RangeTest, RowFilter
 from producers.decoder.plan import TablePlan
 from producers.decoder.sharding import ShardingColumn
 from producers.filters.binding import BoundRule, bind_rule
@@ -87,6 +87,9 @@ def _row_filter(table: TablePlan, bound: BoundRule) -> RowFilter:
         table,
         written,
         columns,
-        None if where is None else where.predicate,
-        [] if where is None else list(where.columns),
+        ranges=[
+            RangeTest(table.columns[each.column], each.low, each.high) for each in bound.ranges
+        ],
+        predicate=None if where is None else where.predicate,
+        predicate_columns=[] if where is None else list(where.columns),
     )

@@ -4,14 +4,17 @@ import hashlib
 import hmac
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from event_token.errors import UsageError
 from producers.filters.binding import bind_rule
 from producers.filters.masks import Mask, MaskKind
+from producers.filters.ranges import Range, split_ranges
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.source_column import SourceColumn
 from producers.filters.where import compile_where
-from producers.filters.where_syntax import RuleError, parse_where
+from producers.filters.where_syntax import AllOf, RuleError, parse_where
 from topics.table_shape import Column, ValueKind
 from topics.vindexes import vindex_named
 
@@ -28,6 +31,7 @@ COLUMNS = [
     SourceColumn(Column("uid", ValueKind.BYTES, "uuid"), "binary", hidden_type="uuid"),
 ]
 ORDERS = TablePattern("shop.orders")
+LOWEST = -(1 << 63)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,49 @@ def test_three_valued_logic(where: str, row: dict[str, object], wanted: bool) ->
 
     values = [row[COLUMNS[index].name] for index in found.columns]
     assert found.predicate(*values) is wanted
+
+
+@pytest.mark.parametrize(
+    ("where", "ranges", "rest"),
+    [
+        ("id > 0 AND id BETWEEN -5 AND 20000", [Range(0, 1, 20000)], 0),
+        ("price IS NOT NULL AND (code = 'a' AND price < 2.5)", [Range(6, LOWEST, 249)], 1),
+        ("id = 7 AND 3 <= id", [Range(0, 7, 7)], 0),
+        ("id < 1.5 AND id <> 3 AND id IN (1, 2)", [], 3),
+        ("id > 9223372036854775807", [], 1),
+        ("id = 1 OR price = 2", [], 1),
+        ("NOT id > 3 AND day < '2024-01-01'", [], 2),
+    ],
+)
+def test_bounds_of_whole_numbers_are_split_off(where: str, ranges: list[Range], rest: int) -> None:
+    """What AND joins is decided by bounds where it is that, and `rest` terms are left."""
+    found, left = split_ranges(parse_where(where), COLUMNS)
+
+    assert found == ranges
+    assert (len(left.terms) if isinstance(left, AllOf) else 0) == rest
+
+
+@given(
+    st.lists(
+        st.sampled_from(("id > {}", "{} >= id", "id BETWEEN {} AND 3", "id = {}", "id <> {}")),
+        min_size=1,
+    ),
+    st.lists(st.integers(-4, 4), min_size=1),
+    st.one_of(st.none(), st.integers(-6, 6)),
+)
+def test_ranges_and_rest_say_what_the_whole_says(
+    terms: list[str], numbers: list[int], value: int | None
+) -> None:
+    """A WHERE that is split wants the same rows, NULL included."""
+    where = " AND ".join(term.format(numbers[i % len(numbers)]) for i, term in enumerate(terms))
+    whole = parse_where(where)
+
+    ranges, rest = split_ranges(whole, COLUMNS)
+
+    said = all(value is not None and each.low <= value <= each.high for each in ranges)
+    if rest is not None:
+        said = said and compile_where(rest, COLUMNS, None).predicate(value)
+    assert said is compile_where(whole, COLUMNS, None).predicate(value)
 
 
 def bound(**changes: object) -> list[tuple[str, str]]:
