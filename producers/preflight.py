@@ -131,15 +131,19 @@ def check_connection(
             return [Problem(what, server.name, f'set flavor = "{there.value}" for this shard')]
         family = family_of(flavor)
         account = read_account(connection)
+        # A missing grant is listed.
+        is_replica = account.has("REPLICATION CLIENT") and family.is_replica(connection)
         problems = [
             *_version_problems(server, flavor, version),
             *_variable_problems(connection, server, flavor),
-            *_replication_problems(connection, server, family, account),
+            *_replication_problems(connection, server, family, account, is_replica=is_replica),
             *_group_problems(connection, server),
             *missing_grants(account, server, flavor),
         ]
         if not accept_unlogged_cascades:
-            problems += _cascade_problems(connection, server, flavor, account)
+            problems += _cascade_problems(
+                connection, server, flavor, account, is_replica=is_replica
+            )
     return problems
 
 
@@ -167,13 +171,18 @@ def _variable_problems(connection: Any, server: ServerSettings, flavor: Flavor) 
 
 
 def _replication_problems(
-    connection: Any, server: ServerSettings, family: ServerFamily, account: Account
+    connection: Any,
+    server: ServerSettings,
+    family: ServerFamily,
+    account: Account,
+    *,
+    is_replica: bool,
 ) -> list[Problem]:
     """A server must log all that it applies, else its binlog lacks rows."""
     if not account.has("REPLICATION CLIENT"):
         return []  # The missing grant is listed already.
     problems = filter_problems(connection, server, family)
-    if not family.is_replica(connection):
+    if not is_replica:
         return problems
     listed = "'log_slave_updates', 'log_replica_updates'"
     found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})")
@@ -200,8 +209,13 @@ def _group_problems(connection: Any, server: ServerSettings) -> list[Problem]:
     return [Problem(what, server.name, mend)]
 
 
-def logs_cascades(connection: Any) -> bool:
-    """Tell whether a server logs the rows that its foreign keys change."""
+def logs_cascades(connection: Any, *, is_replica: bool) -> bool:
+    """Tell whether a server logs the rows that its foreign keys change.
+
+    A replica logs those that its source has logged: of another source's it carries them out alone.
+    """
+    if is_replica:
+        return False
     [(version,)] = rows(connection, "SELECT @@version")
     if "mariadb" in version.lower() or version_of(version) < MYSQL_LOGS_CASCADES:
         return False
@@ -210,12 +224,19 @@ def logs_cascades(connection: Any) -> bool:
 
 
 def _cascade_problems(
-    connection: Any, server: ServerSettings, flavor: Flavor, account: Account
+    connection: Any,
+    server: ServerSettings,
+    flavor: Flavor,
+    account: Account,
+    *,
+    is_replica: bool,
 ) -> list[Problem]:
     """Foreign keys whose cascades the server carries out without logging them."""
-    if logs_cascades(connection):
+    if logs_cascades(connection, is_replica=is_replica):
         return []
     accept = "or set accept_unlogged_cascades = true and live with the hole"
+    if logs_cascades(connection, is_replica=False):
+        accept += " (none, where this replica's source is such a server as this)"
     if not account.has("PROCESS"):
         what = (
             "this server does not log the rows that foreign keys cascade to, and whether there are "
@@ -234,7 +255,7 @@ def _cascade_problems(
     return [
         Problem(
             f"table {child} changes with {parent} by foreign key {key} (CASCADE or SET NULL), and "
-            "this server does not log such changes",
+            f"this {'replica' if is_replica else 'server'} does not log such changes by itself",
             server.name,
             f"make the key RESTRICT and the change explicit, {accept}",
         )

@@ -52,8 +52,9 @@ class OpenServer:
 
     def logs_cascades(self) -> bool:
         """Ask whether its binlog has the rows that foreign keys change."""
+        is_replica = self.is_replica()
         with server_errors(self.settings, "asking for the foreign keys of"):
-            return logs_cascades(self.connection)
+            return logs_cascades(self.connection, is_replica=is_replica)
 
     def look(self, *, is_replica: bool) -> ServerView:
         """Ask for all that `judge` wants to know; the state first, which the sets then include."""

@@ -185,7 +185,8 @@ class Tables:
         if self.refuses_cascades and declares_cascade(statement, sql_mode):
             raise UnloggedCascade(
                 f"a foreign key changes rows by itself (CASCADE or SET NULL), and this server "
-                f"does not log such changes; the statement begins: {shown(statement)}. Make the "
+                f"does not log such changes, or is the replica of one that may not; the statement "
+                f"begins: {shown(statement)}. Make the "
                 "key RESTRICT and the changes explicit, and copy the tables again from behind "
                 "it; or set accept_unlogged_cascades = true and live with the hole"
             )

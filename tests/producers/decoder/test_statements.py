@@ -100,5 +100,5 @@ def test_a_cascade_declared_while_the_stream_runs_stops_it(mariadb_a: DatabaseFi
     decoder.refuse_cascades()
     with pytest.raises(UnloggedCascade, match="this server does not log such changes") as caught:
         decoder.feed(stream, 0, len(stream), ALL_ROWS)
-    assert "the statement begins: ALTER TABLE c" in str(caught.value)
+    assert "statement begins: ALTER TABLE c" in str(caught.value)
     assert "shard -80" in str(caught.value)
