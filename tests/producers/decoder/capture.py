@@ -4,8 +4,6 @@ import itertools
 import struct
 from typing import Any
 
-import pymysql
-
 from event_token import Flavor, MysqlGtidSet
 from producers.dump_command import encode_mysql_gtid_set
 from tests.conftest import DatabaseFixture
@@ -30,13 +28,7 @@ def executed_set(database: DatabaseFixture) -> str:
 
 def capture(database: DatabaseFixture, after: str, checksum: str = "CRC32") -> bytes:
     """All packets behind the position `after`, headers included, without the EOF at their end."""
-    connection: Any = pymysql.connect(
-        host=database.host,
-        port=database.port,
-        user=database.user,
-        password=database.password,
-        autocommit=True,
-    )
+    connection: Any = database.connect()
     try:
         with connection.cursor() as cursor:
             cursor.execute(f"SET @master_binlog_checksum='{checksum}'")
