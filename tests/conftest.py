@@ -3,10 +3,12 @@
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 
+from producers.flavor import version_of
 from shardstream.local.database_server import (
     NOT_DURABLE,
     Account,
@@ -34,6 +36,11 @@ class DatabaseFixture:
         self.user = server.user
         self.password = server.password
         self.connect = server.connect
+
+    @cached_property
+    def version(self) -> tuple[int, int, int]:
+        """The server's version."""
+        return version_of(self.server.binaries().version)
 
     def new_database(self) -> str:
         """Create a schema with a name of its own and give the name."""

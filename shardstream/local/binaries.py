@@ -24,7 +24,8 @@ class DatabaseBinaries:
     server: tuple[str, ...]
     binlog_dump: tuple[str, ...] = ()
     origin: str = "PATH"
-    base_folder: Path | None = None
+    # Where the SQL that makes MariaDB's system tables lies; None: mariadb-install-db knows.
+    sql_folder: Path | None = None
 
     @property
     def template_name(self) -> str:
@@ -73,15 +74,16 @@ def run_step(
     timeout_s: float,
     error: type[Halt | Retry] = Halt,
     env: dict[str, str] | None = None,
+    given: str = "",
 ) -> None:
-    """Run a command to its end.
+    """Run a command to its end; it reads `given`.
 
     Raises `error` with the end of its output when it fails or takes too long.
     """
     try:
         done = subprocess.run(
             command,
-            stdin=subprocess.DEVNULL,
+            input=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

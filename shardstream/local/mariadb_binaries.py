@@ -16,6 +16,7 @@ from shardstream.local.binaries import (
     version_number,
 )
 from shardstream.local.cache import Report, cached, quiet
+from shardstream.local.debian_packages import ORIGIN, own_loader, unpack_packages
 from shardstream.local.maven import MavenArtifact, resolve
 
 ARTIFACT = MavenArtifact(
@@ -26,6 +27,17 @@ VERSION_MIN = (10, 5)
 # Enough for the redo of an initialisation; the default would make every copy of the template
 # larger.
 TEMPLATE_REDO = "--innodb-log-file-size=16M"
+INSTALL_ARGUMENTS = ("--auth-root-authentication-method=normal", "--skip-test-db")
+# As mariadb-install-db gives them.
+BOOTSTRAP_ARGUMENTS = (
+    "--bootstrap",
+    "--log-warnings=0",
+    "--enforce-storage-engine=",
+    "--max-allowed-packet=8M",
+    "--net-buffer-length=16K",
+)
+# Releases of Debian with the oldest and the newest MariaDB there are tests on, and its package.
+DEBIAN_RELEASES = {"bullseye": "mariadb-server-core-10.5", "trixie": "mariadb-server-core"}
 
 
 def find_mariadb(report: Report = quiet) -> DatabaseBinaries:
@@ -80,29 +92,64 @@ def unpacked(folder: Path) -> DatabaseBinaries:
         version_number(version_line((mariadbd,))),
         (mariadbd, "--no-defaults", f"--basedir={base}", f"--lc-messages-dir={base}/share"),
         origin="Maven artifact",
-        base_folder=base,
+        sql_folder=base / "share",
     )
+
+
+def find_debian_mariadb(release: str, report: Report = quiet) -> DatabaseBinaries:
+    """Give the MariaDB of a release of Debian, one of DEBIAN_RELEASES.
+
+    It needs `debian_obstacle()` to be None. Raises Halt when fetching fails.
+    """
+    packages = (DEBIAN_RELEASES[release],)
+    root = cached(
+        f"mariadb-{release}",
+        lambda folder: unpack_packages(folder, release, packages, report),
+        report=report,
+    )
+    mariadbd = (*own_loader(root), str(root / "usr/sbin/mariadbd"))
+    share = next(root.glob("usr/share/m*/charsets")).parent
+    plugins = root / "usr/lib/mysql/plugin"
+    plugins.mkdir(parents=True, exist_ok=True)
+    server = (
+        *mariadbd,
+        "--no-defaults",
+        f"--lc-messages-dir={share}",
+        f"--character-sets-dir={share}/charsets",
+        f"--plugin-dir={plugins}",
+    )
+    version = version_number(version_line(mariadbd))
+    return DatabaseBinaries(Flavor.MARIADB, version, server, origin=ORIGIN, sql_folder=share)
 
 
 def initialise_mariadb(binaries: DatabaseBinaries, target: Path) -> None:
     """Make a data folder with the one account root, without password. Raises Halt."""
-    if binaries.base_folder is not None:
-        install = [str(binaries.base_folder / "scripts/mariadb-install-db"), "--no-defaults"]
-        install.append(f"--basedir={binaries.base_folder}")
-    else:
-        install = ["mariadb-install-db", "--no-defaults"]
+    common = [*as_root_arguments(), f"--datadir={target}", TEMPLATE_REDO]
+    command, given = ["mariadb-install-db", "--no-defaults", *common, *INSTALL_ARGUMENTS], ""
+    if binaries.sql_folder is not None:
+        # What mariadb-install-db does; its other programs need not run on this host.
+        target.mkdir()
+        command = [*binaries.server, *common, *BOOTSTRAP_ARGUMENTS]
+        given = system_tables(binaries.sql_folder)
     run_step(
-        [
-            *install,
-            *as_root_arguments(),
-            f"--datadir={target}",
-            TEMPLATE_REDO,
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-        ],
+        command,
         what=f"initialising MariaDB {binaries.version}",
         timeout_s=INITIALISE_S_MAX,
+        given=given,
     )
+
+
+def system_tables(folder: Path) -> str:
+    """The statements that make the system tables; root gets no password and no socket."""
+    # Their names begin with mysql_ or with mariadb_, by version; the oldest has no sys schema.
+    scripts = [
+        *(f"m*_{name}.sql" for name in ("system_tables", "performance_tables")),
+        *("m*_system_tables_data.sql", "fill_help_tables.sql", "maria_add_gis_sp_bootstrap.sql"),
+        "m*_sys_schema.sql",
+    ]
+    found = [path.read_text("utf-8") for script in scripts for path in folder.glob(script)]
+    start = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"
+    return start + "".join(found)
 
 
 def _debian_path() -> str | None:

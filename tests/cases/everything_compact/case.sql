@@ -1,4 +1,5 @@
 -- only: mysql
+-- since: mysql 8.0.20, binlog_transaction_compression
 CREATE TABLE t(id INT PRIMARY KEY, j JSON);
 INSERT INTO t VALUES (1, '{"a": 1, "pad": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}'), (2, NULL);
 UPDATE t SET j = JSON_SET(j, '$.a', 2);

@@ -1,4 +1,5 @@
 -- only: mysql
+-- since: mysql 8.0.23, INVISIBLE
 CREATE TABLE t(id INT PRIMARY KEY, a INT INVISIBLE DEFAULT 5, b INT, INDEX f ((b + 1)));
 INSERT INTO t VALUES (1, 2);
 INSERT INTO t(id, a, b) VALUES (2, 3, 4);

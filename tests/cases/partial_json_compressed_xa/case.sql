@@ -1,4 +1,5 @@
 -- only: mysql
+-- since: mysql 8.0.20, binlog_transaction_compression
 SET binlog_row_value_options='PARTIAL_JSON', binlog_transaction_compression=ON;
 CREATE TABLE t(id INT PRIMARY KEY, j JSON);
 INSERT INTO t VALUES (1, '{"a": 1, "pad": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}');

@@ -1,3 +1,4 @@
+-- since: mysql 8.0.21, CREATE TABLE ... SELECT beside GTIDs
 CREATE TABLE s(id INT PRIMARY KEY);
 INSERT INTO s VALUES (1);
 SET binlog_format='STATEMENT';

@@ -1,4 +1,5 @@
 -- only: mysql
+-- since: mysql 8.0.19, CREATE TABLE ... TABLE
 CREATE TABLE s(id INT PRIMARY KEY);
 INSERT INTO s VALUES (1);
 SET binlog_format='STATEMENT';

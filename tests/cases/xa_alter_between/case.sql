@@ -1,4 +1,5 @@
 -- only: mysql
+-- since: mysql 8.0.29, other statements behind XA PREPARE
 CREATE TABLE t(id INT PRIMARY KEY, v VARCHAR(9));
 CREATE TABLE u(id INT PRIMARY KEY);
 XA START 'x';

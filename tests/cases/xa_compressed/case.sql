@@ -1,4 +1,5 @@
 -- only: mysql
+-- since: mysql 8.0.20, binlog_transaction_compression
 CREATE TABLE t(id INT PRIMARY KEY, v VARCHAR(99));
 SET binlog_transaction_compression=ON;
 XA START 'c';

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from event_token import Flavor
+from tests.producers.decoder.case_files import Version
 
 # Letters that each character set has.
 LETTERS = {
@@ -233,13 +234,23 @@ def _vector(_rng: random.Random, name: str) -> RandomColumn:
     )
 
 
+def _late_timestamp(_rng: random.Random, name: str) -> RandomColumn:
+    return RandomColumn(
+        name,
+        "TIMESTAMP NULL",
+        lambda r: f"{r.randint(2038, 2105)}-{r.randint(2, 12):02d}-{r.randint(1, 28):02d} 12:34:56",
+        select="CAST({c} AS CHAR)",
+        read=as_time_text,
+    )
+
+
 def _compressed(rng: random.Random, name: str) -> RandomColumn:
     charset = rng.choice(("utf8mb4", "latin1", "sjis"))
     sql_type = rng.choice(("VARCHAR(300)", "TEXT", "MEDIUMTEXT"))
     letters = LETTERS[charset]
     return RandomColumn(
         name,
-        f"{sql_type} CHARACTER SET {charset} COMPRESSED",
+        f"{sql_type} COMPRESSED CHARACTER SET {charset}",
         lambda r: _text(letters, 4)(r) * r.choice((0, 1, 60)),
     )
 
@@ -276,14 +287,27 @@ _BOTH = (
     *(_integer, _integer, _decimal, _float, _string, _string, _string, _bytes, _binary),
     *(_temporal, _temporal, _labelled, _bit, _year, _json, _geometry),
 )
-_OWN = {Flavor.MYSQL: (_vector,), Flavor.MARIADB: (_compressed, _uuid, _inet, _inet4)}
+# With the first version that has it.
+_OWN = {
+    Flavor.MYSQL: {_vector: (9, 0, 0)},
+    Flavor.MARIADB: {
+        _compressed: (10, 5, 0),
+        _uuid: (10, 7, 0),
+        _inet: (10, 5, 0),
+        _inet4: (10, 10, 0),
+        _late_timestamp: (11, 5, 0),
+    },
+}
 _PLAIN = (_integer, _decimal, _float, _string, _bytes)
 
 
-def random_column(rng: random.Random, flavor: Flavor, name: str, *, plain: bool) -> RandomColumn:
-    """A column of any type of the family, or of one that mysql-replication reads alike."""
+def random_column(
+    rng: random.Random, flavor: Flavor, version: Version, name: str, *, plain: bool
+) -> RandomColumn:
+    """A column of any type of the server, or of one that mysql-replication reads alike."""
+    own = [make for make, since in _OWN[flavor].items() if since <= version]
     while True:
-        make = rng.choice(_PLAIN if plain else (*_BOTH, *_OWN[flavor]))
+        make = rng.choice(_PLAIN if plain else (*_BOTH, *own))
         column = make(rng, name)
         if column.is_plain or not plain:
             return column
@@ -295,6 +319,7 @@ class RandomTable:
 
     rng: random.Random
     flavor: Flavor
+    version: Version
     plain: bool
     columns: list[RandomColumn] = field(default_factory=list)
     made: int = 0
@@ -304,7 +329,7 @@ class RandomTable:
         """A further column, not yet among the others."""
         self.made += 1
         name = self.rng.choice(("c{}", "C{}", "ü{}", "a b{}")).format(self.made)
-        column = random_column(self.rng, self.flavor, name, plain=self.plain)
+        column = random_column(self.rng, self.flavor, self.version, name, plain=self.plain)
         if column.hidden:
             self.hidden[name] = column.hidden
         return column

@@ -16,11 +16,16 @@ from topics.json_values import event_to_json_dict
 @pytest.mark.parametrize("case", all_cases(), ids=str)
 def test_case(case: Case, server_of_case: DatabaseFixture) -> None:
     """The statements of a case give the events, or the error, that the case expects."""
-    database = server_of_case.new_database()
-    before = executed_set(server_of_case)
-    run_statements(server_of_case, database, case.statements)
-    stream = capture(server_of_case, before)
-    types = types_of(server_of_case, case.typed_columns(database))
+    check_case(case, server_of_case)
+
+
+def check_case(case: Case, server: DatabaseFixture) -> None:
+    """Run a case and compare."""
+    database = server.new_database()
+    before = executed_set(server)
+    run_statements(server, database, case.statements)
+    stream = capture(server, before)
+    types = types_of(server, case.typed_columns(database))
     if isinstance(case.expected, dict):
         with pytest.raises(getattr(decoder_package, case.expected["error"])) as caught:
             decode(stream, case.flavor, before, hidden_types=types)
@@ -33,7 +38,7 @@ def test_case(case: Case, server_of_case: DatabaseFixture) -> None:
 
     assert [shown(got, database) for got in events] == full(case.expected)
     assert [e.seq for e in sink.events()] == list(range(1, len(events) + 1))
-    assert summary.position == executed_set(server_of_case)
+    assert summary.position == executed_set(server)
 
 
 def run_statements(

@@ -1,0 +1,61 @@
+"""What is checked of each of the other servers; the modules of tests take it over."""
+
+import pymysql
+import pytest
+
+from event_token import Flavor
+from producers.preflight import preflight
+from tests.conftest import DatabaseFixture
+from tests.producers.conftest import OwnServers
+from tests.producers.copy.test_images import check_copied_rows
+from tests.producers.decoder.case_files import Case, cases_for
+from tests.producers.decoder.test_cases import check_case, run_statements
+from tests.producers.decoder.test_differential import check_random_table
+from tests.producers.producing import server_of
+
+
+def test_server_is_of_its_version_and_suits(
+    server: DatabaseFixture, request: pytest.FixtureRequest
+) -> None:
+    """The module speaks of the version that runs, and a producer finds nothing amiss with it."""
+    assert server.version == request.module.VERSION
+    assert preflight(server_of(server), Flavor(server.flavor)) == []
+
+
+def test_case(case: Case, server_of_case: DatabaseFixture) -> None:
+    """A case gives here what it expects."""
+    check_case(case, server_of_case)
+
+
+def test_copied_rows_are_the_logged_ones(copied_case: Case, own_servers: OwnServers) -> None:
+    """Copied rows are those that the log has, for every type that there is here."""
+    flavor, options = copied_case.flavor, copied_case.server_options
+    check_copied_rows(copied_case, own_servers.with_options(flavor, options))
+
+
+def test_log_adds_up_to_what_a_select_shows(server: DatabaseFixture, seed: int) -> None:
+    """Random tables of the types that there are here."""
+    check_random_table(server, seed)
+
+
+def test_server_refuses_what_is_left_out(server: DatabaseFixture) -> None:
+    """A case for later versions has a statement or an option that this one does not know."""
+    for case in cases_for(server.flavor, server.version):
+        if case.since <= server.version:
+            continue
+        options = {option.removeprefix("--").partition("=")[0] for option in case.server_options}
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW GLOBAL VARIABLES")
+            known = {row[0] for row in cursor.fetchall()}
+        if options <= {name.replace("_", "-") for name in known}:
+            with pytest.raises(pymysql.Error):
+                run_statements(server, server.new_database(), case.statements)
+            roll_back_prepared(server)
+
+
+def roll_back_prepared(server: DatabaseFixture) -> None:
+    """End what a case broke off behind XA PREPARE, or the next one finds its name taken."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("XA RECOVER")
+        for *_, name in cursor.fetchall():
+            cursor.execute(f"XA ROLLBACK '{name}'")
