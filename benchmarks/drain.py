@@ -82,6 +82,9 @@ class DrainBenchmark:
         for variation in variations:
             varied = [turn.varied[variation.name] for turn in turns]
             figures += _figures(variation.name, varied, ours, variation.beside)
+            if variation.is_beside_peer:
+                name, peer = f"{variation.name}.beside_debezium", f"{debezium.PEER}, no rule"
+                figures += _figures(name, varied, [turn.debezium for turn in turns], peer)
         return figures
 
     def _store_first_offset(self) -> None:

@@ -94,7 +94,7 @@ _FULL: Final = (
     ),
     Workload("drain.delete_100", 5_000, 100, change=f"DELETE FROM {{table}} {_BETWEEN}"),
     Workload(
-        "drain.nulls_100", 5_000, 100, row="{id}, {id} % 10007, NULL, NULL, NULL, NULL, NULL, NULL"
+        "drain.nulls_100", 10_000, 100, row="{id}, {id} % 10007, NULL, NULL, NULL, NULL, NULL, NULL"
     ),
     Workload("drain.wide_100_columns", 4_000, 100, columns=_WIDE, row=_WIDE_ROW),
     Workload(
@@ -139,7 +139,8 @@ class Variation:
 
     `settings`: further tables of the settings file, `{keyspace}` being its keyspace.
     `server_settings`: further lines of the server's table, `{ca}` being the file of the server's
-    certificate authority.
+    certificate authority. `is_beside_peer`: Debezium's drain without such settings, of the same
+    turn, stands beside it too.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Variation:
     beside: str
     settings: str = ""
     server_settings: str = ""
+    is_beside_peer: bool = False
 
 
 PLAIN: Final = Variation("plain", "", "")
@@ -162,6 +164,12 @@ VARIATIONS: Final = (
     Variation("drain.single_row.unchecked", SINGLE_ROW, "CRC32 checked", settings=_UNCHECKED),
     Variation("drain.single_row.tls", SINGLE_ROW, "without TLS", server_settings=_TLS),
     Variation("drain.rows_100.unchecked", ROWS_100, "CRC32 checked", settings=_UNCHECKED),
-    Variation("drain.rows_100.filtered", ROWS_100, "without a filter rule", settings=_RULE),
+    Variation(
+        "drain.rows_100.filtered",
+        ROWS_100,
+        "without a filter rule",
+        settings=_RULE,
+        is_beside_peer=True,
+    ),
     Variation("drain.rows_100.tls", ROWS_100, "without TLS", server_settings=_TLS),
 )
