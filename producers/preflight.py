@@ -21,6 +21,7 @@ MYSQL_LOGS_CASCADES: Final = (9, 6, 0)
 _CASCADE_BITS: Final = 1 | 2 | 4 | 8
 # Stands for the value of a variable that the server does not have.
 ABSENT: Final = "UNKNOWN TO THIS SERVER"
+_SKIP_ERRORS: Final = ("slave_skip_errors", "replica_skip_errors")
 # More names than fit on a screen help nobody.
 _TABLES_SHOWN_MAX: Final = 20
 
@@ -184,9 +185,18 @@ def _replication_problems(
     problems = filter_problems(connection, server, family)
     if not is_replica:
         return problems
-    listed = "'log_slave_updates', 'log_replica_updates'"
-    found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})")
-    if any(value == "ON" for _, value in found):
+    words = ("log_slave_updates", "log_replica_updates", *_SKIP_ERRORS)
+    names = ", ".join(f"'{word}'" for word in words)
+    found = dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
+    skipped = {found.pop(name, "OFF") for name in _SKIP_ERRORS} - {"OFF", ""}
+    if skipped:
+        what = (
+            f"slave_skip_errors is {skipped.pop()}: what this replica could not apply is not in "
+            "its binlog"
+        )
+        mend = "take it (or replica_skip_errors) out of the option file, and fill the server anew"
+        problems.append(Problem(what, server.name, mend))
+    if "ON" in found.values():
         return problems
     what = "the server is a replica and does not log what it applies (log_replica_updates is OFF)"
     mend = "start it with --log-replica-updates (--log-slave-updates on older servers and MariaDB)"

@@ -110,18 +110,26 @@ def test_replication_filters_of_mysql_are_refused_by_name(mysql_b: DatabaseFixtu
 
 
 def test_members_of_a_group_are_refused(start_mysql: Callable[..., DatabaseFixture]) -> None:
-    """A secondary of Group Replication would pass for a primary, its clock for the primary's."""
+    """A secondary of Group Replication would pass for a primary, its clock for the primary's.
+
+    As a replica, the same server names the errors that it passes over.
+    """
     name = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
     member = start_mysql(
         (
             "--plugin-load-add=group_replication.so",
             f"--loose-group-replication-group-name={name}",
+            "--replica-skip-errors=1062",
         )
     )
 
     [problem] = preflight(as_root(member), Flavor.MYSQL)
+    with member.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1")
+    of_replica = whats(preflight(as_root(member), Flavor.MYSQL))
 
     assert "a member of a group" in problem.what
+    assert "slave_skip_errors is 1062" in of_replica
 
 
 def test_replication_filters_of_mariadb_are_refused_by_name(mariadb_a: DatabaseFixture) -> None:
