@@ -256,7 +256,8 @@ def _compare_dates(
         raise _cannot(column, what) from error
     _check_fraction(column, literal.text)
     if column.kind is ValueKind.TIMESTAMP and not _TIMESTAMPS[0] <= moment <= _TIMESTAMPS[1]:
-        raise _cannot(column, f"a comparison with {literal.text!r}, which no TIMESTAMP can be")
+        what = f"a comparison with {literal.text!r}, which not every TIMESTAMP can be"
+        raise _cannot(column, what)
     text = moment.strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
     since = moment - _EPOCH
     bound = since.days if is_date else since.days * _US_A_DAY + since.seconds * 10**6
