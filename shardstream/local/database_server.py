@@ -196,12 +196,16 @@ class DatabaseServer:
             self._port_path.write_text(f"{free_ports(1)[0]}\n")
             self._port_is_new = True
         self._remove_socket()
+        # A MariaDB that starts deletes the temporary tables in its folder: other servers' in /tmp.
+        scratch = self.folder / "tmp"
+        scratch.mkdir(exist_ok=True)
         self._report(f"starting {self.name} {binaries.version}")
         self._process.launch(
             [
                 *binaries.server,
                 *as_root_arguments(),
                 f"--datadir={self.datadir}",
+                f"--tmpdir={scratch}",
                 f"--socket={self.socket_path}",
                 f"--pid-file={self.folder}/mysqld.pid",
                 f"--port={self.port}",

@@ -124,7 +124,8 @@ def find_debian_mariadb(release: str, report: Report = quiet) -> DatabaseBinarie
 
 def initialise_mariadb(binaries: DatabaseBinaries, target: Path) -> None:
     """Make a data folder with the one account root, without password. Raises Halt."""
-    common = [*as_root_arguments(), f"--datadir={target}", TEMPLATE_REDO]
+    common = [*as_root_arguments(), f"--datadir={target}", f"--tmpdir={target.parent}"]
+    common.append(TEMPLATE_REDO)
     command, given = ["mariadb-install-db", "--no-defaults", *common, *INSTALL_ARGUMENTS], ""
     if binaries.sql_folder is not None:
         # What mariadb-install-db does; its other programs need not run on this host.

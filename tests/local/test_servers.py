@@ -6,7 +6,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from event_token import Flavor
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.conftest import DatabaseFixture, StartServer
 
 
 def _ask(database: DatabaseFixture, sql: str, **arguments: object) -> tuple[object, ...]:
@@ -51,6 +51,19 @@ def test_two_mysql_servers_are_two(mysql_a: DatabaseFixture, mysql_b: DatabaseFi
     first, second = _ask(mysql_a, identity), _ask(mysql_b, identity)
 
     assert all(one != other for one, other in zip(first, second, strict=True))
+
+
+def test_starting_server_leaves_the_temporary_tables_of_others(
+    mariadb_a: DatabaseFixture, start_mariadb: StartServer
+) -> None:
+    """A MariaDB deletes what it finds in its folder for temporary tables when it starts."""
+    name = mariadb_a.new_database()
+    with mariadb_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TEMPORARY TABLE t(id INT) ENGINE=Aria")
+        start_mariadb()
+        cursor.execute("FLUSH TABLES")
+        cursor.execute("INSERT INTO t VALUES (1)")
+        cursor.execute("DROP TEMPORARY TABLE t")
 
 
 def test_broker_carries_a_record(kafka: KafkaCluster, keyspace: str) -> None:
