@@ -10,4 +10,4 @@ from tests.producers.versions.checks import (  # noqa: F401 - these are the test
 from tests.producers.versions.other_servers import OldMariadb
 
 SERVER = OldMariadb
-VERSION = (10, 5, 23)
+VERSION = (10, 5, 0)

@@ -10,4 +10,4 @@ from tests.producers.versions.checks import (  # noqa: F401 - these are the test
 from tests.producers.versions.other_servers import NewMariadb
 
 SERVER = NewMariadb
-VERSION = (11, 8, 6)
+VERSION = (11, 8, 0)
