@@ -53,8 +53,9 @@ class Figure:
 
 
 def figure(name: str, unit: str, turns: Sequence[Turn], *, peer: str | None = None) -> Figure:
-    """Sum up the turns by medians; the ratio is ours / theirs.
+    """Sum up the turns by medians; the ratio is that of ours / theirs within a turn.
 
+    The machine's speed changes by half from turn to turn, and far less between the two of one.
     Raises ValueError when there is no turn, or when a peer's figures are missing.
     """
     if not turns:
@@ -68,7 +69,8 @@ def figure(name: str, unit: str, turns: Sequence[Turn], *, peer: str | None = No
     if peer is None:
         return Figure(name, unit, round_sig(ours), None, None, None, _rounded(turns))
     their_median = median(theirs)
-    ratio = round_sig(ours / their_median) if their_median else None
+    ratios = [turn.ours / turn.theirs for turn in turns if turn.theirs]
+    ratio = round_sig(median(ratios)) if len(ratios) == len(turns) else None
     return Figure(
         name, unit, round_sig(ours), peer, round_sig(their_median), ratio, _rounded(turns)
     )

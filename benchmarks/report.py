@@ -21,7 +21,9 @@ def print_facts(console: Console, facts: Mapping[str, str]) -> None:
 
 def print_figures(console: Console, figures: Sequence[Figure]) -> None:
     """Print the figures as a table."""
-    table = Table(title="medians; ratio = ours / theirs", title_justify="left")
+    table = Table(
+        title="medians over the turns; ratio = ours / theirs of a turn", title_justify="left"
+    )
     table.add_column("benchmark")
     table.add_column("unit")
     table.add_column("ours", justify="right")

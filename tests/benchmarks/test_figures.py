@@ -78,12 +78,12 @@ def test_too_few_samples_tell_no_rate(samples: list[Sample]) -> None:
 
 
 def test_figure_takes_medians() -> None:
-    """The figure is the median of the turns, the ratio that of the medians."""
-    turns = [Turn(500, 50), Turn(600, 60), Turn(9000, 1)]
+    """The figure is the median of the turns, the ratio that of the turns' own ratios."""
+    turns = [Turn(500, 100), Turn(600, 50), Turn(900, 60)]
 
     line = figure("drain", "rows/s", turns, peer="other")
 
-    assert (line.ours, line.theirs, line.ratio) == (600, 50, 12)
+    assert (line.ours, line.theirs, line.ratio) == (600, 60, 12)
 
 
 def test_figure_without_a_turn_of_the_peer_is_refused() -> None:
