@@ -10,7 +10,7 @@ from fastavro import parse_schema, schemaless_writer
 
 from event_token.errors import Halt
 from topics.records.events import EventReader, TokenReader
-from topics.records.wire import read_envelope, read_seq, schema_id_of, wire_header
+from topics.records.wire import schema_id_of, wire_header
 from topics.schema_ids import SchemaIds
 from topics.table_shape import (
     ENVELOPE_VERSION,
@@ -23,25 +23,14 @@ from topics.table_shape import (
     shape_of,
 )
 from topics.value_codec import RowPlan, ValueMisfitError, plain_schema
-from topics.vevent import CorruptRecord, Op, TokenText, VEvent
+from topics.vevent import IMAGES, CorruptRecord, Op, TokenText, VEvent
 
 __all__ = [
     "CorruptRecord",
     "UnknownEnvelope",
     "VEventCodec",
     "record_key",
-    "read_envelope",
-    "read_seq",
 ]
-
-# Which row images an op has: (before, after).
-_IMAGES: Final = {
-    Op.NONE.value: (False, False),
-    Op.INSERT.value: (False, True),
-    Op.UPDATE.value: (True, True),
-    Op.DELETE.value: (True, False),
-    Op.READ.value: (False, True),
-}
 
 # What reading raises on bytes that do not follow the schema.
 _BROKEN: Final = (IndexError, OverflowError, ValueError)
@@ -79,7 +68,7 @@ class VEventCodec:
         CorruptRecord when the bytes do not follow their schema, UnknownEnvelope when the
         schema is not one of a shard log that this release reads.
         """
-        schema_id = schema_id_of(value, f"log of shard {shard}, offset {offset}")
+        schema_id = schema_id_of(value, f"log of shard {shard}", offset)
         reader = self._readers.get(schema_id)
         if reader is None:
             reader = self._readers[schema_id] = self._reader_of(schema_id, shard, offset)
@@ -155,7 +144,7 @@ def _raw_event(event: VEvent, plan: _Plan) -> dict[str, Any]:
         raw["statement"] = event.statement
         return raw
     images = (("before", event.before), ("after", event.after))
-    if (event.before is not None, event.after is not None) != _IMAGES[event.op.value]:
+    if (event.before is not None, event.after is not None) != IMAGES[event.op]:
         raise ValueMisfitError(f"the row images do not fit {event.op.value}")
     for image, (name, row) in enumerate(images):
         raw[name] = None

@@ -4,9 +4,10 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from topics.codec import VEventCodec, read_envelope
+from topics.codec import VEventCodec
 from topics.kafka_client import ClientConfig
 from topics.names import ShardTopics
+from topics.records.wire import read_envelope
 from topics.schema_ids import SchemaIds
 from topics.tail import TAIL_TIMEOUT_S, PartitionReader
 from topics.vevent import TYPES_BY_INDEX, EventType

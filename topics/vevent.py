@@ -35,6 +35,15 @@ class Op(str, Enum):
     READ = "READ"
 
 
+# Which row images an op has: (before, after).
+IMAGES = {
+    Op.NONE: (False, False),
+    Op.INSERT: (False, True),
+    Op.UPDATE: (True, True),
+    Op.DELETE: (True, False),
+    Op.READ: (False, True),
+}
+
 # By their index on the wire.
 TYPES_BY_INDEX = tuple(EventType(name) for name in EVENT_TYPES)
 OPS_BY_INDEX = tuple(Op(name) for name in OPS)

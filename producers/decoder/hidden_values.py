@@ -7,7 +7,7 @@ order of storage back before it writes them to the binlog.
 from typing import Final, Protocol
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, u8
+from mypy_extensions import i64
 
 from producers.decoder import plan as ops
 from producers.decoder.plan import ColumnPlan, TablePlan
@@ -17,9 +17,6 @@ from producers.decoder.wire import take, write_string
 HIDDEN_BYTES: Final[dict[str, int]] = {"uuid": 16, "inet4": 4, "inet6": 16}
 HIDDEN_OPS: Final[dict[str, int]] = {"uuid": ops.UUID, "inet4": ops.INET4, "inet6": ops.INET6}
 
-_UUID_TEXT_BYTES: Final = 36
-_HYPHENS: Final = (4, 6, 8, 10)  # the bytes that one stands before
-_HEX: Final[list[bytes]] = [b"%02x" % byte for byte in range(256)]
 _WORDS: Final = 8
 # Zeros in front of an IPv4 address that stands in an IPv6 one: all, or all but an ffff.
 _COMPATIBLE_WORDS: Final = 6
@@ -59,18 +56,11 @@ def write_hidden(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64, siz
     raw = take(buf, pos, size)
     if size < length:
         raw += b"\0" * (length - size)
-    if op == ops.UUID:
-        out.append(u8(_UUID_TEXT_BYTES * 2))
-        for i in range(length):
-            if i in _HYPHENS:
-                out.append(u8(0x2D))
-            out.write(_HEX[i64(raw[i])])
-    else:
-        write_string(out, hidden_text(op, raw).encode("ascii"))
+    write_string(out, hidden_text(op, raw).encode("ascii"))
 
 
 def hidden_text(op: i64, raw: bytes) -> str:
-    """A whole value as the server prints it, not in a hurry."""
+    """A whole value as the server prints it."""
     if op == ops.UUID:
         digits = raw.hex()
         return "-".join([digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]])

@@ -18,8 +18,7 @@ from spark_consumers.row_columns.hop_filter import DOUBTFUL, NEW, SEEN, HopFilte
 from spark_consumers.row_columns.images import Image, KeyColumns, SkippedImage
 from spark_consumers.row_columns.key_range import AFTER, BEFORE, KeyRangeFilter
 from topics.records.cursor import Cursor
-
-WIRE_HEADER_BYTES: Final = 5  # a zero and the schema id
+from topics.records.wire import WIRE_HEADER_BYTES
 
 # What a plan says about records of its schema.
 SKIP: Final = 0

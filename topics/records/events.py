@@ -8,13 +8,13 @@ from topics.records.cursor import Cursor
 from topics.records.values import RowReader
 from topics.records.wire import WIRE_HEADER_BYTES
 from topics.table_shape import TableShape
-from topics.vevent import OPS_BY_INDEX, TYPES_BY_INDEX, EventType, Op, Row, TokenText, VEvent
+from topics.vevent import IMAGES, OPS_BY_INDEX, TYPES_BY_INDEX, EventType, Op, Row, TokenText, VEvent
 
 _TYPES: Final[list[EventType]] = list(TYPES_BY_INDEX)
 _OPS: Final[list[Op]] = list(OPS_BY_INDEX)
 # Which row images an op has, by its index.
-_HAS_BEFORE: Final[list[bool]] = [op in {Op.UPDATE, Op.DELETE} for op in OPS_BY_INDEX]
-_HAS_AFTER: Final[list[bool]] = [op in {Op.INSERT, Op.UPDATE, Op.READ} for op in OPS_BY_INDEX]
+_HAS_BEFORE: Final[list[bool]] = [IMAGES[op][0] for op in OPS_BY_INDEX]
+_HAS_AFTER: Final[list[bool]] = [IMAGES[op][1] for op in OPS_BY_INDEX]
 
 _BEFORE: Final = 0
 _AFTER: Final = 1

@@ -20,10 +20,11 @@ def wire_header(schema_id: int) -> bytes:
     return schema_id.to_bytes(WIRE_HEADER_BYTES, "big")
 
 
-def schema_id_of(value: bytes | None, where: str) -> int:
-    """Return the schema id of a record value; CorruptRecord, naming `where`, if there is none."""
+def schema_id_of(value: bytes | None, topic: str, offset: int | None = None) -> int:
+    """Return the schema id of a record value; CorruptRecord, naming its place, without one."""
     if value is None or len(value) < WIRE_HEADER_BYTES or value[0] != _MAGIC:
         start = None if value is None else value[:WIRE_HEADER_BYTES].hex()
+        where = _place(topic, offset)
         raise CorruptRecord(f"{where}: not in the Confluent wire format (begins with {start})")
     return int.from_bytes(value[1:WIRE_HEADER_BYTES], "big")
 
@@ -69,9 +70,8 @@ def read_envelope(value: bytes, topic: str = "a shard log", offset: int | None =
 
 
 def _body(value: bytes, topic: str, offset: int | None) -> Cursor:
-    """Stand behind the header. The place is put into words only where it is needed."""
-    if len(value) < WIRE_HEADER_BYTES or value[0] != _MAGIC:
-        schema_id_of(value, _place(topic, offset))
+    """Stand behind the header."""
+    schema_id_of(value, topic, offset)
     cursor = Cursor()
     cursor.open(value, WIRE_HEADER_BYTES)
     return cursor
@@ -82,4 +82,5 @@ def _broken(topic: str, offset: int | None) -> CorruptRecord:
 
 
 def _place(topic: str, offset: int | None) -> str:
+    """Where a record lies, put into words for an error alone: they cost more than the check."""
     return topic if offset is None else f"{topic}, offset {offset}"
