@@ -13,8 +13,8 @@ from benchmarks.repeated_copies import ANSWER_S_MAX, RepeatedCopies
 from benchmarks.stack import Stack
 from benchmarks.watch import TopicEnd, create_topic, sample_until
 from event_token.errors import Halt
-from topics.copy_control import CopyAction, CopyRequest, CopyState, ask_and_wait, read_copies
-from topics.kafka_client import ClientConfig
+from topics.kafka.client import ClientConfig
+from topics.progress.copy_topic import CopyAction, CopyRequest, CopyState, ask_and_wait, read_copies
 
 INITIAL = "copy.beside_initial_snapshot"
 INCREMENTAL = "copy.beside_incremental_snapshot"

@@ -13,7 +13,7 @@ from benchmarks.stack import Stack
 from benchmarks.watch import TopicEnd, create_topic, sample_until
 from benchmarks.workloads import COPIED, PLAIN, VARIATIONS, Variation, Workload
 from event_token.errors import Halt
-from topics.kafka_client import ClientConfig
+from topics.kafka.client import ClientConfig
 
 # One shard that has the whole key range.
 ALL = "-"

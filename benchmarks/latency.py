@@ -15,7 +15,7 @@ from benchmarks.workloads import Workload
 from event_token.errors import Halt
 from shardstream.local.database_server import MysqlServer
 from shardstream.local.processes import with_parent_guard
-from topics.subscriber import Subscriber
+from topics.stream.subscriber import Subscriber
 
 NAME = "latency.commit_to_subscriber"
 PER_SHARD_PER_S = 1_000

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from benchmarks.watch import server_cpu_s
 from event_token.errors import Halt
-from shardstream.keyspace_topology import ensure_topology
+from shardstream.commands.keyspace_topology import ensure_topology
 from shardstream.local.database_server import MysqlServer
 from shardstream.local.processes import ServerProcess
-from shardstream.settings import load_settings
-from topics.kafka_client import ClientConfig
+from shardstream.settings.model import load_settings
+from topics.kafka.client import ClientConfig
+from topics.kafka.partition_end import read_last_committed
+from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
-from topics.provisioning import provision_shard
 from topics.records.wire import read_seq
-from topics.tail import read_last_committed
 
 STOP_S_MAX = 30.0
 

@@ -5,7 +5,9 @@ import time
 from typing import Final, Self
 
 from event_token.errors import Halt
-from topics.copy_control import (
+from topics.kafka.client import ClientConfig
+from topics.names import ShardTopics
+from topics.progress.copy_topic import (
     CopyAction,
     CopyFeed,
     CopyRequest,
@@ -13,8 +15,6 @@ from topics.copy_control import (
     TableCopy,
     ask_and_wait,
 )
-from topics.kafka_client import ClientConfig
-from topics.names import ShardTopics
 
 ANSWER_S_MAX: Final = 60.0
 POLL_S: Final = 0.1

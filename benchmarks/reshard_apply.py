@@ -11,14 +11,14 @@ from benchmarks.stack import Stack
 from benchmarks.workloads import Workload
 from event_token import Flavor
 from event_token.errors import Halt
-from resharding.applier import ApplierSettings, run_applier
+from resharding.apply.applier import ApplierSettings, run_applier
 from resharding.internal_tables import make_internal_tables, read_checkpoints, write_plan
-from resharding.plan import ReshardPlan
+from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer, open_session
 from shardstream.local.database_server import MysqlServer
-from topics.schema_registry import open_schema_ids
-from topics.start import EARLIEST, resolve_start_of
-from topics.topology import TableVindex
+from topics.keyspace.topology import TableVindex
+from topics.schemas.registry import open_schema_ids
+from topics.stream.start_positions import EARLIEST, resolve_start_of
 
 SINGLE_ROW: Final = "reshard.apply_single_row"
 ROWS_100: Final = "reshard.apply_rows_100"

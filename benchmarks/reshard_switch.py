@@ -16,17 +16,17 @@ from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
 from event_token import Flavor, KeyRange
 from event_token.errors import Halt, Retry, UsageError
-from resharding.applier import ApplierSettings, run_applier
-from resharding.create import CreateRequest, create_reshard
-from resharding.plan import ReshardPlan
+from resharding.apply.applier import ApplierSettings, run_applier
+from resharding.plan.create import CreateRequest, create_reshard
+from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer
-from resharding.switch import run_switch
-from resharding.switch_settings import SwitchSettings
-from resharding.verify import VerifySettings, verify_target
+from resharding.switch.commands import run_switch
+from resharding.switch.settings import SwitchSettings
+from resharding.verify.verification import VerifySettings, verify_target
 from shardstream.local.database_server import MysqlServer
-from topics.kafka_client import ClientConfig
-from topics.subscriber import Subscriber
-from topics.vindexes import vindex_named
+from topics.kafka.client import ClientConfig
+from topics.keyspace.vindexes import vindex_named
+from topics.stream.subscriber import Subscriber
 
 WRITE_STOP: Final = "reshard.write_stop"
 HOP_PAUSE: Final = "reshard.hop_pause"

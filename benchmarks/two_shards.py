@@ -8,9 +8,9 @@ from benchmarks.binlog_fill import executed_set
 from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
 from event_token.errors import Halt
-from topics.progress_codec import decode_progress
-from topics.schema_registry import open_schema_ids
-from topics.tail import read_last_committed
+from topics.kafka.partition_end import read_last_committed
+from topics.progress.codec import decode_progress
+from topics.schemas.registry import open_schema_ids
 
 SHARDS = ("-80", "80-")
 # Catching up with a million rows takes seconds; this long, a producer hangs.

@@ -10,9 +10,9 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 from benchmarks.figures import Sample
 from event_token.errors import Halt, Retry
 from shardstream.local.processes import ServerProcess
-from topics.kafka_client import ClientConfig, open_admin, open_consumer
-from topics.kafka_errors import kafka_errors
-from topics.tail import partition_bounds
+from topics.kafka.client import ClientConfig, open_admin, open_consumer
+from topics.kafka.errors import kafka_errors
+from topics.kafka.partition_end import partition_bounds
 
 # Fine enough for a drain of a second, and nothing beside the work that it watches.
 SAMPLE_S = 0.05

@@ -1,6 +1,6 @@
 """What a shard's producer is told, and what it tells. Plain values; no I/O.
 
-`shardstream.settings` reads them from a file; passwords never appear in a repr.
+`shardstream.settings.model` reads them from a file; passwords never appear in a repr.
 """
 
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from enum import Enum
 from event_token import Flavor
 from event_token.errors import UsageError
 from producers.filters.rules import FilterSettings
-from producers.typed_columns import NOTHING_DECLARED, TypedColumns
-from topics.kafka_client import ClientConfig
-from topics.topology import TableVindex
+from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
+from topics.kafka.client import ClientConfig
+from topics.keyspace.topology import TableVindex
 
 # Heads move once a heartbeat; one-digit periods would only load the server.
 HEARTBEAT_MS_MIN = 10

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from event_token import StreamPosition
 from event_token.errors import Halt
-from resharding.plan import ReshardPlan
-from resharding.routing import INTERNAL_DATABASE
+from resharding.apply.routing import INTERNAL_DATABASE
+from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import rows
 
 _TABLES: Final = {

@@ -1,5 +1,5 @@
 """`python -m shardstream`."""
 
-from shardstream.cli import main
+from shardstream.commands.app import main
 
 main()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-from spark_consumers.change_log_sink import ChangeLogSink
-from spark_consumers.data_source import ShardstreamSource
+from spark_consumers.change_log.sink import ChangeLogSink
+from spark_consumers.source.data_source import ShardstreamSource
 
 LOOPBACK = "127.0.0.1"
 

@@ -9,10 +9,10 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
-from producers.decoder import plan as ops
-from producers.decoder.plan import ColumnPlan
-from producers.decoder.temporal import days_from_civil
-from producers.decoder.wire import (
+from producers.decoder.tables import plan as ops
+from producers.decoder.tables.plan import ColumnPlan
+from producers.decoder.values.temporal import days_from_civil
+from producers.decoder.values.wire import (
     copy,
     packed_size,
     read_packed,

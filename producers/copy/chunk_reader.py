@@ -8,16 +8,16 @@ from typing import Any, Final, Protocol
 import pymysql
 
 from event_token import Flavor
-from producers.connection import server_errors
 from producers.copy.chunk import Chunk, ChunkJob, ChunkRows, Piece, Place
 from producers.copy.chunk_rows import ChunkConnection
 from producers.copy.chunk_sql import chunk_select, keys_alone
 from producers.copy.definition import TableDefinition, read_definition
-from producers.copy.faults import CannotCopy, ChunkHeld, ChunkSpoiled
+from producers.copy.errors import CannotCopy, ChunkHeld, ChunkSpoiled
 from producers.copy.throttle import Throttle
-from producers.flavor import family_of, rows
+from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
+from producers.servers.connection import server_errors
+from producers.servers.flavor import family_of, rows
 from producers.settings import ServerSettings
-from producers.typed_columns import NOTHING_DECLARED, TypedColumns
 
 # A transaction that the stream has sent is visible some ms later; a semi-synchronous one when its
 # replica has answered.

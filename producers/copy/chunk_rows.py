@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import pymysql
 
-from producers.connection import open_query_connection, server_errors
 from producers.copy.binary_rows import RowPackets, value_ends
 from producers.copy.chunk import CHUNK_BYTES_MAX, ChunkRows, Piece
 from producers.copy.chunk_sql import key_literal, key_text
 from producers.copy.definition import TableDefinition
-from producers.copy.faults import ChunkSpoiled, ChunkTooLarge
-from producers.faults import ServerLost
+from producers.copy.errors import ChunkSpoiled, ChunkTooLarge
+from producers.errors import ServerLost
+from producers.servers.connection import open_query_connection, server_errors
 from producers.settings import ServerSettings
 
 # One Kafka transaction of copied rows: binlog events wait no longer than one takes.

@@ -8,9 +8,9 @@ import sqlglot
 from sqlglot.errors import TokenError
 
 from producers.copy.definition import KeyColumn, TableDefinition, quoted
-from producers.decoder import plan as ops
-from producers.decoder.hidden_values import hidden_text
-from producers.decoder.plan import ColumnPlan, TablePlan
+from producers.decoder.tables import plan as ops
+from producers.decoder.tables.plan import ColumnPlan, TablePlan
+from producers.decoder.values.hidden_values import hidden_text
 
 _NUMBERS: Final = frozenset(range(ops.I8, ops.U64 + 1)) | {ops.YEAR, ops.ENUM, ops.SET}
 _BRACKETS: Final = {"L_PAREN": 1, "R_PAREN": -1}

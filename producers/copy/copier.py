@@ -13,16 +13,17 @@ from typing import Final
 from event_token import ShardstreamError
 from producers.copy.chunk import Chunk, ChunkJob
 from producers.copy.chunk_reader import ChunkReader
-from producers.copy.faults import CannotCopy, ChunkSpoiled, refuse_left_out
+from producers.copy.errors import CannotCopy, ChunkSpoiled, refuse_left_out
 from producers.copy.requests import Inspection, Outcome, carry_out, inspect, outdated
 from producers.copy.table_copier import TableCopier
 from producers.copy.throttle import Throttle
 from producers.copy.windows import Window
 from producers.decoder import Decoder
-from producers.faults import ServerLost
-from producers.publisher import Publisher
+from producers.errors import ServerLost
+from producers.session.publisher import Publisher
 from producers.settings import ServerSettings, ShardProducerSettings
-from topics.copy_control import (
+from topics.names import ShardTopics
+from topics.progress.copy_topic import (
     CopyFeed,
     CopyRecord,
     CopyState,
@@ -32,7 +33,6 @@ from topics.copy_control import (
     request_key,
     with_state,
 )
-from topics.names import ShardTopics
 
 # Requests are looked for this often: a person waits for the answer.
 FEED_PAUSE_S: Final = 0.1

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from event_token import Flavor
-from producers.copy.faults import CannotCopy
-from producers.decoder import plan as ops
-from producers.decoder.charset import UTF8
-from producers.decoder.column_types import (
+from producers.copy.errors import CannotCopy
+from producers.decoder.tables import plan as ops
+from producers.decoder.tables.column_types import (
     BIT,
     BLOB,
     BLOB_COMPRESSED,
@@ -36,13 +35,14 @@ from producers.decoder.column_types import (
     YEAR,
     ColumnType,
 )
-from producers.decoder.hidden_values import HIDDEN_BYTES
-from producers.decoder.plan import TablePlan
-from producers.decoder.table_map import plan_columns
-from producers.decoder.wire import encode_string
+from producers.decoder.tables.plan import TablePlan
+from producers.decoder.tables.table_map import plan_columns
+from producers.decoder.values.charset import UTF8
+from producers.decoder.values.hidden_values import HIDDEN_BYTES
+from producers.decoder.values.wire import encode_string
 from producers.filters.collations import BINARY, collation_number
-from producers.flavor import rows
-from producers.typed_columns import BYTES, NOTHING_DECLARED, TypedColumns
+from producers.preflight.typed_columns import BYTES, NOTHING_DECLARED, TypedColumns
+from producers.servers.flavor import rows
 
 _TYPES: Final = {
     "tinyint": TINY,

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from event_token.errors import ShardstreamError
-from producers.connection import open_query_connection, server_errors
 from producers.copy.chunk_sql import is_one_condition
 from producers.copy.definition import read_definition
-from producers.copy.faults import CannotCopy, refuse_left_out
+from producers.copy.errors import CannotCopy, refuse_left_out
 from producers.filters.rules import FilterSettings
-from producers.flavor import rows
+from producers.servers.connection import open_query_connection, server_errors
+from producers.servers.flavor import rows
 from producers.settings import ServerSettings, ShardProducerSettings
-from topics.copy_control import (
+from topics.progress.copy_topic import (
     CopyAction,
     CopyAnswer,
     CopyRequest,

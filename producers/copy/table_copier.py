@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Final
 
 from producers.copy.chunk import Chunk, ChunkJob, Piece
-from producers.copy.faults import CannotCopy, ChunkHeld, ChunkSpoiled, ChunkTooLarge
+from producers.copy.errors import CannotCopy, ChunkHeld, ChunkSpoiled, ChunkTooLarge
 from producers.copy.pace import ROWS_FIRST, next_rows
 from producers.copy.windows import Window, Windows, settle, spoiled
 from producers.decoder import CorruptBinlog, DecoderHalt
-from producers.decoder.copied_rows import CopyWriter
-from producers.decoder.key_watch import KeyWatch
+from producers.decoder.rows.copied_rows import CopyWriter
+from producers.decoder.tables.key_watch import KeyWatch
 from producers.settings import CopySettings
-from topics.copy_control import CopyState, TableCopy
+from topics.progress.copy_topic import CopyState, TableCopy
 
 # A chunk that is spoilt so often in a row, over some minutes, will never be good.
 SPOILS_MAX: Final = 50

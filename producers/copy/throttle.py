@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from event_token import Flavor
 from event_token.errors import ShardstreamError
-from producers.connection import open_query_connection, server_errors
-from producers.faults import Problem
-from producers.flavor import rows
-from producers.replica_status import StatusNotShown, replica_status
+from producers.errors import Problem
+from producers.servers.connection import open_query_connection, server_errors
+from producers.servers.flavor import rows
+from producers.servers.replica_status import StatusNotShown, replica_status
 from producers.settings import CopySettings, ServerSettings, ShardProducerSettings
 
 # One look lasts for all the chunks of this time.

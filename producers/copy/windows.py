@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from producers.copy.chunk import Chunk, Piece
-from producers.copy.faults import CannotCopy
-from producers.decoder.key_watch import KeyWatch, TransactionEnds
+from producers.copy.errors import CannotCopy
+from producers.decoder.tables.key_watch import KeyWatch, TransactionEnds
 
 # The SELECT of the next chunk runs while this one waits for the log and is written.
 WINDOWS_MAX: Final = 2

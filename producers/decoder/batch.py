@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from topics.progress import Mark
+from topics.progress.record import Mark
 
 
 @dataclass(frozen=True, slots=True)

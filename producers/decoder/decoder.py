@@ -8,7 +8,6 @@ from mypy_extensions import i64
 
 from event_token import Flavor, GtidError, MariadbGtidSet, MysqlGtidSet, UsageError, parse_gtid_set
 from producers.decoder.batch import BatchSummary
-from producers.decoder.copied_rows import CopyWriter
 from producers.decoder.errors import (
     CorruptBinlog,
     DecoderHalt,
@@ -16,17 +15,18 @@ from producers.decoder.errors import (
     StreamEnded,
     UnsupportedEvent,
 )
-from producers.decoder.event_types import TRANSACTION_PAYLOAD
-from producers.decoder.events import EventReader
-from producers.decoder.filtered_rows import FilterRules
-from producers.decoder.hidden_values import HiddenTypes
-from producers.decoder.internal_tables import InternalTables
-from producers.decoder.payload import PacketedTransaction
-from producers.decoder.records import Produce, RecordSink, closed
-from producers.decoder.sharding import ShardingColumn
-from producers.decoder.stream_clock import StreamClock
-from producers.decoder.tables import Tables
-from producers.decoder.wire import read_u16, read_u24
+from producers.decoder.events.event_stream import EventReader
+from producers.decoder.events.event_types import TRANSACTION_PAYLOAD
+from producers.decoder.events.internal_tables import InternalTables
+from producers.decoder.events.payload import PacketedTransaction
+from producers.decoder.events.stream_clock import StreamClock
+from producers.decoder.rows.copied_rows import CopyWriter
+from producers.decoder.rows.filtered_rows import FilterRules
+from producers.decoder.rows.record_sink import Produce, RecordSink, closed
+from producers.decoder.tables.sharding import ShardingColumn
+from producers.decoder.tables.table_versions import Tables
+from producers.decoder.values.hidden_values import HiddenTypes
+from producers.decoder.values.wire import read_u16, read_u24
 
 _PACKET_HEADER_BYTES: Final = 4
 # A packet of this length is followed by one that goes on with it.

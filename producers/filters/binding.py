@@ -9,8 +9,8 @@ from producers.filters.rules import Rule
 from producers.filters.source_column import SourceColumn
 from producers.filters.where import Where, compile_where
 from producers.filters.where_syntax import RuleError
-from topics.table_shape import Column
-from topics.vindexes import Vindex
+from topics.keyspace.vindexes import Vindex
+from topics.records.table_shape import Column
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from producers.filters.source_column import SourceColumn
 from producers.filters.where_syntax import RuleError
-from topics.table_shape import Column, ValueKind
+from topics.records.table_shape import Column, ValueKind
 
 # The hash's own length: a shorter key is easier to find than the hash is to turn back.
 KEY_BYTES_MIN: Final = 32

@@ -7,7 +7,7 @@ from typing import Final
 from producers.filters.comparisons import Bounded, comparison
 from producers.filters.source_column import SourceColumn
 from producers.filters.where_syntax import AllOf, Between, Compare, Condition, IsNull, Not
-from topics.table_shape import DECIMAL_FIXED_DIGITS, ValueKind
+from topics.records.table_shape import DECIMAL_FIXED_DIGITS, ValueKind
 
 # The least and the greatest of 64 bits; constants near them are left to Python.
 _LOWEST: Final = -(1 << 63)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from topics.table_shape import Column, ValueKind
+from topics.records.table_shape import Column, ValueKind
 
 _DIGITS: Final = re.compile(r"\(([0-6])\)")
 _TEMPORAL: Final = frozenset((ValueKind.TIME, ValueKind.DATETIME, ValueKind.TIMESTAMP))

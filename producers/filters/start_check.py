@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from event_token.errors import UsageError
-from producers.decoder.hidden_values import HIDDEN_BYTES
-from producers.faults import Problem
+from producers.decoder.values.hidden_values import HIDDEN_BYTES
+from producers.errors import Problem
 from producers.filters.binding import bind_rule
 from producers.filters.collations import BINARY
 from producers.filters.rules import FilterSettings
 from producers.filters.source_column import SourceColumn
-from producers.flavor import rows
+from producers.preflight.typed_columns import BYTES
+from producers.servers.flavor import rows
+from producers.session.sharding_columns import sharding_columns
 from producers.settings import ShardProducerSettings
-from producers.sharding_columns import sharding_columns
-from producers.typed_columns import BYTES
-from topics.table_shape import Column, ValueKind
+from topics.records.table_shape import Column, ValueKind
 
 _TABLES: Final = (
     "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = "

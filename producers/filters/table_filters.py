@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
-from producers.decoder import plan as ops
-from producers.decoder.filtered_rows import MaskedColumn, RangeTest, RowFilter
-from producers.decoder.plan import TablePlan
-from producers.decoder.sharding import ShardingColumn
+from producers.decoder.rows.filtered_rows import MaskedColumn, RangeTest, RowFilter
+from producers.decoder.tables import plan as ops
+from producers.decoder.tables.plan import TablePlan
+from producers.decoder.tables.sharding import ShardingColumn
 from producers.filters.binding import BoundRule, bind_rule
 from producers.filters.collations import collation_name
 from producers.filters.rules import FilterSettings

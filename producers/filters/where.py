@@ -32,8 +32,8 @@ from producers.filters.where_syntax import (
     Not,
     RuleError,
 )
-from topics.table_shape import ValueKind
-from topics.vindexes import Vindex, vindex_named
+from topics.keyspace.vindexes import Vindex, vindex_named
+from topics.records.table_shape import ValueKind
 
 # Takes the values of `Where.columns`, in their order.
 Predicate = Callable[..., bool]

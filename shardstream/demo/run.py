@@ -11,6 +11,7 @@ from rich.live import Live
 
 from event_token import Flavor
 from event_token.errors import Halt, UsageError
+from shardstream.commands.keyspace_topology import ensure_topology
 from shardstream.demo.proof import prove
 from shardstream.demo.screen import clock, render
 from shardstream.demo.sharded_writes import ShardDirectory
@@ -25,16 +26,15 @@ from shardstream.demo.split import SOURCE, TARGETS, Split, are_complete
 from shardstream.demo.watch import ProgressWatch
 from shardstream.demo.workers import Worker, Workers
 from shardstream.demo.workload import Ledger, ShopWorkload
-from shardstream.keyspace_topology import ensure_topology
 from shardstream.local.database_server import NOT_DURABLE
 from shardstream.local.shape import StackShape
 from shardstream.local.stack import Stack, flavor_at_hand
-from shardstream.settings import load_settings
-from shardstream.shard_settings import topic_settings
-from topics.copy_control import CopyAction, CopyFeed, CopyRequest, ask_and_wait
+from shardstream.settings.model import load_settings
+from shardstream.settings.producers import topic_settings
+from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
-from topics.provisioning import provision_shard
-from topics.schema_registry import open_schema_ids
+from topics.progress.copy_topic import CopyAction, CopyFeed, CopyRequest, ask_and_wait
+from topics.schemas.registry import open_schema_ids
 
 SHARDS = 2
 SCREEN_INTERVAL_S = 0.25

@@ -15,8 +15,8 @@ import pymysql
 from event_token.errors import Halt, UsageError
 from resharding.server import is_passing
 from shardstream.demo.shop import Connect, keyspace_id
-from topics.kafka_client import ClientConfig
-from topics.topology import ShardEntry, read_topology
+from topics.kafka.client import ClientConfig
+from topics.keyspace.topology import ShardEntry, read_topology
 
 # A switch takes a second or two, and gives up after a minute.
 REFUSED_S_MAX: Final = 180.0

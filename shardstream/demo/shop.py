@@ -10,7 +10,7 @@ import pymysql
 from resharding.grants import NEEDED_TO_SWITCH
 from shardstream.local.database_server import DatabaseServer
 from shardstream.local.shape import PASSWORD_FILE
-from topics.vindexes import vindex_named
+from topics.keyspace.vindexes import vindex_named
 
 DATABASE: Final = "shop"
 # Everything of a customer lies on the customer's shard.

@@ -8,7 +8,7 @@ from event_token.errors import Halt
 from shardstream.demo.watch import ProgressWatch
 from shardstream.demo.workers import Worker, Workers
 from shardstream.local.database_server import DatabaseServer
-from topics.copy_control import CopyFeed, CopyState, TableCopy
+from topics.progress.copy_topic import CopyFeed, CopyState, TableCopy
 
 SOURCE: Final = "80-"
 TARGETS: Final = ("80-c0", "c0-")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from event_token.errors import Halt
-from topics.kafka_client import ClientConfig, open_consumer
+from topics.kafka.client import ClientConfig, open_consumer
 from topics.names import ShardTopics
-from topics.progress import GRID_US, Mark, MarkKind, Progress
-from topics.progress_codec import decode_progress
-from topics.schema_ids import SchemaIds
+from topics.progress.codec import decode_progress
+from topics.progress.record import GRID_US, Mark, MarkKind, Progress
+from topics.schemas.ids import SchemaIds
 
 # Rates are taken over this window: long enough to be calm, short enough to follow.
 RATE_WINDOW_S = 3.0

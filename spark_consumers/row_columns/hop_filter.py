@@ -1,7 +1,7 @@
 """Which records of a log a stream had seen when it hopped there without marks. Typed for mypyc.
 
-The rule is that of `topics.unmarked_hop.SeenBefore`; it is asked once for all records of one
-token, and not at all for changes that were made here after the reshard.
+Applies `topics.reading.unmarked_hop.SeenBefore`: once for all records of one token, and not at all
+for changes that were made here after the reshard.
 """
 
 from collections.abc import Callable

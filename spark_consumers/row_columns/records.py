@@ -1,8 +1,8 @@
 """The loop over the records of a shard log: bytes in, Arrow columns in the making out.
 
 Typed for mypyc: this is what the throughput of every Spark reader hangs on. All envelope fields
-are read in their fixed order (`topics.table_shape.envelope_fields`); those that nobody asked for
-are passed.
+are read in their fixed order (`topics.records.table_shape.envelope_fields`); those
+that nobody asked for are passed.
 """
 
 from collections.abc import Callable

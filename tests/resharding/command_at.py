@@ -11,8 +11,8 @@ import signal
 import sys
 from typing import Any
 
-from resharding import switch
-from shardstream.cli import main
+from resharding.switch import commands as switch
+from shardstream.commands.app import main
 
 
 def send_at(signal_name: str, wanted: str) -> None:

@@ -10,19 +10,19 @@ from typing import Any
 from event_token import StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
-from tests.producers.producing import Running, WrittenLog, read_log, settings_of, wait_for
+from tests.producers.session.producing import Running, WrittenLog, read_log, settings_of, wait_for
 from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.switchable import APP, make_account
-from tests.shardstream.commands import Background, run, streaming, write_settings
-from topics.copy_control import CopyState, read_copies
-from topics.kafka_client import ClientConfig
+from tests.shardstream.command_line import Background, run, streaming, write_settings
+from topics.kafka.client import ClientConfig
+from topics.kafka.partition_end import read_tail
+from topics.keyspace.topology import Topology, read_topology
 from topics.names import ShardTopics
-from topics.progress_codec import decode_progress
-from topics.schema_registry import open_schema_ids
-from topics.subscriber import Subscriber
-from topics.tail import read_tail
-from topics.topology import Topology, read_topology
-from topics.vevent import VEvent
+from topics.progress.codec import decode_progress
+from topics.progress.copy_topic import CopyState, read_copies
+from topics.records.vevent import VEvent
+from topics.schemas.registry import open_schema_ids
+from topics.stream.subscriber import Subscriber
 
 VINDEXES = ("orders", "sessions")
 

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from resharding.switching import Action
+from resharding.switch.decision import Action
 from shardstream.local.processes import with_parent_guard
-from tests.producers.producing import wait_for
+from tests.producers.session.producing import wait_for
 from tests.resharding.application import FollowingWriter
 from tests.resharding.flow import Flow
 from tests.resharding.switchable import lets_in
 from tests.resharding.writers import WRITERS
-from tests.shardstream.commands import COMMAND_S_MAX
-from topics.topology import ReshardState
+from tests.shardstream.command_line import COMMAND_S_MAX
+from topics.keyspace.topology import ReshardState
 
 SWITCH_RUNS_MAX = 30
 WRITES_MIN = 10  # of each writer, before its world changes again

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from event_token import Flavor
-from resharding.applier import ApplierSettings, ApplierStatus, run_applier
+from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
 from resharding.internal_tables import make_internal_tables, read_checkpoints, write_plan
-from resharding.plan import ReshardPlan
+from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
-from tests.producers.producing import (
+from tests.producers.session.producing import (
     WAIT_S,
     Running,
     RunningProducer,
@@ -26,13 +26,13 @@ from tests.producers.producing import (
     wait_caught_up,
     wait_for,
 )
-from topics.kafka_client import ClientConfig
+from topics.kafka.client import ClientConfig
+from topics.kafka.partition_end import read_tail
+from topics.keyspace.topology import TableVindex
 from topics.names import ShardTopics
-from topics.progress_codec import decode_progress
-from topics.schema_registry import open_schema_ids
-from topics.start import resolve_start_of
-from topics.tail import read_tail
-from topics.topology import TableVindex
+from topics.progress.codec import decode_progress
+from topics.schemas.registry import open_schema_ids
+from topics.stream.start_positions import resolve_start_of
 
 ROOT_PASSWORD = ""
 NUMBERS = frozenset(
@@ -162,7 +162,7 @@ class ApplierProcess:
             "kafka": dict(settings.kafka),
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.resharding.apply_one", str(os.getpid())],
+            [sys.executable, "-m", "tests.resharding.apply.apply_one", str(os.getpid())],
             stdin=subprocess.PIPE,
             text=True,
         )

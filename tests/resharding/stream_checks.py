@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from event_token import Order, compare
-from tests.producers.producing import WrittenLog
-from topics.progress import MarkKind
-from topics.vevent import EventType, Op, Row, VEvent
+from tests.producers.session.producing import WrittenLog
+from topics.progress.record import MarkKind
+from topics.records.vevent import EventType, Op, Row, VEvent
 
 Key = tuple[Any, ...]
 KEYS = {"orders": ("id",), "sessions": ("user_id", "name")}

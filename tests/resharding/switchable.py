@@ -8,22 +8,18 @@ from typing import Any
 
 import pymysql
 
-from resharding.applier import ApplierSettings
+from resharding.apply.applier import ApplierSettings
 from resharding.internal_tables import make_internal_tables, write_roles
-from resharding.plan import ReshardPlan
-from resharding.switch_settings import SwitchSettings
+from resharding.plan.reshard_plan import ReshardPlan
+from resharding.switch.settings import SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
-from tests.producers.producing import producing, settings_of
+from tests.producers.session.producing import producing, settings_of
 from tests.resharding.shards import Sources, admin_of, applying, begin, sources_of, wait_applied
-from topics.names import ShardTopics
-from topics.progress import Progress
-from topics.progress_codec import decode_progress
-from topics.provisioning import provision_keyspace
-from topics.schema_registry import open_schema_ids
-from topics.tail import read_to_end
-from topics.topic_rules import TopicSettings
-from topics.topology import (
+from topics.kafka.partition_end import read_to_end
+from topics.kafka.provisioning import provision_keyspace
+from topics.kafka.topic_settings import TopicSettings
+from topics.keyspace.topology import (
     ReshardEntry,
     ReshardState,
     ShardEntry,
@@ -32,6 +28,10 @@ from topics.topology import (
     Topology,
     update_topology,
 )
+from topics.names import ShardTopics
+from topics.progress.codec import decode_progress
+from topics.progress.record import Progress
+from topics.schemas.registry import open_schema_ids
 
 SOURCE = "-"
 TRIGGER = "CREATE TRIGGER {schema}.tr BEFORE INSERT ON {schema}.t FOR EACH ROW SET @seen = NEW.id"

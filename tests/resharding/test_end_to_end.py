@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from resharding.switching import Action
+from resharding.switch.decision import Action
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
 from tests.conftest import DatabaseFixture, StartServer
-from tests.producers.producing import wait_caught_up, wait_for
-from tests.producers.replication import statements
+from tests.producers.servers.replication import statements
+from tests.producers.session.producing import wait_caught_up, wait_for
 from tests.resharding.application import write_old_rows
+from tests.resharding.apply.test_applier import fresh_schema
 from tests.resharding.flow import Flow, Reader, flow, reading
 from tests.resharding.operating import (
     Application,
@@ -31,12 +32,11 @@ from tests.resharding.operating import (
 )
 from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.stream_checks import check_order, check_origins, replayed, served_part
-from tests.resharding.test_applier import fresh_schema
 from tests.resharding.writers import USERS, at_work, make_tables, rows_of, shard_of
-from tests.shardstream.commands import Background
-from topics.subscriber import Subscriber
-from topics.topology import ReshardState
-from topics.vevent import VEvent
+from tests.shardstream.command_line import Background
+from topics.keyspace.topology import ReshardState
+from topics.records.vevent import VEvent
+from topics.stream.subscriber import Subscriber
 
 APPLIER_KILLS = 2
 SEED = 20261121

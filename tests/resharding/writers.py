@@ -12,8 +12,8 @@ import pymysql
 
 from event_token import KeyRange, ShardName
 from tests.conftest import DatabaseFixture
-from topics.topology import TableVindex
-from topics.vindexes import vindex_named
+from topics.keyspace.topology import TableVindex
+from topics.keyspace.vindexes import vindex_named
 
 WRITERS = 4
 WRITE_PAUSE_S = 0.005  # leaves the machine to the others

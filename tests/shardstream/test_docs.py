@@ -4,8 +4,8 @@ import re
 
 from typer.main import get_command
 
-from shardstream import settings
-from shardstream.cli import app
+from shardstream.commands.app import app
+from shardstream.settings import model as settings
 from tests.repository import ROOT
 
 SECTIONS = (

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, Message
 
 from event_token.errors import Halt
-from tests.topics_reading.shard_writer import provision
-from topics.codec import VEventCodec, record_key
-from topics.kafka_client import ClientConfig, open_producer
+from tests.topics.stream.shard_writer import provision
+from topics.kafka.client import ClientConfig, open_producer
 from topics.names import ShardTopics
-from topics.progress import Progress, Tick, cell_start_us
-from topics.progress_codec import PROGRESS_KEY, encode_progress
-from topics.schema_ids import SchemaIds
-from topics.schema_registry import TopicSchemaIds
-from topics.table_shape import TableShape
-from topics.vevent import EventType, Op, Row, TokenText, VEvent
+from topics.progress.codec import PROGRESS_KEY, encode_progress
+from topics.progress.record import Progress, Tick, cell_start_us
+from topics.records.codec import VEventCodec, record_key
+from topics.records.table_shape import TableShape
+from topics.records.vevent import EventType, Op, Row, TokenText, VEvent
+from topics.schemas.ids import SchemaIds
+from topics.schemas.registry import TopicSchemaIds
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 WAIT_S = 60.0

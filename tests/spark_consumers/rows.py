@@ -6,8 +6,8 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from topics.table_shape import Column, TableShape, ValueKind
-from topics.vevent import EventType, OffCalendar, Op, Row, TokenText, Value, VEvent
+from topics.records.table_shape import Column, TableShape, ValueKind
+from topics.records.vevent import EventType, OffCalendar, Op, Row, TokenText, Value, VEvent
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=6)

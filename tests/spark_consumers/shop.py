@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamReader
 
 from tests.spark_consumers.log_writer import NewRow, ShardLogWriter, make_keyspace
-from topics.table_shape import Column, TableShape, ValueKind
+from topics.records.table_shape import Column, TableShape, ValueKind
 
 SHARDS = ("-80", "80-")
 T0_US = 1_760_000_000_000_000

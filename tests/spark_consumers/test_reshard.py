@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log import ChangeLogProgress, run_changelog
-from spark_consumers.replay import ShardTable, check_changelog, replay_changelog
-from tests.topics_reading.shard_writer import START_US, Reshard, ShardWriter, provision
-from topics.kafka_client import ClientConfig
+from spark_consumers.change_log.query import ChangeLogProgress, run_changelog
+from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from tests.topics.stream.shard_writer import START_US, Reshard, ShardWriter, provision
+from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_shard
+from topics.keyspace.topology import ReshardEntry, ShardEntry, ShardState, Topology, update_topology
 from topics.names import ShardTopics
-from topics.progress import MarkKind
-from topics.provisioning import provision_shard
-from topics.topology import ReshardEntry, ShardEntry, ShardState, Topology, update_topology
+from topics.progress.record import MarkKind
 
 WAIT_S = 90.0
 SECOND_US = 1_000_000

@@ -3,7 +3,7 @@
 import pytest
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from topics.kafka_client import ClientConfig
+from topics.kafka.client import ClientConfig
 
 
 @pytest.fixture

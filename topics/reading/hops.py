@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from event_token import KeyRange, ShardName, ShardPosition, tiles
 from event_token.key_range import KeyRangeError
-from topics.progress import Mark, MarkKind, Progress
+from topics.progress.record import Mark, MarkKind, Progress
 from topics.reading.errors import ProgressBroken
 from topics.reading.shard_ticks import Cut, End, ShardTicks
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from event_token import KeyRange
 from topics.reading.errors import RowImageMissing
-from topics.vevent import EventType, Op, Row, VEvent
+from topics.records.vevent import EventType, Op, Row, VEvent
 
 
 def in_key_range(event: VEvent, key_range: KeyRange) -> VEvent | None:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from event_token import KeyRange, ShardName, tiles
 from event_token.errors import UsageError
 from event_token.position import ShardPosition, StreamPosition
-from topics.progress import Progress
+from topics.progress.record import Progress
 from topics.reading.errors import PositionTooOld
 from topics.reading.hops import Hop, Hops, Target
 from topics.reading.shard_ticks import Cut, ShardTicks

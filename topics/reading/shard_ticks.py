@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from event_token.position import ShardPosition
-from topics.progress import GRID_US, Mark, MarkKind, Progress, Tick, cell_start_us
+from topics.progress.record import GRID_US, Mark, MarkKind, Progress, Tick, cell_start_us
 from topics.reading.errors import PositionTooOld, ProgressBroken
 
 

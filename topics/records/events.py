@@ -5,10 +5,19 @@ from typing import Final
 from mypy_extensions import i64
 
 from topics.records.cursor import Cursor
+from topics.records.table_shape import TableShape
 from topics.records.values import RowReader
+from topics.records.vevent import (
+    IMAGES,
+    OPS_BY_INDEX,
+    TYPES_BY_INDEX,
+    EventType,
+    Op,
+    Row,
+    TokenText,
+    VEvent,
+)
 from topics.records.wire import WIRE_HEADER_BYTES
-from topics.table_shape import TableShape
-from topics.vevent import IMAGES, OPS_BY_INDEX, TYPES_BY_INDEX, EventType, Op, Row, TokenText, VEvent
 
 _TYPES: Final[list[EventType]] = list(TYPES_BY_INDEX)
 _OPS: Final[list[Op]] = list(OPS_BY_INDEX)

@@ -12,8 +12,8 @@ from librt.strings import read_f32_le, read_f64_le
 from mypy_extensions import i64
 
 from topics.records.cursor import Cursor
-from topics.table_shape import UNSIGNED_LONG_BYTES, Column, TableShape, ValueKind
-from topics.vevent import OffCalendar, Row, Value
+from topics.records.table_shape import UNSIGNED_LONG_BYTES, Column, TableShape, ValueKind
+from topics.records.vevent import OffCalendar, Row, Value
 
 EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - DATETIME has no time zone
 EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)

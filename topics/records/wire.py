@@ -3,7 +3,7 @@
 from typing import Final
 
 from topics.records.cursor import Cursor
-from topics.vevent import CorruptRecord
+from topics.records.vevent import CorruptRecord
 
 WIRE_HEADER_BYTES: Final = 5
 _MAGIC: Final = 0

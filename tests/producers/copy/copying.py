@@ -4,8 +4,9 @@ from typing import Any
 
 from producers.settings import ShardProducerSettings
 from tests.conftest import DatabaseFixture
-from tests.producers.producing import WrittenLog, wait_for
-from topics.copy_control import (
+from tests.producers.session.producing import WrittenLog, wait_for
+from topics.names import ShardTopics
+from topics.progress.copy_topic import (
     CopyAction,
     CopyAnswer,
     CopyFeed,
@@ -15,8 +16,7 @@ from topics.copy_control import (
     ask,
     read_copies,
 )
-from topics.names import ShardTopics
-from topics.vevent import EventType, Op, VEvent
+from topics.records.vevent import EventType, Op, VEvent
 
 
 def topics_of(settings: ShardProducerSettings) -> ShardTopics:

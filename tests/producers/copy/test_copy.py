@@ -9,9 +9,9 @@ from tests.producers.copy.copying import (
     start,
     wait_state,
 )
-from tests.producers.producing import check_progress, producing, read_log, settings_of
-from topics.copy_control import CopyState
-from topics.vevent import EventType, Op
+from tests.producers.session.producing import check_progress, producing, read_log, settings_of
+from topics.progress.copy_topic import CopyState
+from topics.records.vevent import EventType, Op
 
 ROWS = 25_000
 

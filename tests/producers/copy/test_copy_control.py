@@ -5,7 +5,7 @@ import pytest
 from producers.copy.pace import next_rows
 from producers.copy.windows import Window, spoiled
 from producers.decoder import UnsupportedColumn
-from producers.decoder.key_watch import KeyWatch
+from producers.decoder.tables.key_watch import KeyWatch
 from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
@@ -18,7 +18,7 @@ from tests.producers.copy.copying import (
     topics_of,
     wait_state,
 )
-from tests.producers.producing import (
+from tests.producers.session.producing import (
     RunningProducer,
     producing,
     read_log,
@@ -26,9 +26,9 @@ from tests.producers.producing import (
     wait_caught_up,
     wait_for,
 )
-from topics.copy_control import CopyAction, CopyRequest, CopyState, ask, read_copies
 from topics.names import ShardTopics
-from topics.vevent import Op
+from topics.progress.copy_topic import CopyAction, CopyRequest, CopyState, ask, read_copies
+from topics.records.vevent import Op
 
 
 def test_tables_are_refused_by_name_and_conditions_hold(

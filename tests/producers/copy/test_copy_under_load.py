@@ -17,7 +17,8 @@ from tests.producers.copy.copying import (
     wait_state,
 )
 from tests.producers.copy.traffic import TABLES, Traffic
-from tests.producers.producing import (
+from tests.producers.servers.replication import statements
+from tests.producers.session.producing import (
     ProducerProcess,
     check_progress,
     producing,
@@ -26,8 +27,7 @@ from tests.producers.producing import (
     wait_caught_up,
     wait_for,
 )
-from tests.producers.replication import statements
-from topics.copy_control import (
+from topics.progress.copy_topic import (
     CopyAction,
     CopyRequest,
     CopyState,

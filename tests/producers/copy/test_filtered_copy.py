@@ -16,7 +16,8 @@ from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
 from tests.producers.copy.copying import check_copied_log, request, wait_state
-from tests.producers.producing import (
+from tests.producers.servers.replication import statements
+from tests.producers.session.producing import (
     check_progress,
     producing,
     read_log,
@@ -24,9 +25,8 @@ from tests.producers.producing import (
     settings_of,
     wait_caught_up,
 )
-from tests.producers.replication import statements
-from topics.copy_control import CopyAction, CopyState
-from topics.vevent import Op, VEvent
+from topics.progress.copy_topic import CopyAction, CopyState
+from topics.records.vevent import Op, VEvent
 
 TABLE = (
     "CREATE TABLE {name} (id INT, mail VARCHAR(40) CHARACTER SET latin1 NOT NULL, "

@@ -8,9 +8,9 @@ import pytest
 from producers.copy.chunk_rows import ChunkConnection
 from producers.copy.chunk_sql import chunk_select
 from producers.copy.definition import TableDefinition, read_definition
-from producers.copy.faults import CannotCopy
-from producers.decoder.key_watch import KeyWatch
-from producers.decoder.plan import TablePlan
+from producers.copy.errors import CannotCopy
+from producers.decoder.tables.key_watch import KeyWatch
+from producers.decoder.tables.plan import TablePlan
 from producers.filters.collations import collation_named
 from producers.filters.source_column import SourceColumn
 from producers.filters.table_filters import source_columns
@@ -19,8 +19,8 @@ from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.case_files import Case, all_cases
 from tests.producers.decoder.decoding import ALL_ROWS, Message, Sink, new_decoder, types_of
 from tests.producers.decoder.test_cases import run_statements
-from tests.producers.producing import server_of
-from topics.vevent import EventType, Op, VEvent
+from tests.producers.session.producing import server_of
+from topics.records.vevent import EventType, Op, VEvent
 
 # After these the last images in the log are not the rows as they stand.
 NOT_AS_THEY_STAND = re.compile(

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from producers.copy.chunk_reader import MariadbSnapshot
 from tests.conftest import DatabaseFixture
-from tests.producers.producing import WAIT_S
-from topics.deadline import Deadline
+from tests.producers.session.producing import WAIT_S
+from topics.kafka.deadline import Deadline
 
 # Until the test lets the commit go on.
 HELD_MS = 600_000

@@ -6,11 +6,11 @@ from producers.filters.rules import FilterSettings, Rule, TablePattern
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture
 from tests.producers.copy.copying import start, wait_state
-from tests.producers.producing import producing, settings_of, wait_caught_up
-from tests.topics_reading.shard_writer import provision
-from topics.copy_control import CopyState
-from topics.subscriber import Subscriber
-from topics.vevent import EventType, Op
+from tests.producers.session.producing import producing, settings_of, wait_caught_up
+from tests.topics.stream.shard_writer import provision
+from topics.progress.copy_topic import CopyState
+from topics.records.vevent import EventType, Op
+from topics.stream.subscriber import Subscriber
 
 
 def test_subscriber_starts_with_a_copy(

@@ -20,7 +20,8 @@ from tests.producers.copy.copying import (
     start,
     wait_state,
 )
-from tests.producers.producing import (
+from tests.producers.servers.replication import follow, statements, wait_same
+from tests.producers.session.producing import (
     check_progress,
     producing,
     read_log,
@@ -29,10 +30,9 @@ from tests.producers.producing import (
     wait_caught_up,
     wait_for,
 )
-from tests.producers.replication import follow, statements, wait_same
-from topics.copy_control import CopyState, read_copies
 from topics.names import ShardTopics
-from topics.vevent import EventType
+from topics.progress.copy_topic import CopyState, read_copies
+from topics.records.vevent import EventType
 
 ROWS = 2_000
 

@@ -19,9 +19,9 @@ from producers.copy.throttle import Throttle
 from producers.settings import CopySettings
 from tests.conftest import DatabaseFixture
 from tests.producers.copy.window_scene import LogTemplate, Rows, Scene
-from tests.producers.producing import server_of
-from tests.producers.replication import executed, statements
-from topics.vevent import Op
+from tests.producers.servers.replication import executed, statements
+from tests.producers.session.producing import server_of
+from topics.records.vevent import Op
 
 KEYS = st.integers(0, 5)
 COMMIT = st.tuples(st.just("commit"), KEYS, KEYS | st.none())

@@ -23,8 +23,8 @@ from tests.producers.copy.copying import check_copied_log, check_no_stale_read, 
 from tests.producers.decoder.capture import capture, executed_set, packets_of
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, new_decoder
 from tests.producers.decoder.test_cases import run_statements
-from tests.producers.producing import WrittenLog
-from topics.copy_control import CopyState, TableCopy
+from tests.producers.session.producing import WrittenLog
+from topics.progress.copy_topic import CopyState, TableCopy
 
 # Values that stand nowhere else in a packet, to be patched: (id, v) before and after.
 _BEFORE: Final = (0x11223344, 0x55667788)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from event_token import Flavor, UsageError
-from producers.flavor import version_of
-from producers.typed_columns import BYTES, TypedColumns
+from producers.preflight.typed_columns import BYTES, TypedColumns
+from producers.servers.flavor import version_of
 from shardstream.local.mariadb_binaries import find_mariadb
 from shardstream.local.mysql_binaries import find_mysql
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from event_token import Flavor
 from producers.decoder import BatchSummary, Decoder
-from producers.hidden_types import ServerTypes
+from producers.preflight.hidden_types import ServerTypes
+from producers.preflight.typed_columns import TypedColumns
 from producers.settings import ServerSettings
-from producers.typed_columns import TypedColumns
 from tests.conftest import DatabaseFixture
-from tests.topics.memory_schema_ids import MemorySchemaIds
-from topics.codec import VEventCodec
-from topics.kafka_client import RECORD_BYTES_MAX
-from topics.vevent import VEvent
+from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
+from topics.kafka.client import RECORD_BYTES_MAX
+from topics.records.codec import VEventCodec
+from topics.records.vevent import VEvent
 
 SHARD = "-80"
 ALL_ROWS = 1_000_000_000

@@ -10,7 +10,7 @@ from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.case_files import Case, all_cases
 from tests.producers.decoder.decoding import decode, types_of
-from topics.json_values import event_to_json_dict
+from topics.records.event_json import event_to_json_dict
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=str)

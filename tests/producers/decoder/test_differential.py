@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from event_token import Flavor
-from producers.typed_columns import TypedColumns
+from producers.preflight.typed_columns import TypedColumns
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import decode, types_of
 from tests.producers.decoder.random_tables import RandomTable
 from tests.producers.decoder.test_values import binlog_end, images_by_mysql_replication
-from topics.json_values import event_to_json_dict
-from topics.vevent import VEvent
+from topics.records.event_json import event_to_json_dict
+from topics.records.vevent import VEvent
 
 SEEDS = range(8)
 ROWS = 40

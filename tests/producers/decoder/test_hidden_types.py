@@ -9,16 +9,16 @@ from producers.decoder import HiddenType, NoKeyspaceId, RuleBroken
 from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.table_filters import TableFilters
-from producers.hidden_types import ServerTypes
+from producers.preflight.hidden_types import ServerTypes
+from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
+from producers.session.sharding_columns import sharding_columns
 from producers.settings import ServerSettings
-from producers.sharding_columns import sharding_columns
-from producers.typed_columns import NOTHING_DECLARED, TypedColumns
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder, types_of
 from tests.producers.decoder.test_cases import run_statements
-from topics.topology import TableVindex
-from topics.vindexes import vindex_named
+from topics.keyspace.topology import TableVindex
+from topics.keyspace.vindexes import vindex_named
 
 TABLE = "CREATE TABLE t(u UUID PRIMARY KEY, a INET6, n INT)"
 OLD, NEW = "123e4567-e89b-12d3-a456-426655440000", "0190163d-8694-739b-aea5-966c26f8ad91"

@@ -12,8 +12,8 @@ from producers.filters.table_filters import TableFilters
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, SHARD, Sink, decode, new_decoder
-from topics.progress import MarkKind, cell_start_us
-from topics.vevent import EventType, Op
+from topics.progress.record import MarkKind, cell_start_us
+from topics.records.vevent import EventType, Op
 
 TABLES = (
     "DROP DATABASE IF EXISTS _shardstream",

@@ -4,14 +4,14 @@ import pytest
 
 from event_token.errors import UsageError
 from producers.decoder import NoKeyspaceId
-from producers.sharding_columns import sharding_columns
+from producers.session.sharding_columns import sharding_columns
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import Sink, decode
 from tests.producers.decoder.test_cases import run_statements
-from topics.codec import record_key
-from topics.topology import TableVindex
-from topics.vindexes import vindex_named
+from topics.keyspace.topology import TableVindex
+from topics.keyspace.vindexes import vindex_named
+from topics.records.codec import record_key
 
 
 def decoded(database: DatabaseFixture, vindex: str, *statements: str) -> Sink:

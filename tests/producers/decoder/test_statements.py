@@ -4,7 +4,7 @@ import pytest
 
 from event_token import Flavor
 from producers.decoder import UnloggedCascade
-from producers.decoder.query_events import (
+from producers.decoder.events.query_events import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,
     Statement,

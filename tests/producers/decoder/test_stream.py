@@ -30,7 +30,7 @@ from tests.producers.decoder.decoding import (
     new_decoder,
     nothing,
 )
-from topics.progress import GRID_US, cell_start_us
+from topics.progress.record import GRID_US, cell_start_us
 
 MIXED_STATEMENTS = (
     "CREATE TABLE t(id INT PRIMARY KEY, name VARCHAR(40), at DATE)",

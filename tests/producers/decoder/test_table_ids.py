@@ -1,7 +1,7 @@
 """The numbers by which row events name their tables."""
 
 from event_token import Flavor
-from producers.decoder.event_types import TABLE_MAP, WRITE_ROWS, WRITE_ROWS_V1
+from producers.decoder.events.event_types import TABLE_MAP, WRITE_ROWS, WRITE_ROWS_V1
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, packets_of
 from tests.producers.decoder.decoding import decode

@@ -13,7 +13,7 @@ from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import decode
 from tests.producers.decoder.workload import run_workload, selected_rows
-from topics.vevent import VEvent
+from topics.records.vevent import VEvent
 
 ROWS = 150
 # mysql-replication reads these otherwise, each by its own documentation or known fault: no

@@ -4,7 +4,7 @@ import pytest
 
 from event_token import Flavor, MysqlGtidSet
 from producers.decoder import UnsupportedEvent, prepared
-from producers.decoder.format_event import YEAR_HAS_SIGN
+from producers.decoder.events.format_event import YEAR_HAS_SIGN
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder

@@ -7,8 +7,8 @@ import pytest
 
 from event_token import Flavor
 from producers.decoder import UnsupportedColumn
-from producers.decoder.event_types import FORMAT_DESCRIPTION
-from producers.decoder.format_event import (
+from producers.decoder.events.event_types import FORMAT_DESCRIPTION
+from producers.decoder.events.format_event import (
     YEAR_HAS_NO_SIGN,
     YEAR_HAS_SIGN,
     YEAR_SIGN_UNKNOWN,

@@ -8,15 +8,15 @@ from producers.decoder import RuleBroken, UnsupportedEvent
 from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.table_filters import TableFilters
-from producers.sharding_columns import sharding_columns
+from producers.session.sharding_columns import sharding_columns
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import Sink, decode
 from tests.producers.decoder.test_cases import run_statements
-from topics.codec import record_key
-from topics.topology import TableVindex
-from topics.vevent import EventType, VEvent
-from topics.vindexes import vindex_named
+from topics.keyspace.topology import TableVindex
+from topics.keyspace.vindexes import vindex_named
+from topics.records.codec import record_key
+from topics.records.vevent import EventType, VEvent
 
 KEY = b"0123456789abcdef0123456789abcdef"
 

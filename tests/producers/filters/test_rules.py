@@ -15,8 +15,8 @@ from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.source_column import SourceColumn
 from producers.filters.where import compile_where
 from producers.filters.where_syntax import AllOf, RuleError, parse_where
-from topics.table_shape import Column, ValueKind
-from topics.vindexes import vindex_named
+from topics.keyspace.vindexes import vindex_named
+from topics.records.table_shape import Column, ValueKind
 
 KEY = b"0123456789abcdef0123456789abcdef"
 COLUMNS = [

@@ -4,14 +4,14 @@ import pymysql
 import pytest
 
 from event_token import Flavor
-from producers.preflight import preflight
+from producers.preflight.server_checks import preflight
 from tests.conftest import DatabaseFixture
 from tests.producers.conftest import OwnServers
 from tests.producers.copy.test_images import check_copied_rows
 from tests.producers.decoder.case_files import Case, cases_for
 from tests.producers.decoder.test_cases import check_case, run_statements
 from tests.producers.decoder.test_differential import check_random_table
-from tests.producers.producing import server_of
+from tests.producers.session.producing import server_of
 
 
 def test_server_is_of_its_version_and_suits(

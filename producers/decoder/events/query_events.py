@@ -1,0 +1,247 @@
+"""Query events: what a statement in the binlog is, judged by its first words (an allow-list)."""
+
+import re
+from enum import IntEnum
+from typing import Final
+
+from mypy_extensions import i64
+
+from producers.decoder.values.charset import OTHER, charset_kind, charset_of, decode_text
+from producers.decoder.values.wire import read_u16, take
+
+
+class Statement(IntEnum):
+    """What a query event means to the stream."""
+
+    BEGIN = 0
+    COMMIT = 1
+    SAVEPOINT = 2
+    ROLLBACK_TO = 3
+    ROLLBACK = 4
+    DDL = 5  # definitions and administration: a DDL record
+    NOTHING = 6  # a place holder of the server's
+    XA = 7
+    CHANGE = 8  # rows were changed by it, and are in no binlog
+    UNKNOWN = 9
+
+
+_POST_HEADER_BYTES: Final = 13
+_SHOWN_BYTES_MAX: Final = 200
+# Status variables up to the client's character set, and their bytes; for the others a count byte
+# comes first: (bytes each, bytes behind them). 131: MariaDB's pairs of character set and collation.
+_STATUS_BYTES: Final = {0: 4, 1: 8, 3: 4}
+_STATUS_COUNTED: Final = {2: (1, 1), 6: (1, 0), 131: (4, 0)}
+_STATUS_SQL_MODE: Final = 1
+_STATUS_CHARSET: Final = 4
+ANSI_QUOTES: Final = 1 << 2
+NO_BACKSLASH_ESCAPES: Final = 1 << 20
+
+_DEFINITIONS: Final = frozenset(
+    (
+        *("ALTER", "ANALYZE", "CHECK", "CREATE", "DROP", "FLUSH", "GRANT", "IMPORT", "INSTALL"),
+        *("OPTIMIZE", "RENAME", "REPAIR", "REVOKE", "SET", "TRUNCATE", "UNINSTALL"),
+    )
+)
+_CHANGES: Final = frozenset(
+    (
+        *("CALL", "DELETE", "DO", "EXECUTE", "HANDLER", "INSERT", "LOAD", "REPLACE", "SELECT"),
+        *("UPDATE", "VALUES", "WITH"),
+    )
+)
+# A comment that runs, `/*!40000 ... */` or `/*M! ... */`, counts by what stands in it.
+_SPACE: Final = re.compile(
+    rb"(?:\s+|--[ \t][^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?!!|M!).*?\*/|/\*M?!\d*|\*/|\()", re.DOTALL
+)
+# What may hold any word without meaning it: comments, and strings and quoted names, where a
+# backslash escapes the quote or does not.
+_COMMENT: Final = rb"(?P<comment>/\*(?!!|M!).*?\*/|#[^\n]*|--(?=[\x00-\x20]|$)[^\n]*|/\*M?!\d*|\*/)"
+_DOUBLE: Final = rb'"(?:[^"\\]|\\.)*"'
+_DOUBLE_PLAIN: Final = rb'"[^"]*"'
+_SINGLE: Final = rb"'(?:[^'\\]|\\.)*'"
+_SINGLE_PLAIN: Final = rb"'[^']*'"
+_NAME: Final = rb"`[^`]*`"
+
+
+def _quoted(*kinds: bytes) -> re.Pattern[bytes]:
+    return re.compile(b"|".join((_COMMENT, *kinds)), re.DOTALL)
+
+
+_QUOTED: Final = _quoted(_SINGLE, _DOUBLE, _NAME)
+_QUOTED_ANSI: Final = _quoted(_SINGLE, _DOUBLE_PLAIN, _NAME)
+_QUOTED_PLAIN: Final = _quoted(_SINGLE_PLAIN, _DOUBLE_PLAIN, _NAME)
+_QUOTES: Final = re.compile(rb"['\"`]")
+_CREATES_TABLE: Final = re.compile(rb"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\b", re.IGNORECASE)
+# Logged as a statement, CREATE TABLE ... SELECT fills a table with rows that are in no binlog; row
+# format logs it without its SELECT and the rows behind it. VALUES are those of a partition, too.
+# Behind a full stop any word is a name.
+_ROWS_OF_TABLE: Final = re.compile(
+    rb"(?<![\w$\x80-\xff.])(?:SELECT|TABLE|VALUES(?!\s+LESS\s+THAN\b|\s+IN\b))(?![\w$\x80-\xff])",
+    re.IGNORECASE,
+)
+_DEFINES_TABLE: Final = re.compile(
+    rb"\s*(?:CREATE|ALTER)\s+(?:OR\s+REPLACE\s+|ONLINE\s+|IGNORE\s+)*TABLE\b", re.IGNORECASE
+)
+_CASCADES: Final = re.compile(
+    rb"\bON\s+(?:DELETE|UPDATE)\s+(?:CASCADE|SET\s+NULL)\b", re.IGNORECASE
+)
+_SET_STATEMENT: Final = re.compile(rb"\bSET\s+STATEMENT\b.*?\bFOR\b", re.DOTALL | re.IGNORECASE)
+# ANALYZE and SET stand before changes, too, unless one of these follows.
+_ANALYZE_TABLE: Final = frozenset(("TABLE", "LOCAL", "NO_WRITE_TO_BINLOG"))
+_SET_ACCOUNT: Final = frozenset(("PASSWORD", "DEFAULT", "ROLE", "RESOURCE"))
+_WORD: Final = re.compile(rb"[A-Za-z_]+")
+_DUMMY: Final = b"# Dummy event"
+
+
+def query_begin(body: bytes) -> int:
+    """Offset of the statement in a query event's body."""
+    return int(_POST_HEADER_BYTES + body[8] + 1 + read_u16(body, 11))
+
+
+def query_database(body: bytes) -> str:
+    """The default database of a query event, "" for none."""
+    begin = query_begin(body) - 1 - body[8]
+    return take(body, begin, body[8]).decode("utf-8")
+
+
+def query_statement(body: bytes) -> bytes:
+    """The statement in UTF-8, in which no byte of a character passes for a quote or a backslash."""
+    raw = body[query_begin(body) :]
+    return raw if raw.isascii() else query_text(body).encode("utf-8")
+
+
+def query_text(body: bytes) -> str:
+    """The statement as text; ValueError when its character set is not known."""
+    raw = body[query_begin(body) :]
+    if raw.isascii():
+        return raw.decode("ascii")
+    at = _status_at(body, _STATUS_CHARSET)
+    if at < 0:
+        raise ValueError("a statement does not say its character set")
+    charset = charset_of(read_u16(body, at))
+    if charset_kind(charset) == OTHER:
+        raise ValueError(f"a statement is in character set {charset}")
+    return decode_text(raw, charset)
+
+
+def query_sql_mode(body: bytes) -> int:
+    """The SQL mode that the statement was run in, which says what a backslash means in it."""
+    at = _status_at(body, _STATUS_SQL_MODE)
+    return 0 if at < 0 else int.from_bytes(take(body, at, 8), "little")
+
+
+def _status_at(body: bytes, wanted: int) -> int:
+    """Where the value of a status variable lies, -1 where it is not among those that are known."""
+    pos = _POST_HEADER_BYTES
+    end = pos + read_u16(body, 11)
+    while pos < end:
+        code = body[pos]
+        if code == wanted:
+            return pos + 1
+        if code in _STATUS_BYTES:
+            pos += 1 + _STATUS_BYTES[code]
+        elif code in _STATUS_COUNTED:
+            each, behind = _STATUS_COUNTED[code]
+            pos += 2 + body[pos + 1] * each + behind
+        else:
+            break
+    return -1
+
+
+def classify(statement: bytes, sql_mode: int = 0) -> Statement:
+    """Say what a statement, ASCII or in UTF-8, means to the stream."""
+    if statement.startswith(_DUMMY):
+        return Statement.NOTHING
+    words = _first_words(statement)
+    first = words[0] if words else ""
+    if first == "BEGIN" or words == ["START", "TRANSACTION"]:
+        return Statement.BEGIN
+    if first == "COMMIT":
+        return Statement.COMMIT
+    if first in ("SAVEPOINT", "RELEASE"):
+        return Statement.SAVEPOINT
+    if first == "ROLLBACK":
+        return Statement.ROLLBACK_TO if len(words) > 1 else Statement.ROLLBACK
+    if first == "XA":
+        return Statement.XA
+    if first in _DEFINITIONS:
+        return _classify_definition(statement, first, words[1] if len(words) > 1 else "", sql_mode)
+    if first in _CHANGES:
+        return Statement.CHANGE
+    return Statement.UNKNOWN
+
+
+def _classify_definition(statement: bytes, first: str, second: str, sql_mode: int) -> Statement:
+    """Tell definitions from changes that begin with the same word."""
+    if first == "SET" and second == "STATEMENT":
+        inner = _behind_setting(_plain(statement, sql_mode))
+        return Statement.UNKNOWN if inner is None else classify(inner)
+    if first == "SET":
+        return Statement.DDL if second in _SET_ACCOUNT else Statement.UNKNOWN
+    if first == "ANALYZE" and second not in _ANALYZE_TABLE:
+        return Statement.CHANGE
+    if first == "CREATE":
+        plain = _plain(statement, sql_mode)
+        created = _CREATES_TABLE.match(plain)
+        if created is not None:
+            if _QUOTES.search(plain) is not None:
+                return Statement.UNKNOWN
+            if _ROWS_OF_TABLE.search(plain, created.end()) is not None:
+                return Statement.CHANGE
+    return Statement.DDL
+
+
+def _plain(statement: bytes, sql_mode: int) -> bytes:
+    """The statement's own words: comments and what is quoted taken out.
+
+    A quote that is left has no end, so the words may not be the statement's.
+    """
+    quoted = _QUOTED
+    if sql_mode & NO_BACKSLASH_ESCAPES:
+        quoted = _QUOTED_PLAIN
+    elif sql_mode & ANSI_QUOTES:
+        quoted = _QUOTED_ANSI
+    return quoted.sub(_left, statement)
+
+
+def _left(match: re.Match[bytes]) -> bytes:
+    return b" x " if match["comment"] is None else b" "
+
+
+def _behind_setting(plain: bytes) -> bytes | None:
+    """The statement behind SET STATEMENT ... FOR; None where there is none."""
+    setting = _SET_STATEMENT.search(plain)
+    return None if setting is None else plain[setting.end() :]
+
+
+def declares_cascade(statement: bytes, sql_mode: int) -> bool:
+    """Tell whether a statement gives a table a foreign key that changes rows by itself."""
+    plain = _plain(statement, sql_mode)
+    inner = _behind_setting(plain) if _first_words(plain) == ["SET", "STATEMENT"] else plain
+    return (
+        inner is not None
+        and _DEFINES_TABLE.match(inner) is not None
+        and _CASCADES.search(inner) is not None
+    )
+
+
+def _first_words(statement: bytes) -> list[str]:
+    """The first two words, in upper case, behind white space and comments."""
+    words: list[str] = []
+    pos: i64 = 0
+    while len(words) < 2:
+        space = _SPACE.match(statement, pos)
+        if space is not None:
+            pos = space.end()
+            continue
+        word = _WORD.match(statement, pos)
+        if word is None:
+            break
+        words.append(word.group().decode("ascii").upper())
+        pos = word.end()
+    return words
+
+
+def shown(statement: bytes) -> str:
+    """The beginning of a statement; its values stay out of messages and logs."""
+    words = statement[:_SHOWN_BYTES_MAX].decode("utf-8", "replace").split()
+    return " ".join(words[:3])

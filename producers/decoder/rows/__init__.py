@@ -1,0 +1,1 @@
+"""Rows: images, filters, and the records made of them."""

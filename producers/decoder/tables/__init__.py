@@ -1,0 +1,1 @@
+"""Table versions: table map events, column plans and keyspace ids."""

@@ -1,0 +1,294 @@
+"""The table map event: a table version with its optional metadata, turned into a plan.
+
+Without `binlog_row_metadata=FULL` there are no names, keys or labels, and rows are refused.
+"""
+
+from typing import Final
+
+from producers.decoder.events.format_event import YEAR_HAS_SIGN, YEAR_SIGN_UNKNOWN
+from producers.decoder.rows.raw_values import raw_form
+from producers.decoder.tables import plan as ops
+from producers.decoder.tables.column_types import (
+    ENUM,
+    GEOMETRY,
+    METADATA_BYTES,
+    SET,
+    STRING,
+    VECTOR,
+    YEAR,
+    ColumnType,
+    UnknownColumn,
+    plan_column,
+    refusal,
+)
+from producers.decoder.tables.plan import TablePlan
+from producers.decoder.values.charset import OTHER, charset_kind, charset_of, decode_text
+from producers.decoder.values.hidden_values import HIDDEN_BYTES, HiddenTypes
+from producers.decoder.values.wire import encode_string, packed_size, read_packed, take
+
+# Optional metadata fields.
+_SIGNEDNESS: Final = 1
+_DEFAULT_CHARSET: Final = 2
+_COLUMN_CHARSET: Final = 3
+_COLUMN_NAME: Final = 4
+_SET_LABELS: Final = 5
+_ENUM_LABELS: Final = 6
+_GEOMETRY_TYPE: Final = 7
+_SIMPLE_KEY: Final = 8
+_PREFIX_KEY: Final = 9
+_LABEL_DEFAULT_CHARSET: Final = 10
+_LABEL_COLUMN_CHARSET: Final = 11
+_VISIBILITY: Final = 12
+_VECTOR_DIMENSION: Final = 13
+
+_NO_METADATA: Final = (
+    "its table map carries no column names: SET GLOBAL binlog_row_metadata=FULL on the source. "
+    "Rows logged before that cannot be read: start the shard after them"
+)
+
+
+class _Fields:
+    """The optional metadata, raw, by field."""
+
+    def __init__(self) -> None:
+        self.raw: dict[int, bytes] = {}
+
+    def packed(self, field: int) -> list[int]:
+        """The field as a row of length-encoded integers."""
+        raw = self.raw.get(field, b"")
+        numbers: list[int] = []
+        pos = 0
+        while pos < len(raw):
+            numbers.append(read_packed(raw, pos))
+            pos += packed_size(raw, pos)
+        return numbers
+
+    def strings(self, field: int) -> list[bytes]:
+        """The field as a row of length-encoded strings."""
+        raw = self.raw.get(field, b"")
+        found: list[bytes] = []
+        pos = 0
+        while pos < len(raw):
+            pos = _take_string(raw, pos, found)
+        return found
+
+    def label_lists(self, field: int) -> list[list[bytes]]:
+        """The field as one list of labels a column."""
+        raw = self.raw.get(field, b"")
+        found: list[list[bytes]] = []
+        pos = 0
+        while pos < len(raw):
+            labels: list[bytes] = []
+            count = read_packed(raw, pos)
+            pos += packed_size(raw, pos)
+            for _ in range(count):
+                pos = _take_string(raw, pos, labels)
+            found.append(labels)
+        return found
+
+
+def _take_string(raw: bytes, pos: int, found: list[bytes]) -> int:
+    size = read_packed(raw, pos)
+    begin = pos + packed_size(raw, pos)
+    found.append(take(raw, begin, size))
+    return begin + size
+
+
+def parse_table_map(
+    body: bytes,
+    is_mariadb: bool,
+    year_sign: int,
+    text_as_bytes: frozenset[str],
+    hidden_types: HiddenTypes | None,
+) -> TablePlan:
+    """Return the plan of a table map's body (all that follows its table id and flags).
+
+    `year_sign`: what the format description of its file says (format_event.py).
+    `text_as_bytes`: columns, as database.table.column, whose text is logged as its raw bytes.
+    `hidden_types`: what columns are that look like BINARY.
+
+    A column or a setting that the decoder does not handle is the plan's `problem`; IndexError
+    and ValueError mean that the bytes are no table map.
+    """
+    database_size = body[0]
+    database = take(body, 1, database_size).decode("utf-8")
+    pos = 1 + database_size + 1
+    table_size = body[pos]
+    table = take(body, pos + 1, table_size).decode("utf-8")
+    pos += 1 + table_size + 1
+    count = read_packed(body, pos)
+    pos += packed_size(body, pos)
+    type_codes = take(body, pos, count)
+    pos += count
+    plan = TablePlan(body, database, table)
+    plan.key_prefix = encode_string(database) + encode_string(table)
+    columns = [ColumnType(i, type_codes[i]) for i in range(count)]
+    unknown = [column for column in columns if column.type_code not in METADATA_BYTES]
+    if unknown:
+        plan.problem = f"column {unknown[0].index + 1}: {refusal(unknown[0].type_code)}"
+        return plan
+    metadata_size = read_packed(body, pos)
+    pos += packed_size(body, pos)
+    _read_types(columns, take(body, pos, metadata_size))
+    pos += metadata_size
+    for column in columns:
+        column.nullable = bool(body[pos + (column.index >> 3)] >> (column.index & 7) & 1)
+    pos += (count + 7) // 8
+    fields = _read_fields(body, pos)
+    plan.problem = _describe(columns, fields, is_mariadb, year_sign)
+    for column in columns:
+        place = f"{database}.{table}.{column.name}"
+        column.is_kept_as_bytes = place in text_as_bytes
+        if hidden_types is not None:
+            declared = hidden_types.type_of(place)
+            column.declared = declared if declared in HIDDEN_BYTES else ""
+    plan.problem = plan.problem or plan_columns(plan, columns, _key_of(fields))
+    return plan
+
+
+def _key_of(fields: _Fields) -> list[int]:
+    # Of a prefix key: column, bytes of the prefix; the whole value is key.
+    return fields.packed(_SIMPLE_KEY) or fields.packed(_PREFIX_KEY)[::2]
+
+
+def _read_types(columns: list[ColumnType], metadata: bytes) -> None:
+    """Fill in the metadata bytes, and find ENUM and SET, which come as CHAR."""
+    pos = 0
+    for column in columns:
+        size = METADATA_BYTES[column.type_code]
+        if size:
+            column.meta_0 = metadata[pos]
+        if size > 1:
+            column.meta_1 = metadata[pos + 1]
+        pos += size
+        if column.type_code == STRING and column.meta_0 in (ENUM, SET):
+            column.type_code = column.meta_0
+    if pos != len(metadata):
+        raise ValueError(f"the columns' metadata has {len(metadata)} bytes, not {pos}")
+
+
+def _read_fields(body: bytes, pos: int) -> _Fields:
+    fields = _Fields()
+    while pos < len(body):
+        field = body[pos]
+        size = read_packed(body, pos + 1)
+        begin = pos + 1 + packed_size(body, pos + 1)
+        fields.raw[field] = take(body, begin, size)
+        pos = begin + size
+    return fields
+
+
+def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool, year_sign: int) -> str:
+    """Fill in names, signs, character sets and labels; return the problem, if there is one."""
+    for field in fields.raw:
+        if not _SIGNEDNESS <= field <= _VECTOR_DIMENSION:
+            return f"its table map carries metadata of the unknown kind {field}"
+    names = fields.strings(_COLUMN_NAME)
+    if not names:
+        return _NO_METADATA
+    if len(names) != len(columns):
+        raise ValueError(f"{len(names)} column names for {len(columns)} columns")
+    for column, name in zip(columns, names, strict=True):
+        column.name = name.decode("utf-8")
+    problem = _set_signs(columns, fields.raw.get(_SIGNEDNESS, b""), year_sign)
+    if problem:
+        return problem
+    texts = [column for column in columns if column.is_text(is_mariadb)]
+    shapes = fields.packed(_GEOMETRY_TYPE)
+    for i, column in enumerate([c for c in columns if c.type_code == GEOMETRY]):
+        column.geometry = shapes[i]
+    dimensions = fields.packed(_VECTOR_DIMENSION)
+    for i, column in enumerate([c for c in columns if c.type_code == VECTOR]):
+        column.dimension = dimensions[i]
+    _set_charsets(texts, fields, _DEFAULT_CHARSET, _COLUMN_CHARSET)
+    return _set_labels(columns, fields)
+
+
+def _set_signs(columns: list[ColumnType], signs: bytes, year_sign: int) -> str:
+    """Fill in which numbers are unsigned; return the problem, if there is one."""
+    years = [column for column in columns if column.type_code == YEAR]
+    doubtful = len(years) if year_sign == YEAR_SIGN_UNKNOWN else 0
+    if doubtful and any(c.is_numeric() and c.index > years[0].index for c in columns):
+        return (
+            f"column {years[0].name!r} is a YEAR before other numbers. Up to MySQL 8.0.20 a YEAR "
+            "has no part in the table map's signs, from 8.0.23 on it has; of the version that "
+            "wrote this binlog it is not known, so neither are the signs behind it: move the "
+            "column behind all numbers (ALTER TABLE ... MODIFY ... AFTER), or upgrade"
+        )
+    signed = [
+        c for c in columns if c.is_numeric() or (c.type_code == YEAR and year_sign == YEAR_HAS_SIGN)
+    ]
+    if not (len(signed) + 7) // 8 <= len(signs) <= (len(signed) + doubtful + 7) // 8:
+        raise ValueError(f"{len(signs)} bytes of signs for {len(signed)} numeric columns")
+    for i, column in enumerate(signed):
+        column.unsigned = bool(signs[i >> 3] & (0x80 >> (i & 7)))
+    return ""
+
+
+def _set_charsets(columns: list[ColumnType], fields: _Fields, default: int, each: int) -> None:
+    """Fill in the character sets: one each, or a default and the exceptions."""
+    if not columns:
+        return
+    collations = fields.packed(each)
+    if not collations:
+        numbers = fields.packed(default)
+        if not numbers or len(numbers) % 2 == 0:
+            raise ValueError("the table map does not say the character sets of its columns")
+        collations = [numbers[0]] * len(columns)
+        for i in range(1, len(numbers), 2):
+            collations[numbers[i]] = numbers[i + 1]
+    if len(collations) != len(columns):
+        raise ValueError(f"{len(collations)} character sets for {len(columns)} columns")
+    for column, collation in zip(columns, collations, strict=True):
+        column.charset = charset_of(collation)
+        column.collation = collation
+
+
+def _set_labels(columns: list[ColumnType], fields: _Fields) -> str:
+    labelled = [column for column in columns if column.type_code in (ENUM, SET)]
+    _set_charsets(labelled, fields, _LABEL_DEFAULT_CHARSET, _LABEL_COLUMN_CHARSET)
+    for type_code, field in ((ENUM, _ENUM_LABELS), (SET, _SET_LABELS)):
+        of_type = [column for column in labelled if column.type_code == type_code]
+        lists = fields.label_lists(field)
+        if len(lists) != len(of_type):
+            raise ValueError(f"{len(lists)} lists of labels for {len(of_type)} columns")
+        for column, labels in zip(of_type, lists, strict=True):
+            if charset_kind(column.charset) == OTHER:
+                return f"column {column.name!r}: labels in character set {column.charset}"
+            column.labels = [decode_text(label, column.charset) for label in labels]
+    return ""
+
+
+def plan_columns(plan: TablePlan, columns: list[ColumnType], key: list[int]) -> str:
+    """Fill the plan in; return what the decoder does not handle, "" for nothing."""
+    for source in columns:
+        try:
+            column_plan, shape_column = plan_column(source)
+        except UnknownColumn as error:
+            return f"column {source.name!r}: {error}"
+        if source.type_code == ENUM:
+            column_plan.labels = [encode_string(label) for label in ["", *source.labels]]
+        elif source.type_code == SET:
+            column_plan.labels = [encode_string(label) for label in source.labels]
+        column_plan.form = raw_form(shape_column.kind)
+        column_plan.collation = source.collation
+        column_plan.nullable = source.nullable
+        column_plan.place = f"{plan.database}.{plan.table}.{source.name}"
+        plan.columns.append(column_plan)
+        plan.shape_columns.append(shape_column)
+    plan.count = len(columns)
+    for slot, index in enumerate(key):
+        plan.columns[index].key_slot = slot
+        plan.columns[index].is_noted = True
+        plan.key_names.append(plan.columns[index].name)
+    plan.primary_key = key
+    plan.key_size = len(key)
+    return ""
+
+
+def image_columns(plan: TablePlan, bitmap: bytes) -> list[ops.ColumnPlan]:
+    """Return the table's columns, with the mark of absence where the image lacks one."""
+    return [
+        column if bitmap[i >> 3] >> (i & 7) & 1 else ops.ABSENT_COLUMN
+        for i, column in enumerate(plan.columns)
+    ]

@@ -1,0 +1,1 @@
+"""Column values: binlog formats in, Avro values out."""

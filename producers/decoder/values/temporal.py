@@ -1,0 +1,127 @@
+"""Dates and times: from the server's packed forms to Avro numbers, or to text off the calendar.
+
+Zero and partial dates, and days like 31 February that ALLOW_INVALID_DATES lets in, are on no
+calendar: they are written as null, and their text goes into the record's envelope.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from producers.decoder.values.wire import read_be
+
+US_A_SECOND: Final = 1_000_000
+US_A_DAY: Final = 86_400_000_000
+# Off the calendar: smaller than any date, time or timestamp that the servers can store.
+OFF_CALENDAR: Final = -0x4000_0000_0000_0000
+
+_DATETIME_OFFSET: Final = 0x80_0000_0000
+_TIME_OFFSET: Final = 0x80_0000
+
+
+def fraction_bytes(digits: i64) -> i64:
+    """Bytes that hold so many fractional digits of a second."""
+    return (digits + 1) >> 1
+
+
+def read_fraction(buf: bytes, pos: i64, digits: i64) -> i64:
+    """Read the microseconds behind a time."""
+    if digits == 0:
+        return 0
+    if digits <= 2:
+        return i64(buf[pos]) * 10_000
+    if digits <= 4:
+        return read_be(buf, pos, 2) * 100
+    return read_be(buf, pos, 3)
+
+
+def days_from_civil(year: i64, month: i64, day: i64) -> i64:
+    """Days since 1970-01-01 of a day of the proleptic Gregorian calendar, year >= 1."""
+    shifted: i64 = year - 1 if month <= 2 else year
+    era: i64 = shifted // 400
+    year_of_era: i64 = shifted - era * 400
+    month_from_march: i64 = month - 3 if month > 2 else month + 9
+    day_of_year: i64 = (153 * month_from_march + 2) // 5 + day - 1
+    day_of_era: i64 = year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year
+    return era * 146_097 + day_of_era - 719_468
+
+
+def is_on_calendar(year: i64, month: i64, day: i64) -> bool:
+    """Tell whether that day exists, from year 1 on."""
+    if year < 1 or month < 1 or month > 12 or day < 1:
+        return False
+    if day <= 28:
+        return True
+    if month == 2:
+        leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+        return leap and day == 29
+    if day == 31:
+        return month not in (4, 6, 9, 11)
+    return day <= 30
+
+
+def date_days(packed: i64) -> i64:
+    """Days since 1970-01-01 of a DATE's three bytes, or OFF_CALENDAR."""
+    year, month, day = packed >> 9, (packed >> 5) & 15, packed & 31
+    if not is_on_calendar(year, month, day):
+        return OFF_CALENDAR
+    return days_from_civil(year, month, day)
+
+
+def date_text(packed: i64) -> str:
+    """The text of a DATE's three bytes as the server prints it."""
+    return f"{packed >> 9:04d}-{(packed >> 5) & 15:02d}-{packed & 31:02d}"
+
+
+def read_datetime(buf: bytes, pos: i64) -> i64:
+    """Read a DATETIME's five bytes; ValueError on what no server stores."""
+    packed = read_be(buf, pos, 5) - _DATETIME_OFFSET
+    if packed < 0:
+        raise ValueError("a DATETIME is negative")
+    return packed
+
+
+def datetime_us(packed: i64, fraction_us: i64) -> i64:
+    """Microseconds since 1970-01-01 00:00:00 of the same clock, or OFF_CALENDAR."""
+    year_month: i64 = packed >> 22
+    day: i64 = (packed >> 17) & 31
+    if not is_on_calendar(year_month // 13, year_month % 13, day):
+        return OFF_CALENDAR
+    days = days_from_civil(year_month // 13, year_month % 13, day)
+    seconds: i64 = ((packed >> 12) & 31) * 3600 + ((packed >> 6) & 63) * 60 + (packed & 63)
+    return days * US_A_DAY + seconds * US_A_SECOND + fraction_us
+
+
+def fraction_text(fraction_us: i64, digits: i64) -> str:
+    """The fraction with its point, as many digits as the column has; nothing for none."""
+    return f".{fraction_us:06d}"[: digits + 1] if digits else ""
+
+
+def datetime_text(packed: i64, fraction_us: i64, digits: i64) -> str:
+    """The text of a DATETIME as the server prints it."""
+    year_month = packed >> 22
+    date = f"{year_month // 13:04d}-{year_month % 13:02d}-{(packed >> 17) & 31:02d}"
+    time = f"{(packed >> 12) & 31:02d}:{(packed >> 6) & 63:02d}:{packed & 63:02d}"
+    return f"{date} {time}{fraction_text(fraction_us, digits)}"
+
+
+def read_time_us(buf: bytes, pos: i64, digits: i64) -> i64:
+    """Read a TIME as microseconds, negative ones included."""
+    size = fraction_bytes(digits)
+    bits: i64 = 8 * size
+    # Shifted as a variable: mypyc gives a constant shifted by a variable 32 bits only.
+    value: i64 = read_be(buf, pos, 3 + size)
+    whole: i64 = (value >> bits) - _TIME_OFFSET
+    value = (whole << bits) + (value - ((value >> bits) << bits))
+    negative = value < 0
+    if negative:
+        value = -value
+    clock: i64 = value >> bits
+    seconds: i64 = ((clock >> 12) & 0x3FF) * 3600 + ((clock >> 6) & 63) * 60 + (clock & 63)
+    fraction: i64 = value - (clock << bits)
+    if size == 1:
+        fraction *= 10_000
+    elif size == 2:
+        fraction *= 100
+    total: i64 = seconds * US_A_SECOND + fraction
+    return -total if negative else total

@@ -1,0 +1,1 @@
+"""Checks of servers, grants and declared columns before anything starts."""

@@ -1,0 +1,142 @@
+"""UUID, INET4 and INET6 of a MariaDB server against what the settings declare.
+
+Its binlog shows them as BINARY, byte for byte, so the server is asked: for all tables at the start,
+for one table when its first row comes and when a statement may have changed it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from event_token import Flavor
+from producers.decoder.errors import HiddenType
+from producers.errors import Problem
+from producers.preflight.grants import privileges_on
+from producers.preflight.typed_columns import BYTES, TypedColumns, declaration, looks_binary
+from producers.servers.connection import server_errors
+from producers.servers.flavor import rows
+from producers.settings import ServerSettings, ShardProducerSettings
+
+_HIDDEN_COLUMNS: Final = (
+    "SELECT table_schema, table_name, column_name, column_type FROM information_schema.columns "
+    "WHERE data_type IN ('uuid', 'inet4', 'inet6') AND table_schema NOT IN "
+    "('mysql', 'information_schema', 'performance_schema', 'sys') "
+    "ORDER BY table_schema, table_name, ordinal_position"
+)
+_VIEWS: Final = "SELECT table_schema, table_name FROM information_schema.views"
+_TABLE: Final = (
+    "SELECT column_name, column_type FROM information_schema.columns "
+    "WHERE table_schema = %s AND table_name = %s"
+)
+
+
+def hidden_type_problems(
+    connection: Any, server_name: str, settings: ShardProducerSettings
+) -> list[Problem]:
+    """List each such column of the logged tables that is not declared as what it is.
+
+    Columns that are not there are none: a table may come later, or be gone and in the binlog.
+    """
+    if settings.flavor is not Flavor.MARIADB:
+        return []
+    typed, filters = settings.typed_columns, settings.filters
+    views = {(str(schema), str(view)) for schema, view in rows(connection, _VIEWS)}
+    found = {
+        f"{schema}.{table}.{column}": str(column_type)
+        for schema, table, column, column_type in rows(connection, _HIDDEN_COLUMNS)
+        if (schema, table) not in views and filters.includes(schema, table)
+    }
+    for place in typed.names:
+        # A name with a dot in it could be meant in several ways.
+        for database, table, column in _readings(place):
+            types = dict(rows(connection, _TABLE, (database, table)))
+            if column in types and filters.includes(database, table):
+                found[place] = types[column]
+    problems = []
+    for place, column_type in found.items():
+        wrong = typed.contradiction(place, column_type)
+        if wrong is not None:
+            problems.append(Problem(wrong[0], server_name, wrong[1]))
+    return problems
+
+
+def _readings(place: str) -> list[tuple[str, str, str]]:
+    """How a name can be split into database, table and column."""
+    dots = [i for i, letter in enumerate(place) if letter == "."]
+    return [
+        (place[:first], place[first + 1 : second], place[second + 1 :])
+        for i, first in enumerate(dots)
+        for second in dots[i + 1 :]
+    ]
+
+
+class ServerTypes:
+    """The `HiddenTypes` of one stream: declared in the settings, and compared with the server."""
+
+    def __init__(
+        self,
+        declared: TypedColumns,
+        server: ServerSettings,
+        connection: Any,
+        on_notice: Callable[[str], None],
+    ) -> None:
+        """`connection`: to the server whose binlog is read; it is used between other questions."""
+        self._declared = declared
+        self._server = server
+        self._connection = connection
+        self._on_notice = on_notice
+
+    def type_of(self, place: str) -> str:
+        """What a column is declared as, "" for nothing."""
+        return self._declared.type_of(place)
+
+    def check(self, database: str, table: str, columns: list[str], *, is_new: bool) -> None:
+        """Ask what these columns are now; HiddenType where that is not what is declared.
+
+        What is no longer there, or another type by now, is taken for bytes, with a notice for a new
+        table version; what the account may not see is not.
+        """
+        with server_errors(self._server, "asking for column types of"):
+            types = dict(rows(self._connection, _TABLE, (database, table)))
+        unknown, unseen = [], []
+        for column in dict.fromkeys(columns):
+            place = f"{database}.{table}.{column}"
+            there = types.get(column, "")
+            wrong = self._declared.contradiction(place, there) if there else None
+            if wrong is not None:
+                raise HiddenType(f"{wrong[0]}. Mend: {wrong[1]}")
+            if not looks_binary(there) and not self._declared.type_of(place):
+                unknown.append(place)
+                unseen += [] if there else [place]
+        if not is_new or not unknown:
+            return
+        if unseen:
+            self._require_sight(database, unseen)
+        self._on_notice(
+            f"{', '.join(unknown)}: gone from {self._server.name}, or another type by now: nobody "
+            "can say whether it was BINARY or UUID, INET4, INET6; logged as bytes, unless "
+            "typed_columns declares it"
+        )
+
+    def _require_sight(self, database: str, places: list[str]) -> None:
+        """HiddenType unless the account would see these columns if they were there."""
+        with server_errors(self._server, "reading the grants of"):
+            granted = privileges_on(self._connection, database)
+        if not granted & {"SELECT", "ALL PRIVILEGES"}:
+            raise HiddenType(
+                f"a binlog does not tell UUID, INET4 and INET6 from BINARY, and what column "
+                f"{places[0]} is cannot be seen without the SELECT privilege on {database}: "
+                f"grant it, or declare the column: {declaration(places[0], BYTES)} "
+                f'(or "uuid", "inet4", "inet6")'
+            )
+
+
+def server_types(
+    settings: ShardProducerSettings,
+    server: ServerSettings,
+    connection: Any,
+    on_notice: Callable[[str], None],
+) -> ServerTypes | None:
+    """What the decoder of a stream asks; None where the binlog shows all types: MySQL."""
+    if settings.flavor is not Flavor.MARIADB:
+        return None
+    return ServerTypes(settings.typed_columns, server, connection, on_notice)

@@ -1,0 +1,117 @@
+"""Columns whose type a binlog of MariaDB does not show, as the settings declare them. Pure."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from event_token.errors import UsageError
+from producers.decoder.values.hidden_values import HIDDEN_BYTES
+
+# Declares that a column is logged as what the binlog shows it as.
+BYTES: Final = "bytes"
+DECLARABLE: Final = (*HIDDEN_BYTES, BYTES)
+# What a binlog shows as BINARY(16) and BINARY(4).
+_BINARIES: Final = frozenset((*HIDDEN_BYTES, *(f"binary({n})" for n in HIDDEN_BYTES.values())))
+
+
+@dataclass(frozen=True)
+class TypedColumns:
+    """`declared`: a type or "bytes" by `database.table.column`, or by `/regexp/` over such names.
+
+    A name by itself wins over expressions. UsageError lists what cannot be meant.
+    """
+
+    declared: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse names that are none, and types that nobody knows."""
+        problems = [
+            f"typed_columns {name!r} is {value!r}, not one of {', '.join(DECLARABLE)}"
+            for name, value in self.declared.items()
+            if value not in DECLARABLE
+        ]
+        problems += [
+            f"typed_columns {name!r} is not database.table.column, or /regexp/ over such names"
+            for name in self.declared
+            if not _is_regexp(name) and name.count(".") < 2
+        ]
+        try:
+            _ = self._expressions
+        except re.error as error:
+            problems.append(f"typed_columns {error.pattern!r} is no regular expression: {error}")
+        if problems:
+            raise UsageError("; ".join(problems))
+
+    @cached_property
+    def _expressions(self) -> list[tuple[re.Pattern[str], str]]:
+        return [(re.compile(n[1:-1]), t) for n, t in self.declared.items() if _is_regexp(n)]
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that are declared by their names."""
+        return sorted(name for name in self.declared if not _is_regexp(name))
+
+    def type_of(self, place: str) -> str:
+        """What the column is declared as, "" for nothing.
+
+        UsageError where expressions contradict each other.
+        """
+        if place in self.declared:
+            return self.declared[place]
+        found = {value for expression, value in self._expressions if expression.fullmatch(place)}
+        if len(found) > 1:
+            raise UsageError(
+                f"typed_columns declares {place} as {' and as '.join(sorted(found))}: "
+                f"name the column by itself"
+            )
+        return next(iter(found), "")
+
+    def contradiction(self, place: str, column_type: str) -> tuple[str, str] | None:
+        """What is wrong with a column of the server and what mends it; None: it is as declared.
+
+        `column_type`: the server's own, such as `uuid` or `binary(16)`.
+        """
+        there = _bare(column_type)
+        declared = self.type_of(place)
+        if declared == there:
+            return None
+        if declared == BYTES and (there in _BINARIES or place not in self.declared):
+            return None
+        if there in HIDDEN_BYTES:
+            looks = f"which a binlog shows as binary({HIDDEN_BYTES[there]})"
+            said = f"declared as {declared}" if declared else "not declared"
+            what = f"column {place} is {there}, {looks}, and {said} in typed_columns"
+            return what, f'{declaration(place, there)} (or "{BYTES}") {_SECTION}'
+        if not declared:
+            return None
+        what = f"typed_columns declares {place} as {declared}, and it is {column_type}"
+        mend = "take it out of typed_columns"
+        if there in _BINARIES:
+            mend += f", or {declaration(place, BYTES)} {_SECTION}"
+        return what, mend
+
+
+NOTHING_DECLARED: Final = TypedColumns()
+_SECTION: Final = "under [producer.typed_columns]"
+
+
+def declaration(place: str, declared: str) -> str:
+    """The line of the settings that declares a column."""
+    return f'{json.dumps(place, ensure_ascii=False)} = "{declared}"'
+
+
+def looks_binary(column_type: str) -> bool:
+    """Whether a binlog shows a column of the server as BINARY(16) or BINARY(4)."""
+    return _bare(column_type) in _BINARIES
+
+
+def _bare(column_type: str) -> str:
+    # Comments of the server may follow.
+    return column_type.partition(" ")[0]
+
+
+def _is_regexp(name: str) -> bool:
+    return len(name) > 1 and name.startswith("/") and name.endswith("/")

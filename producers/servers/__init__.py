@@ -1,0 +1,1 @@
+"""The database servers of a shard: connecting, comparing, choosing one to follow."""

@@ -1,0 +1,88 @@
+"""What a server leaves out of its binlog: filters of replication, and of the binlog itself.
+
+A replica logs a transaction whose rows were filtered under the same GTID, so GTID sets do not tell.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from event_token import Flavor
+from producers.errors import Problem
+from producers.servers.flavor import ServerFamily, rows, version_of
+from producers.servers.replica_status import StatusNotShown, named_rows, replica_status
+from producers.settings import ServerSettings
+
+_MYSQL_SAYS_BINARY_LOG_STATUS: Final = (8, 2, 0)
+# These are said beside the filters, and filter nothing by these values (in upper case).
+_HARMLESS: Final = {
+    "replicate_annotate_row_events": ("ON", "OFF"),
+    "replicate_events_marked_for_skip": ("REPLICATE",),
+}
+_IGNORED_TABLES: Final = ("replicate_ignore_table", "replicate_wild_ignore_table")
+# Hosted servers keep their own state in tables of this schema, and those from their replicas.
+_SYSTEM_TABLES: Final = "mysql."
+
+
+def filter_problems(connection: Any, server: ServerSettings, family: ServerFamily) -> list[Problem]:
+    """Name each filter of a server. Its account may ask for the state of replication on MySQL."""
+    [(version,)] = rows(connection, "SELECT @@version")
+    states = named_rows(connection, binlog_status_statement(str(version)))
+    if family.flavor is Flavor.MARIADB:
+        # Those of the connection without a name; the state of all has one more privilege.
+        names = "SHOW GLOBAL VARIABLES LIKE 'replicate\\_%'"
+        states.append({str(name): value for name, value in rows(connection, names)})
+    if family.flavor is Flavor.MYSQL or family.is_replica(connection):
+        try:
+            states += replica_status(connection, server)
+        except StatusNotShown as error:
+            what = "whether this replica leaves changes out (its replication filters) is not shown"
+            return [*_problems(states, server), Problem(what, server.name, error.mend)]
+    return _problems(states, server)
+
+
+def binlog_status_statement(version: str) -> str:
+    """How a server of that `@@version` is asked for its binlog's filters. Pure."""
+    is_new = "mariadb" not in version.lower() and (
+        version_of(version) >= _MYSQL_SAYS_BINARY_LOG_STATUS
+    )
+    return "SHOW BINARY LOG STATUS" if is_new else "SHOW MASTER STATUS"
+
+
+def filters_in(state: Mapping[str, Any]) -> dict[str, str]:
+    """The filters among the fields of a server's state, by their names in lower case. Pure."""
+    found = {}
+    for field, value in state.items():
+        name, text = field.lower(), str(value or "").strip()
+        if not name.startswith(("replicate_", "binlog_do_db", "binlog_ignore_db")):
+            continue
+        if text and not _is_harmless(name, text):
+            found[name] = text
+    return found
+
+
+def _is_harmless(name: str, text: str) -> bool:
+    if name in _IGNORED_TABLES:
+        return all(table.strip().startswith(_SYSTEM_TABLES) for table in text.split(","))
+    return text.upper() in _HARMLESS.get(name, ())
+
+
+def _problems(states: list[dict[str, Any]], server: ServerSettings) -> list[Problem]:
+    found: dict[str, str] = {}
+    for state in states:
+        found |= filters_in(state)
+    return [_problem(name, value, server) for name, value in found.items()]
+
+
+def _problem(name: str, value: str, server: ServerSettings) -> Problem:
+    if name.startswith("binlog_"):
+        what = f"{name} is {value}: the rows of other databases are in no binlog"
+        if name == "binlog_ignore_db":
+            what = f"{name} is {value}: the rows of these databases are in no binlog"
+        mend = f"take {name} out of the server's option file, restart it, and copy the tables anew"
+        return Problem(what, server.name, mend)
+    what = f"{name} is {value}: this server's binlog lacks or renames what its source has logged"
+    mend = (
+        f"follow a server without filters; or take {name} away, here and in the server's option "
+        "file, fill the server anew and copy the tables"
+    )
+    return Problem(what, server.name, mend)

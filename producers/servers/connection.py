@@ -1,0 +1,264 @@
+"""Connections to a database server: one for questions, one for the replication stream."""
+
+import secrets
+import select
+import socket
+import ssl
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+import pymysql
+from pymysql.connections import Connection
+
+from event_token import GtidSet
+from event_token.errors import Halt, ShardstreamError
+from producers.errors import BinlogPurged, SameServerId, ServerLost, ServerRefused
+from producers.servers.dump_command import file_dump_command, register_command
+from producers.servers.flavor import STREAM_HEARTBEAT_S, ServerFamily
+from producers.settings import ServerSettings, TlsSettings
+
+CONNECT_TIMEOUT_S: Final = 10
+# The questions asked take milliseconds; a server that needs longer is as good as gone.
+QUERY_TIMEOUT_S: Final = 30
+# Three heartbeats of the server missed.
+STREAM_SILENCE_S_MAX: Final = 3 * STREAM_HEARTBEAT_S
+
+# The server sends about 16 KB at a time: decoding starts when this much is there, or no more comes.
+TOP_UP_BYTES: Final = 256 * 1024
+BUFFER_BYTES: Final = 2 * TOP_UP_BYTES
+# The server's own bound of an event is max_allowed_packet, at most 1 GB; the rest is for headers.
+BUFFER_BYTES_MAX: Final = 1024 * 1024 * 1024 + 1024 * 1024
+
+# Ids that people give to servers are small or derived from addresses; half of the range is left.
+RANDOM_SERVER_ID_MIN: Final = 1 << 31
+RANDOM_SERVER_ID_MAX: Final = (1 << 32) - 1
+
+# ER_ACCESS_DENIED and its kin, wrong database, no such grant, account locked, password expired,
+# plugin or TLS demanded.
+_REFUSED: Final = frozenset(
+    {1044, 1045, 1049, 1130, 1142, 1227, 1251, 1698, 1820, 1862, 2026, 2059, 2061, 3118, 3159, 4151}
+)
+# Two settings of the server that would hide something: a limit of rows, which DEFAULT would give
+# again, and from MySQL 8.0.30 on the invisible keys that it makes itself. MariaDB takes the second
+# for a comment.
+_SESSION: Final = (
+    "SET SESSION time_zone = '+00:00', sql_select_limit = 18446744073709551615 "
+    "/*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
+)
+_ER_SOURCE_FATAL: Final = 1236
+_ER_PURGED: Final = 1789
+_ER_NOT_IN_BINLOG: Final = frozenset({1945, 1947, 1955})
+
+
+def random_server_id() -> int:
+    """An id for a replication connection that will hardly meet another one."""
+    return RANDOM_SERVER_ID_MIN + secrets.randbelow(RANDOM_SERVER_ID_MAX - RANDOM_SERVER_ID_MIN)
+
+
+def open_query_connection(server: ServerSettings) -> Any:
+    """A connection for questions, in UTC and autocommit, that is shown all rows and keys.
+
+    Raises ServerRefused on credentials, grants or certificates, ServerLost when it is not reached.
+    """
+    with server_errors(server, "connecting"):
+        connection = Connection(
+            host=server.host,
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=QUERY_TIMEOUT_S,
+            write_timeout=QUERY_TIMEOUT_S,
+            **_tls_arguments(server.tls),
+        )
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(_SESSION)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _tls_arguments(tls: TlsSettings | None) -> dict[str, Any]:
+    # By default PyMySQL takes TLS where it is offered and verifies nothing: neither is wanted.
+    if tls is None:
+        return {"ssl_disabled": True}
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ServerRefused(f"TLS files cannot be used ({tls}): {error}") from error
+    # Certificates that MySQL makes itself lack the key ids that the strict mode of 3.13 asks for.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return {"ssl": context}
+
+
+@contextmanager
+def server_errors(server: ServerSettings, doing: str) -> Iterator[None]:
+    """Turn PyMySQL's errors inside the block into the project's; no message holds the password."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        text = str(error.args[1]) if len(error.args) > 1 else str(error)
+        original = getattr(error, "original_exception", None)
+        where = f"{doing} {server.name} as {server.user}"
+        if isinstance(original, ssl.SSLError):
+            raise ServerRefused(f"{where}: TLS failed: {original}") from error
+        raise server_error(code, text, where) from error
+    except OSError as error:
+        raise ServerLost(f"{doing} {server.name} as {server.user}: {error}") from error
+
+
+def server_error(code: int, text: str, where: str) -> ShardstreamError:
+    """The project's error for an error packet of the server. Pure."""
+    message = f"{where}: server error {code}: {text}"
+    lower = text.lower()
+    if code in _REFUSED:
+        return ServerRefused(message)
+    if "same server_uuid/server_id" in lower or "same server_id" in lower:
+        return SameServerId(
+            f"{message}. Another replication connection has the same server id, and the server "
+            "ends the older one: give each producer and replica its own `server_id`, or none, "
+            "so that a random one is taken"
+        )
+    if code == _ER_PURGED or (code == _ER_SOURCE_FATAL and "purged" in lower):
+        return BinlogPurged(message)
+    if code == _ER_SOURCE_FATAL and "could not find" in lower:
+        return BinlogPurged(message)
+    if code == _ER_SOURCE_FATAL or code in _ER_NOT_IN_BINLOG:
+        return Halt(message)
+    return ServerLost(message)
+
+
+class ReplicationStream:
+    """The server's replication stream as bytes in a buffer: `buffer[start:end]` is not yet used.
+
+    `fill` adds what has come, the decoder consumes, and the caller sets `start`.
+    """
+
+    def __init__(self, connection: Any, where: str) -> None:
+        self._connection = connection
+        self._where = where
+        self._socket: socket.socket = connection._sock  # noqa: SLF001 - PyMySQL has no other way to it
+        self._socket.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self.buffer = bytearray(BUFFER_BYTES)
+        self.start = 0
+        self.end = 0
+
+    @classmethod
+    def open(
+        cls, server: ServerSettings, family: ServerFamily, position: GtidSet, server_id: int
+    ) -> Self:
+        """Connect, register and start the dump after `position`.
+
+        Raises ServerRefused and ServerLost; what is wrong with the position comes in the stream.
+        """
+        return cls._open(
+            server, family, server_id, position, family.dump_command(server_id, position)
+        )
+
+    @classmethod
+    def open_file(cls, server: ServerSettings, family: ServerFamily, name: str) -> Self:
+        """The stream of one binlog file and those behind it, which ends with what is there."""
+        server_id = random_server_id()  # Not the producer's: one would end the other.
+        return cls._open(server, family, server_id, None, file_dump_command(server_id, name))
+
+    @classmethod
+    def _open(
+        cls,
+        server: ServerSettings,
+        family: ServerFamily,
+        server_id: int,
+        position: GtidSet | None,
+        command: bytes,
+    ) -> Self:
+        where = f"replication stream of {server.name}"
+        connection = open_query_connection(server)
+        try:
+            with server_errors(server, "starting the replication stream of"):
+                with connection.cursor() as cursor:
+                    for statement, values in family.session(position, str(uuid.uuid4())):
+                        cursor.execute(statement, values or None)
+                _send(connection, register_command(server_id))
+                connection._read_packet()  # noqa: SLF001 - as above
+                _send(connection, command)
+            return cls(connection, where)
+        except BaseException:
+            connection.close()
+            raise
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until something can be read; tell whether it can."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        return bool(self._poll.poll(max(0.0, timeout_s) * 1000))
+
+    def fill(self) -> int:
+        """Read what has come, up to TOP_UP_BYTES in the buffer; return the number of bytes read.
+
+        Raises ServerLost when the connection is gone, Halt on an event over BUFFER_BYTES_MAX.
+        """
+        self._make_room()
+        before = self.end
+        with memoryview(self.buffer) as view:
+            while self.end - self.start < TOP_UP_BYTES or self.end == before:
+                try:
+                    count = self._socket.recv_into(view[self.end :])
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    break
+                except OSError as error:
+                    if self.end > before:
+                        break
+                    raise ServerLost(f"{self._where}: {error}") from error
+                if count == 0:
+                    if self.end > before:
+                        break  # An error packet may stand there, which says why.
+                    raise ServerLost(f"{self._where}: the server closed the connection")
+                self.end += count
+                if self.end == len(view):
+                    break
+        return self.end - before
+
+    def _make_room(self) -> None:
+        """Move what is left to the front; a larger buffer for an event that does not fit."""
+        left = self.end - self.start
+        size = len(self.buffer)
+        if left == size:
+            if size >= BUFFER_BYTES_MAX:
+                raise Halt(f"{self._where}: an event has more than {BUFFER_BYTES_MAX} bytes")
+            larger = bytearray(min(2 * size, BUFFER_BYTES_MAX))
+            larger[:left] = self.buffer
+            self.buffer = larger
+        elif left < BUFFER_BYTES // 2 and size > BUFFER_BYTES:
+            smaller = bytearray(BUFFER_BYTES)
+            smaller[:left] = self.buffer[self.start : self.end]
+            self.buffer = smaller
+        elif self.start:
+            self.buffer[:left] = self.buffer[self.start : self.end]
+        else:
+            return
+        self.start, self.end = 0, left
+
+    def close(self) -> None:
+        """End the connection; the server notices by the closed socket."""
+        self._poll.unregister(self._socket)
+        self._connection._force_close()  # noqa: SLF001 - a dump takes no COM_QUIT
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` has not been called."""
+        return bool(self._connection.open)
+
+
+def _send(connection: Any, command: bytes) -> None:
+    connection._next_seq_id = 0  # noqa: SLF001 - each command starts a new sequence
+    connection.write_packet(command)

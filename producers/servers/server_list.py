@@ -1,0 +1,206 @@
+"""A shard's servers: reached side by side, looked at, and one of them chosen to follow."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from event_token import GtidSet
+from event_token.errors import Rebuild, Retry, ShardstreamError
+from producers.errors import Problem, refused
+from producers.filters.start_check import rule_problems
+from producers.preflight.hidden_types import hidden_type_problems
+from producers.preflight.server_checks import check_connection, logs_cascades
+from producers.servers.choice import ServerView, judge, must_stop, none_usable
+from producers.servers.connection import open_query_connection, server_errors
+from producers.servers.flavor import ServerFamily, ServerHistory, family_of
+from producers.settings import ServerSettings, ShardProducerSettings
+from producers.start.mariadb_history import UnlistedNumbers
+from topics.names import ShardTopics
+
+# So long a preferred server may take to reach what another one has: less than a lag worth leaving
+# it for, and little beside the time that a failover takes.
+FRESH_WAIT_S: Final = 1.0
+FRESH_POLL_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class OpenServer:
+    """A server that answered: its settings, a connection for questions, what it said last."""
+
+    settings: ServerSettings
+    family: ServerFamily
+    connection: Any
+    view: ServerView | None = None
+    _unlisted: UnlistedNumbers = field(default_factory=UnlistedNumbers)
+
+    @property
+    def name(self) -> str:
+        """`host:port`."""
+        return self.settings.name
+
+    def is_replica(self) -> bool:
+        """Ask whether it is one."""
+        with server_errors(self.settings, "asking for the part of"):
+            return self.family.is_replica(self.connection)
+
+    def history(self) -> ServerHistory:
+        """Ask for the executed and purged sets."""
+        with server_errors(self.settings, "reading the executed set of"):
+            return self.family.history(self.connection)
+
+    def logs_cascades(self) -> bool:
+        """Ask whether its binlog has the rows that foreign keys change."""
+        is_replica = self.is_replica()
+        with server_errors(self.settings, "asking for the foreign keys of"):
+            return logs_cascades(self.connection, is_replica=is_replica)
+
+    def look(self, *, is_replica: bool) -> ServerView:
+        """Ask for all that `judge` wants to know; the state first, which the sets then include."""
+        with server_errors(self.settings, "reading the executed set of"):
+            state = self.family.binlog_state(self.connection)
+            own = self.family.own_name(self.connection)
+        history = self._unlisted.added_to(
+            self.history(), self.settings, self.family, self.connection
+        )
+        self.view = ServerView(self.name, is_replica, own, history, state)
+        return self.view
+
+    def close(self) -> None:
+        """End the connection."""
+        self.connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The server to follow, and why others are not: one text each."""
+
+    server: OpenServer
+    passed_over: list[str] = field(default_factory=list)
+
+
+class ServerList:
+    """The servers of a shard that answer; `close` ends their connections."""
+
+    def __init__(self, servers: Sequence[OpenServer], faults: dict[str, ShardstreamError]) -> None:
+        """`faults`: why the others do not."""
+        self._servers = list(servers)
+        self._faults = faults
+
+    @classmethod
+    def open(cls, settings: ShardProducerSettings) -> Self:
+        """Connect to all and check their settings and grants.
+
+        Raises when none of those to read from can be followed: ServerLost where that may pass,
+        ServerRefused where not.
+        """
+
+        def reach(server: ServerSettings) -> OpenServer | ShardstreamError:
+            try:
+                return open_server(server, settings)
+            except ShardstreamError as fault:
+                return fault
+
+        with ThreadPoolExecutor(len(settings.servers)) as threads:
+            found = list(threads.map(reach, settings.servers))
+        named = zip(settings.servers, found, strict=True)
+        faults = {s.name: each for s, each in named if isinstance(each, ShardstreamError)}
+        opened = cls([each for each in found if isinstance(each, OpenServer)], faults)
+        if not any(server.settings.read for server in opened._servers):
+            opened.close()
+            raise none_usable(faults)
+        return opened
+
+    def choose(self, topics: ShardTopics, position: GtidSet | None) -> Chosen:
+        """Choose whom to follow from `position` on; None: an empty log, which starts anywhere.
+
+        Raises ServerBehindLog or ServerDiverged when a primary contradicts the log or another
+        one, and else what `none_usable` says when there is nobody to follow.
+        """
+        views = self._look()
+        faults = {**self._faults, **judge(topics, position, views)}
+        stop = must_stop(views, faults)
+        if stop is not None:
+            raise stop
+        usable = [s for s in self._servers if s.settings.read and s.name not in faults]
+        if not usable:
+            raise none_usable({n: f for n, f in faults.items() if n in self._readable()} or faults)
+        passed_over = [str(fault) for fault in faults.values()]
+        for server in usable:
+            if len(usable) == 1 or _keeps_up(server, usable):
+                return Chosen(server, passed_over)
+            passed_over.append(f"{server.name} lags behind the others")
+        return Chosen(usable[0], passed_over)
+
+    def _readable(self) -> set[str]:
+        return {s.name for s in self._servers if s.settings.read} | self._faults.keys()
+
+    def _look(self) -> list[ServerView]:
+        """Look at replicas first: what they have, a primary then has."""
+        parts: list[tuple[OpenServer, bool]] = []
+        for server in self._servers:
+            try:
+                parts.append((server, server.is_replica()))
+            except (Rebuild, Retry) as fault:
+                self._faults[server.name] = fault
+        views = []
+        for server, is_replica in sorted(parts, key=lambda part: not part[1]):
+            try:
+                views.append(server.look(is_replica=is_replica))
+            except (Rebuild, Retry) as fault:
+                self._faults[server.name] = fault
+        return views
+
+    def close(self) -> None:
+        """End all connections."""
+        for server in self._servers:
+            server.close()
+
+
+def open_server(server: ServerSettings, settings: ShardProducerSettings) -> OpenServer:
+    """Connect to one server; ServerRefused when it is not set as streaming needs it."""
+    opened = OpenServer(server, family_of(settings.flavor), open_query_connection(server))
+    try:
+        if server.read:
+            _check(opened, settings)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _check(server: OpenServer, settings: ShardProducerSettings) -> None:
+    problems = check_connection(
+        server.connection,
+        server.settings,
+        settings.flavor,
+        accept_unlogged_cascades=settings.accept_unlogged_cascades,
+    )
+    with server_errors(server.settings, "checking the tables of"):
+        problems += table_problems(server.connection, server.settings.name, settings)
+    if problems:
+        raise refused(problems)
+
+
+def table_problems(
+    connection: Any, server_name: str, settings: ShardProducerSettings
+) -> list[Problem]:
+    """What of the settings does not fit the tables that are there: filter rules, types."""
+    return [
+        *rule_problems(connection, server_name, settings),
+        *hidden_type_problems(connection, server_name, settings),
+    ]
+
+
+def _keeps_up(server: OpenServer, usable: Sequence[OpenServer]) -> bool:
+    """Whether it soon has all that each of the others had when they were looked at."""
+    wanted = [each.view.history.executed for each in usable if each.view is not None]
+    deadline_s = time.monotonic() + FRESH_WAIT_S
+    while True:
+        executed = server.history().executed
+        if all(executed.includes(each) for each in wanted):
+            return True
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(FRESH_POLL_S)

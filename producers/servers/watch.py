@@ -1,0 +1,149 @@
+"""Whether another server of the list should be followed: looked at beside the stream."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from event_token import GtidSet, parse_gtid_set
+from event_token.errors import ShardstreamError
+from producers.errors import BetterServer
+from producers.servers.choice import ServerView, judge
+from producers.servers.server_list import OpenServer, open_server
+from producers.settings import ServerSettings, ShardProducerSettings
+from topics.names import ShardTopics
+
+# Looks in the time after which a lagging server is left; each look is a few statements a server.
+LOOKS: Final = 4
+LOOK_S_MAX: Final = 5.0
+# The thread may be connecting to a server that does not answer; the process need not wait for it.
+CLOSE_S_MAX: Final = 1.0
+
+
+class Trail:
+    """What other servers had executed, and when: tells how far behind them the current one is.
+
+    No clock of a server takes part: the current server lags by as long as it lacks what another
+    one had.
+    """
+
+    def __init__(self, lag_s_max: float) -> None:
+        """Begin without knowing anything."""
+        self._lag_s_max = lag_s_max
+        self._seen: deque[tuple[float, str, GtidSet]] = deque(maxlen=1_000)
+
+    def note(self, now_s: float, server: str, executed: GtidSet) -> None:
+        """Another server, which can be followed, has executed this."""
+        self._seen.append((now_s, server, executed))
+
+    def lagging_behind(self, now_s: float, executed: GtidSet) -> str:
+        """The server that had, too long ago, what is not in `executed` yet; "" for none."""
+        kept = [seen for seen in self._seen if not executed.includes(seen[2])]
+        self._seen = deque(kept, maxlen=self._seen.maxlen)
+        late = (server for seen_s, server, _ in kept if now_s - seen_s > self._lag_s_max)
+        return next(late, "")
+
+
+class ServerWatch:
+    """A thread that looks at all servers; `check` raises when the current one should be left.
+
+    `position`: gives what is committed on the log. Servers that do not answer are asked again.
+    """
+
+    def __init__(
+        self,
+        settings: ShardProducerSettings,
+        topics: ShardTopics,
+        current: ServerSettings,
+        position: Callable[[], str],
+    ) -> None:
+        """Begin to look, where there is more than one server."""
+        self._reason = ""
+        self._error: Exception | None = None
+        self._settings = settings
+        self._topics = topics
+        self._current = current.name
+        self._position = position
+        self._lag_s_max = settings.max_replica_lag_ms / 1000
+        self._trail = Trail(self._lag_s_max)
+        self._open: dict[str, OpenServer] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="server watch", daemon=True)
+        if len(settings.servers) > 1:
+            self._thread.start()
+
+    def check(self) -> None:
+        """Raise BetterServer when another server should be chosen, with the reason."""
+        if self._error is not None:
+            raise self._error
+        if self._reason:
+            raise BetterServer(self._reason)
+
+    def close(self) -> None:
+        """Ask the thread to end and wait a moment."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S_MAX)
+
+    def _run(self) -> None:
+        period_s = min(LOOK_S_MAX, self._lag_s_max / LOOKS)
+        try:
+            while not self._reason and not self._ending.wait(period_s):
+                self._reason = self._look()
+        except Exception as error:  # noqa: BLE001 - `check` raises it where it is heard
+            self._error = error
+        finally:
+            for server in self._open.values():
+                server.close()
+
+    def _look(self) -> str:
+        position = parse_gtid_set(self._position(), self._settings.flavor)
+        views = self._views()
+        faults = judge(self._topics, position, views)
+        if self._current in faults:
+            return str(faults[self._current])
+        now_s = time.monotonic()
+        behind = ""
+        for view in views:
+            if view.name == self._current:
+                behind = self._trail.lagging_behind(now_s, view.history.executed)
+        sound = {s.name for s in self._settings.servers if s.read} - faults.keys()
+        for view in views:
+            if view.name != self._current and view.name in sound:
+                self._trail.note(now_s, view.name, view.history.executed)
+        if behind in sound and any(view.name == behind for view in views):
+            return (
+                f"{self._current} lacks what {behind} had {self._lag_s_max:g} s ago "
+                "(max_replica_lag_ms): the better one is followed"
+            )
+        return ""
+
+    def _views(self) -> list[ServerView]:
+        """Look at those that answer, replicas first as `judge` asks for."""
+        parts: list[tuple[OpenServer, bool]] = []
+        for settings in self._settings.servers:
+            with suppress(ShardstreamError):  # It does not answer: it is no better one.
+                server = self._open.get(settings.name) or open_server(settings, self._settings)
+                self._open[settings.name] = server
+                parts.append((server, self._asked(server)))
+        views = []
+        for server, is_replica in sorted(parts, key=lambda part: not part[1]):
+            try:
+                views.append(server.look(is_replica=is_replica))
+            except ShardstreamError:
+                self._forget(server)
+        return views
+
+    def _asked(self, server: OpenServer) -> bool:
+        try:
+            return server.is_replica()
+        except ShardstreamError:
+            self._forget(server)
+            raise
+
+    def _forget(self, server: OpenServer) -> None:
+        """Connect anew the next time."""
+        server.close()
+        self._open.pop(server.name, None)

@@ -1,0 +1,1 @@
+"""One producer session: from fencing its predecessor to the first fault."""

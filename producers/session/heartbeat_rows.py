@@ -1,0 +1,170 @@
+"""Heartbeat rows on the primary while a replica is read: they tell how far the replica is.
+
+The row travels by the binlog like any change. When it comes out of the replica, everything that
+the primary had committed before is in the log, and its time is the head.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from typing import Any, Final
+
+from pymysql.constants import ER
+from pymysql.err import MySQLError
+
+from event_token.errors import ShardstreamError
+from producers.decoder.tables.plan import INTERNAL_DATABASE
+from producers.errors import ServerLost
+from producers.preflight.grants import privileges_on, read_account
+from producers.servers.connection import open_query_connection, server_errors
+from producers.servers.flavor import family_of
+from producers.servers.server_list import OpenServer
+from producers.session.heads import now_us
+from producers.settings import ShardProducerSettings
+
+PRIVILEGES: Final = ("CREATE", "SELECT", "INSERT", "UPDATE")
+# After a fault: the primary may be failing over, or a grant be missing.
+PAUSE_S: Final = 1.0
+# The thread may be connecting to a server that does not answer; the process need not wait for it.
+CLOSE_S_MAX: Final = 1.0
+
+_MISSING: Final = frozenset({ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE})
+_TABLE: Final = f"{INTERNAL_DATABASE}.heartbeat"
+_TEXT: Final = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+_COLUMNS: Final = "shard VARCHAR(128) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL"
+_MAKE: Final = (
+    f"CREATE DATABASE IF NOT EXISTS {INTERNAL_DATABASE} {_TEXT}",
+    f"CREATE TABLE IF NOT EXISTS {_TABLE} ({_COLUMNS}) ENGINE=InnoDB {_TEXT}",
+)
+_CLOCK: Final = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+# Shard, the own clock, the bound, the own clock: a primary's clock far from it is not believed.
+_WRITE: Final = (
+    f"INSERT INTO {_TABLE} (shard, at_us) "
+    f"SELECT %s, IF(ABS({_CLOCK} - %s) <= %s, {_CLOCK}, %s) "
+    "ON DUPLICATE KEY UPDATE at_us = VALUES(at_us)"
+)
+
+
+class HeartbeatWriter:
+    """A thread that writes the shard's heartbeat row on the primary, while it is `wanted`.
+
+    `note` says what keeps it from doing so, "" when nothing does.
+    """
+
+    def __init__(self, settings: ShardProducerSettings, wanted: Callable[[], bool]) -> None:
+        """Begin, where there is more than one server."""
+        self.note = ""
+        self._settings = settings
+        self._wanted = wanted
+        self._family = family_of(settings.flavor)
+        self._period_s = settings.heartbeat_ms / 1000
+        self._primary: OpenServer | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat rows", daemon=True)
+        if len(settings.servers) > 1:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ask the thread to end and wait a moment."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S_MAX)
+
+    def _run(self) -> None:
+        wait_s = self._period_s
+        try:
+            while not self._ending.wait(wait_s):
+                wait_s = self._period_s
+                try:
+                    if self._wanted():
+                        self._write()
+                        self.note = ""
+                except Exception as fault:  # noqa: BLE001 - the note is heard; the thread goes on
+                    self.note = f"no heartbeat rows, so an idle shard holds readers back: {fault}"
+                    self._forget()
+                    wait_s = max(PAUSE_S, self._period_s)
+        finally:
+            self._forget()
+
+    def _write(self) -> None:
+        primary = self._primary or self._find()
+        if primary is None:
+            raise ServerLost("none of the shard's servers that answer is a primary")
+        with server_errors(primary.settings, "writing a heartbeat row on"):
+            write_heartbeat(primary.connection, self._settings)
+        self._primary = primary
+
+    def _find(self) -> OpenServer | None:
+        for settings in self._settings.servers:
+            with suppress(ShardstreamError):  # The primary may be another one.
+                server = OpenServer(settings, self._family, open_query_connection(settings))
+                if not _is_replica(server):
+                    return server
+        return None
+
+    def _forget(self) -> None:
+        if self._primary is not None:
+            self._primary.close()
+            self._primary = None
+
+
+def _is_replica(server: OpenServer) -> bool:
+    """Ask, and close the connection unless it is a primary's."""
+    is_replica = True
+    try:
+        is_replica = server.is_replica()
+    finally:
+        if is_replica:
+            server.close()
+    return is_replica
+
+
+def write_heartbeat(connection: Any, settings: ShardProducerSettings) -> None:
+    """Write the shard's row with the server's clock; make the table where it is missing."""
+    own_us = now_us()
+    values = (settings.shard, own_us, settings.max_clock_ahead_ms * 1000, own_us)
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute(_WRITE, values)
+        except MySQLError as error:
+            if not error.args or error.args[0] not in _MISSING:
+                raise
+            for statement in _MAKE:
+                cursor.execute(statement)
+            cursor.execute(_WRITE, values)
+
+
+def heartbeat_warnings(settings: ShardProducerSettings) -> list[str]:
+    """What keeps heads of a shard that is read from a replica from being true: one line each.
+
+    Servers that do not answer are left out; the preflight lists them.
+    """
+    family = family_of(settings.flavor)
+    has_replica = False
+    missing: list[str] = []
+    primaries = 0
+    for server in settings.servers:
+        with suppress(ShardstreamError), closing(open_query_connection(server)) as connection:
+            with server_errors(server, "asking for the part of"):
+                if family.is_replica(connection):
+                    has_replica |= server.read
+                    continue
+                primaries += 1
+                account = read_account(connection)
+                lacking = set(PRIVILEGES) - privileges_on(connection, INTERNAL_DATABASE)
+            if lacking and not account.has("ALL PRIVILEGES"):
+                missing.append(
+                    f"{settings.keyspace}.{settings.shard}: {server.name} cannot be written "
+                    "heartbeat rows while a replica is read, and an idle shard holds readers back: "
+                    f"GRANT {', '.join(PRIVILEGES)} ON {INTERNAL_DATABASE}.* TO {account.name};"
+                )
+    if not has_replica:
+        return []
+    if not primaries:
+        text = (
+            f"{settings.keyspace}.{settings.shard}: a replica is read and no primary is named for "
+            "heartbeat rows, so an idle shard holds readers back: add the primary to `servers`, "
+            "with `read = false` if it is to be spared"
+        )
+        return [text]
+    return missing

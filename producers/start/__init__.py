@@ -1,0 +1,1 @@
+"""Where a producer starts or resumes: its own log, or a place in the binlogs."""

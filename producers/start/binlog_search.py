@@ -1,0 +1,135 @@
+"""Where in a server's binlogs a time lies: the first transaction that was committed at or after it.
+
+No transaction of the binlogs with a commit time at or after the start's is left out, unless times
+in them run back by more than DISORDER_US_MAX.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from event_token import (
+    Flavor,
+    GtidSet,
+    MysqlGtidSet,
+    RunningMariadbSet,
+    RunningMysqlSet,
+)
+from event_token.errors import UsageError
+from producers.servers.connection import ReplicationStream, server_errors
+from producers.servers.flavor import ServerFamily, ServerHistory, rows
+from producers.settings import ServerSettings
+from producers.start.binlog_transactions import BinlogTransaction, RunningSet, transactions
+from producers.start.times import iso
+
+# How exactly a family's binlog knows a commit's time.
+_GRANULARITY_US: Final = {Flavor.MYSQL: 1, Flavor.MARIADB: 1_000_000}
+# Times do not rise throughout a binlog: on MariaDB a transaction bears the second in which its last
+# statement began, which may have waited for locks (innodb_lock_wait_timeout is 50 s) and worked for
+# long; a MySQL replica may commit in another order. So files are looked at from this much earlier.
+DISORDER_US_MAX: Final = 3_600_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStart:
+    """A position and what an operator should hear of it."""
+
+    position: GtidSet
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogFile:
+    """A binlog by name, with the first transaction from its beginning on, None without any."""
+
+    name: str
+    first: BinlogTransaction | None
+
+
+def find_start(
+    server: ServerSettings,
+    family: ServerFamily,
+    connection: Any,
+    time_us: int,
+    history: ServerHistory,
+) -> TimedStart:
+    """Find the position before the first transaction committed at or after `time_us`.
+
+    Reads the first transaction of every binlog, which takes some ms a file, and one file as far as
+    needed. Where nothing is that late yet, the start is the end of the binlogs. Raises UsageError
+    when the time lies in the future, or before what the binlogs hold: then it names the oldest
+    time that is possible.
+    """
+    with server_errors(server, "reading clock and binlogs of"):
+        clock_us = family.moment(connection).clock_us
+        names = [str(row[0]) for row in rows(connection, "SHOW BINARY LOGS")]
+    if time_us > clock_us:
+        raise UsageError(
+            f"start {iso(time_us)} lies in the future: the clock of {server.name} says "
+            f"{iso(clock_us)}"
+        )
+    time_us -= time_us % _GRANULARITY_US[family.flavor]
+    files = [BinlogFile(name, _first(server, family, name)) for name in names]
+    name = file_to_scan(server.name, family.flavor, files, time_us, history)
+    with server_errors(server, "reading the beginning of a binlog of"):
+        before = family.before_file(connection, name)
+    if isinstance(before, MysqlGtidSet):
+        before = before.union(history.purged)  # What was added to it by hand is in no binlog.
+    running = _running(before)
+    with closing(ReplicationStream.open_file(server, family, name)) as stream:
+        for transaction in transactions(stream, family.flavor, f"{name} of {server.name}"):
+            if transaction.commit_us >= time_us:
+                note = f"the log begins with {transaction}, committed {iso(transaction.commit_us)}"
+                return TimedStart(running.to_set(), note)
+            transaction.add_to(running)
+    note = f"nothing was committed at or after {iso(time_us)} yet: the log begins with what comes"
+    return TimedStart(running.to_set(), note)
+
+
+def file_to_scan(
+    server_name: str,
+    flavor: Flavor,
+    files: Sequence[BinlogFile],
+    time_us: int,
+    history: ServerHistory,
+) -> str:
+    """The file in front of the *first* one that begins at or after `time_us`, less the disorder.
+
+    Not a binary search: where a clock was set back, several files qualify, and only the first one
+    leaves nothing out. Pure.
+    """
+    early_us = time_us - DISORDER_US_MAX
+    late = (
+        index
+        for index, file in enumerate(files)
+        if file.first is None or file.first.commit_us >= early_us
+    )
+    index = next(late, len(files))
+    if index > 0:
+        return files[index - 1].name
+    first = files[0].first
+    if history.purged.is_empty or (first is not None and first.commit_us < time_us):
+        return files[0].name
+    if first is None:
+        raise UsageError(
+            f"start {iso(time_us)}: the binlogs of {server_name} hold no transaction any more, so "
+            "what was committed since then may be gone: start at `current`, or use another server"
+        )
+    oldest_us = first.commit_us + _GRANULARITY_US[flavor]
+    raise UsageError(
+        f"start {iso(time_us)} is too old: the oldest possible on {server_name} is "
+        f"{iso(oldest_us)}; what was committed before it is not in the binlogs any more. Use a "
+        "server with older binlogs, or start later"
+    )
+
+
+def _first(server: ServerSettings, family: ServerFamily, name: str) -> BinlogTransaction | None:
+    with closing(ReplicationStream.open_file(server, family, name)) as stream:
+        return next(transactions(stream, family.flavor, f"{name} of {server.name}"), None)
+
+
+def _running(position: GtidSet) -> RunningSet:
+    if isinstance(position, MysqlGtidSet):
+        return RunningMysqlSet(position)
+    return RunningMariadbSet(position)

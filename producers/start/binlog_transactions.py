@@ -1,0 +1,123 @@
+"""The transactions of a binlog from a file's beginning on, by GTID and commit time; rows unread."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from event_token import Flavor, RunningMariadbSet, RunningMysqlSet
+from producers.decoder.events import event_types as types
+from producers.decoder.events.gtid_events import (
+    MariadbGtid,
+    MysqlGtid,
+    read_mariadb_gtid,
+    read_mysql_gtid,
+    read_tagged_gtid,
+)
+from producers.errors import ServerLost
+from producers.servers.connection import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
+
+_PACKET_HEADER: Final = 4
+_PACKET_FULL: Final = 0xFFFFFF
+_EVENT_HEADER: Final = 19
+_GTIDS: Final = frozenset((types.GTID, types.GTID_TAGGED, types.MARIADB_GTID))
+_WAIT_S: Final = 1.0
+_SECOND_US: Final = 1_000_000
+_CRC32: Final = 1
+_CHECKSUM_BYTES: Final = 4
+_ERROR: Final = 255
+_EOF: Final = 254
+
+RunningSet = RunningMysqlSet | RunningMariadbSet
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogTransaction:
+    """One transaction: `gtid` is (uuid, tag, number) on MySQL, (domain, server, number) else."""
+
+    gtid: tuple[bytes, str, int] | tuple[int, int, int]
+    commit_us: int
+
+    def __str__(self) -> str:
+        """The GTID as the server prints it."""
+        source, middle, number = self.gtid
+        if isinstance(source, int):
+            return f"{source}-{middle}-{number}"
+        tag = f"{middle}:" if middle else ""
+        return f"{UUID(bytes=source)}:{tag}{number}"
+
+    def add_to(self, running: RunningSet) -> None:
+        """Let the set include this transaction."""
+        running.add(*self.gtid)  # both are of one family
+
+
+def transactions(
+    stream: ReplicationStream, flavor: Flavor, where: str
+) -> Iterator[BinlogTransaction]:
+    """Yield the transactions of a stream that ends at the binlogs' end, in binlog order.
+
+    `where` names the place for messages. Raises ServerLost when the server falls silent, and what
+    its error packets mean.
+    """
+    goes_on = False  # an event's packet that follows one of full length
+    has_checksum = False
+    while True:
+        _fill(stream, where)
+        while stream.end - stream.start >= _PACKET_HEADER:
+            begin = stream.start + _PACKET_HEADER
+            length = int.from_bytes(stream.buffer[stream.start : begin - 1], "little")
+            if begin + length > stream.end:
+                break
+            stream.start = begin + length
+            is_whole = length < _PACKET_FULL and not goes_on
+            goes_on = length == _PACKET_FULL
+            if not is_whole:
+                continue  # No GTID event is that long.
+            kind = stream.buffer[begin]
+            if kind:
+                if kind == _EOF and length < 9:
+                    return
+                raise _no_event(bytes(stream.buffer[begin : begin + length]), where)
+            event_type = stream.buffer[begin + 5]
+            if event_type == types.FORMAT_DESCRIPTION:
+                has_checksum = stream.buffer[begin + length - _CHECKSUM_BYTES - 1] == _CRC32
+            elif event_type in _GTIDS:
+                event = bytes(stream.buffer[begin + 1 : begin + length])
+                yield _transaction(event, event_type, flavor, has_checksum=has_checksum)
+
+
+def _fill(stream: ReplicationStream, where: str) -> None:
+    deadline_s = time.monotonic() + STREAM_SILENCE_S_MAX
+    while not (stream.wait(_WAIT_S) and stream.fill()):
+        if time.monotonic() > deadline_s:
+            raise ServerLost(f"{where}: nothing came for {STREAM_SILENCE_S_MAX} s")
+
+
+def _no_event(packet: bytes, where: str) -> Exception:
+    if packet[0] != _ERROR:
+        return ServerLost(f"{where}: a packet that is no event ({packet[:1].hex()})")
+    text = packet[3:].decode("utf-8", "replace")
+    if text.startswith("#"):
+        text = text[6:]  # the SQL state
+    return server_error(int.from_bytes(packet[1:3], "little"), text, where)
+
+
+def _transaction(
+    event: bytes, event_type: int, flavor: Flavor, *, has_checksum: bool
+) -> BinlogTransaction:
+    end = len(event) - (_CHECKSUM_BYTES if has_checksum else 0)
+    if flavor is Flavor.MARIADB:
+        mariadb = MariadbGtid()
+        read_mariadb_gtid(event, _EVENT_HEADER, end, mariadb)
+        server = int.from_bytes(event[5:9], "little")
+        second = int.from_bytes(event[:4], "little")
+        return BinlogTransaction(
+            (int(mariadb.domain), server, mariadb.sequence), second * _SECOND_US
+        )
+    mysql = MysqlGtid()
+    if event_type == types.GTID_TAGGED:
+        read_tagged_gtid(event[_EVENT_HEADER:end], mysql)
+    else:
+        read_mysql_gtid(event, _EVENT_HEADER, end, mysql)
+    return BinlogTransaction((mysql.sid, mysql.tag, int(mysql.gno)), int(mysql.commit_us))

@@ -1,0 +1,48 @@
+"""Whether a shard log has ended by a reshard, read when a producer takes it over."""
+
+from typing import Any, Final
+
+from pymysql.constants import ER
+from pymysql.err import MySQLError
+
+from producers.servers.flavor import rows
+from topics.kafka.client import ClientConfig
+from topics.names import ShardTopics
+from topics.schemas.ids import SchemaIds
+from topics.stream.log_marks import marks_at_end
+
+# The account may lack SELECT there, and where `_shardstream` is gone nothing is cancelled.
+_NO_JOURNAL: Final = frozenset(
+    {
+        ER.DBACCESS_DENIED_ERROR,
+        ER.TABLEACCESS_DENIED_ERROR,
+        ER.BAD_DB_ERROR,
+        ER.NO_SUCH_TABLE,
+    }
+)
+
+
+def ended_by(
+    config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds, connection: Any
+) -> tuple[str, ...]:
+    """The reshards whose END the log holds and that neither log nor server call cancelled.
+
+    A cancel that the log does not hold yet counts: rows in front of it are true then, too.
+    Raises Retry when Kafka does not answer, and the connection's errors.
+    """
+    marks = marks_at_end(config, topics, schema_ids)
+    ended = sorted(mark.reshard_id for mark in marks.values() if mark.kind == "END")
+    if not ended:
+        return ()
+    cancelled = _cancelled_on_server(connection)
+    return tuple(reshard_id for reshard_id in ended if reshard_id not in cancelled)
+
+
+def _cancelled_on_server(connection: Any) -> set[str]:
+    statement = "SELECT reshard_id FROM _shardstream.journal WHERE kind = 'CANCELLED'"
+    try:
+        return {str(reshard_id) for (reshard_id,) in rows(connection, statement)}
+    except MySQLError as error:
+        if error.args and error.args[0] in _NO_JOURNAL:
+            return set()
+        raise

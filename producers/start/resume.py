@@ -1,0 +1,172 @@
+"""Where a shard's producer goes on: what the log and its progress topic say, and where to start."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from event_token import Flavor, GtidSet, parse_gtid_set
+from event_token.errors import UsageError
+from producers.errors import BinlogPurged, LogDisagrees, ReplicaBehindLog, ServerBehindLog
+from producers.servers.flavor import ServerHistory
+from producers.start.times import parse_time
+from topics.names import ShardTopics
+from topics.progress.record import Progress, cell_start_us
+
+START_TAIL: Final = "tail"
+START_CURRENT: Final = "current"
+START_EARLIEST: Final = "earliest"
+START_GTID: Final = "gtid:"
+START_TIMESTAMP: Final = "timestamp:"
+
+# A message with a set of thousands of servers helps nobody.
+_SHOWN_CHARS_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LastRow:
+    """The last committed record of a shard log."""
+
+    offset: int
+    seq: int
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """What a shard log holds after fencing: `start_offset` is its low watermark."""
+
+    start_offset: int
+    last: LastRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """Everything that a producer takes over from its predecessor.
+
+    `head_us`: the last promise; `clamp_us`: the least timestamp
+    that a new record may bear, the last record's if that is later. -1 where there is none.
+    `last_cell_us`: grid cell of the log's last record, -1 when there is none.
+    """
+
+    position: GtidSet
+    next_seq: int
+    end_offset: int
+    head_us: int
+    clamp_us: int
+    last_cell_us: int
+
+
+def resume_point(
+    topics: ShardTopics, flavor: Flavor, progress: Progress | None, log: LogEnd
+) -> ResumePoint | None:
+    """Put progress and log together; None for an empty log. LogDisagrees when they contradict.
+
+    A log that retention has emptied agrees when it starts at or past the progress's end offset.
+    """
+    if progress is None:
+        if log.last is not None:
+            raise LogDisagrees(
+                f"{topics.log} ends with seq {log.last.seq} at offset {log.last.offset}, but "
+                f"{topics.progress} is empty: one of them was deleted or made anew. Without the "
+                "progress nobody knows where the log stands; delete both, or restore the progress"
+            )
+        return None
+    if Flavor(progress.flavor) is not flavor:
+        raise UsageError(
+            f"{topics.progress} was written from {progress.flavor}, the settings say "
+            f"{flavor.value}: a shard stays with one family of servers"
+        )
+    _check_agreement(topics, progress, log)
+    clamp_us = progress.head_us
+    last_cell_us = -1
+    if log.last is not None:
+        clamp_us = max(clamp_us, log.last.timestamp_us)
+        last_cell_us = cell_start_us(log.last.timestamp_us)
+    return ResumePoint(
+        position=parse_gtid_set(progress.position, flavor),
+        next_seq=progress.last_seq + 1,
+        end_offset=progress.end_offset,
+        head_us=progress.head_us,
+        clamp_us=clamp_us,
+        last_cell_us=last_cell_us,
+    )
+
+
+def _check_agreement(topics: ShardTopics, progress: Progress, log: LogEnd) -> None:
+    if log.last is None:
+        agrees = progress.last_seq == 0 or log.start_offset >= progress.end_offset
+        found = f"is empty and starts at offset {log.start_offset}"
+    else:
+        agrees = (log.last.seq, log.last.offset) == (progress.last_seq, progress.end_offset - 1)
+        found = f"ends with seq {log.last.seq} at offset {log.last.offset}"
+    if not agrees:
+        raise LogDisagrees(
+            f"{topics.log} {found}, but {topics.progress} says that it ends with seq "
+            f"{progress.last_seq} at offset {progress.end_offset - 1}: records were lost or "
+            "written by something else. Do not delete either; compare them with the binlog"
+        )
+
+
+def first_point(position: GtidSet) -> ResumePoint:
+    """The point at which an empty log starts."""
+    return ResumePoint(position, 1, 0, -1, -1, -1)
+
+
+def check_start(start: str) -> None:
+    """Raise UsageError when `start` is not one of the known forms."""
+    if start.startswith(START_TIMESTAMP):
+        parse_time(start.removeprefix(START_TIMESTAMP))
+    elif start not in {START_TAIL, START_CURRENT, START_EARLIEST} and not start.startswith(
+        START_GTID
+    ):
+        raise UsageError(
+            f"start {start!r}: use tail, current, earliest, gtid:<set> or timestamp:<ISO time>"
+        )
+
+
+def start_position(
+    topics: ShardTopics, start: str, flavor: Flavor, there: ServerHistory
+) -> GtidSet:
+    """Where an empty log begins, by a `start` that is no time. UsageError when it does not say."""
+    check_start(start)
+    if start == START_CURRENT:
+        return there.executed
+    if start == START_EARLIEST:
+        return there.purged
+    if start == START_TAIL:
+        raise UsageError(
+            f"{topics.log} is empty and has no tail to go on from: say where to start "
+            "(current, earliest, gtid:<set> or timestamp:<ISO time>)"
+        )
+    return parse_gtid_set(start.removeprefix(START_GTID), flavor)
+
+
+def check_reachable(
+    topics: ShardTopics, server: str, position: GtidSet, there: ServerHistory, *, replica: bool
+) -> None:
+    """Check purged <= position <= executed.
+
+    BinlogPurged when the server has dropped what is still needed; ServerBehindLog when a primary,
+    ReplicaBehindLog when a replica lacks what the log holds.
+    """
+    if not position.includes(there.purged):
+        gone = shown(there.purged.subtract(position))
+        raise BinlogPurged(
+            f"{topics.log} stands at {shown(position)}, and {server} no longer has {gone} in its "
+            "binlogs: use a server that does, or start a new log with a copy"
+        )
+    if there.executed.includes(position):
+        return
+    lacking = shown(position.subtract(there.executed))
+    if replica:
+        raise ReplicaBehindLog(f"replica {server} has not yet applied {lacking} of {topics.log}")
+    raise ServerBehindLog(
+        f"{topics.log} holds {lacking}, which {server} has never executed: a failover lost these "
+        "transactions, or this is the wrong server. The log's readers have them already; decide "
+        "which of the two is right"
+    )
+
+
+def shown(position: GtidSet) -> str:
+    """The set as text, cut where it is long."""
+    text = str(position)
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."

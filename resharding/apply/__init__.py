@@ -1,0 +1,1 @@
+"""Filtered replication: applies the changes of the source shards to one target."""

@@ -1,0 +1,246 @@
+"""Filtered replication: the rows of the sources that belong to a target, into the target.
+
+The checkpoint lies on the target and moves in the same transaction as the rows, so a killed
+applier goes on exactly where its last commit was, and nothing else stores how far it is.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from event_token import KeyRange, ShardName, StreamPosition
+from event_token.errors import Rebuild, Retry
+from resharding.apply.routing import Routes
+from resharding.apply.source_stream import source_stream
+from resharding.apply.statements import STATEMENT_ROWS_MAX, StatementBuilder, TargetTable
+from resharding.apply.target_session import TargetSession
+from resharding.errors import DefinitionChanged, DoesNotApply
+from resharding.internal_tables import Checkpoint, merged_position, move_statement, settle_statement
+from resharding.plan.reshard_plan import ReshardPlan
+from resharding.server import ReshardServer
+from topics.kafka.client import ClientConfig
+from topics.records.vevent import EventType, VEvent
+from topics.stream.merged_stream import MergedStream
+
+# Sent at once in the middle of a source transaction, so that one of any size fits the memory.
+SEND_BYTES: Final = 1024 * 1024
+# A server's failover takes some seconds; a target that is away for longer is the operator's.
+AWAY_S_MAX: Final = 300.0
+AWAY_PAUSE_S: Final = 1.0
+# A status line is for people.
+TELL_INTERVAL_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ApplierSettings:
+    """One target's applier. `accepted_ddl`: GTIDs of statements that the targets agree with."""
+
+    plan: ReshardPlan
+    target: ReshardServer
+    kafka: ClientConfig
+    registry_url: str | None = None
+    accepted_ddl: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ApplierStatus:
+    """How far a target's applier is.
+
+    `seqs`: per source. `behind_ms`: age of the merged frontier by this machine's clock.
+    """
+
+    target: str
+    seqs: dict[str, int]
+    rows_total: int
+    rows_per_s: float
+    behind_ms: int
+    note: str = ""
+
+
+def run_applier(
+    settings: ApplierSettings,
+    stop: threading.Event,
+    tell: Callable[[ApplierStatus], None] = lambda _status: None,
+) -> None:
+    """Apply until `stop` is set. Passing faults are waited out, for AWAY_S_MAX without progress.
+
+    Errors: Halts of the reading core, DoesNotApply, DefinitionChanged, CheckpointMoved;
+    ServerRefuses; the last Retry or Rebuild when a server or Kafka was away for too long.
+    """
+    told = _Told(settings.target.shard, tell)
+    careful = False
+    away_since_s: float | None = None
+    while not stop.is_set():
+        rows_before = told.rows_total
+        session = _Session(settings, told, careful=careful)
+        try:
+            session.run(stop)
+        except DoesNotApply:
+            # Again, a row a statement: then the error names the very row.
+            if careful:
+                raise
+            careful = True
+        except (Retry, Rebuild) as error:
+            if told.rows_total > rows_before or away_since_s is None:
+                away_since_s = time.monotonic()
+            if time.monotonic() - away_since_s > AWAY_S_MAX:
+                raise
+            told.note(f"{error}; trying again")
+            stop.wait(AWAY_PAUSE_S)
+        finally:
+            session.close()
+
+
+class _Told:
+    """Counts what was applied, and tells it once in a while."""
+
+    def __init__(self, target: str, tell: Callable[[ApplierStatus], None]) -> None:
+        self.rows_total = 0
+        self._target = target
+        self._tell = tell
+        self._last_s = time.monotonic()
+        self._last_rows = 0
+        self._seqs: dict[str, int] = {}
+        self._frontier_us = 0
+
+    def applied(self, rows: int, position: StreamPosition) -> None:
+        self.rows_total += rows
+        self._seqs = {shard: at.seq for shard, at in position.shards.items()}
+        self._frontier_us = position.frontier_us
+        if time.monotonic() - self._last_s >= TELL_INTERVAL_S:
+            self.note("")
+
+    def note(self, text: str) -> None:
+        now_s = time.monotonic()
+        rate = (self.rows_total - self._last_rows) / max(now_s - self._last_s, 0.001)
+        self._last_s, self._last_rows = now_s, self.rows_total
+        behind_ms = max(0, time.time_ns() // 1_000 - self._frontier_us) // 1_000
+        self._tell(ApplierStatus(self._target, self._seqs, self.rows_total, rate, behind_ms, text))
+
+
+class _Session:
+    """One start of an applier, from the target's own checkpoint on."""
+
+    def __init__(self, settings: ApplierSettings, told: _Told, *, careful: bool) -> None:
+        self._settings = settings
+        self._plan = settings.plan
+        self._told = told
+        self._careful = careful
+        self._routes = Routes(settings.plan.tables)
+        self._key_range: KeyRange = ShardName.parse(settings.target.shard).key_range
+        self._target: TargetSession | None = None
+        self._stream: MergedStream | None = None
+        self._committed: dict[str, int] = {}  # of the checkpoints, per source
+        self._seqs: dict[str, int] = {}  # likewise, as the open transaction leaves them
+        self._rows = 0
+        self._part_open = False  # whether the checkpoint of the current source transaction moved
+
+    def run(self, stop: threading.Event) -> None:
+        target = self._target = TargetSession(self._settings.target)
+        position = self._resume(target)
+        self._builder = StatementBuilder(
+            self._table,
+            rows_max=1 if self._careful else STATEMENT_ROWS_MAX,
+            packet_bytes_max=target.packet_bytes_max,
+        )
+        stream = self._stream = source_stream(
+            position,
+            config=self._settings.kafka,
+            registry_url=self._settings.registry_url,
+            keyspace=self._plan.keyspace,
+        )
+        ready: deque[VEvent] = deque()
+        while not stop.is_set():
+            stream.read(ready)
+            last = None
+            while ready:
+                event = ready.popleft()
+                if event.type is EventType.DDL:
+                    self._check_statement(event, last)
+                self._take(event)
+                last = event
+            if last is not None and last.last:
+                self._settle(last)
+
+    def _resume(self, target: TargetSession) -> StreamPosition:
+        """Read the checkpoints; where they stand is where the merged stream goes on."""
+        found = target.checkpoints(self._plan.reshard_id)
+        position = merged_position(found, self._plan, target.server.name)
+        self._seqs = {source: at.seq for source, at in position.shards.items()}
+        self._committed = dict(self._seqs)
+        return position
+
+    def _table(self, database: str, table: str) -> TargetTable:
+        column = self._routes.tables[database, table].column
+        return self._open_target.table(database, table, column)
+
+    def _check_statement(self, event: VEvent, before: VEvent | None) -> None:
+        """Stop at a DDL statement on a resharded table, with all that was before it applied."""
+        if event.seq <= self._plan.agreed_seqs[event.shard]:
+            return
+        if event.gtid in self._settings.accepted_ddl:
+            return
+        try:
+            self._routes.check_statement(event)
+        except DefinitionChanged:
+            if before is not None:
+                self._settle(before)
+            raise
+
+    def _take(self, event: VEvent) -> None:
+        """Collect what the record means for the target, behind its source transaction's token."""
+        for change in self._routes.changes(event, self._key_range):
+            if not self._part_open:
+                self._move(event)
+            self._builder.add(change, event)
+            self._rows += 1
+        if self._builder.size_bytes >= SEND_BYTES:
+            self._send()
+        if event.last:
+            self._part_open = False
+
+    def _move(self, event: VEvent) -> None:
+        source = event.shard
+        checkpoint = Checkpoint(source, event.seq, "", event.timestamp_us, event.token.to_string())
+        statement = move_statement(self._plan.reshard_id, self._seqs[source], checkpoint)
+        self._builder.checkpoint(statement, event)
+        self._seqs[source] = event.seq
+        self._part_open = True
+
+    def _settle(self, last: VEvent) -> None:
+        """Commit all up to a record that ends its transaction, with the checkpoints there."""
+        position = last.position
+        assert position is not None  # noqa: S101 - events of a merged stream have one
+        text = position.to_string()
+        for source, at in position.shards.items():
+            if at.seq == self._committed[source] or at.token is None:
+                continue
+            checkpoint = Checkpoint(
+                source, at.seq, text, at.token.timestamp_us or 0, at.token.to_string()
+            )
+            statement = settle_statement(self._plan.reshard_id, self._seqs[source], checkpoint)
+            self._builder.checkpoint(statement, last)
+            self._seqs[source] = at.seq
+        self._send()
+        self._open_target.commit()
+        self._committed = dict(self._seqs)
+        self._told.applied(self._rows, position)
+        self._rows = 0
+
+    def _send(self) -> None:
+        self._open_target.run(self._builder.take())
+
+    @property
+    def _open_target(self) -> TargetSession:
+        assert self._target is not None  # noqa: S101 - `run` has made it
+        return self._target
+
+    def close(self) -> None:
+        """Leave the target and Kafka; what was not committed has not been."""
+        if self._target is not None:
+            self._target.close()
+        if self._stream is not None:
+            self._stream.close()

@@ -1,0 +1,129 @@
+"""Column values as SQL literals that the server stores exactly as they were. Pure.
+
+They hold in a session in UTC whose sql_mode lets dates off the calendar in (`session.SQL_MODE`).
+Text and bytes stand in hexadecimal: no quoting rule and no character set can change them.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from topics.records.table_shape import Column, ValueKind
+from topics.records.vevent import OffCalendar, Value
+
+ToLiteral = Callable[[Any], str]
+
+# A first look: most documents hold no such number.
+_MAY_BE_DECIMAL: Final = re.compile(r"\d\.\d|\d{19}")
+_INTEGERS: Final = range(-(2**63), 2**64)
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def literal_writer(column: Column) -> ToLiteral:
+    """Return how the values of a column are written, NULL included."""
+    write = _writer(column)
+
+    def literal(value: Value) -> str:
+        if value is None:
+            return "NULL"
+        if isinstance(value, OffCalendar):
+            return _text(value)
+        return write(value)
+
+    return literal
+
+
+def is_error_label(column: Column, value: Value) -> bool:
+    """Whether the value is the ENUM error value, index 0, which strict mode takes from nobody."""
+    return column.kind is ValueKind.ENUM and value == "" and "" not in column.labels
+
+
+def _writer(column: Column) -> ToLiteral:
+    match column.kind:
+        case ValueKind.FLOAT | ValueKind.DOUBLE:
+            return _float
+        case ValueKind.DECIMAL:
+            return _decimal
+        case ValueKind.STRING:
+            return _text
+        case ValueKind.JSON:
+            return _json
+        case ValueKind.ENUM:
+            return lambda value: "0" if is_error_label(column, value) else _text(value)
+        case ValueKind.SET:
+            return lambda value: _text(",".join(value))
+        case ValueKind.BYTES:
+            return lambda value: f"x'{value.hex()}'"
+        case ValueKind.DATE:
+            return lambda value: f"'{value.isoformat()}'"
+        case ValueKind.DATETIME | ValueKind.TIMESTAMP:
+            return _datetime
+        case ValueKind.TIME:
+            return _time
+        case _:
+            return str  # whole numbers: integers, YEAR, BIT
+
+
+def _text(value: str) -> str:
+    return f"_utf8mb4 x'{value.encode().hex()}'"
+
+
+def _json(text: str) -> str:
+    """A JSON document; numbers that are no doubles are set as the decimals that they are.
+
+    The server would read 12.50 as a double, and print 12.5.
+    """
+    if not _MAY_BE_DECIMAL.search(text):
+        return _text(text)
+    document = json.loads(text, parse_float=_Digits, parse_int=_Digits)
+    decimals = "".join(f", {_text(path)}, {number}" for path, number in _decimals(document, "$"))
+    return f"JSON_SET(CAST({_text(text)} AS JSON){decimals})" if decimals else _text(text)
+
+
+class _Digits(str):
+    """A number in the digits of the server."""
+
+    __slots__ = ()
+
+
+def _decimals(value: Any, path: str) -> Iterator[tuple[str, _Digits]]:
+    """Yield path and digits of each number that a double or a 64-bit integer does not print."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _decimals(item, f"{path}.{json.dumps(key)}")
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _decimals(item, f"{path}[{i}]")
+    elif isinstance(value, _Digits) and "e" not in value.lower():
+        if "." not in value:
+            is_decimal = int(value) not in _INTEGERS
+        else:
+            trailing = value.endswith("0") and not value.endswith(".0")
+            is_decimal = trailing or Decimal(value) != Decimal(repr(float(value)))
+        if is_decimal:
+            yield path, value
+
+
+def _float(value: float) -> str:
+    # repr has all the digits; with an exponent the server reads a double, not a decimal.
+    text = repr(value)
+    return text if "e" in text else text + "e0"
+
+
+def _decimal(value: Decimal) -> str:
+    return format(value, "f")
+
+
+def _datetime(value: datetime) -> str:
+    return f"'{value.replace(tzinfo=None).isoformat(sep=' ')}'"
+
+
+def _time(value: timedelta) -> str:
+    seconds, microseconds = divmod(abs(value) // _MICROSECOND, 1_000_000)
+    sign = "-" if value < timedelta(0) else ""
+    minutes, second = divmod(seconds, 60)
+    return f"'{sign}{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}.{microseconds:06d}'"

@@ -1,0 +1,179 @@
+"""Which part of a source's record belongs to a target: decided by keyspace ids. Pure.
+
+A row that changes its sharding column so that it leaves the target's range is deleted there, and
+the target that it comes to inserts it: each target decides for itself, from the same record.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from event_token import KeyRange
+from event_token.errors import UsageError
+from resharding.errors import DefinitionChanged, DoesNotApply
+from topics.keyspace.topology import TableVindex
+from topics.keyspace.vindexes import Vindex, vindex_named
+from topics.records.vevent import EventType, Row, VEvent
+
+# Where the product keeps its own tables on a server; rows there are no rows of the keyspace.
+INTERNAL_DATABASE: Final = "_shardstream"
+# Schemas of the servers themselves.
+SYSTEM_DATABASES: Final = frozenset(("mysql", "sys", "information_schema", "performance_schema"))
+
+# Statements that name a table or a database and leave rows and definitions as they are.
+_HARMLESS: Final = frozenset(("GRANT", "REVOKE", "FLUSH", "ANALYZE", "CHECK"))
+# CREATE, ALTER, DROP, RENAME of these touch no row.
+_ACCOUNTS: Final = frozenset(("USER", "ROLE"))
+_WORDS: Final = re.compile(r"[^\W]+|`(?:[^`]|``)+`")
+
+
+@dataclass(frozen=True, slots=True)
+class Upsert:
+    """Make this the only row with its keys. The image is full."""
+
+    database: str
+    table: str
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the row with the key and the sharding column of this image."""
+
+    database: str
+    table: str
+    row: Row
+
+
+Change = Upsert | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How the rows of one table find their target."""
+
+    declared: TableVindex
+    vindex: Vindex
+
+    @property
+    def column(self) -> str:
+        """The sharding column."""
+        return self.declared.columns[0]
+
+
+class Routes:
+    """The resharded tables, and the changes that a record means for one key range.
+
+    A database with a table that has a vindex belongs to the keyspace: all its tables must have.
+    """
+
+    def __init__(self, vindexes: Iterable[TableVindex]) -> None:
+        """UsageError on a vindex that is unknown, or over several columns."""
+        self._routes: dict[tuple[str, str], Route] = {}
+        for declared in vindexes:
+            if len(declared.columns) != 1:
+                raise UsageError(
+                    f"table {declared.database}.{declared.table}: a reshard takes vindexes over "
+                    f"one column, not over {', '.join(declared.columns) or 'none'}",
+                )
+            route = Route(declared, vindex_named(declared.vindex))
+            self._routes[declared.database, declared.table] = route
+        self.databases = frozenset(database for database, _ in self._routes)
+
+    @property
+    def tables(self) -> Mapping[tuple[str, str], Route]:
+        """The route of each (database, table)."""
+        return self._routes
+
+    def changes(self, event: VEvent, key_range: KeyRange) -> list[Change]:
+        """What to do on the target that holds `key_range`, in order; nothing for most records.
+
+        DoesNotApply when a row has no keyspace id or only part of its columns.
+        """
+        if event.type is not EventType.ROW or event.database not in self.databases:
+            return []
+        route = self._routes.get((event.database, event.table))
+        if route is None:
+            raise DoesNotApply(
+                f"{place_of(event)}: table {event.database}.{event.table} has no vindex: declare "
+                f"one in the topology and create the reshard again, or drop the table",
+            )
+        leaves = _has(event, event.before, route, key_range)
+        comes = _has(event, event.after, route, key_range)
+        before, after = event.before, event.after
+        changes: list[Change] = []
+        # An update in place needs no delete: an upsert takes the place of the row with its key.
+        if leaves and before is not None and not (comes and _same_key(event)):
+            changes.append(Delete(event.database, event.table, before))
+        if comes and after is not None:
+            changes.append(Upsert(event.database, event.table, after))
+        return changes
+
+    def check_statement(self, event: VEvent) -> None:
+        """DefinitionChanged when a DDL statement names a resharded table or its database."""
+        words = [
+            word.strip("`").replace("``", "`") for word in _WORDS.findall(event.statement or "")
+        ]
+        if not words or words[0].upper() in _HARMLESS or INTERNAL_DATABASE in words:
+            return
+        if words[1:] and words[1].upper() in _ACCOUNTS:
+            return
+        named = {word.casefold() for word in words}
+        tables = sorted(f"{d}.{t}" for d, t in self._routes if t.casefold() in named)
+        whole = {"DATABASE", "SCHEMA"} & {word.upper() for word in words[:4]}
+        databases = sorted(d for d in self.databases if whole and d.casefold() in named)
+        if tables or databases:
+            raise DefinitionChanged(
+                f"{place_of(event)}: a statement changes {', '.join(tables or databases)}, which "
+                f"is being resharded: {event.statement!r}. Make the same change on the targets, "
+                f"then go on with --accept-ddl {event.gtid}",
+            )
+
+
+def _has(event: VEvent, row: Row | None, route: Route, key_range: KeyRange) -> bool:
+    """Whether the target has this row image."""
+    if row is None:
+        return False
+    check_full_image(event, row)
+    assert event.shape is not None  # noqa: S101 - the check has seen it
+    if not event.shape.primary_key:
+        raise DoesNotApply(
+            f"{place_of(event)}: table {event.database}.{event.table} has no primary key: a "
+            f"reshard cannot tell its rows apart",
+        )
+    if route.column not in row:
+        raise DoesNotApply(
+            f"{place_of(event)}: table {event.database}.{event.table} has no column "
+            f"{route.column}, which its vindex names",
+        )
+    try:
+        return key_range.contains(route.vindex.keyspace_id(row[route.column]))
+    except UsageError as error:
+        raise DoesNotApply(
+            f"{place_of(event)}: a row of {event.database}.{event.table} has no keyspace id: "
+            f"{error}",
+        ) from error
+
+
+def check_full_image(event: VEvent, row: Row) -> None:
+    """DoesNotApply when a row image has only part of its columns."""
+    if event.shape is None or len(row) != len(event.shape.columns):
+        raise DoesNotApply(
+            f"{place_of(event)}: an image of a row of {event.database}.{event.table} is not full: "
+            f"a reshard needs binlog_row_image=FULL on the source",
+        )
+
+
+def _same_key(event: VEvent) -> bool:
+    """Whether an update leaves the primary key as it is. Equality of values is the stricter."""
+    assert event.shape is not None  # noqa: S101 - rows have a shape
+    assert event.before is not None  # noqa: S101 - an update has both
+    assert event.after is not None  # noqa: S101 - likewise
+    names = [event.shape.columns[i].name for i in event.shape.primary_key]
+    return all(event.before[name] == event.after[name] for name in names)
+
+
+def place_of(event: VEvent) -> str:
+    """Where a record stands, for messages."""
+    return f"shard {event.shard}, {event.gtid}, seq {event.seq}, offset {event.offset}"

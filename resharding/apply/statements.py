@@ -1,0 +1,183 @@
+"""Changes as SQL statements, many rows to a statement, in the order of the changes. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from resharding.apply.literals import ToLiteral, is_error_label, literal_writer
+from resharding.apply.routing import Change, Upsert, place_of
+from resharding.errors import DoesNotApply
+from resharding.server import quoted
+from topics.records.table_shape import TableShape, ValueKind
+from topics.records.vevent import Row, VEvent
+
+# Larger statements hardly save anything more, and each error names fewer rows.
+STATEMENT_ROWS_MAX: Final = 200
+STATEMENT_BYTES_MAX: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement of a target transaction.
+
+    `one_row`: it must change exactly one row (a checkpoint). `error_labels`: how often the ENUM
+    error value stands in it, which strict mode does not let through. `first`, `last`: the records
+    that it is of.
+    """
+
+    sql: str
+    first: VEvent
+    last: VEvent
+    one_row: bool = False
+    error_labels: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table on the target, as its server describes it."""
+
+    database: str
+    table: str
+    columns: tuple[str, ...]
+    generated: frozenset[str]
+    sharding_column: str
+
+
+class _Writer:
+    """How the rows of one table version are written for one target table."""
+
+    def __init__(self, target: TargetTable, shape: TableShape, event: VEvent) -> None:
+        names = {column.name for column in shape.columns}
+        if names != set(target.columns):
+            different = ", ".join(sorted(names ^ set(target.columns)))
+            raise DoesNotApply(
+                f"{place_of(event)}: source and target of {target.database}.{target.table} do not "
+                f"have the same columns: {different}. Make the tables the same and start again",
+            )
+        writers: dict[str, ToLiteral] = {c.name: literal_writer(c) for c in shape.columns}
+        self.shape = shape  # keeps it alive: writers are found by its id
+        self._name = f"{quoted(target.database)}.{quoted(target.table)}"
+        self._values = [(n, writers[n]) for n in writers if n not in target.generated]
+        self._enums = [c for c in shape.columns if c.kind is ValueKind.ENUM]
+        keys = [shape.columns[i].name for i in shape.primary_key]
+        if target.sharding_column not in keys:
+            # A row that another source has under the same key by now is not this one.
+            keys.append(target.sharding_column)
+        self._keys = [(name, writers[name]) for name in keys]
+        columns = ", ".join(quoted(name) for name, _ in self._values)
+        self._upsert = f"REPLACE INTO {self._name} ({columns}) VALUES "
+
+    def error_labels(self, row: Row) -> int:
+        return sum(is_error_label(c, row[c.name]) for c in self._enums)
+
+    def part(self, change: Change) -> str:
+        """What the change adds to its statement."""
+        row = change.row
+        if isinstance(change, Upsert):
+            return f"({', '.join([write(row[name]) for name, write in self._values])})"
+        terms = [
+            f"{quoted(name)} IS NULL"
+            if row[name] is None
+            else f"{quoted(name)} = {write(row[name])}"
+            for name, write in self._keys
+        ]
+        return f"({' AND '.join(terms)})"
+
+    def whole(self, parts: list[str], *, upsert: bool) -> str:
+        if upsert:
+            return self._upsert + ", ".join(parts)
+        return f"DELETE FROM {self._name} WHERE {' OR '.join(parts)}"
+
+
+class StatementBuilder:
+    """Collects the changes of a target transaction; `take` gives the statements so far.
+
+    REPLACE deletes the rows that stand in the way of *any* unique key, so a row that is ahead of
+    another (a copied one) may take its value; the other's own change is still to come.
+    """
+
+    def __init__(
+        self,
+        table_of: Callable[[str, str], TargetTable],
+        *,
+        rows_max: int = STATEMENT_ROWS_MAX,
+        packet_bytes_max: int,
+    ) -> None:
+        """`table_of` looks at the target; `packet_bytes_max` is what its server takes at once."""
+        self._table_of = table_of
+        self._rows_max = rows_max
+        self._packet_bytes_max = packet_bytes_max
+        # By the id of the shape, which is one object a table version: hashing it costs more.
+        self._writers: dict[int, _Writer] = {}
+        self._statements: list[Statement] = []
+        self._run: _Run | None = None
+        self.size_bytes = 0
+
+    def checkpoint(self, sql: str, event: VEvent) -> None:
+        """Add the statement that moves the checkpoint."""
+        self._end_run()
+        self._statements.append(Statement(sql, event, event, one_row=True))
+
+    def add(self, change: Change, event: VEvent) -> None:
+        """Add a change. DoesNotApply when tables differ or the row is too large to send."""
+        shape = event.shape
+        assert shape is not None  # noqa: S101 - rows have a shape
+        writer = self._writers.get(id(shape))
+        if writer is None:
+            writer = _Writer(self._table_of(change.database, change.table), shape, event)
+            self._writers[id(shape)] = writer
+        part = writer.part(change)
+        upsert = isinstance(change, Upsert)
+        error_labels = writer.error_labels(change.row) if upsert else 0
+        self.size_bytes += len(part)
+        run = self._run
+        if run is None or not run.takes(writer, part, upsert, error_labels):
+            self._end_run()
+            run = self._run = _Run(writer, event, upsert, error_labels, self._rows_max)
+        run.parts.append(part)
+        run.size_bytes += len(part)
+        run.last = event
+
+    def take(self) -> list[Statement]:
+        """Give what was collected, and begin anew."""
+        self._end_run()
+        taken, self._statements = self._statements, []
+        self.size_bytes = 0
+        return taken
+
+    def _end_run(self) -> None:
+        run, self._run = self._run, None
+        if run is None:
+            return
+        sql = run.writer.whole(run.parts, upsert=run.upsert)
+        if len(sql) >= self._packet_bytes_max:
+            raise DoesNotApply(
+                f"{place_of(run.first)}: a row of {run.first.database}.{run.first.table} takes "
+                f"{len(sql)} bytes as a statement: raise max_allowed_packet of the target above "
+                f"that (it is {self._packet_bytes_max}) and start again",
+            )
+        self._statements.append(Statement(sql, run.first, run.last, error_labels=run.error_labels))
+
+
+class _Run:
+    """Changes that follow each other and go into one statement."""
+
+    def __init__(
+        self, writer: _Writer, first: VEvent, upsert: bool, error_labels: int, rows_max: int
+    ) -> None:
+        self.writer = writer
+        self.first = self.last = first
+        self.upsert = upsert
+        self.error_labels = error_labels
+        self.parts: list[str] = []
+        self.size_bytes = 0
+        self._rows_max = rows_max
+
+    def takes(self, writer: _Writer, part: str, upsert: bool, error_labels: int) -> bool:
+        return (
+            self.writer is writer
+            and self.upsert is upsert
+            and not (self.error_labels or error_labels)
+            and len(self.parts) < self._rows_max
+            and self.size_bytes + len(part) <= STATEMENT_BYTES_MAX
+        )

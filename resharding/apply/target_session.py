@@ -1,0 +1,183 @@
+"""The applier's session on a target: source transactions in, all or nothing."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pymysql
+
+from resharding.apply.routing import place_of
+from resharding.apply.statements import Statement, TargetTable
+from resharding.errors import CheckpointMoved, DoesNotApply
+from resharding.internal_tables import Checkpoint, read_checkpoints
+from resharding.server import (
+    ReshardServer,
+    error_text,
+    is_passing,
+    open_session,
+    rows,
+    server_errors,
+)
+
+# Strict: a value that does not fit stops the applier. Dates off the calendar are dates that the
+# source holds, and 0 in an AUTO_INCREMENT column is 0.
+STRICT_MODE: Final = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+LENIENT_MODE: Final = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+_SESSION: Final = (
+    f"SET SESSION sql_mode = '{STRICT_MODE}'",
+    "SET SESSION foreign_key_checks = 0",
+    "SET SESSION sql_safe_updates = 0",
+    # Rows of other keys are nobody else's business; gap locks would only stand in verify's way.
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+)
+# A packet of statements: larger ones save nothing more.
+PACKET_BYTES: Final = 1024 * 1024
+# WARN_DATA_TRUNCATED: what the server says of the ENUM error value where it takes it.
+_TRUNCATED: Final = 1265
+
+
+class TargetSession:
+    """One connection to a target, with at most one open transaction.
+
+    ServerGone when the server is lost or gives the transaction up (then nothing of it is there,
+    or, lost in the middle of a commit, all of it: the checkpoint tells), DoesNotApply when it
+    refuses a row, CheckpointMoved when a checkpoint is not what this session knows.
+    """
+
+    def __init__(self, server: ReshardServer) -> None:
+        """Connect and set the session."""
+        self.server = server
+        self._connection = open_session(server, many_statements=True)
+        try:
+            with server_errors(server, "setting the session of"):
+                with self._connection.cursor() as cursor:
+                    for statement in _SESSION:
+                        cursor.execute(statement)
+                [(packet,)] = rows(self._connection, "SELECT @@max_allowed_packet")
+        except BaseException:
+            self.close()
+            raise
+        # Of the session, so what the client may send; the header of the packet is not counted.
+        self.packet_bytes_max = int(packet) - 1024
+        self._open = False
+
+    def checkpoints(self, reshard_id: str) -> dict[str, Checkpoint]:
+        """What the target says it has."""
+        with server_errors(self.server, "reading the checkpoint of"):
+            return read_checkpoints(self._connection, reshard_id)
+
+    def table(self, database: str, table: str, sharding_column: str) -> TargetTable:
+        """Look at a table of the target; without columns when it is not there."""
+        with server_errors(self.server, "looking at a table of"):
+            found = rows(
+                self._connection,
+                "SELECT column_name, generation_expression FROM information_schema.columns "
+                "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
+                (database, table),
+            )
+        return TargetTable(
+            database,
+            table,
+            tuple(name for name, _ in found),
+            frozenset(name for name, expression in found if expression),
+            sharding_column,
+        )
+
+    def run(self, statements: Sequence[Statement]) -> None:
+        """Execute statements in the open transaction, begun where there is none."""
+        with server_errors(self.server, "applying to"):
+            if not self._open:
+                self._connection.begin()
+                self._open = True
+            packet: list[Statement] = []
+            size = 0
+            for statement in statements:
+                if statement.error_labels or size + len(statement.sql) > self._packet_bytes():
+                    self._send(packet)
+                    packet, size = [], 0
+                if statement.error_labels:
+                    self._run_leniently(statement)
+                    continue
+                packet.append(statement)
+                size += len(statement.sql) + 1
+            self._send(packet)
+
+    def _packet_bytes(self) -> int:
+        return min(PACKET_BYTES, self.packet_bytes_max)
+
+    def _send(self, packet: list[Statement]) -> None:
+        """Send statements as one packet; read and check the answer of each."""
+        connection = self._connection
+        for i, statement in enumerate(packet):
+            try:
+                if i == 0:
+                    changed = connection.query(";".join(s.sql for s in packet))
+                else:
+                    changed = connection.next_result()
+            except pymysql.err.MySQLError as error:
+                if is_passing(error):
+                    raise
+                raise refused(statement, self.server, error) from error
+            if statement.one_row and changed != 1:
+                raise CheckpointMoved(
+                    f"{self.server.name}: the checkpoint is not where this applier left it, at "
+                    f"{place_of(statement.first)}: another applier of the same reshard is at "
+                    f"work. Nothing was changed; end one of the two",
+                )
+
+    def _run_leniently(self, statement: Statement) -> None:
+        """Execute a row with ENUM error values; nothing else in it may be bent."""
+        connection = self._connection
+        try:
+            connection.query(f"SET SESSION sql_mode = '{LENIENT_MODE}'")
+            connection.query(statement.sql)
+            warnings = rows(connection, "SHOW WARNINGS")
+            connection.query(f"SET SESSION sql_mode = '{STRICT_MODE}'")
+        except pymysql.err.MySQLError as error:
+            if is_passing(error):
+                raise
+            raise refused(statement, self.server, error) from error
+        codes = [code for _, code, _ in warnings]
+        if codes != [_TRUNCATED] * statement.error_labels:
+            raise DoesNotApply(
+                f"{place_of(statement.first)}: a row of {_table(statement)} does not go into the "
+                f"target {self.server.name} as it is: {'; '.join(text for _, _, text in warnings)}",
+            )
+
+    def execute(self, sql: str) -> None:
+        """Execute a statement of its own, behind what is open."""
+        if self._open:
+            self.commit()
+        with server_errors(self.server, "working on"), self._connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    @property
+    def connection(self) -> Any:
+        """The connection, for questions."""
+        return self._connection
+
+    def commit(self) -> None:
+        """Make the open transaction last."""
+        with server_errors(self.server, "committing on"):
+            self._connection.commit()
+        self._open = False
+
+    def close(self) -> None:
+        """End the connection; an open transaction is rolled back by the server."""
+        if self._connection.open:
+            self._connection._force_close()  # noqa: SLF001 - a lost server takes no goodbye
+
+
+def refused(
+    statement: Statement, server: ReshardServer, error: pymysql.err.MySQLError
+) -> DoesNotApply:
+    """The error for a statement that the server does not take."""
+    first, last = statement.first, statement.last
+    to = "" if first is last else f" to seq {last.seq}, offset {last.offset}"
+    return DoesNotApply(
+        f"{place_of(first)}{to}: a row of {_table(statement)} does not apply to the target "
+        f"{server.name}: {error_text(error)}. Mend the target and start again",
+    )
+
+
+def _table(statement: Statement) -> str:
+    return f"{statement.first.database}.{statement.first.table}"

@@ -1,0 +1,1 @@
+"""`reshard create`: checks everything, then records the plan of a reshard."""

@@ -1,0 +1,317 @@
+"""Begins a reshard: everything is looked at before anything is made.
+
+The topology's entry is written last, so it stands for a reshard whose targets are ready; whatever
+a crash leaves before is made again by the same command.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pymysql
+
+from event_token import ShardName, StreamPosition, tiles
+from event_token.errors import Retry, UsageError
+from resharding.apply.routing import Routes
+from resharding.errors import ServerGone, ServerRefuses
+from resharding.grants import missing_grants
+from resharding.internal_tables import (
+    make_internal_tables,
+    reshards_on,
+    write_plan,
+    write_roles,
+)
+from resharding.plan.reshard_plan import ReshardPlan, range_of
+from resharding.plan.tables import (
+    TableDefinition,
+    databases_statement,
+    read_definitions,
+    source_problems,
+    target_problems,
+)
+from resharding.server import ReshardServer, error_text, open_session, quoted, server_errors
+from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_shard
+from topics.kafka.topic_settings import TopicSettings
+from topics.keyspace.topology import (
+    ReshardEntry,
+    ReshardState,
+    ShardEntry,
+    ShardState,
+    Topology,
+    read_topology,
+    update_topology,
+)
+from topics.names import ShardTopics
+from topics.progress.copy_topic import CopyAction, CopyRequest, ask_and_wait
+from topics.schemas.registry import open_schema_ids
+from topics.stream.start_positions import EARLIEST, LATEST, resolve_start_of
+
+RESHARD_ID_CHARS_MAX: Final = 64
+# A producer looks for requests ten times a second; a reconnect takes some seconds.
+COPY_ANSWER_S_MAX: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRequest:
+    """What to create. `servers`: of every shard named, sources and targets.
+
+    `from_log`: the logs hold the tables' rows from the first one on, so nothing needs a copy.
+    """
+
+    reshard_id: str
+    keyspace: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    servers: Mapping[str, ReshardServer]
+    kafka: ClientConfig
+    registry_url: str | None = None
+    topic_settings: TopicSettings | None = None
+    from_log: bool = False
+
+
+def create_reshard(request: CreateRequest) -> ReshardPlan:
+    """Check all, make the tables on the targets, and write the reshard into the topology.
+
+    One UsageError lists all that is wrong, and then nothing was changed.
+    """
+    topology = read_topology(request.kafka, request.keyspace)
+    if topology is None:
+        raise UsageError(f"keyspace {request.keyspace} has no topology: start its producers first")
+    _refuse(request, shard_problems(topology, request))
+    routes = Routes(topology.vindexes)
+    with ExitStack() as stack:
+        connections = _connect(request, stack)
+        # Before the tables are looked at: a definition that changes meanwhile stops the applier.
+        latest = _position(request, LATEST)
+        wanted = _check_tables(request, routes, connections)
+        plan = _plan(request, topology, latest)
+        # From here on things are made.
+        for shard in request.targets:
+            _make_tables(request.servers[shard], connections, request.sources[0], shard, wanted)
+            provision_shard(
+                request.kafka, ShardTopics(request.keyspace, shard), request.topic_settings
+            )
+        for shard, connection in connections.items():
+            with server_errors(request.servers[shard], "writing the reshard's roles on"):
+                make_internal_tables(connection)
+                write_roles(connection, plan)
+        for shard in request.targets:
+            with server_errors(request.servers[shard], "writing the reshard's plan on"):
+                write_plan(connections[shard], plan)
+    update_topology(request.kafka, request.keyspace, lambda now: _with_reshard(now, request))
+    if not request.from_log:
+        _ask_for_copies(plan, request.kafka)
+    return plan
+
+
+def _ask_for_copies(plan: ReshardPlan, kafka: ClientConfig) -> None:
+    """Let the sources' producers copy the tables into their logs, where the appliers find them."""
+    tables = tuple(f"{table.database}.{table.table}" for table in plan.tables)
+    problems = []
+    for source in plan.sources:
+        request = CopyRequest(CopyAction.START, tables)
+        try:
+            answer = ask_and_wait(
+                kafka, ShardTopics(plan.keyspace, source), request, COPY_ANSWER_S_MAX
+            )
+        except Retry as error:
+            problems.append(str(error))
+            continue
+        problems += [f"shard {source}: {problem}" for problem in answer.problems]
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise UsageError(
+            f"reshard {plan.reshard_id} is created, but its tables are not being copied:\n{lines}\n"
+            f"Mend that, then start the copy: shardstream copy start {plan.keyspace}"
+        )
+
+
+def shard_problems(topology: Topology, request: CreateRequest) -> list[str]:
+    """What stands against these sources and targets in this topology. Pure."""
+    problems = []
+    name = request.reshard_id
+    if not (0 < len(name) <= RESHARD_ID_CHARS_MAX and name.replace("-", "").isalnum()):
+        problems.append(
+            f"reshard id {name!r}: it is 1 to {RESHARD_ID_CHARS_MAX} letters, digits and dashes"
+        )
+    if any(entry.reshard_id == name for entry in topology.reshards):
+        problems.append(f"reshard id {name}: there was one with this id; a new try has a new id")
+    states = {shard.name: shard.state for shard in topology.shards}
+    for shard in request.sources:
+        if states.get(shard) is not ShardState.SERVING:
+            serving = ", ".join(s.name for s in topology.serving())
+            problems.append(f"source {shard} is not a serving shard; these are: {serving}")
+    problems += [
+        f"target {shard} has been a shard: a name is used once, take {_next_name(shard)}"
+        for shard in request.targets
+        if shard in states
+    ]
+    problems += _range_problems(request.sources, request.targets)
+    if not topology.vindexes:
+        problems.append("no table has a vindex: declare them in the settings")
+    flavors = {request.servers[s].flavor for s in (*request.sources, *request.targets)}
+    if len(flavors) > 1:
+        problems.append("sources and targets are of different server families")
+    return problems
+
+
+def _range_problems(sources: Sequence[str], targets: Sequence[str]) -> list[str]:
+    if not sources or not targets:
+        return ["a reshard has at least one source and one target"]
+    try:
+        source_ranges = [ShardName.parse(shard).key_range for shard in sources]
+        target_ranges = [ShardName.parse(shard).key_range for shard in targets]
+        whole = range_of(sources)
+    except UsageError as error:
+        return [str(error)]
+    if not tiles(source_ranges, whole):
+        return [f"the sources {', '.join(sources)} are not one range without gap"]
+    if not tiles(target_ranges, whole):
+        named = ", ".join(targets)
+        return [f"the targets {named} do not cover the range {whole} once: a gap or an overlap"]
+    return []
+
+
+def _next_name(shard: str) -> str:
+    name = ShardName.parse(shard)
+    return str(ShardName(name.key_range, name.generation + 1))
+
+
+def _refuse(request: CreateRequest, problems: Sequence[str]) -> None:
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise UsageError(
+            f"reshard {request.reshard_id} of {request.keyspace}: {len(problems)} problem(s); "
+            f"nothing was changed\n{lines}"
+        )
+
+
+def _connect(request: CreateRequest, stack: ExitStack) -> dict[str, Any]:
+    """Reach every server, with an account that may do what is needed."""
+    problems: list[str] = []
+    connections: dict[str, Any] = {}
+    for shard in (*request.sources, *request.targets):
+        server = request.servers[shard]
+        try:
+            connection = connections[shard] = open_session(server)
+            stack.callback(connection.close)
+            with server_errors(server, "looking at"):
+                problems += missing_grants(connection, server.name)
+        except (ServerGone, ServerRefuses) as error:
+            problems.append(str(error))
+    addresses = [(s.host, s.port) for s in map(request.servers.__getitem__, connections)]
+    if len(set(addresses)) < len(addresses):
+        problems.append("two shards are on the same server: each needs its own")
+    _refuse(request, problems)
+    return connections
+
+
+def _check_tables(
+    request: CreateRequest, routes: Routes, connections: Mapping[str, Any]
+) -> list[TableDefinition]:
+    """The tables of the sources, once all servers have been found to agree."""
+    problems: list[str] = []
+    found = {}
+    for shard, connection in connections.items():
+        with server_errors(request.servers[shard], "looking at the tables of"):
+            found[shard] = read_definitions(connection, routes.databases)
+            # One of the same id is what a crash has left: the topology has it only at the end.
+            others = [name for name in reshards_on(connection) if name != request.reshard_id]
+            if shard in request.targets and others:
+                problems.append(
+                    f"{request.servers[shard].name}: it is a target of reshard {others[0]} "
+                    f"already: empty the server, or take another"
+                )
+    wanted = found[request.sources[0]]
+    for shard in request.sources:
+        problems += source_problems(found[shard], routes, request.servers[shard].name)
+    for shard in (*request.sources[1:], *request.targets):
+        where = request.servers[shard].name
+        problems += [
+            problem
+            for problem in target_problems(found[shard], wanted, where)
+            if shard in request.targets or "is not defined" in problem
+        ]
+    _refuse(request, problems)
+    return wanted
+
+
+def _plan(
+    request: CreateRequest,
+    topology: Topology,
+    latest: StreamPosition,
+) -> ReshardPlan:
+    """Where the targets begin: at the logs' ends, for the copy begins behind them."""
+    start = _position(request, EARLIEST) if request.from_log else latest
+    problems = [
+        f"{request.servers[shard].name}: the log of shard {shard} has lost its beginning"
+        for shard in request.sources
+        if request.from_log and start.shards[shard].seq != 0
+    ]
+    _refuse(request, problems)
+    return ReshardPlan(
+        reshard_id=request.reshard_id,
+        keyspace=request.keyspace,
+        sources=request.sources,
+        targets=request.targets,
+        tables=topology.vindexes,
+        start=start.to_string(),
+        agreed_seqs={shard: at.seq for shard, at in latest.shards.items()},
+    )
+
+
+def _position(request: CreateRequest, start: str) -> StreamPosition:
+    return resolve_start_of(
+        start,
+        config=request.kafka,
+        keyspace=request.keyspace,
+        shards=request.sources,
+        schema_ids=open_schema_ids(request.kafka, request.registry_url),
+    )
+
+
+def _make_tables(
+    server: ReshardServer,
+    connections: Mapping[str, Any],
+    source: str,
+    target: str,
+    wanted: Sequence[TableDefinition],
+) -> None:
+    """Make the databases and tables that a target lacks, without triggers."""
+    try:
+        with server_errors(server, "making tables on"), connections[target].cursor() as cursor:
+            # In the order of their names: a foreign key may name a table that is still to come.
+            cursor.execute("SET SESSION foreign_key_checks = 0")
+            cursor.execute("SET SESSION sql_mode = 'ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION'")
+            for database in sorted({table.database for table in wanted}):
+                cursor.execute(databases_statement(connections[source], database))
+            for table in wanted:
+                cursor.execute(f"USE {quoted(table.database)}")
+                statement = table.compared.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1)
+                cursor.execute(statement)
+            found = read_definitions(connections[target], {t.database for t in wanted})
+    except pymysql.err.MySQLError as error:
+        raise UsageError(f"{server.name}: a table cannot be made: {error_text(error)}") from error
+    problems = target_problems(found, wanted, server.name)
+    if problems:
+        raise UsageError(
+            "tables were made, and are not as on the source:\n"
+            + "\n".join(f"  {problem}" for problem in problems)
+        )
+
+
+def _with_reshard(now: Topology | None, request: CreateRequest) -> Topology:
+    """The topology with the reshard and its targets; checked again, for others may have written."""
+    if now is None:
+        raise UsageError(f"keyspace {request.keyspace} has lost its topology")
+    _refuse(request, shard_problems(now, request))
+    entry = ReshardEntry(
+        request.reshard_id, request.sources, request.targets, ReshardState.RUNNING.value
+    )
+    return replace(
+        now,
+        shards=(*now.shards, *(ShardEntry(t, ShardState.TARGET) for t in request.targets)),
+        reshards=(*now.reshards, entry),
+    )

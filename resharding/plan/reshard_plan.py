@@ -1,0 +1,76 @@
+"""What `reshard create` decided about a reshard, as every target holds it."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from event_token import KeyRange, ShardName
+from event_token.errors import Halt
+from topics.keyspace.topology import TableVindex
+
+# The layout of the JSON; another one is refused.
+LAYOUT_VERSION = 1
+
+
+def range_of(shards: Iterable[str]) -> KeyRange:
+    """The range from the first to the last of some shards; at least one is needed."""
+    ranges = [ShardName.parse(shard).key_range for shard in shards]
+    open_end = any(not part.end for part in ranges)
+    return KeyRange(
+        min(part.start for part in ranges), b"" if open_end else max(part.end for part in ranges)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardPlan:
+    """A reshard from its creation on.
+
+    `start`: the position of the sources from which on targets apply, as its opaque string.
+    `agreed_seqs`: per source, the last seq at which the target's tables are known to be as the
+    source's: DDL statements up to there have been looked at.
+    """
+
+    reshard_id: str
+    keyspace: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    tables: tuple[TableVindex, ...]
+    start: str
+    agreed_seqs: dict[str, int]
+
+    def to_json(self) -> str:
+        """The text that stands on the targets."""
+        return json.dumps(
+            {
+                "version": LAYOUT_VERSION,
+                "reshard_id": self.reshard_id,
+                "keyspace": self.keyspace,
+                "sources": list(self.sources),
+                "targets": list(self.targets),
+                "tables": [[t.database, t.table, list(t.columns), t.vindex] for t in self.tables],
+                "start": self.start,
+                "agreed_seqs": self.agreed_seqs,
+            },
+        )
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> "ReshardPlan":
+        """The plan in a text; Halt on another layout or a broken one."""
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            if fields["version"] != LAYOUT_VERSION:
+                raise Halt(
+                    f"{where}: layout {fields['version']} of the reshard's plan is not known"
+                )
+            return cls(
+                reshard_id=fields["reshard_id"],
+                keyspace=fields["keyspace"],
+                sources=tuple(fields["sources"]),
+                targets=tuple(fields["targets"]),
+                tables=tuple(TableVindex(d, t, tuple(c), v) for d, t, c, v in fields["tables"]),
+                start=fields["start"],
+                agreed_seqs=dict(fields["agreed_seqs"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise Halt(f"{where}: the reshard's plan is broken: {error!r}") from error

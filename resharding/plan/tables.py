@@ -1,0 +1,190 @@
+"""The tables of a reshard as their servers describe them."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from resharding.apply.routing import Routes
+from resharding.server import quoted, rows
+from topics.records.table_shape import Column, ValueKind
+
+# What stands at the end of SHOW CREATE TABLE and is no part of the definition.
+_COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+")
+
+# Keys by which rows cannot be told apart or put in order by their values as text.
+_NO_KEYS: Final = frozenset(("float", "double", "enum", "set", "json", "geometry"))
+
+_KINDS: Final = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int"), ValueKind.INT),
+    "bigint": ValueKind.LONG,
+    **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext"), ValueKind.STRING),
+    "longtext": ValueKind.STRING,
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob"), ValueKind.BYTES),
+    "longblob": ValueKind.BYTES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column: its type without and with what is in brackets."""
+
+    name: str
+    data_type: str
+    column_type: str
+
+    def as_column(self) -> Column | None:
+        """As vindexes know columns; None for types that none takes."""
+        kind = _KINDS.get(self.data_type)
+        if kind is ValueKind.LONG and "unsigned" in self.column_type:
+            kind = ValueKind.UNSIGNED_LONG
+        return None if kind is None else Column(self.name, kind, self.column_type)
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A table of a server. `statement` makes it; `compared` is the part that must agree."""
+
+    database: str
+    table: str
+    statement: str
+    engine: str
+    columns: tuple[TableColumn, ...]
+    key: tuple[str, ...]
+    is_empty: bool
+    triggers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """`database.table`."""
+        return f"{self.database}.{self.table}"
+
+    @property
+    def compared(self) -> str:
+        """The statement without the counter, which moves by itself."""
+        return _COUNTER.sub("", self.statement)
+
+    def column(self, name: str) -> TableColumn | None:
+        """A column by its name."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+def read_definitions(connection: Any, databases: Iterable[str]) -> list[TableDefinition]:
+    """All base tables of these databases."""
+    found = []
+    for database in sorted(databases):
+        names = rows(
+            connection,
+            "SELECT table_name, engine FROM information_schema.tables "
+            "WHERE table_schema = %s AND table_type = 'BASE TABLE' ORDER BY table_name",
+            (database,),
+        )
+        found += [_definition(connection, database, table, engine) for table, engine in names]
+    return found
+
+
+def _definition(connection: Any, database: str, table: str, engine: str) -> TableDefinition:
+    name = f"{quoted(database)}.{quoted(table)}"
+    [(_, statement)] = rows(connection, f"SHOW CREATE TABLE {name}")
+    columns = rows(
+        connection,
+        "SELECT column_name, data_type, column_type FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
+        (database, table),
+    )
+    key = rows(
+        connection,
+        "SELECT column_name FROM information_schema.statistics WHERE table_schema = %s "
+        "AND table_name = %s AND index_name = 'PRIMARY' ORDER BY seq_in_index",
+        (database, table),
+    )
+    triggers = rows(
+        connection,
+        "SELECT trigger_name FROM information_schema.triggers "
+        "WHERE event_object_schema = %s AND event_object_table = %s",
+        (database, table),
+    )
+    return TableDefinition(
+        database,
+        table,
+        str(statement),
+        engine,
+        tuple(TableColumn(*column) for column in columns),
+        tuple(str(column) for (column,) in key),
+        not rows(connection, f"SELECT 1 FROM {name} LIMIT 1"),
+        tuple(str(trigger) for (trigger,) in triggers),
+    )
+
+
+def source_problems(found: Iterable[TableDefinition], routes: Routes, where: str) -> list[str]:
+    """What stands against resharding these tables of a source. Pure."""
+    by_name = {(table.database, table.table): table for table in found}
+    problems = [
+        f"{where}: table {'.'.join(name)} has a vindex and is not there"
+        for name in sorted(routes.tables.keys() - by_name.keys())
+    ]
+    for name, table in sorted(by_name.items()):
+        route = routes.tables.get(name)
+        if route is None:
+            problems.append(
+                f"{where}: table {table.name} has no vindex: declare one in the settings"
+            )
+            continue
+        if table.engine != "InnoDB":
+            problems.append(f"{where}: table {table.name} is {table.engine}, not InnoDB")
+        if not table.key:
+            problems.append(f"{where}: table {table.name} has no primary key")
+        problems += [
+            f"{where}: table {table.name} has {column.name} {column.column_type} in its primary "
+            f"key: a reshard cannot put its rows in order"
+            for column in table.columns
+            if column.name in table.key and column.data_type in _NO_KEYS
+        ]
+        sharding = table.column(route.column)
+        known = None if sharding is None else sharding.as_column()
+        if sharding is None or known is None or known.kind not in route.vindex.takes:
+            has = "does not have it" if sharding is None else f"has it as {sharding.column_type}"
+            problems.append(
+                f"{where}: vindex {route.declared.vindex} of {table.name} is over column "
+                f"{route.column}, and the table {has}"
+            )
+    return problems
+
+
+def target_problems(
+    found: Iterable[TableDefinition], wanted: Iterable[TableDefinition], where: str
+) -> list[str]:
+    """What stands against a target that has these tables. Pure."""
+    problems = []
+    wanted_by_name = {(table.database, table.table): table for table in wanted}
+    for table in found:
+        like = wanted_by_name.get((table.database, table.table))
+        if not table.is_empty:
+            problems.append(f"{where}: table {table.name} is not empty")
+        if table.triggers:
+            problems.append(
+                f"{where}: table {table.name} has triggers ({', '.join(table.triggers)}): drop "
+                f"them until the target is open"
+            )
+        if like is None:
+            problems.append(f"{where}: table {table.name} is on no source")
+        elif like.compared != table.compared:
+            problems.append(
+                f"{where}: table {table.name} is not defined as on the source: "
+                f"{first_difference(like.compared, table.compared)}"
+            )
+    return problems
+
+
+def first_difference(one: str, other: str) -> str:
+    """The first lines of two definitions that differ. Pure."""
+    for mine, theirs in zip(one.splitlines(), other.splitlines(), strict=False):
+        if mine != theirs:
+            return f"{mine.strip()!r} there, {theirs.strip()!r} here"
+    return "one of them has more lines"
+
+
+def databases_statement(connection: Any, database: str) -> str:
+    """What makes the database as it is, with its character set."""
+    [(_, statement)] = rows(connection, f"SHOW CREATE DATABASE {quoted(database)}")
+    return str(statement).replace("CREATE DATABASE", "CREATE DATABASE IF NOT EXISTS", 1)

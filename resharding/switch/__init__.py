@@ -1,0 +1,1 @@
+"""`switch`, `cancel` and `complete`: moving writes from the sources to the targets."""

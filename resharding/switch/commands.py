@@ -1,0 +1,244 @@
+"""`switch` and `cancel`: each step by `switching`'s decision, on servers, logs and topology."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Final, Self
+
+from event_token.errors import Halt, UsageError
+from resharding.internal_tables import read_checkpoints
+from resharding.server import server_errors
+from resharding.switch.decision import (
+    Action,
+    JournalRow,
+    Kind,
+    ReshardView,
+    SourceEnd,
+    Step,
+    next_cancel_step,
+    next_switch_step,
+)
+from resharding.switch.readiness import check_ready
+from resharding.switch.settings import SwitchReport, SwitchSettings
+from resharding.switch.shard_writes import ShardWrites, copy_triggers, trigger_names
+from resharding.switch.topology_steps import entry_of, moved
+from topics.keyspace.topology import (
+    ReshardEntry,
+    ReshardState,
+    Topology,
+    TopologyChanged,
+    read_topology,
+    update_topology,
+)
+from topics.names import ShardTopics
+from topics.schemas.registry import open_schema_ids
+from topics.stream.log_marks import marks_at_end
+
+# END takes a heartbeat and a commit to be applied. Beyond this somebody must look why it does not.
+AWAIT_S_MAX: Final = 60.0
+AWAIT_POLL_S: Final = 0.02
+# Each try can meet another writer of the topology at most once.
+TOPOLOGY_TRIES_MAX: Final = 5
+
+_AWAITS: Final = (Action.AWAIT_END, Action.AWAIT_DRAIN)
+Tell = Callable[[Step], None]
+
+
+def run_switch(settings: SwitchSettings, tell: Tell) -> SwitchReport:
+    """Switch to the targets, or go on with a switch that was interrupted.
+
+    `tell` hears of each step before it is done. UsageError when the reshard is not ready: nothing
+    was changed then. Halt when it was cancelled, or the targets do not get to the end: run it
+    again, or cancel. ServerGone when a server, or the claim on it, was lost.
+    """
+    with _Run(settings, tell) as run:
+        run.check()
+        run.go(next_switch_step)
+        return run.report()
+
+
+def run_cancel(settings: SwitchSettings, tell: Tell) -> None:
+    """Go back to the sources; possible until BEGIN stands on the first target. Errors as above."""
+    with _Run(settings, tell) as run:
+        run.go(next_cancel_step)
+
+
+class _Run:
+    """One command at work: the servers are claimed, the topology was read."""
+
+    def __init__(self, settings: SwitchSettings, tell: Tell) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
+        self._stack = ExitStack()
+        self._topology: Topology | None = read_topology(settings.kafka, settings.keyspace)
+        self._writes: dict[str, ShardWrites] = {}
+        self._ends: dict[str, SourceEnd] = {}
+        self._stopped_s: float | None = None
+        self._stopped_ms: int | None = None
+        self._hop_time_us: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            entry = self._entry
+            for shard in (*entry.targets, *entry.sources):
+                server = self._settings.server_of(shard)
+                writes = ShardWrites(server, entry.reshard_id, self._settings.accounts)
+                self._stack.callback(writes.close)
+                self._writes[shard] = writes
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stack.close()
+
+    @property
+    def _entry(self) -> ReshardEntry:
+        return entry_of(self._topology, self._settings.keyspace, self._settings.reshard_id)
+
+    @property
+    def _databases(self) -> frozenset[str]:
+        assert self._topology is not None  # noqa: S101 - it has the reshard
+        return frozenset(vindex.database for vindex in self._topology.vindexes)
+
+    def check(self) -> None:
+        """Before anything is changed, all must be ready."""
+        entry = self._entry
+        is_new = not any(writes.journal() for writes in self._writes.values())
+        if is_new and entry.state == ReshardState.RUNNING.value:
+            check_ready(self._settings, entry, self._writes, self._databases)
+
+    def go(self, decide: Callable[[ReshardView], Step]) -> None:
+        """Take step after step until it is done or refused."""
+        deadline_s: float | None = None
+        while True:
+            view = self._view()
+            step = decide(view)
+            if step.action is Action.DONE:
+                self._hop_time_us = view.journal[view.decider].hop_time_us
+                return
+            if step.action is Action.REFUSE:
+                raise Halt(f"reshard {self._settings.reshard_id}: {step.why}")
+            if step.action in _AWAITS:
+                deadline_s = deadline_s or time.monotonic() + AWAIT_S_MAX
+                if time.monotonic() > deadline_s:
+                    raise Halt(self._overdue(step, view))
+                time.sleep(AWAIT_POLL_S)
+                continue
+            self._tell(step)
+            self._do(step, view)
+
+    def report(self) -> SwitchReport:
+        """What a finished switch tells."""
+        return SwitchReport(self._hop_time_us, self._stopped_ms)
+
+    def _view(self) -> ReshardView:
+        entry = self._entry
+        shards = (*entry.targets, *entry.sources)
+        journal = {s: row for s in shards if (row := self._writes[s].journal()) is not None}
+        view = ReshardView(
+            sources=entry.sources,
+            targets=entry.targets,
+            state=ReshardState(entry.state),
+            journal=journal,
+        )
+        if view.decision is None:
+            quiet = frozenset(s for s in shards if self._writes[s].is_quiet())
+            return self._drain(replace(view, quiet=quiet))
+        open_ones = frozenset(s for s in shards if self._writes[s].is_open())
+        return replace(view, open=open_ones, restored=self._restored(view))
+
+    def _drain(self, view: ReshardView) -> ReshardView:
+        """Add ENDs and checkpoints, once END stands in the journal of every source."""
+        if any(source not in view.journal for source in view.sources):
+            return view
+        for source in view.sources:
+            if source not in self._ends:
+                topics = ShardTopics(self._settings.keyspace, source)
+                marks = marks_at_end(self._settings.kafka, topics, self._schema_ids)
+                mark = marks.get(self._settings.reshard_id)
+                if mark is None or mark.kind != Kind.END.value:
+                    return replace(view, ends=dict(self._ends))
+                self._ends[source] = SourceEnd(mark.seq, mark.timestamp_us)
+        checkpoints: dict[tuple[str, str], int] = {}
+        for target in view.targets:
+            writes = self._writes[target]
+            with server_errors(writes.server, "reading the checkpoint of"):
+                found = read_checkpoints(writes.connection, self._settings.reshard_id)
+            checkpoints |= {(target, source): at.seq for source, at in found.items()}
+        return replace(view, ends=dict(self._ends), checkpoints=checkpoints)
+
+    def _restored(self, view: ReshardView) -> frozenset[str]:
+        if view.decision is not Kind.BEGIN or view.state is not ReshardState.SWITCHED:
+            return frozenset()
+        source = self._writes[min(view.sources)]
+        wanted = trigger_names(source, self._databases)
+        return frozenset(
+            target
+            for target in view.targets
+            if trigger_names(self._writes[target], self._databases) >= wanted
+        )
+
+    def _do(self, step: Step, view: ReshardView) -> None:
+        shards = (json.dumps(sorted(view.sources)), json.dumps(sorted(view.targets)))
+        if step.action is Action.CHANGE_TOPOLOGY:
+            self._change_topology(step)
+            return
+        writes = self._writes[step.shard]
+        match step.action:
+            case Action.STOP_WRITES:
+                if step.shard in view.sources and self._stopped_s is None:
+                    self._stopped_s = time.monotonic()
+                writes.stop_writes()
+            case Action.WRITE_END:
+                writes.insert(JournalRow(Kind.END), shards)
+            case Action.WRITE_BEGIN:
+                writes.insert(JournalRow(Kind.BEGIN, step.hop_time_us), shards)
+            case Action.WRITE_CANCELLED:
+                if step.shard in view.journal:
+                    writes.cancel_end()
+                else:
+                    writes.insert(JournalRow(Kind.CANCELLED), shards)
+            case Action.RESTORE_TRIGGERS:
+                copy_triggers(self._writes[min(view.sources)], writes, self._databases)
+            case Action.OPEN_WRITES:
+                writes.open_writes()
+                if self._stopped_s is not None:
+                    self._stopped_ms = round((time.monotonic() - self._stopped_s) * 1000)
+            case _:
+                raise UsageError(f"{step} is not done on a shard")
+
+    def _change_topology(self, step: Step) -> None:
+        settings = self._settings
+        state = step.state
+        if state is None:
+            raise UsageError(f"{step} does not say the state")
+        for _ in range(TOPOLOGY_TRIES_MAX):
+            try:
+                self._topology = update_topology(
+                    settings.kafka,
+                    settings.keyspace,
+                    lambda before: moved(
+                        before, settings.keyspace, settings.reshard_id, state, step.hop_time_us
+                    ),
+                )
+            except TopologyChanged:
+                continue
+            return
+        raise Halt(f"the topology of {settings.keyspace} was changed again and again: run it again")
+
+    def _overdue(self, step: Step, view: ReshardView) -> str:
+        seqs = ", ".join(
+            f"END of {source} is seq {end.seq}, the target has "
+            f"{view.checkpoints.get((step.shard, source))}"
+            for source, end in view.ends.items()
+        )
+        who = "its producer" if step.action is Action.AWAIT_END else f"its applier ({seqs})"
+        return (
+            f"reshard {self._settings.reshard_id}: {step} took more than {AWAIT_S_MAX:g} s: look "
+            f"at {who}. Writes are stopped: run switch again, or cancel"
+        )

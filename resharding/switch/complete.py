@@ -1,0 +1,62 @@
+"""`complete`: removes what a switched reshard has left on the servers."""
+
+from event_token.errors import UsageError
+from resharding.apply.routing import INTERNAL_DATABASE
+from resharding.errors import ServerGone
+from resharding.server import open_session, rows, server_errors
+from resharding.switch.settings import SwitchSettings
+from resharding.switch.topology_steps import entry_of, moved
+from topics.keyspace.topology import ReshardState, read_topology, update_topology
+
+# The journal stays: a command that was paused and wakes late must find its row.
+_TABLES = ("role", "checkpoint", "verified", "plan")
+
+
+def run_complete(settings: SwitchSettings) -> list[str]:
+    """Remove the reshard's roles, checkpoints, plan and verify results; return what could not be.
+
+    Source servers may be gone already: what is left there is named. UsageError unless the reshard
+    is switched and nothing but a source is missing. Can be run again.
+    """
+    topology = read_topology(settings.kafka, settings.keyspace)
+    entry = entry_of(topology, settings.keyspace, settings.reshard_id)
+    if entry.state not in {ReshardState.SWITCHED.value, ReshardState.COMPLETED.value}:
+        raise UsageError(
+            f"reshard {settings.reshard_id} is {entry.state}: only a switched one is completed"
+        )
+    for target in entry.targets:
+        _remove(settings, target)
+    left = []
+    for source in entry.sources:
+        try:
+            _remove(settings, source)
+        except ServerGone as error:
+            left.append(f"source {source} keeps its rows in {INTERNAL_DATABASE}: {error}")
+    update_topology(
+        settings.kafka,
+        settings.keyspace,
+        lambda before: moved(
+            before, settings.keyspace, settings.reshard_id, ReshardState.COMPLETED
+        ),
+    )
+    return left
+
+
+def _remove(settings: SwitchSettings, shard: str) -> None:
+    server = settings.server_of(shard)
+    connection = open_session(server)
+    try:
+        with server_errors(server, "cleaning up"):
+            found = rows(
+                connection,
+                "SELECT table_name FROM information_schema.tables WHERE table_schema = %s",
+                (INTERNAL_DATABASE,),
+            )
+            with connection.cursor() as cursor:
+                for table in sorted({name for (name,) in found} & set(_TABLES)):
+                    cursor.execute(
+                        f"DELETE FROM {INTERNAL_DATABASE}.{table} WHERE reshard_id = %s",
+                        (settings.reshard_id,),
+                    )
+    finally:
+        connection.close()

@@ -1,0 +1,141 @@
+"""What must hold before writes are stopped: everything is looked at, and nothing is changed."""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from event_token import GtidSet, parse_gtid_set
+from event_token.errors import UsageError
+from resharding.apply.routing import INTERNAL_DATABASE
+from resharding.internal_tables import read_checkpoints
+from resharding.server import server_errors
+from resharding.switch.settings import SwitchSettings
+from resharding.switch.shard_writes import ShardWrites
+from topics.kafka.partition_end import read_tail
+from topics.keyspace.topology import ReshardEntry
+from topics.names import ShardTopics
+from topics.progress.codec import decode_progress
+from topics.progress.record import Progress
+from topics.schemas.registry import open_schema_ids
+
+# Producers and appliers that need longer than this for what is there now would stretch the stop.
+READY_S_MAX: Final = 5.0
+READY_POLL_S: Final = 0.1
+
+_EXECUTED: Final = {"mysql": "gtid_executed", "mariadb": "gtid_binlog_pos"}
+
+
+def check_ready(
+    settings: SwitchSettings,
+    entry: ReshardEntry,
+    writes: Mapping[str, ShardWrites],
+    databases: frozenset[str],
+) -> None:
+    """Raise one UsageError with all that stands against a switch now."""
+    problems: list[str] = []
+    for shard in (*entry.sources, *entry.targets):
+        try:
+            writes[shard].is_locked()
+        except UsageError as error:
+            problems.append(str(error))
+    if not settings.force:
+        for target in entry.targets:
+            problems += _verify_problems(settings, writes[target])
+    for source in entry.sources:
+        problems += _event_problems(writes[source], databases)
+    problems += _lag_problems(settings, entry, writes)
+    if problems:
+        text = "\n".join(f"  {problem}" for problem in problems)
+        raise UsageError(f"reshard {settings.reshard_id} is not ready to switch:\n{text}")
+
+
+def _verify_problems(settings: SwitchSettings, target: ShardWrites) -> list[str]:
+    tables = target.query(
+        "SELECT COUNT(*) FROM information_schema.tables "
+        "WHERE table_schema = %s AND table_name = 'verified'",
+        (INTERNAL_DATABASE,),
+    )
+    found: list[tuple[object, ...]] = []
+    if tables != [(0,)]:
+        found = target.query(
+            f"SELECT differing FROM {INTERNAL_DATABASE}.verified WHERE reshard_id = %s",
+            (settings.reshard_id,),
+        )
+    if not found:
+        return [f"{target.server.name}: not verified: run shardstream reshard verify, or --force"]
+    [(differing,)] = found
+    if differing:
+        return [f"{target.server.name}: verify found {differing} rows that differ"]
+    return []
+
+
+def _event_problems(source: ShardWrites, databases: frozenset[str]) -> list[str]:
+    marks = ", ".join(["%s"] * len(databases))
+    found = source.query(
+        "SELECT event_schema, event_name FROM information_schema.events "
+        f"WHERE status = 'ENABLED' AND event_schema IN ({marks}) ORDER BY 1, 2",
+        tuple(sorted(databases)),
+    )
+    return [
+        f"{source.server.name}: event {schema}.{name} writes by itself: disable it (ALTER EVENT "
+        f"... DISABLE), and make it on the targets after the switch"
+        for schema, name in found
+    ]
+
+
+def _lag_problems(
+    settings: SwitchSettings, entry: ReshardEntry, writes: Mapping[str, ShardWrites]
+) -> list[str]:
+    """Producers reach what their servers have executed by now, and the targets those seqs."""
+    deadline_s = time.monotonic() + READY_S_MAX
+    schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
+    executed = {shard: _executed(writes[shard]) for shard in (*entry.sources, *entry.targets)}
+    seqs: dict[str, int] = {}
+    while True:
+        problems = []
+        for shard, wanted in executed.items():
+            topic = ShardTopics(settings.keyspace, shard).progress
+            last = read_tail(settings.kafka, topic).last
+            progress = None if last is None else decode_progress(last.value, schema_ids, topic)
+            if progress is None or not _position(progress, wanted).includes(wanted):
+                problems.append(
+                    f"the log of shard {shard} is not up to {writes[shard].server.name}: look at "
+                    f"its producer"
+                )
+            elif shard in entry.sources:
+                seqs.setdefault(shard, progress.last_seq)
+        problems += _behind(settings, entry, writes, seqs)
+        if not problems or time.monotonic() > deadline_s:
+            return problems
+        time.sleep(READY_POLL_S)
+
+
+def _executed(writes: ShardWrites) -> GtidSet:
+    flavor = writes.server.flavor
+    [(text,)] = writes.query(f"SELECT @@GLOBAL.{_EXECUTED[flavor.value]}")
+    return parse_gtid_set(str(text).replace("\n", ""), flavor)
+
+
+def _position(progress: Progress, like: GtidSet) -> GtidSet:
+    return parse_gtid_set(progress.position, like.flavor)
+
+
+def _behind(
+    settings: SwitchSettings,
+    entry: ReshardEntry,
+    writes: Mapping[str, ShardWrites],
+    seqs: Mapping[str, int],
+) -> list[str]:
+    problems = []
+    for target in entry.targets:
+        server = writes[target].server
+        with server_errors(server, "reading the checkpoint of"):
+            found = read_checkpoints(writes[target].connection, settings.reshard_id)
+        for source, seq in seqs.items():
+            at = found[source].seq if source in found else None
+            if at is None or at < seq:
+                problems.append(
+                    f"{server.name} lags: it has seq {at} of shard {source}, whose log was at "
+                    f"{seq} {READY_S_MAX:g} s ago: look at its applier"
+                )
+    return problems

@@ -1,0 +1,251 @@
+"""Stopping and opening an application's writes on one server, by a fact that replicates.
+
+Accounts are locked and their sessions ended. Everything is done over one session that holds a named
+lock of the server: a command that comes later ends that session first, so one that was paused in
+the meantime can change nothing when it wakes.
+"""
+
+import hashlib
+import re
+import time
+from typing import Any, Final
+
+import pymysql
+
+from event_token.errors import Halt, UsageError
+from resharding.apply.routing import INTERNAL_DATABASE
+from resharding.errors import ServerGone
+from resharding.grants import NEEDED_TO_SWITCH, missing_grants
+from resharding.internal_tables import make_internal_tables
+from resharding.server import (
+    ReshardServer,
+    error_code,
+    error_text,
+    is_passing,
+    open_session,
+    quoted,
+    rows,
+    server_errors,
+)
+from resharding.switch.decision import JournalRow, Kind
+
+# A killed session rolls its transaction back first.
+QUIET_S_MAX: Final = 30.0
+QUIET_POLL_S: Final = 0.01
+# The session that held the lock was killed; the server lets go when it notices.
+CLAIM_S: Final = 10
+
+_NO_SUCH_TABLE: Final = frozenset({1049, 1146})
+_DUPLICATE: Final = 1062
+# Not known yet to be an application's or not.
+_UNAUTHENTICATED: Final = "unauthenticated user"
+_STRINGS: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'")
+_LOCKED: Final = re.compile(r"\bACCOUNT LOCK\b")
+_JOURNAL: Final = f"{INTERNAL_DATABASE}.journal"
+
+
+class ShardWrites:
+    """One server of a reshard, claimed by one command.
+
+    `accounts`: all that the application writes with, as user@host. ServerGone when the server or
+    the claim is lost: the command ends, and can be run again.
+    """
+
+    def __init__(self, server: ReshardServer, reshard_id: str, accounts: tuple[str, ...]) -> None:
+        """Claim the server; another command of this reshard that is at work there ends."""
+        self.server = server
+        self._reshard_id = reshard_id
+        self._accounts = [_account(account) for account in accounts]
+        if any(user == server.user for user, _ in self._accounts):
+            raise UsageError(
+                f"{server.name}: account {server.user} reshards and is the application's, too: "
+                f"give the reshard an account of its own"
+            )
+        # Sessions that were connecting when the accounts were seen locked first: one of these may
+        # have passed the check before. Later ones cannot, however often an application tries.
+        self._connecting: frozenset[int] | None = None
+        self._connection: Any = open_session(server)
+        try:
+            self._check_grants()
+            self._claim()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_grants(self) -> None:
+        needed = NEEDED_TO_SWITCH[self.server.flavor]
+        with server_errors(self.server, "reading the grants of"):
+            problems = missing_grants(self._connection, self.server.name, needed)
+        if problems:
+            raise UsageError(problems[0])
+
+    def _claim(self) -> None:
+        name = "shardstream." + hashlib.sha256(self._reshard_id.encode()).hexdigest()[:40]
+        with server_errors(self.server, "claiming"):
+            [(is_held,)] = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (name,))
+            if is_held == 1:
+                return
+            [(holder,)] = rows(self._connection, "SELECT IS_USED_LOCK(%s)", (name,))
+            if holder is not None:
+                self._kill(int(holder))
+            [(is_held,)] = rows(self._connection, "SELECT GET_LOCK(%s, %s)", (name, CLAIM_S))
+        if is_held != 1:
+            raise ServerGone(f"{self.server.name}: another command of this reshard is at work")
+
+    def close(self) -> None:
+        """Give the claim up."""
+        if self._connection.open:
+            self._connection._force_close()  # noqa: SLF001 - a lost server takes no goodbye
+
+    def _kill(self, session: int) -> None:
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(f"KILL {session}")
+        except pymysql.err.MySQLError as error:
+            if error_code(error) != 1094:  # it has ended by itself
+                raise
+
+    def is_locked(self) -> list[bool]:
+        """Whether each account is locked; UsageError names one that is not there."""
+        with server_errors(self.server, "looking at the accounts of"):
+            return [self._is_locked(*account) for account in self._accounts]
+
+    def _is_locked(self, user: str, host: str) -> bool:
+        try:
+            [(statement,)] = rows(self._connection, "SHOW CREATE USER %s@%s", (user, host))
+        except pymysql.err.MySQLError as error:
+            if is_passing(error):
+                raise
+            raise UsageError(
+                f"{self.server.name}: there is no account {user}@{host}: create it, on a target "
+                f"with ACCOUNT LOCK ({error_text(error)})"
+            ) from error
+        return _LOCKED.search(_STRINGS.sub("''", str(statement))) is not None
+
+    def is_quiet(self) -> bool:
+        """Whether no application can write here now."""
+        if not all(self.is_locked()):
+            self._connecting = None
+            return False
+        return not self._sessions()
+
+    def is_open(self) -> bool:
+        """Whether all accounts may connect."""
+        return not any(self.is_locked())
+
+    def _sessions(self) -> list[int]:
+        """The sessions that may write, of accounts that are locked by now."""
+        users = {user for user, _ in self._accounts}
+        with server_errors(self.server, "listing the sessions of"):
+            found = rows(self._connection, "SHOW FULL PROCESSLIST")
+        connecting = frozenset(int(row[0]) for row in found if row[1] == _UNAUTHENTICATED)
+        if self._connecting is None:
+            self._connecting = connecting
+        own = [int(row[0]) for row in found if row[1] in users]
+        return [*own, *(connecting & self._connecting)]
+
+    def stop_writes(self) -> None:
+        """Lock the accounts, end their sessions, wait until all have ended."""
+        self._set_lock("LOCK")
+        self._connecting = None
+        deadline_s = time.monotonic() + QUIET_S_MAX
+        while sessions := self._sessions():
+            with server_errors(self.server, "ending sessions of"):
+                for session in sessions:
+                    self._kill(session)
+            if time.monotonic() > deadline_s:
+                raise Halt(
+                    f"{self.server.name}: the application's sessions "
+                    f"{', '.join(map(str, sessions))} have not ended within {QUIET_S_MAX:g} s: "
+                    f"run the command again, or cancel"
+                )
+            time.sleep(QUIET_POLL_S)
+
+    def open_writes(self) -> None:
+        """Unlock the accounts."""
+        self._set_lock("UNLOCK")
+
+    def _set_lock(self, word: str) -> None:
+        with server_errors(self.server, "changing the accounts of"):
+            for user, host in self._accounts:
+                with self._connection.cursor() as cursor:
+                    cursor.execute(f"ALTER USER %s@%s ACCOUNT {word}", (user, host))
+
+    def journal(self) -> JournalRow | None:
+        """The reshard's row of the journal."""
+        query = f"SELECT kind, hop_time_us FROM {_JOURNAL} WHERE reshard_id = %s"
+        with server_errors(self.server, "reading the journal of"):
+            try:
+                found = rows(self._connection, query, (self._reshard_id,))
+            except pymysql.err.MySQLError as error:
+                if error_code(error) in _NO_SUCH_TABLE:
+                    return None
+                raise
+        return JournalRow(Kind(found[0][0]), found[0][1]) if found else None
+
+    def insert(self, row: JournalRow, shards: tuple[str, str]) -> None:
+        """Insert the row where there is none; what is there stays. `shards`: as JSON lists."""
+        with server_errors(self.server, "writing the journal of"):
+            try:
+                with self._connection.cursor() as cursor:
+                    cursor.execute(
+                        f"INSERT INTO {_JOURNAL} VALUES (%s, %s, %s, %s, %s)",
+                        (self._reshard_id, row.kind.value, *shards, row.hop_time_us),
+                    )
+            except pymysql.err.MySQLError as error:
+                if error_code(error) in _NO_SUCH_TABLE:
+                    make_internal_tables(self._connection)
+                elif error_code(error) != _DUPLICATE:
+                    raise
+
+    def cancel_end(self) -> None:
+        """Turn END into CANCELLED; another row stays."""
+        with (
+            server_errors(self.server, "writing the journal of"),
+            self._connection.cursor() as cursor,
+        ):
+            cursor.execute(
+                f"UPDATE {_JOURNAL} SET kind = 'CANCELLED' WHERE reshard_id = %s AND kind = 'END'",
+                (self._reshard_id,),
+            )
+
+    def query(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a statement over the claimed session."""
+        with server_errors(self.server, "asking"):
+            return rows(self._connection, statement, values)
+
+    @property
+    def connection(self) -> Any:
+        """The claimed session."""
+        return self._connection
+
+
+def _account(text: str) -> tuple[str, str]:
+    user, _, host = text.rpartition("@")
+    if not user:
+        raise UsageError(f"application account {text!r}: write user@host, for example shop@%")
+    return user, host
+
+
+def trigger_names(writes: ShardWrites, databases: frozenset[str]) -> set[tuple[str, str]]:
+    """The triggers of these databases, as (database, name)."""
+    marks = ", ".join(["%s"] * len(databases))
+    query = (
+        "SELECT trigger_schema, trigger_name FROM information_schema.triggers "
+        f"WHERE trigger_schema IN ({marks})"
+    )
+    return {(str(d), str(n)) for d, n in writes.query(query, tuple(sorted(databases)))}
+
+
+def copy_triggers(source: ShardWrites, target: ShardWrites, databases: frozenset[str]) -> None:
+    """Make the triggers on the target that only the source has."""
+    missing = trigger_names(source, databases) - trigger_names(target, databases)
+    for database, name in sorted(missing):
+        [row] = source.query(f"SHOW CREATE TRIGGER {quoted(database)}.{quoted(name)}")
+        sql_mode, statement, charset, collation = row[1], row[2], row[3], row[4]
+        target.query("SET SESSION sql_mode = %s", (sql_mode,))
+        target.query(f"SET NAMES {charset} COLLATE {collation}")
+        target.query(f"USE {quoted(database)}")
+        target.query(str(statement))
+        target.query("SET NAMES utf8mb4")
+        target.query("SET SESSION sql_mode = DEFAULT")

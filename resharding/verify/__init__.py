@@ -1,0 +1,1 @@
+"""Row-by-row comparison of a target with its sources."""

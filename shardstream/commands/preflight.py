@@ -1,0 +1,129 @@
+"""`shardstream preflight`: every problem of servers, grants and topics at once."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from rich.console import Console
+
+from event_token.errors import UsageError
+from producers.copy.throttle import lag_problems
+from producers.errors import Problem
+from producers.preflight.server_checks import preflight
+from producers.servers.server_list import table_problems
+from producers.session.heartbeat_rows import heartbeat_warnings
+from producers.settings import ShardProducerSettings
+from shardstream.settings.model import Settings
+from shardstream.settings.producers import shard_producer_settings, topic_settings
+from topics.kafka.provisioning import retention_warnings, wrong_topics
+from topics.names import ShardTopics
+
+
+def shard_problems(shard: ShardProducerSettings) -> list[Problem]:
+    """What is wrong on the servers of one shard: settings, versions, grants, reachability."""
+    found = [
+        problem
+        for server in shard.servers
+        for problem in preflight(
+            server,
+            shard.flavor,
+            accept_unlogged_cascades=shard.accept_unlogged_cascades,
+            more=partial(table_problems, server_name=server.name, settings=shard),
+        )
+    ]
+    return found + lag_problems(shard)
+
+
+def topic_problems(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
+    """What is wrong with the topics that already exist; those that do not are no problem."""
+    topics = [ShardTopics(keyspace, shard) for shard in shards]
+    return wrong_topics(settings.kafka_client(), topics, topic_settings(settings))
+
+
+def topic_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
+    """What an operator should know of the logs, though it keeps nothing from starting."""
+    topics = [ShardTopics(keyspace, shard) for shard in shards]
+    return retention_warnings(settings.kafka_client(), topics, topic_settings(settings))
+
+
+def server_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
+    """The same of the servers: what keeps the heads of a shard read from a replica from moving."""
+    return [
+        warning
+        for shard in shards
+        for warning in heartbeat_warnings(shard_producer_settings(settings, keyspace, shard))
+    ]
+
+
+def refuse_problems(settings: Settings, shard: ShardProducerSettings) -> None:
+    """Raise one UsageError with all problems of a shard's servers and topics.
+
+    A server that does not answer is none as long as another one can be read: that is what the list
+    is for.
+    """
+    problems = shard_problems(shard)
+    unsound = {problem.where for problem in problems}
+    if any(server.read and server.name not in unsound for server in shard.servers):
+        problems = [problem for problem in problems if not problem.passing]
+    found = [str(problem) for problem in problems]
+    found += topic_problems(settings, shard.keyspace, [shard.shard])
+    if found:
+        lines = "\n".join(f"  {problem}" for problem in found)
+        raise UsageError(
+            f"{shard.keyspace}/{shard.shard}: {len(found)} problem(s); nothing was started\n{lines}"
+        )
+
+
+def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) -> None:
+    """Check all shards of one keyspace or of all; print every problem; UsageError if any."""
+    chosen = [keyspace] if keyspace is not None else sorted(settings.keyspaces)
+    if not chosen:
+        raise UsageError("the settings name no keyspace")
+    servers: list[tuple[str, Problem]] = []
+    topics: list[str] = []
+    warnings: list[str] = []
+    for name in chosen:
+        shards = list(settings.keyspace(name).shards)
+        for shard in shards:
+            found = shard_problems(shard_producer_settings(settings, name, shard))
+            servers += [(f"{name}/{shard}", problem) for problem in found]
+        topics += topic_problems(settings, name, shards)
+        warnings += topic_warnings(settings, name, shards)
+        warnings += server_warnings(settings, name, shards)
+    print_warnings(warnings)
+    if as_json:
+        _print_json(servers, topics)
+    else:
+        _print_lines(servers, topics, sum(len(settings.keyspace(k).shards) for k in chosen))
+    count = len(servers) + len(topics)
+    if count:
+        raise UsageError(f"{count} problem(s) found; each says what mends it")
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    """One line each on the standard error."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for text in warnings:
+        console.print(f"warning: {text}", markup=False)
+
+
+def _print_json(servers: list[tuple[str, Problem]], topics: list[str]) -> None:
+    for shard, problem in servers:
+        line = {"shard": shard, **dataclasses.asdict(problem)}
+        sys.stdout.write(json.dumps(line) + "\n")
+    for text in topics:
+        sys.stdout.write(json.dumps({"shard": None, "what": text}) + "\n")
+    sys.stdout.flush()
+
+
+def _print_lines(servers: list[tuple[str, Problem]], topics: list[str], shards: int) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    for shard, problem in servers:
+        console.print(f"[bold]{shard}[/] {problem.where}: [red]{problem.what}[/]")
+        console.print(f"    {problem.mend}", markup=False)
+    for text in topics:
+        console.print(text, markup=False)
+    if not servers and not topics:
+        console.print(f"[green]{shards} shard(s) checked: no problems[/]")

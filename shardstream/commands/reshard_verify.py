@@ -1,0 +1,47 @@
+"""`shardstream reshard verify`: every target against its sources."""
+
+import dataclasses
+import json
+import sys
+
+from resharding.verify.verification import Verified, VerifySettings, verify_target
+from shardstream.commands.reshard_steps import plan_on, reshard_entry
+from shardstream.settings.model import Settings
+from shardstream.settings.reshard_servers import reshard_server
+
+
+def run_verify(settings: Settings, keyspace: str, reshard_id: str, *, as_json: bool) -> bool:
+    """Compare and print, target by target; tell whether all rows are the same."""
+    entry = reshard_entry(settings, keyspace, reshard_id)
+    clean = True
+    for target in entry.targets:
+        server = reshard_server(settings, keyspace, target)
+        found = verify_target(
+            VerifySettings(
+                plan=plan_on(server, reshard_id),
+                target=server,
+                sources={s: reshard_server(settings, keyspace, s) for s in entry.sources},
+                kafka=settings.kafka_client(),
+                registry_url=settings.kafka.schema_registry_url,
+            )
+        )
+        _say(found, as_json=as_json)
+        clean = clean and found.differing == 0
+    return clean
+
+
+def _say(found: Verified, *, as_json: bool) -> None:
+    if as_json:
+        fields = {
+            **{f.name: getattr(found, f.name) for f in dataclasses.fields(found)},
+            "position": found.position.to_string(),
+            "named": [dataclasses.asdict(difference) for difference in found.named],
+        }
+        sys.stdout.write(json.dumps(fields) + "\n")
+    else:
+        sys.stdout.write(f"{found.target}: {found.rows} rows, {found.differing} differ\n")
+        for difference in found.named:
+            sys.stdout.write(f"  {difference.table} {difference.key}: {difference.what}\n")
+        if found.differing > len(found.named):
+            sys.stdout.write(f"  and {found.differing - len(found.named)} more\n")
+    sys.stdout.flush()

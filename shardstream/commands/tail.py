@@ -1,0 +1,133 @@
+"""`shardstream tail`: the merged stream on the terminal."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from event_token import StreamPosition
+from event_token.errors import UsageError
+from shardstream.settings.model import Settings
+from topics.reading.planner import MaxHold, Mode, Strict
+from topics.records.event_json import event_to_json_dict, event_to_json_text
+from topics.records.vevent import EventType, VEvent
+from topics.stream.subscriber import Subscriber
+
+_OP_STYLE = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan"}
+_TABLE_NAME = re.compile(r"[^.]+\.[^.].*")
+
+
+@dataclass(frozen=True, slots=True)
+class TailOptions:
+    """What to show of a keyspace, from where, and when to end."""
+
+    keyspace: str
+    key_range: str = "-"
+    start: str = "latest"
+    until_idle_s: float | None = None
+    tables: tuple[str, ...] = ()
+    max_hold_ms: int | None = None
+    as_json: bool = False
+
+
+def parse_start(text: str) -> str | datetime | StreamPosition:
+    """`earliest`, `latest`, `copy`, an ISO 8601 time (UTC where it names no zone) or a position."""
+    if text in {"earliest", "latest", "copy"}:
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return StreamPosition.from_string(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None) -> None:
+    """Print events until interrupted, or until nothing came for `until_idle_s`."""
+    for table in options.tables:
+        if not _TABLE_NAME.fullmatch(table):
+            message = f"--table {table!r}: write it as database.table"
+            raise UsageError(message)
+    mode: Mode = Strict() if options.max_hold_ms is None else MaxHold(options.max_hold_ms)
+    stream = out or sys.stdout
+    with Subscriber(
+        options.keyspace,
+        options.key_range,
+        start=parse_start(options.start),
+        config=settings.kafka_client(),
+        registry_url=settings.kafka.schema_registry_url,
+        mode=mode,
+        idle_timeout_s=options.until_idle_s,
+        tables=options.tables or None,
+    ) as events:
+        try:
+            if options.as_json:
+                _print_json(events, stream)
+            else:
+                _print_lines(events, Console(file=stream, soft_wrap=True, highlight=False))
+        except BrokenPipeError:
+            # The reader (head, say) has enough; nothing is lost, it never asked for more.
+            sys.stderr.close()
+
+
+def _print_json(events: Iterator[VEvent], stream: TextIO) -> None:
+    for event in events:
+        stream.write(event_to_json_text(event))
+        stream.write("\n")
+        stream.flush()
+
+
+def _print_lines(events: Iterator[VEvent], console: Console) -> None:
+    for event in events:
+        console.print(event_line(event))
+
+
+def event_line(event: VEvent) -> Text:
+    """One event as a person reads it: time, shard, op, table, row."""
+    moment = datetime.fromtimestamp((event.token.timestamp_us or 0) / 1e6, tz=UTC)
+    line = Text()
+    line.append(moment.strftime("%H:%M:%S.%f")[:-3], style="dim")
+    line.append(f" {event.shard:>8} ", style="blue")
+    if event.type is EventType.ROW:
+        line.append(f"{event.op.value:<6} ", style=_OP_STYLE.get(event.op.value, ""))
+        line.append(f"{event.database}.{event.table} ", style="bold")
+        line.append(_row_text(event))
+    else:
+        line.append(f"{event.type.value:<6} ", style="magenta")
+        line.append(_statement_text(event))
+    if event.late:
+        line.append(" late", style="bold red")
+    if event.possible_duplicate:
+        line.append(" possible duplicate", style="bold red")
+    return line
+
+
+def _statement_text(event: VEvent) -> str:
+    if event.type is EventType.JOURNAL and event.statement:
+        mark = json.loads(event.statement)
+        sources, targets = ", ".join(mark["sources"]), ", ".join(mark["targets"])
+        return f"{mark['kind']} of reshard {mark['reshard_id']}: {sources} -> {targets}"
+    return event.statement or f"{event.database}.{event.table}"
+
+
+def _row_text(event: VEvent) -> str:
+    values = event_to_json_dict(event)
+    before, after = values["before"], values["after"]
+    if before is not None and after is not None:
+        keys = _key_names(event)
+        shown = {
+            name: after[name] for name in after if name in keys or before.get(name) != after[name]
+        }
+        return json.dumps(shown, ensure_ascii=False)
+    return json.dumps(after if after is not None else before, ensure_ascii=False)
+
+
+def _key_names(event: VEvent) -> set[str]:
+    if event.shape is None:
+        return set()
+    return {event.shape.columns[i].name for i in event.shape.primary_key}

@@ -1,0 +1,112 @@
+"""The commands of `shardstream topology`: which shards a keyspace has, and since when."""
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from event_token.errors import UsageError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+Keyspace = Annotated[str, typer.Argument(help="Keyspace, e.g. commerce")]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="Settings file; default $SHARDSTREAM_CONFIG, ./shardstream.toml"),
+]
+
+
+@app.callback()
+def _root() -> None:
+    """Show which shards serve, and declare a reshard that other tools have done."""
+
+
+@app.command()
+def show(
+    keyspace: Keyspace,
+    config: Config = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="The record as it lies on Kafka")] = False,
+) -> None:
+    """Show the shards and reshards of a keyspace."""
+    from shardstream.settings.model import load_settings
+    from topics.keyspace.topology import read_topology, topology_to_json
+
+    topology = read_topology(load_settings(config).kafka_client(), keyspace)
+    if topology is None:
+        raise UsageError(f"keyspace {keyspace} has no topology: start a producer of it first")
+    if as_json:
+        typer.echo(json.dumps(json.loads(topology_to_json(topology))))
+        return
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"keyspace {keyspace}, epoch {topology.epoch}")
+    shards = Table("shard", "state")
+    for shard in topology.shards:
+        shards.add_row(shard.name, shard.state.value)
+    console.print(shards)
+    if topology.reshards:
+        reshards = Table("reshard", "from", "to", "state", "hop time")
+        for r in topology.reshards:
+            hop = _time_text(r.hop_time_us)
+            reshards.add_row(r.reshard_id, ", ".join(r.sources), ", ".join(r.targets), r.state, hop)
+        console.print(reshards)
+
+
+@app.command("set")
+def set_shards(
+    keyspace: Keyspace,
+    shard: Annotated[
+        list[str], typer.Option("--shard", help="A shard that serves by now; one option for each")
+    ],
+    reshard_id: Annotated[str, typer.Option("--id", help="A name for what was done")],
+    switched_at: Annotated[
+        str | None,
+        typer.Option(
+            "--switched-at",
+            help="When the new shards began to take writes (2026-01-31T12:00:00Z); default now",
+        ),
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Declare a reshard that other tools have done, without marks in the logs."""
+    from shardstream.settings.model import load_settings
+    from topics.kafka.partition_end import read_tail
+    from topics.keyspace.lineage import declare
+    from topics.keyspace.topology import Topology, update_topology
+    from topics.names import ShardTopics
+
+    client = load_settings(config).kafka_client()
+    for name in shard:
+        read_tail(client, ShardTopics(keyspace, name).progress)  # UsageError where it is not there
+    at_us = time.time_ns() // 1_000 if switched_at is None else _microseconds(switched_at)
+
+    def change(before: Topology | None) -> Topology:
+        if before is None:
+            raise UsageError(f"keyspace {keyspace} has no topology: start a producer of it first")
+        return declare(before, shard, reshard_id, at_us)
+
+    after = update_topology(client, keyspace, change)
+    serving = ", ".join(entry.name for entry in after.serving())
+    typer.echo(f"keyspace {keyspace}, epoch {after.epoch}: {serving} serve")
+
+
+def _microseconds(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--switched-at {text!r} is not a time such as 2026-01-31T12:00:00Z"
+        ) from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1_000_000)
+
+
+def _time_text(time_us: int | None) -> str:
+    if time_us is None:
+        return ""
+    return datetime.fromtimestamp(time_us / 1e6, tz=UTC).isoformat(timespec="milliseconds")

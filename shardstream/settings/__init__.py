@@ -1,0 +1,1 @@
+"""The settings file, and what producers, readers and reshards take from it."""

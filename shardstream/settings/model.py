@@ -1,0 +1,310 @@
+"""Settings: one `shardstream.toml`, overridden by the environment, secrets from files or variables.
+
+A setting `a.b` of the file is overridden by the variable `SHARDSTREAM_A__B`. Secrets are never
+written in the file itself: it names a file or a variable that holds them.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from event_token import KeyRange, ShardName
+from event_token.errors import UsageError
+from topics.kafka.client import ClientConfig
+from topics.names import check_keyspace
+
+DEFAULT_CONFIG = "shardstream.toml"
+CONFIG_VARIABLE = "SHARDSTREAM_CONFIG"
+
+
+class _Section(BaseModel):
+    # A misspelt setting that is silently left out would be a setting that loses data.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TlsSection(_Section):
+    """TLS to a database server: the certificate and the host name are always verified."""
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+
+
+class ServerSection(_Section):
+    """One server of a shard. The password is in a file or in a variable, never here."""
+
+    host: str
+    port: Annotated[int, Field(ge=1, le=65535)] = 3306
+    user: str
+    password_file: Path | None = None
+    password_env: str | None = None
+    tls: TlsSection | None = None
+    # False: a primary that is never streamed from; it tells what a replica wrote itself.
+    read: bool = True
+
+    def password(self, folder: Path) -> SecretStr:
+        """The password, read now; empty when the settings name none."""
+        return read_secret(
+            f"{self.user}@{self.host}", self.password_file, self.password_env, folder
+        )
+
+
+class ShardSection(_Section):
+    """One shard: the family of its servers, and the servers, the preferred one first."""
+
+    flavor: Literal["mysql", "mariadb"]
+    servers: Annotated[tuple[ServerSection, ...], Field(min_length=1)]
+
+
+class VindexSection(_Section):
+    """How a table's rows get their keyspace id: a Vitess vindex over a column."""
+
+    database: str
+    table: str
+    column: str
+    vindex: Literal["hash", "xxhash", "numeric", "binary", "unicode_loose_md5"]
+
+
+class ReshardSection(_Section):
+    """The account that reshards a keyspace, and the accounts that write to it, as user@host."""
+
+    user: str
+    password_file: Path | None = None
+    password_env: str | None = None
+    application_accounts: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    def password(self, folder: Path) -> SecretStr:
+        """The password, read now; empty when the settings name none."""
+        return read_secret(self.user, self.password_file, self.password_env, folder)
+
+
+class SecretSource(_Section):
+    """Where a secret stands."""
+
+    file: Path | None = None
+    env: str | None = None
+
+
+class TruncateSection(_Section):
+    """A mask that leaves the first characters."""
+
+    truncate: Annotated[int, Field(ge=0)]
+
+
+class RuleSection(_Section):
+    """What of one table, or of those that a `/regexp/` names, reaches the log."""
+
+    table: str
+    columns: tuple[str, ...] = ()
+    where: str = ""
+    mask: dict[str, Literal["drop", "null", "hmac"] | TruncateSection] = {}
+
+
+class FilterSection(_Section):
+    """Which tables reach the log, and rules for some of them."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    hmac_key: SecretSource | None = None
+    rules: tuple[RuleSection, ...] = ()
+
+
+class KeyspaceSection(_Section):
+    """A keyspace by its shards; the key is the shard's name, e.g. `-80`.
+
+    `targets`: shards that a reshard fills; they serve from its switch on.
+    """
+
+    shards: Annotated[dict[str, ShardSection], Field(min_length=1)]
+    targets: dict[str, ShardSection] = {}
+    vindexes: tuple[VindexSection, ...] = ()
+    filter: FilterSection = FilterSection()
+    reshard: ReshardSection | None = None
+
+    @property
+    def all_shards(self) -> dict[str, ShardSection]:
+        """The shards and the targets."""
+        return {**self.targets, **self.shards}
+
+
+class KafkaSection(_Section):
+    """Brokers; `client` takes any librdkafka setting, `secrets` those that must not stand here."""
+
+    bootstrap_servers: str
+    schema_registry_url: str | None = None
+    # -1: the brokers' own default.
+    replication_factor: int = -1
+    # Of the shard logs. It counts from the time of the change, not of its arrival; -1: for ever.
+    retention_ms: Annotated[int, Field(ge=-1)] = -1
+    client: dict[str, str | int | bool] = {}
+    secrets: dict[str, SecretSource] = {}
+
+
+class ProducerSection(_Section):
+    """What one shard's producer may be told; the defaults favour 20 ms from commit to reader."""
+
+    heartbeat_ms: Annotated[int, Field(ge=10, le=60_000)] = 250
+    commit_ms: Annotated[int, Field(ge=1, le=60_000)] = 20
+    commit_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
+    # Readers look back 60 s (topics.progress.feed): a clock may not be further ahead.
+    max_clock_ahead_ms: Annotated[int, Field(ge=0, lt=60_000)] = 5_000
+    verify_checksum: bool = True
+    accept_unlogged_cascades: bool = False
+    # Columns, as database.table.column, whose text is logged as the server's bytes.
+    text_as_bytes: frozenset[str] = frozenset()
+    # What MariaDB's columns are that its binlog shows as BINARY, by database.table.column.
+    typed_columns: dict[str, Literal["uuid", "inet4", "inet6", "bytes"]] = {}
+    # A server is left for another one when it lags behind that by more than this.
+    max_replica_lag_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 10_000
+
+
+class CopySection(_Section):
+    """How rows that are in tables already are copied."""
+
+    chunk_ms: Annotated[int, Field(ge=10, le=10_000)] = 500
+    chunk_rows_max: Annotated[int, Field(ge=10, le=1_000_000)] = 100_000
+    tables_at_once: Annotated[int, Field(ge=1, le=64)] = 4
+    # The copy waits while the server runs more threads than this; unset: it does not look.
+    max_threads_running: Annotated[int | None, Field(ge=1)] = None
+    # The copy waits while another server of the shard lags by more than this; unset: likewise.
+    max_replica_lag_ms: Annotated[int | None, Field(ge=0)] = None
+
+
+class Settings(BaseSettings):
+    """All settings of one installation."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SHARDSTREAM_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+    )
+
+    kafka: KafkaSection
+    keyspaces: dict[str, KeyspaceSection] = {}
+    producer: ProducerSection = ProducerSection()
+    copying: CopySection = CopySection()
+    # Where the settings came from: relative paths in them start here.
+    folder: Path = Path()
+
+    def shard(self, keyspace: str, shard: str) -> ShardSection:
+        """The settings of one shard; UsageError names the shards that there are."""
+        shards = self.keyspace(keyspace).all_shards
+        if shard not in shards:
+            known = ", ".join(sorted(shards))
+            message = f"keyspace {keyspace} has no shard {shard!r}; the settings name: {known}"
+            raise UsageError(message)
+        return shards[shard]
+
+    def keyspace(self, keyspace: str) -> KeyspaceSection:
+        """The settings of one keyspace; UsageError names those that there are."""
+        if keyspace not in self.keyspaces:
+            known = ", ".join(sorted(self.keyspaces)) or "none"
+            message = f"unknown keyspace {keyspace!r}; the settings name: {known}"
+            raise UsageError(message)
+        return self.keyspaces[keyspace]
+
+    def kafka_client(self) -> ClientConfig:
+        """The Kafka client's configuration with its secrets filled in."""
+        client = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.kafka.client.items()
+        }
+        for name, source in self.kafka.secrets.items():
+            secret = read_secret(f"kafka.secrets.{name}", source.file, source.env, self.folder)
+            client[name] = secret.get_secret_value()
+        return ClientConfig({"bootstrap.servers": self.kafka.bootstrap_servers, **client})
+
+
+def read_secret(what: str, file: Path | None, variable: str | None, folder: Path) -> SecretStr:
+    """Read a secret from the one place that is named; empty when none is."""
+    if file is not None and variable is not None:
+        message = f"{what}: the secret is named twice, by a file and by a variable; keep one"
+        raise UsageError(message)
+    if file is not None:
+        path = folder / file
+        try:
+            return SecretStr(path.read_text().strip())
+        except OSError as error:
+            message = f"{what}: cannot read the secret's file {path}: {error.strerror}"
+            raise UsageError(message) from error
+    if variable is not None:
+        if variable not in os.environ:
+            message = f"{what}: the variable {variable} that should hold the secret is not set"
+            raise UsageError(message)
+        return SecretStr(os.environ[variable])
+    return SecretStr("")
+
+
+def load_settings(config: Path | None) -> Settings:
+    """Read and check everything; one UsageError lists all that is wrong.
+
+    `config`: the file; None takes the variable SHARDSTREAM_CONFIG, else ./shardstream.toml.
+    """
+    path = config or Path(os.environ.get(CONFIG_VARIABLE, DEFAULT_CONFIG))
+    if not path.is_file():
+        message = (
+            f"no settings at {path}; name a file with --config, "
+            "or run `shardstream local up`, which writes one"
+        )
+        raise UsageError(message)
+    try:
+        given: dict[str, Any] = {"folder": path.resolve().parent}
+        settings = _sources(path)(**given)
+    except ValidationError as error:
+        problems = "\n".join(
+            f"  {'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()
+        )
+        message = f"{path}: {error.error_count()} wrong setting(s)\n{problems}"
+        raise UsageError(message) from error
+    except ValueError as error:  # tomllib's syntax error
+        message = f"{path} is not TOML: {error}"
+        raise UsageError(message) from error
+    _check_names(path, settings)
+    return settings
+
+
+def _sources(path: Path) -> type[Settings]:
+    class FileSettings(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic passes it
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - likewise
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            file_settings = TomlConfigSettingsSource(settings_cls, toml_file=path)
+            return init_settings, env_settings, file_settings
+
+    return FileSettings
+
+
+def _check_names(path: Path, settings: Settings) -> None:
+    problems = []
+    for keyspace, section in settings.keyspaces.items():
+        try:
+            check_keyspace(keyspace)
+            names = {shard: ShardName.parse(shard) for shard in section.shards}
+            for target in section.targets:
+                ShardName.parse(target)
+        except UsageError as error:
+            problems.append(f"  {error}")
+            continue
+        ranges: dict[KeyRange, str] = {}
+        for shard, name in names.items():
+            for other_range, other in ranges.items():
+                if name.key_range.overlaps(other_range):
+                    problems.append(f"  {keyspace}: shards {other} and {shard} overlap")
+            ranges[name.key_range] = shard
+    if problems:
+        raise UsageError("\n".join([f"{path}: {len(problems)} wrong setting(s)", *problems]))

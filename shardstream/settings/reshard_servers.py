@@ -1,0 +1,55 @@
+"""From the settings file to the servers of a reshard."""
+
+from event_token import Flavor
+from event_token.errors import UsageError
+from resharding.server import ReshardServer
+from resharding.switch.settings import SwitchSettings
+from shardstream.settings.model import ReshardSection, Settings
+
+
+def reshard_section(settings: Settings, keyspace: str) -> ReshardSection:
+    """What the settings say of resharding a keyspace; UsageError when they say nothing."""
+    section = settings.keyspace(keyspace).reshard
+    if section is None:
+        message = (
+            f"the settings have no [keyspaces.{keyspace}.reshard]: name there the account that "
+            f"reshards and the accounts of the application"
+        )
+        raise UsageError(message)
+    return section
+
+
+def reshard_server(settings: Settings, keyspace: str, shard: str) -> ReshardServer:
+    """The primary of a shard, which stands first in its list, with the account that reshards."""
+    account = reshard_section(settings, keyspace)
+    section = settings.shard(keyspace, shard)
+    server = section.servers[0]
+    tls = server.tls
+    paths = (None, None, None) if tls is None else (tls.ca, tls.cert, tls.key)
+    ca, cert, key = (None if path is None else str(settings.folder / path) for path in paths)
+    return ReshardServer(
+        shard,
+        Flavor(section.flavor),
+        server.host,
+        server.port,
+        account.user,
+        account.password(settings.folder).get_secret_value(),
+        ca,
+        cert,
+        key,
+    )
+
+
+def switch_settings(
+    settings: Settings, keyspace: str, reshard_id: str, *, force: bool = False
+) -> SwitchSettings:
+    """What `switch`, `cancel` and `complete` need."""
+    return SwitchSettings(
+        reshard_id=reshard_id,
+        keyspace=keyspace,
+        server_of=lambda shard: reshard_server(settings, keyspace, shard),
+        accounts=reshard_section(settings, keyspace).application_accounts,
+        kafka=settings.kafka_client(),
+        registry_url=settings.kafka.schema_registry_url,
+        force=force,
+    )

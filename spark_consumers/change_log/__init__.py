@@ -1,0 +1,1 @@
+"""The change log: every change once, in a Delta table."""

@@ -1,0 +1,232 @@
+"""Commits of the change log to its Delta table: each change once, whatever is replayed.
+
+Three marks travel in every commit, as Delta application transactions, which survive log clean-up:
+- of the query (by the id in its checkpoint): the last batch in the table. A batch that Spark runs
+  again, because it died between our commit and its own, is found there and writes nothing;
+- of each shard: the last `seq` in the table. So a second query, or one whose checkpoint was lost,
+  cannot put changes in twice, nor leave some out in silence;
+- of the table: how many rows it has, so that nobody has to count them;
+- of a shard that the stream hopped to without marks: its seqs may have holes, for what was seen
+  before the hop was left out.
+delta-rs itself neither skips a stale transaction nor keeps its version from going down; of two
+commits at once with the same mark, the second one fails.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
+
+from event_token.errors import Halt, UsageError
+from event_token.position import StreamPosition
+
+TABLE_SETTINGS = {"delta.appendOnly": "true"}
+FRONTIER_KEY = "shardstream.frontier_us"
+POSITION_KEY = "shardstream.position"
+BATCH_KEY = "shardstream.batch_id"
+ROWS_MARK = "shardstream.rows"
+
+
+class ChangeLogConflict(Halt):
+    """Raised where a commit would repeat changes of the table or leave a hole in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeqSpan:
+    """Rows of one shard in a batch: `rows` of them, from `first` to `last`."""
+
+    first: int
+    last: int
+    rows: int
+
+    def joined(self, other: "SeqSpan") -> "SeqSpan":
+        """Both spans as one."""
+        return SeqSpan(
+            min(self.first, other.first), max(self.last, other.last), self.rows + other.rows
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A Parquet file in the table's folder, not yet part of the table."""
+
+    path: str
+    size: int
+    modified_ms: int
+    stats: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is to be committed. `contiguous`: the query takes every record of its shards.
+
+    Not of the `hopped` ones, though: those were hopped to without marks.
+    """
+
+    batch_id: int
+    query_id: str
+    spans: Mapping[str, SeqSpan]
+    files: Sequence[WrittenFile]
+    end: StreamPosition | None
+    contiguous: bool
+    hopped: frozenset[str] = frozenset()
+
+
+def query_mark(query: str) -> str:
+    """Name of the mark that holds a query's last batch."""
+    return f"shardstream.commands.query.{query}"
+
+
+def shard_mark(shard: str) -> str:
+    """Name of the mark that holds a shard's last seq."""
+    return f"shardstream.seq.{shard}"
+
+
+def hopped_mark(shard: str) -> str:
+    """Name of the mark of a shard that was hopped to without marks of the reshard."""
+    return f"shardstream.hopped.{shard}"
+
+
+def is_replay(batch: Batch, last_batch: int | None, last_seqs: Mapping[str, int | None]) -> bool:
+    """Tell a batch that the table holds already from one to be added.
+
+    ChangeLogConflict when neither is true: part of it would be repeated, or something left out.
+    """
+    if last_batch is not None and batch.batch_id <= last_batch:
+        for shard, span in batch.spans.items():
+            last = last_seqs[shard]
+            if last is None or span.last > last:
+                raise ChangeLogConflict(
+                    f"batch {batch.batch_id} of query {batch.query_id} is in the change log, but "
+                    f"shard {shard} only up to seq {last} of {span.last}: the checkpoint was put "
+                    f"back by hand? Let the query begin with a new checkpoint and a new table"
+                )
+        return True
+    for shard, span in batch.spans.items():
+        contiguous = batch.contiguous and shard not in batch.hopped
+        _check_follows(shard, span, last_seqs[shard], contiguous=contiguous)
+    return False
+
+
+def _check_follows(shard: str, span: SeqSpan, last: int | None, *, contiguous: bool) -> None:
+    if last is not None and span.first <= last:
+        raise ChangeLogConflict(
+            f"the change log holds shard {shard} up to seq {last}, and this query begins at seq "
+            f"{span.first}: it would repeat changes. Was its checkpoint lost, or does another "
+            f"query write to the table? Start from the position in the table's last commit"
+        )
+    if not contiguous:
+        return
+    if last is not None and span.first != last + 1:
+        raise ChangeLogConflict(
+            f"the change log holds shard {shard} up to seq {last}, and this query begins at seq "
+            f"{span.first}: changes would be left out. Start from the position in the table's "
+            f"last commit, or write to a new table"
+        )
+    if span.rows != span.last - span.first + 1:
+        raise ChangeLogConflict(
+            f"a batch has {span.rows} rows of shard {shard} for seq {span.first} to {span.last}"
+        )
+
+
+def ensure_table(path: str, schema: pa.Schema, storage_options: Mapping[str, str]) -> None:
+    """Make the table unless it is there. UsageError when it has other columns."""
+    DeltaTable.create(
+        path,
+        schema=schema,
+        mode="ignore",
+        name="changelog",
+        description="Every change of the merged stream once, appended in its order",
+        configuration=TABLE_SETTINGS,
+        storage_options=dict(storage_options),
+    )
+    table = open_table(path, storage_options)
+    found = [(f.name, str(f.type)) for f in table.schema().fields]
+    wanted = [(f.name, str(f.type)) for f in Schema.from_arrow(schema).fields]
+    if found != wanted:
+        differ = sorted({name for name, _ in set(found) ^ set(wanted)})
+        raise UsageError(
+            f"the Delta table {path} has other columns than this query ({', '.join(differ)}): "
+            f"write to a new table"
+        )
+
+
+def open_table(path: str, storage_options: Mapping[str, str]) -> DeltaTable:
+    """Return the table as it is now."""
+    return DeltaTable(path, storage_options=dict(storage_options))
+
+
+def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
+    """Add a batch's files to a table; False when it held the batch already.
+
+    ChangeLogConflict: see `is_replay`; also when another writer has committed since it was opened.
+    """
+    last_seqs = {shard: table.transaction_version(shard_mark(shard)) for shard in batch.spans}
+    last_batch = table.transaction_version(query_mark(batch.query_id))
+    if is_replay(batch, last_batch, last_seqs):
+        return False
+    marks = [Transaction(query_mark(batch.query_id), batch.batch_id)]
+    marks += [Transaction(shard_mark(shard), span.last) for shard, span in batch.spans.items()]
+    marks += [Transaction(hopped_mark(shard), 1) for shard in batch.hopped & batch.spans.keys()]
+    rows_before = table.transaction_version(ROWS_MARK) or 0
+    rows_added = sum(span.rows for span in batch.spans.values())
+    marks.append(Transaction(ROWS_MARK, rows_before + rows_added))
+    properties = CommitProperties(app_transactions=marks, custom_metadata=_metadata(batch))
+    try:
+        table.create_write_transaction(
+            [_add_action(file) for file in batch.files],
+            mode="append",
+            schema=schema,
+            commit_properties=properties,
+        )
+    except DeltaError as error:
+        if "oncurrent transaction" not in str(error):
+            raise
+        raise ChangeLogConflict(
+            f"another query has written to {table.table_uri} at the same moment: {error}"
+        ) from error
+    return True
+
+
+def _metadata(batch: Batch) -> dict[str, str]:
+    found = {BATCH_KEY: str(batch.batch_id)}
+    if batch.end is not None:
+        found[FRONTIER_KEY] = str(batch.end.frontier_us)
+        found[POSITION_KEY] = batch.end.to_string()
+    return found
+
+
+def _add_action(file: WrittenFile) -> AddAction:
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values={},
+        modification_time=file.modified_ms,
+        data_change=True,
+        stats=file.stats,
+    )
+
+
+def file_stats(rows: int, bounds: Mapping[str, tuple[object, object]]) -> str:
+    """Delta's statistics of a file: how many rows, and the least and greatest values."""
+    return json.dumps(
+        {
+            "numRecords": rows,
+            "minValues": {name: low for name, (low, _) in bounds.items()},
+            "maxValues": {name: high for name, (_, high) in bounds.items()},
+            "nullCount": dict.fromkeys(bounds, 0),
+        }
+    )
+
+
+def join_spans(found: Iterable[Mapping[str, SeqSpan]]) -> dict[str, SeqSpan]:
+    """The spans of all tasks together, by shard."""
+    joined: dict[str, SeqSpan] = {}
+    for spans in found:
+        for shard, span in spans.items():
+            joined[shard] = joined[shard].joined(span) if shard in joined else span
+    return joined

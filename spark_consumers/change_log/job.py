@@ -1,0 +1,85 @@
+"""The change log as a Spark application, for `spark-submit` and `python -m`.
+
+    spark-submit --master ... --driver-java-options -Xss8m .../change_log/job.py
+        commerce /lake/commerce --checkpoint /lake/commerce.checkpoint
+        --option kafka.bootstrap.servers=broker:9092
+
+(in one line). Executors need the packages event_token, topics and spark_consumers with their
+dependencies, as in any PySpark job (an image, or an archive). SIGTERM and Ctrl-C end it between
+two looks; what was under way is run again from the checkpoint.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from event_token.errors import ShardstreamError, UsageError
+from spark_consumers.change_log.query import ChangeLogProgress, run_changelog
+from spark_consumers.session import build_session
+
+EXIT_USAGE = 2
+# spark-submit starts the JVM first and tells Python where it listens.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job; return the exit status: 0, 1 for a halt, 2 for bad input."""
+    asked = _parse(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    master = asked.master or (None if _SUBMITTED in os.environ else "local[*]")
+    spark = build_session(f"changelog {asked.keyspace}", master)
+    try:
+        run_changelog(
+            spark,
+            asked.keyspace,
+            asked.target,
+            asked.checkpoint or asked.target.rstrip("/") + ".checkpoint",
+            dict(_pair(text) for text in asked.option),
+            trigger="availableNow" if asked.available_now else "processingTime",
+            on_progress=_print,
+            stop=stop,
+        )
+    except UsageError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return EXIT_USAGE
+    except ShardstreamError as error:
+        sys.stderr.write(f"stopped: {error}\n")
+        return 1
+    finally:
+        spark.stop()
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="change_log_job")
+    parser.add_argument("keyspace")
+    parser.add_argument("target", help="folder or URI of the Delta table")
+    parser.add_argument("--checkpoint", help="default: TARGET and .checkpoint")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--master", help="default: local[*], or what spark-submit says")
+    parser.add_argument("--available-now", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--option {text!r}: write it as NAME=VALUE")
+    return name, value
+
+
+def _print(progress: ChangeLogProgress) -> None:
+    sys.stdout.write(
+        f"batch {progress.batch_id}: {progress.rows} rows, frontier {progress.frontier_us} us"
+        f"{', ' + progress.waiting if progress.waiting else ''}\n"
+    )
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""Runs the change log: one streaming query from the merged stream into a Delta table."""
+
+import importlib
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
+from spark_consumers.change_log.delta_commit import ROWS_MARK, ensure_table, open_table
+from spark_consumers.change_log.sink import SINK_FORMAT, STORAGE_PREFIX, arrow_schema
+from spark_consumers.source.data_source import SOURCE_FORMAT
+from spark_consumers.source.stream_offset import StreamOffset
+
+Trigger = Literal["availableNow", "processingTime"]
+
+# How soon a stop is noticed, and how often progress is told.
+LOOK_S = 0.2
+# Between batches: one file a shard and second is what a table of this kind can be read with; less
+# would show changes sooner and leave more small files to compact.
+INTERVAL_S = 1.0
+# A query that died of a passing fault (brokers out of reach) begins again from its checkpoint;
+# as many times in a row, without a batch in between, it is not passing.
+RESTARTS_MAX = 10
+RESTART_PAUSE_S = 5.0
+
+_OURS = ("event_token.", "topics.", "spark_consumers.")
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*\.[A-Z]\w*): (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLogProgress:
+    """Where the change log stands: rows in the table, the frontier, and who holds it back.
+
+    `frontier_us` is None before the first batch; `waiting` is "" when nobody is waited for.
+    """
+
+    rows: int
+    frontier_us: int | None
+    batch_id: int
+    waiting: str
+
+
+def run_changelog(
+    spark: SparkSession,
+    keyspace: str,
+    target: str,
+    checkpoint: str,
+    options: Mapping[str, str],
+    *,
+    trigger: Trigger = "processingTime",
+    interval_s: float = INTERVAL_S,
+    storage_options: Mapping[str, str] | None = None,
+    on_progress: Callable[[ChangeLogProgress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> ChangeLogProgress:
+    """Write every change of a keyspace to the Delta table `target`, each once; return the end.
+
+    `options` are those of format `shardstream` (kafka.bootstrap.servers, start, keyRange,
+    maxRowsPerBatch, ...; `start` counts for a new checkpoint only). With `availableNow` it ends
+    once all that was there is in the table, else when `stop` is set. A batch that is cut off by
+    `stop` or by a death is run again from the checkpoint, and is in the table once.
+
+    ShardstreamError as raised in the query (UsageError, Halt); a passing fault only after some
+    restarts.
+    """
+    run = _Run(spark, target, on_progress, stop or threading.Event())
+    source = {"start": "earliest", **options, "keyspace": keyspace}
+    storage = dict(storage_options or {})
+    frame = run.translated(lambda: spark.readStream.format(SOURCE_FORMAT).options(**source).load())
+    ensure_table(target, arrow_schema(frame.schema), storage)
+    sink = {
+        "path": target,
+        "checkpointLocation": checkpoint,
+        # With a filter some seqs are left out on purpose.
+        "contiguous": "true" if "table" not in source else "false",
+        **{STORAGE_PREFIX + name: value for name, value in storage.items()},
+    }
+    writer = (
+        frame.writeStream.format(SINK_FORMAT).options(**sink).queryName(f"changelog {keyspace}")
+    )
+    if trigger == "availableNow":
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{int(interval_s * 1000)} milliseconds")
+    run.storage = storage
+    return run.until_done(writer.start)
+
+
+class _Run:
+    """A query that is started, watched, and started again after passing faults."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        target: str,
+        on_progress: Callable[[ChangeLogProgress], None] | None,
+        stop: threading.Event,
+    ) -> None:
+        self._spark = spark
+        self._target = target
+        self._on_progress = on_progress
+        self._stop = stop
+        self.storage: dict[str, str] = {}
+        self._last = ChangeLogProgress(0, None, -1, "")
+
+    def translated(self, ask: Callable[[], Any]) -> Any:
+        """Return what Spark answers; raise our own error where one is behind Spark's."""
+        try:
+            return ask()
+        except PySparkException as error:
+            raise original_error(str(error)) from error
+
+    def until_done(self, start: Callable[[], StreamingQuery]) -> ChangeLogProgress:
+        """Run the query to its end, or until asked to stop."""
+        restarts = 0
+        while True:
+            batch_before = self._last.batch_id
+            try:
+                self._watch(self.translated(start))
+            except (Retry, Rebuild):
+                restarts = 1 if self._last.batch_id > batch_before else restarts + 1
+                if restarts > RESTARTS_MAX:
+                    raise
+                if self._stop.wait(RESTART_PAUSE_S):
+                    return self._last
+            else:
+                return self._last
+
+    def _watch(self, query: StreamingQuery) -> None:
+        try:
+            while query.isActive and not self._stop.is_set():
+                self._tell(query)
+                self._stop.wait(LOOK_S)
+            failure = query.exception()
+            if failure is not None:
+                raise original_error(str(failure)) from failure
+            self._tell(query)
+        finally:
+            query.stop()
+
+    def _tell(self, query: StreamingQuery) -> None:
+        found = progress_of(query, rows_in(self._target, self.storage), self._last)
+        if found != self._last:
+            self._last = found
+            if self._on_progress is not None:
+                self._on_progress(found)
+
+
+def rows_in(target: str, storage_options: Mapping[str, str]) -> int:
+    """How many rows the change log has, without reading any."""
+    return open_table(target, storage_options).transaction_version(ROWS_MARK) or 0
+
+
+def progress_of(query: StreamingQuery, rows: int, last: ChangeLogProgress) -> ChangeLogProgress:
+    """Read the newest batch's end and status off the query."""
+    progress = query.lastProgress
+    if progress is None or not progress["sources"]:
+        return ChangeLogProgress(rows, last.frontier_us, last.batch_id, last.waiting)
+    source = progress["sources"][0]
+    frontier_us = last.frontier_us
+    end = _document(source["endOffset"])
+    if end:
+        frontier_us = StreamOffset.from_document(end).position.frontier_us
+    waiting = str(_document(source["latestOffset"]).get("waiting", ""))
+    return ChangeLogProgress(rows, frontier_us, int(progress["batchId"]), waiting)
+
+
+def _document(value: object) -> dict[str, object]:
+    """Spark gives offsets as JSON text, as parsed JSON, or not at all."""
+    found = json.loads(value) if isinstance(value, str) and value else value
+    return found if isinstance(found, dict) else {}
+
+
+def original_error(text: str) -> ShardstreamError:
+    """Return the error of ours that a Spark exception carries in its text, else a Halt with it."""
+    for name, message in reversed(_RAISED.findall(text)):
+        if name.startswith(_OURS):
+            module, _, class_name = name.rpartition(".")
+            found = getattr(importlib.import_module(module), class_name, None)
+            if isinstance(found, type) and issubclass(found, ShardstreamError):
+                return found(message)
+    return Halt(f"Spark: {text}")

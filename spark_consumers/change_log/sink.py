@@ -1,0 +1,133 @@
+"""`writeStream.format("shardstream_delta")`: the merged stream into Delta, each change once.
+
+Executors write Parquet files, the driver commits them through delta-rs (`delta_commit` says how
+replays are told). Options: `path`; `checkpointLocation`, on the query itself; `contiguous` (true:
+the query takes every record of its shards, so a hole is an error); `storage.*`, given to delta-rs
+without the prefix. The rows need the columns timestamp_us, shard, seq and offset.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from event_token.errors import UsageError
+from spark_consumers.change_log.checkpoint_files import batch_end, query_id
+from spark_consumers.change_log.delta_commit import (
+    Batch,
+    SeqSpan,
+    WrittenFile,
+    commit,
+    ensure_table,
+    join_spans,
+    open_table,
+)
+from spark_consumers.change_log.files import write_files
+
+SINK_FORMAT = "shardstream_delta"
+NEEDED = ("timestamp_us", "shard", "seq", "offset")
+STORAGE_PREFIX = "storage."
+
+
+@dataclass
+class TaskFiles(WriterCommitMessage):
+    """What one task has written."""
+
+    files: list[WrittenFile]
+    spans: dict[str, SeqSpan]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The sink's options."""
+
+    path: str
+    checkpoint: str
+    contiguous: bool
+    storage: dict[str, str]
+
+    @classmethod
+    def parse(cls, options: Any) -> "SinkOptions":
+        """Read the options; UsageError where one is missing."""
+        path, checkpoint = options.get("path"), options.get("checkpointLocation")
+        if not path:
+            raise UsageError(f"{SINK_FORMAT}: option path names the folder of the Delta table")
+        if not checkpoint:
+            raise UsageError(
+                f"{SINK_FORMAT}: set option checkpointLocation on the query; its id tells replays"
+            )
+        storage = {
+            name[len(STORAGE_PREFIX) :]: value
+            for name, value in options.items()
+            if name.startswith(STORAGE_PREFIX)
+        }
+        return cls(path, checkpoint, options.get("contiguous", "false") == "true", storage)
+
+
+class ChangeLogSink(DataSource):
+    """The data source that `register` makes known to Spark."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name of the format."""
+        return SINK_FORMAT
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> "ChangeLogWriter":
+        """Return the writer of a query; UsageError on bad options and columns."""
+        if overwrite:
+            raise UsageError(f"{SINK_FORMAT} appends: use output mode append")
+        missing = [name for name in NEEDED if name not in schema.names]
+        if missing:
+            raise UsageError(f"{SINK_FORMAT}: the rows lack {', '.join(missing)}")
+        options = SinkOptions.parse(self.options)
+        # Before the first task: its files go into the table's folder.
+        ensure_table(options.path, arrow_schema(schema), options.storage)
+        return ChangeLogWriter(options, schema)
+
+
+class ChangeLogWriter(DataSourceStreamArrowWriter):
+    """Writes on executors, commits on the driver."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        """Take what to write where."""
+        self._options = options
+        self._schema = schema
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
+        """Write a task's rows; a task without rows writes nothing."""
+        files, spans = write_files(self._options.path, iterator, self._options.storage)
+        return TaskFiles(files, spans)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commit a batch, unless the table has it. A batch without rows leaves no trace."""
+        written = [message for message in messages if isinstance(message, TaskFiles)]
+        files = [file for message in written for file in message.files]
+        if not files:
+            return
+        checkpoint = self._options.checkpoint
+        end = batch_end(checkpoint, batchId)
+        batch = Batch(
+            batch_id=batchId,
+            query_id=query_id(checkpoint),
+            spans=join_spans(message.spans for message in written),
+            files=files,
+            end=None if end is None else end.position,
+            contiguous=self._options.contiguous,
+            hopped=frozenset() if end is None else frozenset(end.seen),
+        )
+        table = open_table(self._options.path, self._options.storage)
+        commit(table, arrow_schema(self._schema), batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave the files: the commit may have been made although Spark did not see it."""
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of the files; timestamps are in UTC, whatever the session's zone is."""
+    return to_arrow_schema(schema, timezone="UTC")

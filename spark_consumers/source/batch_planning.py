@@ -1,0 +1,280 @@
+"""Where the next micro-batch ends: the driver's part of the source. Reads progress, never rows."""
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+
+from event_token import StreamPosition
+from event_token.errors import Retry
+from spark_consumers.source.options import SourceOptions
+from spark_consumers.source.stream_offset import Seen, StreamOffset, choose_splits
+from topics.keyspace.lineage import retired_us
+from topics.keyspace.topology import read_topology
+from topics.progress.feed import ProgressFeed, clock_ms
+from topics.progress.history import ProgressHistory
+from topics.progress.record import Progress
+from topics.reading.errors import StartNotReached
+from topics.reading.planner import (
+    Batch,
+    Planner,
+    ShardRange,
+    Strict,
+    Wait,
+    is_hop,
+    ranges_between,
+)
+from topics.reading.unmarked_hop import unmarked_hop
+from topics.schemas.ids import SchemaIds
+
+_LOG = logging.getLogger("shardstream.spark")
+
+# How long Spark's planning thread waits here for progress, which is how soon `stop()` is noticed
+# and how late a batch can begin; heartbeats come every 250 ms.
+POLL_S_MAX = 0.1
+# Taken in at one go at most, so that a catch-up does not keep the thread for long.
+POLL_MS_TOTAL = 2_000
+# How often a stream with nothing to read looks into the topology for reshards without marks.
+LOOK_MS = 5_000
+# Targets that have not come to where they are to be read from are tried again at the next look:
+# Spark's planning thread must not wait for them.
+TARGETS_WAIT_S = 0.0
+# A batch without rows costs Spark as much as one with rows: the checkpoint of an idle stream
+# follows the frontier at this distance.
+IDLE_STEP_US = 10_000_000
+# Bounds between Kafka transactions are kept this many rows apart: close enough to split evenly.
+BOUND_ROWS_MIN = 10_000
+# ... and at most this many a shard: a batch with more rows between is split unevenly.
+BOUNDS_MAX = 10_000
+
+
+class WatchingPlanner(Planner):
+    """A planner that remembers transaction bounds, and where a query is to end."""
+
+    def __init__(
+        self, position: StreamPosition, options: SourceOptions, retired: Mapping[str, int]
+    ) -> None:
+        super().__init__(position, options.key_range, options.mode, retired_us=retired)
+        self.heads_us: dict[str, int] = {}
+        self._bounds: dict[str, list[tuple[int, int]]] = {}
+        self._ends: Mapping[str, Progress] | None = None
+        self._ended: set[str] = set()
+
+    def end_at(self, last: Mapping[str, Progress]) -> None:
+        """Take in nothing that came after these records, one a shard, and of others nothing."""
+        self._ends = last
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all progress up to the end has been taken in."""
+        return self._ends is not None and self._ended >= self.followed & self._ends.keys()
+
+    @property
+    def followed(self) -> set[str]:
+        """The shards whose progress is wanted."""
+        return {*self.position.shards, *self.targets}
+
+    def observe(self, shard: str, progress: Progress, seen_at_ms: int) -> None:
+        """Take in a progress record (see Planner)."""
+        if self._ends is not None:
+            end = self._ends.get(shard)
+            if end is None or shard in self._ended or self._is_beyond(end, progress):
+                self._ended.add(shard)
+                return
+            if progress == end:
+                self._ended.add(shard)
+        super().observe(shard, progress, seen_at_ms)
+        self.heads_us[shard] = progress.head_us
+        bounds = self._bounds.setdefault(shard, [])
+        if not bounds or progress.last_seq >= bounds[-1][1] + BOUND_ROWS_MIN:
+            bounds.append((progress.end_offset, progress.last_seq))
+            del bounds[:-BOUNDS_MAX]
+
+    def _is_beyond(self, end: Progress, progress: Progress) -> bool:
+        return progress.last_seq > end.last_seq or progress.head_us > end.head_us
+
+    def splits(self, part: ShardRange, rows_max: int) -> list[tuple[int, int]]:
+        """Choose where a range may be split, and forget the bounds before its end."""
+        bounds = self._bounds.setdefault(part.shard, [])
+        chosen = choose_splits(part, bounds, rows_max)
+        del bounds[: sum(1 for _, seq in bounds if seq < part.last_seq)]
+        return chosen
+
+
+class BatchPlanning:
+    """Plans micro-batches one after the other. Not for two threads at once.
+
+    No network before the first call. Errors of topics come through: a log's or its progress's
+    breaks (Halt), brokers out of reach (Retry).
+    """
+
+    def __init__(self, options: SourceOptions, schema_ids: SchemaIds) -> None:
+        self._options = options
+        self._schema_ids = schema_ids
+        self._feed: ProgressFeed | None = None
+        self._planner: WatchingPlanner | None = None
+        self._ends: dict[str, Progress] | None = None
+        self._look_ms = 0
+        self._idle: Batch | None = None  # the last plan, where it was not worth a batch
+        self.waiting: Wait | None = None
+
+    @property
+    def has_end(self) -> bool:
+        """Whether `end_now` was called."""
+        return self._ends is not None
+
+    def status(self) -> dict[str, object]:
+        """Heads of the shards in microseconds, and the reason of a wait ("" when there is none)."""
+        return {
+            "heads_us": dict(self._planner.heads_us) if self._planner else {},
+            "waiting": self.waiting.reason if self.waiting else "",
+        }
+
+    def end_now(self, position: StreamPosition) -> None:
+        """Plan nothing beyond the progress that is on Kafka at this moment.
+
+        That of the position's shards and of all that came after them.
+        """
+        options = self._options
+        topology = read_topology(options.kafka, options.keyspace)
+        named = () if topology is None else topology.shards
+        self._ends = {}
+        for shard in {*position.shards, *(entry.name for entry in named)}:
+            with ProgressHistory(
+                options.kafka, options.keyspace, shard, self._schema_ids
+            ) as history:
+                # Shards of before the position may be gone.
+                last = history.last() if history.exists() else None
+            if last is not None:
+                self._ends[shard] = last.progress
+        self._close_feed()
+
+    def next_end(self, start: StreamOffset, max_rows: int | None) -> StreamOffset | None:
+        """Return where the batch from `start` ends, None when there is nothing to read yet.
+
+        With `max_rows` None all that can be read by now is one batch.
+        """
+        planner = self._planner_at(start.position)
+        self._take_progress(planner)
+        end = self._plan(planner, max_rows)
+        if end is None:
+            return self._unmarked_step(start, planner)
+        parts = ranges_between(start.position, end)
+        splits = {
+            shard: places
+            for shard, part in parts.items()
+            if (places := planner.splits(part, self._options.max_rows_per_task))
+        }
+        return start.moved_to(end, splits)
+
+    def _planner_at(self, position: StreamPosition) -> WatchingPlanner:
+        planner = self._planner
+        if planner is not None and planner.position == position:
+            return planner
+        self._close_feed()
+        topology = read_topology(self._options.kafka, self._options.keyspace)
+        retired = {} if topology is None else retired_us(topology)
+        planner = WatchingPlanner(position, self._options, retired)
+        if self._ends is not None:
+            planner.end_at(self._ends)
+        self._planner = planner
+        self._feed = ProgressFeed(self._options.kafka, self._options.keyspace, self._schema_ids)
+        return planner
+
+    def _unmarked_step(self, start: StreamOffset, planner: WatchingPlanner) -> StreamOffset | None:
+        """The next step over a reshard without marks, where nothing is left to read before it.
+
+        A hop leaves the frontier where it is: one that has moved is a step of its own before it.
+        """
+        if not self.has_end and clock_ms() - self._look_ms < LOOK_MS:
+            return None
+        self._look_ms = clock_ms()
+        idle = self._idle
+        # While brokers are away the feed says so, once that lasts too long. A query with an end
+        # must not end before the hop for that, but it may where the targets have no rows yet.
+        with suppress(StartNotReached if self.has_end else Retry):
+            hop = self._unmarked_hop(start.position, planner)
+            if hop is not None:
+                return start.hopped_to(*hop)
+            if idle is not None and self._unmarked_hop(idle.end, planner) is not None:
+                self._look_ms = 0
+                planner.advance(idle)
+                return start.moved_to(idle.end, {})
+        return None
+
+    def _unmarked_hop(
+        self, position: StreamPosition, planner: WatchingPlanner
+    ) -> tuple[StreamPosition, Seen] | None:
+        options = self._options
+        topology = read_topology(options.kafka, options.keyspace)
+        if topology is None:
+            return None
+        return unmarked_hop(
+            position,
+            config=options.kafka,
+            topology=topology,
+            key_range=options.key_range,
+            schema_ids=self._schema_ids,
+            is_exact=isinstance(options.mode, Strict),
+            taken_us=planner.heads_us,
+            wait_s=TARGETS_WAIT_S,
+        )
+
+    def _take_progress(self, planner: WatchingPlanner) -> None:
+        """Take in what has come; wait a little where nothing can be planned yet.
+
+        A query with an end waits for all progress up to it: it must not stop short of it.
+        """
+        assert self._feed is not None  # noqa: S101 - made together with the planner
+        begin_ms = clock_ms()
+        while True:
+            came = self._feed.poll(planner, 0 if self._is_ready(planner) else POLL_S_MAX)
+            if self._ends is not None and not planner.has_all:
+                is_full = not all(planner.wants(shard) for shard in planner.followed)
+                if is_full and self._is_ready(planner):
+                    return  # what the planner has must be read before it takes more
+            elif came == 0 or clock_ms() - begin_ms > POLL_MS_TOTAL:
+                return
+
+    def _is_ready(self, planner: WatchingPlanner) -> bool:
+        return isinstance(planner.next_batch(clock_ms(), None), Batch)
+
+    def _plan(self, planner: WatchingPlanner, max_rows: int | None) -> StreamPosition | None:
+        start = planner.position
+        planned = planner.next_batch(clock_ms(), max_rows)
+        self._idle = None
+        if isinstance(planned, Wait):
+            self._note_wait(planned)
+            return None
+        self._note_wait(None)
+        idle_us = planned.frontier_us - start.frontier_us
+        hops = is_hop(start, planned.end)
+        if not planned.ranges and not hops and (idle_us < IDLE_STEP_US or self.has_end):
+            self._idle = planned
+            return None
+        planner.advance(planned)
+        # The tasks of a batch follow from its two positions: a hop is a batch of its own.
+        while max_rows is None and not hops:
+            self._take_progress(planner)
+            more = planner.next_batch(clock_ms(), None)
+            if isinstance(more, Wait) or is_hop(planner.position, more.end):
+                break
+            planner.advance(more)
+        return planner.position
+
+    def _note_wait(self, wait: Wait | None) -> None:
+        """Log once which shards are waited for, and once that the wait is over."""
+        before = self.waiting.shards if self.waiting else ()
+        self.waiting = wait
+        shards = wait.shards if wait else ()
+        if wait and shards != before:
+            _LOG.info("keyspace %s waits: %s", self._options.keyspace, wait.reason)
+
+    def _close_feed(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+        self._feed = None
+        self._planner = None
+
+    def close(self) -> None:
+        """Leave Kafka."""
+        self._close_feed()

@@ -1,0 +1,152 @@
+"""Shard-log records to Arrow record batches, with only the columns asked for."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from event_token import KeyRange
+from event_token.errors import Halt
+from event_token.token import TOKEN_VERSION
+from spark_consumers.row_columns.builders import (
+    BooleanBuilder,
+    ColumnBuilder,
+    StructBuilder,
+    TextBuilder,
+    TextListBuilder,
+)
+from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
+from spark_consumers.row_columns.hop_filter import HopFilter, Origin
+from spark_consumers.row_columns.key_range import CannotTell, KeyRangeFilter
+from spark_consumers.row_columns.records import Broken, RecordLoop
+from spark_consumers.source.column_plans import PlanMaker, builder_for
+from spark_consumers.source.output_columns import IMAGES, OutputColumns
+from topics.reading.errors import RowImageMissing
+from topics.reading.unmarked_hop import SeenBefore
+from topics.records.table_shape import EVENT_TYPES, OPS
+from topics.records.vevent import TokenText
+
+
+class BrokenLog(Halt):
+    """Raised where records of a shard log are missing, repeated or not readable."""
+
+
+class ShardDecoder:
+    """Decodes the records of one shard log, in order, into batches of the columns asked for.
+
+    After an error it is spent: half a row may stand in its columns.
+    """
+
+    def __init__(
+        self,
+        shard: str,
+        output: OutputColumns,
+        text_of: Callable[[int], str],
+        key_range: KeyRange | None = None,
+    ) -> None:
+        """`text_of` gives the text of a schema id. `key_range`: only this part of the shard."""
+        self.shard = shard
+        self._schema = output.arrow_schema()
+        self._builders = {field.name: builder_for(field.type) for field in self._schema}
+        columns = EnvelopeColumns()
+        for name, builder in self._builders.items():
+            if name not in IMAGES:
+                setattr(columns, name, builder)
+        self._loop = RecordLoop(
+            shard=shard,
+            columns=columns,
+            event_types=[name.encode() for name in EVENT_TYPES],
+            ops=[name.encode() for name in OPS],
+            plan_of=PlanMaker(output, self._builders, text_of).plan_of,
+            token_version=TOKEN_VERSION,
+            key_range=None if key_range is None else KeyRangeFilter(key_range.contains),
+        )
+
+    def begin(self, first_seq: int, late_before_us: int, seen: SeenBefore | None = None) -> None:
+        """Expect `first_seq` next; records older than `late_before_us` came late.
+
+        `seen`: what a stream that hopped here without marks had read: that is left out.
+        """
+        self._loop.seq = first_seq - 1
+        self._loop.late_before_us = late_before_us
+        self._loop.hop_filter = None if seen is None else _hop_filter(seen)
+
+    @property
+    def last_seq(self) -> int:
+        """Number of the last record decoded."""
+        return int(self._loop.seq)
+
+    def decode(self, records: Sequence[bytes], offsets: Sequence[int]) -> pa.RecordBatch:
+        """Return the records' rows: not those of other tables or ranges, or seen before a hop.
+
+        BrokenLog: a record cannot be read, or its `seq` is not the next one. RowImageMissing: it
+        cannot be told whether a row lies in the key range.
+        """
+        try:
+            self._loop.decode(list(records), list(offsets))
+        except Broken as error:
+            raise BrokenLog(
+                f"shard {self.shard}, offset {self._loop.offset}: {error}: the log has lost or "
+                f"repeated records; nothing behind this point can be trusted"
+            ) from error
+        except CannotTell as error:
+            raise RowImageMissing(
+                f"shard {self.shard}, offset {self._loop.offset}: {error}"
+            ) from error
+        except (IndexError, ValueError, OverflowError) as error:
+            raise BrokenLog(
+                f"shard {self.shard}, offset {self._loop.offset}: the record cannot be read: "
+                f"{error}"
+            ) from error
+        return self._take()
+
+    def _take(self) -> pa.RecordBatch:
+        rows = int(self._loop.rows)
+        self._loop.rows = 0
+        arrays = [take_array(self._builders[f.name], f.type) for f in self._schema]
+        for field, array in zip(self._schema, arrays, strict=True):
+            if len(array) != rows:
+                raise ValueError(f"column {field.name} has {len(array)} of {rows} rows")
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _hop_filter(seen: SeenBefore) -> HopFilter:
+    def is_seen(timestamp_us: int, origin: Origin | None) -> bool | None:
+        if origin is None:
+            return seen.is_seen(timestamp_us, None)
+        origin_us, shard, position = origin
+        return seen.is_seen(
+            timestamp_us, TokenText(origin_us, shard.decode("utf-8"), position.decode("utf-8"))
+        )
+
+    return HopFilter(seen.hop_time_us, is_seen)
+
+
+def take_array(builder: ColumnBuilder, kind: pa.DataType) -> pa.Array:
+    """Return what was built as an Arrow array; the builder begins anew."""
+    taken = builder.take()
+    rows = int(taken.rows)
+    valid = _bits(taken.valid) if taken.valid else None
+    values = pa.py_buffer(taken.values)
+    match builder:
+        case StructBuilder():
+            children = [
+                take_array(child, kind.field(i).type) for i, child in enumerate(builder.children)
+            ]
+            return pa.Array.from_buffers(kind, rows, [valid], children=children)
+        case TextListBuilder():
+            offsets = pa.py_buffer(b"\0\0\0\0" + taken.offsets)
+            items = take_array(builder.items, kind.value_type)
+            return pa.Array.from_buffers(kind, rows, [valid, offsets], children=[items])
+        case TextBuilder():
+            offsets = pa.py_buffer(b"\0\0\0\0" + taken.offsets)
+            return pa.Array.from_buffers(kind, rows, [valid, offsets, values])
+        case BooleanBuilder():
+            return pa.Array.from_buffers(kind, rows, [valid, _bits(taken.values)])
+        case _:
+            return pa.Array.from_buffers(kind, rows, [valid, values])
+
+
+def _bits(flags: bytes) -> pa.Buffer:
+    """Return one bit for each byte."""
+    return pa.py_buffer(np.packbits(np.frombuffer(flags, np.uint8), bitorder="little").tobytes())

@@ -1,0 +1,191 @@
+"""`spark.read` and `spark.readStream` with format `shardstream`: the merged stream as rows.
+
+A batch holds exactly the rows with frontier(previous) <= timestamp < frontier; inside it each task
+yields one shard's rows in order, and (timestamp_us, shard, offset) orders the whole. Options:
+see `source_options`; columns: see `output_columns`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from event_token.errors import UsageError
+from spark_consumers.source.batch_planning import BatchPlanning
+from spark_consumers.source.options import SourceOptions
+from spark_consumers.source.output_columns import OutputColumns, choose_columns
+from spark_consumers.source.read_tasks import LogSource, read_task, schema_ids_of
+from spark_consumers.source.stream_bounds import (
+    batch_bounds,
+    batch_legs,
+    batch_splits,
+    stream_start,
+)
+from spark_consumers.source.stream_offset import StreamOffset, TaskRange, tasks_between
+from spark_consumers.source.table_versions import newest_version
+
+SOURCE_FORMAT = "shardstream"
+
+
+class ShardPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, task: TaskRange) -> None:
+        super().__init__(task)
+        self.task = task
+
+
+class ShardstreamSource(DataSource):
+    """The data source that `register` makes known to Spark."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._parsed = SourceOptions.parse(dict(options))
+        self._output: OutputColumns | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Name of the format."""
+        return SOURCE_FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns; with option table those of its newest version at this moment."""
+        options = self._parsed
+        if options.table is None:
+            self._output = choose_columns(options.columns)
+        else:
+            shape, schema_id = newest_version(options.kafka, options.registry_url, *options.table)
+            self._output = choose_columns(options.columns, shape, schema_id)
+        return from_arrow_schema(self._output.arrow_schema(), prefer_timestamp_ntz=True)
+
+    def reader(self, schema: StructType) -> "ShardstreamReader":
+        """Return the reader of a batch query."""
+        return ShardstreamReader(self._parsed, self._log_source(schema))
+
+    def streamReader(  # noqa: N802 - Spark's name
+        self, schema: StructType
+    ) -> "ShardstreamStreamReader":
+        """Return the reader of a streaming query."""
+        if self._parsed.end is not None:
+            raise UsageError("option end is for spark.read; a stream ends by its trigger")
+        return ShardstreamStreamReader(self._parsed, self._log_source(schema))
+
+    def _log_source(self, schema: StructType) -> LogSource:
+        if self._output is None:
+            raise UsageError(
+                f"format {SOURCE_FORMAT} knows its columns ({', '.join(schema.names)} were "
+                f"given): leave out schema(...), and use option columns"
+            )
+        options = self._parsed
+        return LogSource(
+            options.kafka, options.keyspace, options.registry_url, self._output, options.key_range
+        )
+
+
+class ShardstreamReader(DataSourceReader):
+    """Reads once, from option start to option end."""
+
+    def __init__(self, options: SourceOptions, source: LogSource) -> None:
+        self._options = options
+        self._source = source
+
+    def partitions(self) -> Sequence[ShardPartition]:
+        """Plan the tasks: a shard's range each, big ones split."""
+        schema_ids = schema_ids_of(self._options.kafka, self._options.registry_url)
+        start, end = batch_bounds(self._options, schema_ids)
+        tasks: list[TaskRange] = []
+        for leg_start, leg_end in batch_legs(self._options, schema_ids, start, end):
+            splits = batch_splits(self._options, schema_ids, leg_start.position, leg_end)
+            tasks += tasks_between(leg_start, StreamOffset(leg_end, splits))
+        return [ShardPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows."""
+        return _read(self._source, partition)
+
+
+class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads micro-batches. Only `read` runs on executors."""
+
+    def __init__(self, options: SourceOptions, source: LogSource) -> None:
+        self._options = options
+        self._source = source
+        self._planning: BatchPlanning | None = None
+        self._ends_now = False
+
+    def _batches(self) -> BatchPlanning:
+        if self._planning is None:
+            schema_ids = schema_ids_of(self._options.kafka, self._options.registry_url)
+            self._planning = BatchPlanning(self._options, schema_ids)
+        return self._planning
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
+        """Return where option start lies; used with a new checkpoint only."""
+        schema_ids = schema_ids_of(self._options.kafka, self._options.registry_url)
+        return stream_start(self._options, schema_ids).to_document()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the bound of a batch."""
+        return ReadMaxRows(self._options.max_rows_per_batch)
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, object], limit: ReadLimit
+    ) -> dict[str, object]:
+        """Return the end of the next batch; `start` itself while nothing can be read."""
+        begin = StreamOffset.from_document(start)
+        planning = self._batches()
+        if self._ends_now and not planning.has_end:
+            planning.end_now(begin.position)
+        end = planning.next_end(begin, self._rows_max(limit))
+        return start if end is None else end.to_document()
+
+    def _rows_max(self, limit: ReadLimit) -> int | None:
+        if isinstance(limit, ReadMaxRows):
+            return limit.max_rows
+        if isinstance(limit, ReadAllAvailable):
+            return None
+        return self._options.max_rows_per_batch
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """End at the progress that is there when the first batch is planned."""
+        self._ends_now = True
+
+    def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
+        """Return each shard's head, and which shards are waited for: for the query's status."""
+        return None if self._planning is None else self._planning.status()
+
+    def partitions(
+        self, start: dict[str, object], end: dict[str, object]
+    ) -> Sequence[ShardPartition]:
+        """Return the tasks of a batch: a pure function of its two ends."""
+        tasks = tasks_between(StreamOffset.from_document(start), StreamOffset.from_document(end))
+        return [ShardPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows."""
+        return _read(self._source, partition)
+
+    def stop(self) -> None:
+        """Leave Kafka."""
+        if self._planning is not None:
+            self._planning.close()
+
+
+def _read(source: LogSource, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, ShardPartition):
+        raise TypeError(f"{partition!r} is not a partition of format {SOURCE_FORMAT}")
+    return read_task(source, partition.task)

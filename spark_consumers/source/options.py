@@ -1,0 +1,146 @@
+"""Options of `spark.read` and `spark.readStream` with format `shardstream`.
+
+| option | says |
+|---|---|
+| keyspace | whose stream (needed) |
+| kafka.* | settings of the Kafka clients in librdkafka's names; kafka.bootstrap.servers is needed |
+| registryUrl | a Confluent-compatible schema registry; without it schemas come from their topic |
+| keyRange | `-` (all), or any range; a part of a shard is read by keyspace ids |
+| table | `database.table`: typed `before` and `after` with the columns of its newest version |
+| columns | a comma-separated list: only these are decoded; with table also `after.name` |
+| start | `earliest`, `latest`, a time (ISO 8601, or microseconds since the epoch), a position |
+| end | spark.read only: `latest`, a time or a position |
+| maxRowsPerBatch | rows of a micro-batch; one 10 ms cell is never split |
+| mode, maxHoldMs | `strict` waits for a silent shard, `max_hold` goes on after maxHoldMs |
+| maxRowsPerTask | a range of one shard with more rows is split over tasks |
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from event_token import KeyRange
+from event_token.errors import UsageError
+from topics.kafka.client import ClientConfig
+from topics.names import check_keyspace
+from topics.reading.planner import MaxHold, Mode, Strict
+from topics.stream.start_positions import EARLIEST, LATEST
+
+KAFKA_PREFIX = "kafka."
+# A micro-batch of this size takes a second or two on two cores and some hundred megabytes over
+# all tasks; smaller ones pay Spark's fixed cost of about 0.1 s more often.
+ROWS_PER_BATCH_DEFAULT = 500_000
+# Each task pays for a seek of its consumer; below this it costs more than it brings.
+ROWS_PER_TASK_DEFAULT = 250_000
+_KNOWN = frozenset(
+    {
+        "keyspace",
+        "registryurl",
+        "keyrange",
+        "table",
+        "columns",
+        "start",
+        "end",
+        "maxrowsperbatch",
+        "mode",
+        "maxholdms",
+        "maxrowspertask",
+        "path",  # Spark passes the argument of load() under this name; there is none to give
+    }
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TABLE = re.compile(r"([^.]+)\.(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options, checked; `start` and `end` as `topics.stream.start_positions` takes them."""
+
+    keyspace: str
+    kafka: ClientConfig
+    registry_url: str | None
+    key_range: KeyRange
+    table: tuple[str, str] | None
+    columns: str | None
+    start: str | int | None
+    end: str | int | None
+    max_rows_per_batch: int
+    mode: Mode
+    max_rows_per_task: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """Read options whose names are in any case. UsageError names what is wrong."""
+        lower = {name.lower(): text for name, text in options.items()}
+        unknown = sorted(
+            name for name in lower if name not in _KNOWN and not name.startswith(KAFKA_PREFIX)
+        )
+        if unknown:
+            raise UsageError(
+                f"format shardstream: unknown options {', '.join(unknown)}; known are "
+                f"{', '.join(sorted(_KNOWN - {'path'}))} and kafka.*"
+            )
+        if "keyspace" not in lower:
+            raise UsageError("format shardstream: option keyspace is missing")
+        return cls(
+            keyspace=check_keyspace(lower["keyspace"]),
+            kafka=ClientConfig(
+                {
+                    name[len(KAFKA_PREFIX) :]: text
+                    for name, text in lower.items()
+                    if name.startswith(KAFKA_PREFIX)
+                }
+            ),
+            registry_url=lower.get("registryurl"),
+            key_range=KeyRange.parse(lower.get("keyrange", "-")),
+            table=_table(lower.get("table")),
+            columns=lower.get("columns"),
+            start=_start(lower.get("start")),
+            end=_start(lower.get("end")),
+            max_rows_per_batch=_count(lower, "maxrowsperbatch", ROWS_PER_BATCH_DEFAULT),
+            mode=_mode(lower),
+            max_rows_per_task=_count(lower, "maxrowspertask", ROWS_PER_TASK_DEFAULT),
+        )
+
+
+def _table(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    found = _TABLE.fullmatch(text)
+    if found is None:
+        raise UsageError(f"option table: {text!r} is not database.table")
+    return found[1], found[2]
+
+
+def _start(text: str | None) -> str | int | None:
+    """Return a word, a position's text or microseconds."""
+    if text is None or text in {EARLIEST, LATEST}:
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return (
+            text  # a position; topics.stream.start_positions says what is wrong with any other text
+        )
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _count(lower: Mapping[str, str], name: str, default: int) -> int:
+    text = lower.get(name, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"option {name}: {text!r} is not a number of rows")
+    return int(text)
+
+
+def _mode(lower: Mapping[str, str]) -> Mode:
+    mode = lower.get("mode", "strict")
+    hold = lower.get("maxholdms")
+    if mode == "strict" and hold is None:
+        return Strict()
+    if mode == "max_hold" and hold is not None and hold.isdecimal():
+        return MaxHold(int(hold))
+    raise UsageError("options mode and maxHoldMs: give strict alone, or max_hold with milliseconds")

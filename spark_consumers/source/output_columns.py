@@ -1,0 +1,150 @@
+"""The columns that a reader in Spark sees: names, order and types, in Arrow's words and Spark's.
+
+Without option `table` a row's images are JSON text, so that one DataFrame holds all tables. With
+it they are structs, with the columns of the newest version of that table that is known when the
+query starts.
+"""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from event_token.errors import UsageError
+from topics.records.table_shape import UNSIGNED_LONG_DIGITS, Column, TableShape, ValueKind
+
+# Arrow's and Spark's decimals have at most this many digits; MySQL's have up to 65.
+DECIMAL128_DIGITS = 38
+
+ENVELOPE_TYPES: dict[str, pa.DataType] = {
+    "type": pa.string(),
+    "database": pa.string(),
+    "table": pa.string(),
+    "op": pa.string(),
+    "before": pa.string(),
+    "after": pa.string(),
+    "statement": pa.string(),
+    "key": pa.string(),
+    "old_key": pa.string(),
+    "absent": pa.string(),
+    "off_calendar": pa.string(),
+    "shard": pa.string(),
+    "seq": pa.int64(),
+    "offset": pa.int64(),
+    "timestamp_us": pa.int64(),
+    "commit_us": pa.int64(),
+    "gtid": pa.string(),
+    "token": pa.string(),
+    "row_index": pa.int64(),
+    "last": pa.bool_(),
+    "late": pa.bool_(),
+    "possible_duplicate": pa.bool_(),
+    "schema_id": pa.int64(),
+}
+IMAGES = ("before", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputColumns:
+    """What a query asked for.
+
+    `names` are envelope columns and images in the order of `ENVELOPE_TYPES`. `shape` is the table
+    version whose columns the structs have, None for JSON text; `fields` are the struct's columns.
+    """
+
+    names: tuple[str, ...]
+    shape: TableShape | None
+    shape_schema_id: int
+    fields: tuple[tuple[str, tuple[int, ...]], ...]  # (image, column indexes of `shape`)
+
+    def struct_columns(self, image: str) -> tuple[Column, ...]:
+        """Columns of the typed struct of an image."""
+        if self.shape is None:
+            raise ValueError("columns of JSON text are not known beforehand")
+        return tuple(self.shape.columns[i] for i in dict(self.fields)[image])
+
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the batches."""
+        return pa.schema([pa.field(name, self._type(name)) for name in self.names])
+
+    def _type(self, name: str) -> pa.DataType:
+        if name in IMAGES and self.shape is not None:
+            return pa.struct([pa.field(c.name, arrow_type(c)) for c in self.struct_columns(name)])
+        return ENVELOPE_TYPES[name]
+
+
+def choose_columns(
+    asked: str | None, shape: TableShape | None = None, shape_schema_id: int = -1
+) -> OutputColumns:
+    """Return the columns of a comma-separated list, all when it is None.
+
+    With a shape, `after.name` asks for one column of a struct. UsageError on unknown names.
+    """
+    whole = tuple(range(len(shape.columns))) if shape else ()
+    if asked is None:
+        fields = tuple((image, whole) for image in IMAGES) if shape else ()
+        return OutputColumns(tuple(ENVELOPE_TYPES), shape, shape_schema_id, fields)
+    names: set[str] = set()
+    chosen: dict[str, set[int]] = {}
+    for item in filter(None, (item.strip() for item in asked.split(","))):
+        image, dot, column = item.partition(".")
+        if not dot and item in ENVELOPE_TYPES:
+            names.add(item)
+            if item in IMAGES:
+                chosen.setdefault(item, set()).update(whole)
+        elif dot and image in IMAGES and shape is not None:
+            names.add(image)
+            chosen.setdefault(image, set()).add(_column_index(shape, column, item))
+        else:
+            hint = "" if shape else " (columns of a table can be asked for with option table)"
+            raise UsageError(
+                f"option columns: there is no '{item}'{hint}; there are {', '.join(ENVELOPE_TYPES)}"
+            )
+    if not names:
+        raise UsageError("option columns: the list is empty")
+    fields = (
+        tuple((image, tuple(sorted(found))) for image, found in chosen.items()) if shape else ()
+    )
+    return OutputColumns(
+        tuple(n for n in ENVELOPE_TYPES if n in names), shape, shape_schema_id, fields
+    )
+
+
+def _column_index(shape: TableShape, column: str, item: str) -> int:
+    for i, each in enumerate(shape.columns):
+        if each.name == column:
+            return i
+    raise UsageError(
+        f"option columns: there is no '{item}'; {shape.database}.{shape.table} has "
+        f"{', '.join(c.name for c in shape.columns)}"
+    )
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """The Arrow type of a table's column. TIME is microseconds, negative or over a day at times."""
+    match column.kind:
+        case ValueKind.INT | ValueKind.YEAR:
+            return pa.int32()
+        case ValueKind.LONG | ValueKind.BIT | ValueKind.TIME:
+            return pa.int64()
+        case ValueKind.UNSIGNED_LONG | ValueKind.BIT64:
+            return pa.decimal128(UNSIGNED_LONG_DIGITS, 0)
+        case ValueKind.FLOAT:
+            return pa.float32()
+        case ValueKind.DOUBLE:
+            return pa.float64()
+        case ValueKind.DECIMAL:
+            if column.precision > DECIMAL128_DIGITS:
+                return pa.string()
+            return pa.decimal128(column.precision, column.scale)
+        case ValueKind.STRING | ValueKind.ENUM | ValueKind.JSON:
+            return pa.string()
+        case ValueKind.BYTES:
+            return pa.binary()
+        case ValueKind.DATE:
+            return pa.date32()
+        case ValueKind.DATETIME:
+            return pa.timestamp("us")
+        case ValueKind.TIMESTAMP:
+            return pa.timestamp("us", tz="UTC")
+        case ValueKind.SET:
+            return pa.list_(pa.string())

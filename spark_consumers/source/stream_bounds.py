@@ -1,0 +1,151 @@
+"""Where reading begins and ends: options, the topology and progress together give positions."""
+
+from event_token import StreamPosition
+from event_token.errors import Retry, UsageError
+from spark_consumers.source.batch_planning import BOUND_ROWS_MIN
+from spark_consumers.source.options import SourceOptions
+from spark_consumers.source.stream_offset import Splits, StreamOffset, choose_splits
+from topics.kafka.deadline import Deadline
+from topics.keyspace.topology import Topology, read_topology
+from topics.progress.feed import ProgressFeed, clock_ms
+from topics.progress.history import ProgressHistory
+from topics.reading.planner import Batch, Planner, is_hop, ranges_between
+from topics.reading.unmarked_hop import unmarked_hop, unmarked_targets
+from topics.schemas.ids import SchemaIds
+from topics.stream.start_positions import EARLIEST, LATEST, resolve_start
+
+# All progress up to a batch query's end is on Kafka when its hops are looked for.
+HOP_WAIT_S = 60.0
+HOP_POLL_S = 0.1
+
+
+def stream_start(options: SourceOptions, schema_ids: SchemaIds) -> StreamOffset:
+    """Where a new query begins; `latest` where the options do not say."""
+    topology = _topology(options)
+    start = LATEST if options.start is None else options.start
+    return _offset(topology, _resolve(options, schema_ids, topology, start))
+
+
+def batch_bounds(
+    options: SourceOptions, schema_ids: SchemaIds
+) -> tuple[StreamOffset, StreamPosition]:
+    """Where a batch query begins (`earliest` unless said) and ends.
+
+    The end `latest` is the frontier: the least head of all shards now, so that the result is
+    whole up to one moment. What lies beyond it is another query's.
+    """
+    topology = _topology(options)
+    start = _resolve(
+        options, schema_ids, topology, EARLIEST if options.start is None else options.start
+    )
+    wanted = options.end
+    if wanted is None or wanted == LATEST:
+        latest = _resolve(options, schema_ids, topology, LATEST)
+        wanted = max(start.frontier_us, latest.frontier_us)
+    end = _resolve(options, schema_ids, topology, wanted)
+    if end.frontier_us < start.frontier_us:
+        raise UsageError(
+            f"option end ({end.frontier_us} us) lies before option start ({start.frontier_us} us)"
+        )
+    return _offset(topology, start), end
+
+
+def batch_legs(
+    options: SourceOptions, schema_ids: SchemaIds, start: StreamOffset, end: StreamPosition
+) -> list[tuple[StreamOffset, StreamPosition]]:
+    """What lies between, as pairs of places of the same shards: one more for each hop."""
+    deadline = Deadline(HOP_WAIT_S)
+    legs: list[tuple[StreamOffset, StreamPosition]] = []
+    leg_start = start
+    while leg_start.position.shards.keys() != end.shards.keys():
+        leg_end, next_start = _next_hop(options, schema_ids, leg_start, end, deadline)
+        legs.append((leg_start, leg_end))
+        leg_start = next_start
+    return [*legs, (leg_start, end)]
+
+
+def _next_hop(
+    options: SourceOptions,
+    schema_ids: SchemaIds,
+    start: StreamOffset,
+    end: StreamPosition,
+    deadline: Deadline,
+) -> tuple[StreamPosition, StreamOffset]:
+    """The two sides of the first hop behind `start`."""
+    topology = _topology(options)
+    planner = Planner(start.position, options.key_range, until_us=end.frontier_us)
+    feed = ProgressFeed(options.kafka, options.keyspace, schema_ids)
+    try:
+        while True:
+            at = planner.position
+            planned = planner.next_batch(clock_ms())
+            if isinstance(planned, Batch):
+                planner.advance(planned)
+                if is_hop(at, planned.end):
+                    return at, start.moved_to(planned.end, {})
+            elif feed.poll(planner, HOP_POLL_S) == 0:
+                hop = unmarked_hop(
+                    at,
+                    config=options.kafka,
+                    topology=topology,
+                    key_range=options.key_range,
+                    schema_ids=schema_ids,
+                    is_exact=True,
+                )
+                if hop is not None:
+                    return at, start.hopped_to(*hop)
+                if deadline.passed:
+                    raise Retry(
+                        f"keyspace {options.keyspace}: no way from the shards "
+                        f"{', '.join(at.shards)} to {', '.join(end.shards)} was found in "
+                        f"{deadline.seconds:g} s: {planned.reason}"
+                    )
+    finally:
+        feed.close()
+
+
+def batch_splits(
+    options: SourceOptions, schema_ids: SchemaIds, start: StreamPosition, end: StreamPosition
+) -> Splits:
+    """Where big ranges may be split, at bounds of Kafka transactions."""
+    splits = {}
+    for shard, part in ranges_between(start, end).items():
+        if part.rows <= options.max_rows_per_task:
+            continue
+        bounds: list[tuple[int, int]] = []
+        with ProgressHistory(options.kafka, options.keyspace, shard, schema_ids) as history:
+            offset = history.offset_for_position(start.shards[shard], start.frontier_us)
+            for found in history.records(offset):
+                progress = found.progress
+                if progress.last_seq > part.last_seq:
+                    break
+                if not bounds or progress.last_seq >= bounds[-1][1] + BOUND_ROWS_MIN:
+                    bounds.append((progress.end_offset, progress.last_seq))
+        splits[shard] = choose_splits(part, bounds, options.max_rows_per_task)
+    return splits
+
+
+def _resolve(
+    options: SourceOptions, schema_ids: SchemaIds, topology: Topology, start: str | int
+) -> StreamPosition:
+    return resolve_start(
+        start,
+        config=options.kafka,
+        topology=topology,
+        key_range=options.key_range,
+        schema_ids=schema_ids,
+    )
+
+
+def _offset(topology: Topology, position: StreamPosition) -> StreamOffset:
+    """The offset at which a query begins, not knowing what came before."""
+    return StreamOffset(position, seen=unmarked_targets(topology)).moved_to(position, {})
+
+
+def _topology(options: SourceOptions) -> Topology:
+    topology = read_topology(options.kafka, options.keyspace)
+    if topology is None:
+        raise UsageError(
+            f"keyspace {options.keyspace} has no topology: has a producer been set up?"
+        )
+    return topology

@@ -1,0 +1,121 @@
+"""The document that stands in Spark's checkpoint after each batch, and the tasks of a batch. Pure.
+
+`position` is where the stream stands. `splits` lists, by shard, places inside the batch that ends
+here at which a task may begin: [offset, last seq before it], at the bounds of Kafka transactions.
+`seen` says, of shards that were hopped to without marks, what had been read by then.
+The tasks of a batch follow from the two documents alone, so a batch that is run again is the same.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from event_token.errors import Halt, UsageError
+from event_token.position import StreamPosition
+from topics.reading.planner import ShardRange, ranges_between
+from topics.reading.unmarked_hop import SeenBefore
+
+Document = Mapping[str, object]
+Splits = Mapping[str, Sequence[tuple[int, int]]]
+Seen = Mapping[str, SeenBefore]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """A position, where the batch that ends there may be split, and what was seen before."""
+
+    position: StreamPosition
+    splits: Splits = field(default_factory=dict)
+    seen: Seen = field(default_factory=dict)
+
+    def moved_to(self, position: StreamPosition, splits: Splits) -> "StreamOffset":
+        """A later place of the same stream."""
+        seen = {shard: before for shard, before in self.seen.items() if shard in position.shards}
+        return StreamOffset(position, splits, seen)
+
+    def hopped_to(self, position: StreamPosition, seen: Seen) -> "StreamOffset":
+        """The place behind a hop without marks; `seen` is of the shards hopped to."""
+        after = self.moved_to(position, {})
+        return StreamOffset(position, {}, {**after.seen, **seen})
+
+    def to_document(self) -> dict[str, object]:
+        """Return plain JSON values."""
+        found: dict[str, object] = {"position": self.position.to_json_dict()}
+        if self.splits:
+            found["splits"] = {s: [list(place) for place in p] for s, p in self.splits.items()}
+        if self.seen:
+            found["seen"] = {shard: before.to_json_dict() for shard, before in self.seen.items()}
+        return found
+
+    @classmethod
+    def from_document(cls, document: Document) -> "StreamOffset":
+        """Return what a document says; Halt when it is not one of ours."""
+        try:
+            splits = cast("Mapping[str, list[list[int]]]", document.get("splits", {}))
+            seen = cast("Mapping[str, Document]", document.get("seen", {}))
+            return cls(
+                StreamPosition.from_json_dict(cast("Document", document["position"])),
+                {s: [(int(o), int(q)) for o, q in places] for s, places in splits.items()},
+                {shard: SeenBefore.from_json_dict(before) for shard, before in seen.items()},
+            )
+        except (AttributeError, KeyError, TypeError, ValueError, UsageError) as error:
+            raise Halt(f"the checkpoint's offset is not shardstream's: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRange:
+    """What one task reads; rows older than `late_before_us` came late.
+
+    `seen`: what a stream that hopped to the shard without marks had read by then.
+    """
+
+    part: ShardRange
+    late_before_us: int
+    seen: SeenBefore | None = None
+
+
+def tasks_between(start: StreamOffset, end: StreamOffset) -> list[TaskRange]:
+    """The tasks of the batch from `start` to `end`, in merged order of their shards."""
+    late_before_us = start.position.frontier_us
+    tasks = []
+    for shard, whole in ranges_between(start.position, end.position).items():
+        parts = _split(whole, end.splits.get(shard, ()))
+        tasks += [TaskRange(part, late_before_us, start.seen.get(shard)) for part in parts]
+    return tasks
+
+
+def _split(whole: ShardRange, places: Iterable[tuple[int, int]]) -> list[ShardRange]:
+    parts = []
+    offset, seq = whole.start_offset, whole.first_seq
+    for next_offset, last_seq in places:
+        if not (seq <= last_seq < whole.last_seq and offset < next_offset < whole.end_offset):
+            raise Halt(
+                f"shard {whole.shard}: the split at offset {next_offset}, seq {last_seq} does not "
+                f"lie in the batch: the checkpoint was changed by hand"
+            )
+        parts.append(ShardRange(whole.shard, offset, next_offset, seq, last_seq))
+        offset, seq = next_offset, last_seq + 1
+    parts.append(ShardRange(whole.shard, offset, whole.end_offset, seq, whole.last_seq))
+    return parts
+
+
+def choose_splits(
+    whole: ShardRange, bounds: Iterable[tuple[int, int]], rows_max: int
+) -> list[tuple[int, int]]:
+    """Choose places so that a task has about `rows_max` rows: the last bound before it has more.
+
+    `bounds`: (end offset, last seq) of Kafka transactions, rising. One transaction is never split.
+    """
+    chosen: list[tuple[int, int]] = []
+    begin_seq = whole.first_seq
+    candidate: tuple[int, int] | None = None
+    for offset, seq in bounds:
+        if not whole.first_seq <= seq < whole.last_seq:
+            continue
+        if seq - begin_seq + 1 > rows_max and candidate is not None:
+            chosen.append(candidate)
+            begin_seq = candidate[1] + 1
+        candidate = (offset, seq)
+    if candidate is not None and whole.last_seq - begin_seq + 1 > rows_max:
+        chosen.append(candidate)
+    return chosen

@@ -1,0 +1,115 @@
+"""Filter rules in a running producer: refused at start, kept while rows flow, broken by a DDL."""
+
+import pytest
+
+from producers.decoder import RuleBroken
+from producers.errors import ServerRefused
+from producers.filters.masks import Mask, MaskKind
+from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.settings import ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from tests.producers.session.producing import (
+    RunningProducer,
+    producing,
+    read_log,
+    settings_of,
+    wait_caught_up,
+)
+from topics.records.vevent import EventType
+
+TABLE = (
+    "CREATE TABLE {db}.people(id INT PRIMARY KEY, mail VARCHAR(40), age INT, u BINARY(16), "
+    "country CHAR(2) CHARACTER SET ascii COLLATE ascii_bin)"
+)
+
+
+def run(database: DatabaseFixture, *statements: str) -> None:
+    with database.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def filters_of(name: str, **changes: object) -> FilterSettings:
+    """Rules of `people`: adults of two countries, without their mail."""
+    rule = {
+        "where": "age >= 18 AND country IN ('DE', 'FR')",
+        "masks": {"mail": Mask(MaskKind.DROP)},
+        **changes,
+    }
+    return FilterSettings(rules=(Rule(TablePattern(f"{name}.people"), **rule),))  # type: ignore[arg-type]
+
+
+def refusal(settings: ShardProducerSettings) -> str:
+    """What a producer says that refuses to start."""
+    error = RunningProducer(settings).wait_error()
+    assert isinstance(error, ServerRefused)
+    return str(error)
+
+
+def test_rules_hold_until_a_ddl_breaks_them(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Rows are filtered and masked; a DDL that takes a column of the rule away stops by name."""
+    name = database.new_database()
+    run(database, TABLE.format(db=name))
+    settings = settings_of(database, kafka, keyspace, filters=filters_of(name))
+    with producing(settings):
+        run(
+            database,
+            f"INSERT INTO {name}.people VALUES (1, 'a@b', 30, '', 'DE'), (2, 'c@d', 7, '', 'DE')",
+            f"UPDATE {name}.people SET age = 18 WHERE id = 2",
+            f"ALTER TABLE {name}.people ADD COLUMN more INT",
+            f"UPDATE {name}.people SET country = 'US' WHERE id = 1",
+        )
+        wait_caught_up(settings)
+    producer = RunningProducer(settings)
+    producer.wait_streaming()
+    run(database, f"ALTER TABLE {name}.people DROP COLUMN country")
+    error = producer.wait_error()
+
+    assert isinstance(error, RuleBroken)
+    for said in ("in transaction", "binlog", f"{name}.people", "there is no column country"):
+        assert said in str(error)
+    events = read_log(settings).events
+    rows = [e for e in events if e.type is EventType.ROW]
+    assert [e.op.value for e in rows] == ["INSERT", "INSERT", "DELETE"]
+    assert [(e.after or e.before or {})["id"] for e in rows] == [1, 2, 1]
+    assert all("mail" not in (e.after or e.before or {}) for e in rows)
+    assert [e.seq for e in events] == list(range(1, len(events) + 1))
+
+
+def test_rules_that_do_not_fit_are_refused_at_start(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Missing tables and columns, and comparisons by unknown collations, are listed at once."""
+    name = database.new_database()
+    run(database, TABLE.format(db=name))
+    rules = filters_of(name, where="nope = 1").rules
+    wrong = FilterSettings(
+        include=(TablePattern(f"{name}.people"), TablePattern(f"{name}.gone")), rules=rules
+    )
+    said = refusal(settings_of(database, kafka, keyspace, filters=wrong))
+    assert f"table {name}.gone, which is not there" in said
+    assert f"rule of {name}.people: there is no column nope" in said
+
+    for where, said in (
+        ("mail = 'x'", "is not kept exactly as the server would, so it is refused: name a coll"),
+        ("country = 'é'", "text that ascii cannot hold"),
+    ):
+        settings = settings_of(database, kafka, keyspace, filters=filters_of(name, where=where))
+        assert said in refusal(settings)
+    assert read_log(settings).progress == []
+
+
+@pytest.mark.parametrize(("sql_type", "where"), [("INET6", "u = x'00'"), ("FLOAT(7,2)", "u = 0.1")])
+def test_types_that_the_binlog_hides_are_refused(
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str, sql_type: str, where: str
+) -> None:
+    """UUID looks like BINARY in a binlog, and decimals of a FLOAT are not there: no comparison."""
+    name = mariadb_a.new_database()
+    run(mariadb_a, f"CREATE TABLE {name}.people(id INT PRIMARY KEY, u {sql_type})")
+    filters = filters_of(name, where=where, masks={})
+
+    said = refusal(settings_of(mariadb_a, kafka, keyspace, filters=filters))
+    assert f"a comparison of the type {sql_type.lower()}" in said

@@ -1,0 +1,49 @@
+"""Privileges as the servers print them."""
+
+import pytest
+
+from event_token import Flavor
+from producers.preflight.grants import Account, global_privileges, missing_grants
+from producers.settings import ServerSettings
+
+SERVER = ServerSettings("db", 3306, "stream", "secret")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO `a`@`%`",
+            {"SELECT", "REPLICATION SLAVE", "REPLICATION CLIENT"},
+        ),
+        (
+            "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO `a`@`%` IDENTIFIED BY PASSWORD '*6'",
+            {"REPLICATION SLAVE", "REPLICATION CLIENT"},
+        ),
+        ("GRANT ALL PRIVILEGES ON *.* TO `root`@`localhost`", {"ALL PRIVILEGES"}),
+        ("GRANT SELECT ON `shop`.* TO `a`@`%`", set()),
+        ("GRANT `reader`@`%` TO `a`@`%`", set()),
+    ],
+)
+def test_global_privileges_are_read(line: str, expected: set[str]) -> None:
+    """Only grants on everything count, under one name in both families."""
+    assert global_privileges([line]) == expected
+
+
+def test_missing_grants_come_with_their_statement() -> None:
+    """Each missing privilege is a problem of its own, in the family's words."""
+    account = Account("'stream'@'%'", frozenset())
+
+    mends = [p.mend for p in missing_grants(account, SERVER, Flavor.MARIADB)]
+
+    assert mends == [
+        "GRANT REPLICATION SLAVE ON *.* TO 'stream'@'%';",
+        "GRANT BINLOG MONITOR ON *.* TO 'stream'@'%';",
+    ]
+
+
+def test_all_privileges_are_enough() -> None:
+    """An account that may do everything lacks nothing."""
+    account = Account("'root'@'%'", frozenset({"ALL PRIVILEGES"}))
+
+    assert missing_grants(account, SERVER, Flavor.MYSQL) == []

@@ -1,0 +1,83 @@
+"""What the tests of failover share: replicas of both families, and who is followed."""
+
+from event_token import Flavor
+from producers.servers.flavor import rows
+from producers.settings import ShardProducerSettings
+from tests.conftest import DatabaseFixture
+from tests.producers.session.producing import wait_for
+from topics.kafka.partition_end import read_tail
+from topics.names import ShardTopics
+from topics.progress.codec import decode_progress
+from topics.schemas.registry import open_schema_ids
+
+
+def statements(database: DatabaseFixture, *texts: str) -> None:
+    """Run statements as root."""
+    with database.connect() as connection, connection.cursor() as cursor:
+        for text in texts:
+            cursor.execute(text)
+
+
+def follow(replica: DatabaseFixture, primary: DatabaseFixture) -> None:
+    """Make one server the replica of the other."""
+    if primary.flavor is Flavor.MARIADB:
+        statements(
+            replica,
+            "SET GLOBAL read_only = ON",
+            f"CHANGE MASTER TO MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, "
+            f"MASTER_USER = '{primary.user}', MASTER_PASSWORD = '{primary.password}', "
+            "MASTER_CONNECT_RETRY = 1, MASTER_USE_GTID = slave_pos, MASTER_SSL = 0, "
+            "MASTER_SSL_VERIFY_SERVER_CERT = 0",
+            "START SLAVE",
+        )
+        return
+    statements(
+        replica,
+        f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{primary.host}', "
+        f"SOURCE_PORT = {primary.port}, SOURCE_USER = '{primary.user}', "
+        f"SOURCE_PASSWORD = '{primary.password}', SOURCE_AUTO_POSITION = 1, "
+        "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1000, "
+        "GET_SOURCE_PUBLIC_KEY = 1",
+        "START REPLICA",
+    )
+
+
+def promote(replica: DatabaseFixture) -> None:
+    """Make a replica a primary."""
+    if replica.flavor is Flavor.MARIADB:
+        statements(replica, "STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = OFF")
+    else:
+        statements(replica, "STOP REPLICA", "RESET REPLICA ALL")
+
+
+def executed(database: DatabaseFixture) -> str:
+    """The server's executed set."""
+    variable = "gtid_executed" if database.flavor is Flavor.MYSQL else "gtid_binlog_pos"
+    with database.connect() as connection:
+        return str(rows(connection, f"SELECT @@GLOBAL.{variable}")[0][0]).replace("\n", "")
+
+
+def wait_same(replica: DatabaseFixture, primary: DatabaseFixture) -> None:
+    """Wait until the replica has applied all that the primary has executed by now."""
+    wanted = executed(primary)
+    function = (
+        "WAIT_FOR_EXECUTED_GTID_SET" if primary.flavor is Flavor.MYSQL else "MASTER_GTID_WAIT"
+    )
+    with replica.connect() as connection:
+        [(late,)] = rows(connection, f"SELECT {function}(%s, 60)", (wanted,))
+    assert late == 0
+
+
+def followed(settings: ShardProducerSettings) -> str:
+    """The server that the last progress record names."""
+    topics = ShardTopics(settings.keyspace, settings.shard)
+    last = read_tail(settings.kafka, topics.progress).last
+    if last is None:
+        return ""
+    return decode_progress(last.value, open_schema_ids(settings.kafka, None)).server
+
+
+def wait_followed(settings: ShardProducerSettings, database: DatabaseFixture) -> None:
+    """Wait until the producer commits what it reads from this server."""
+    name = f"{database.host}:{database.port}"
+    wait_for(f"{name} is followed", lambda: followed(settings) == name)

@@ -1,0 +1,183 @@
+"""Which server is followed, decided on sets alone: what is errant, parted, purged or behind."""
+
+import pytest
+
+from event_token import Flavor, GtidSet, Halt, MysqlGtidSet, parse_gtid_set
+from event_token.errors import ShardstreamError
+from producers.errors import (
+    BinlogPurged,
+    ReplicaBehindLog,
+    ServerBehindLog,
+    ServerDiverged,
+    ServerLost,
+    ServerRefused,
+)
+from producers.servers.choice import ServerView, judge, must_stop, none_usable
+from producers.servers.flavor import ServerHistory
+from producers.servers.watch import Trail
+from topics.names import ShardTopics
+
+TOPICS = ShardTopics("ks", "-")
+P = "00000000-0000-0000-0000-00000000000a"
+R = "00000000-0000-0000-0000-00000000000b"
+
+
+def mysql(name: str, executed: str, purged: str = "", *, replica: bool = False) -> ServerView:
+    """A MySQL server; `p...` writes with uuid P, others with R."""
+    own = P if name.startswith("p") else R
+    history = ServerHistory(MysqlGtidSet.parse(executed), MysqlGtidSet.parse(purged))
+    return ServerView(name, replica, own, history)
+
+
+def mariadb(name: str, state: str, purged: str = "", *, replica: bool = False) -> ServerView:
+    """A MariaDB server by its gtid_binlog_state, the last entry of a domain being its position."""
+    entries = [tuple(map(int, gtid.split("-"))) for gtid in state.split(",")]
+    position = {domain: f"{domain}-{server}-{number}" for domain, server, number in entries}
+    history = ServerHistory(mariadb_set(",".join(position.values())), mariadb_set(purged))
+    numbers = {(domain, server): number for domain, server, number in entries}
+    return ServerView(name, replica, "1" if name.startswith("p") else "2", history, numbers)
+
+
+def mariadb_set(text: str) -> GtidSet:
+    return parse_gtid_set(text, Flavor.MARIADB)
+
+
+def faults(position: GtidSet | None, *views: ServerView) -> dict[str, type[ShardstreamError]]:
+    """The kinds of what is wrong with the servers, by name."""
+    return {name: type(fault) for name, fault in judge(TOPICS, position, views).items()}
+
+
+def at(text: str) -> MysqlGtidSet:
+    return MysqlGtidSet.parse(text)
+
+
+def test_sound_primary_and_replica_can_be_followed() -> None:
+    """A replica that is ahead of the log and behind its primary is as good as that."""
+    primary = mysql("p", f"{P}:1-9")
+
+    assert faults(at(f"{P}:1-5"), mysql("r", f"{P}:1-7", replica=True), primary) == {}
+    assert faults(None, mysql("r", f"{P}:1-7", replica=True), primary) == {}
+
+
+def test_replica_with_errant_transactions_is_refused_by_name() -> None:
+    """What the primary never had is named, whoever wrote it; with an empty log too."""
+    primary = mysql("p", f"{P}:1-9")
+    errant = mysql("r", f"{P}:1-7,{R}:3", replica=True)
+
+    for position in (at(f"{P}:1-5"), None):
+        found = judge(TOPICS, position, [errant, primary])
+        assert list(found) == ["r"]
+        assert isinstance(found["r"], ServerDiverged)
+        assert f"{R}:3" in str(found["r"])
+
+
+def test_replica_s_own_writes_count_only_when_confirmed() -> None:
+    """Without a primary: another replica that has them, or the log, confirms them."""
+    was_primary = mysql("r", f"{P}:1-7,{R}:1-3", replica=True)
+    knows = mysql("q", f"{P}:1-6,{R}:1-3", replica=True)
+    knows = ServerView("q", True, "00000000-0000-0000-0000-00000000000c", knows.history)
+
+    assert faults(at(f"{P}:1-5"), was_primary) == {"r": ServerDiverged}
+    assert faults(at(f"{P}:1-5"), was_primary, knows) == {}
+    assert faults(at(f"{P}:1-5,{R}:1-3"), was_primary) == {}
+    assert faults(None, was_primary) == {}
+
+
+def test_two_primaries_that_both_went_on_stop_the_shard() -> None:
+    """An old primary that came back with its own writes: neither is followed."""
+    old, new = mysql("p", f"{P}:1-9"), mysql("n", f"{P}:1-8,{R}:1-2")
+    views = [old, new]
+    found = judge(TOPICS, at(f"{P}:1-5"), views)
+    stop = must_stop(views, found)
+
+    assert isinstance(stop, ServerDiverged)
+    assert f"{P}:9" in str(stop)
+    assert faults(at(f"{P}:1-5"), old, mysql("n", f"{P}:1-8")) == {}
+
+
+def test_primary_behind_the_log_stops_whatever_else_there_is() -> None:
+    """A failover lost transactions: a replica that still has them is no way round."""
+    new, old = mysql("n", f"{P}:1-8"), mysql("r", f"{P}:1-9", replica=True)
+    found = judge(TOPICS, at(f"{P}:1-9"), [old, new])
+    stop = must_stop([old, new], found)
+
+    assert isinstance(stop, ServerBehindLog)
+    assert f"{P}:9" in str(stop)
+
+
+def test_purged_and_lagging_servers_are_passed_over() -> None:
+    """Each by its own name, while a third one can be followed."""
+    purged = mysql("a", f"{P}:1-9", f"{P}:1-7", replica=True)
+    behind = mysql("b", f"{P}:1-4", replica=True)
+    primary = mysql("p", f"{P}:1-9")
+
+    assert faults(at(f"{P}:1-5"), purged, behind, primary) == {
+        "a": BinlogPurged,
+        "b": ReplicaBehindLog,
+    }
+
+
+def test_mariadb_replica_with_its_own_numbers_is_refused() -> None:
+    """Also where the primary's number has gone past the errant one."""
+    primary = mariadb("p", "0-1-15")
+
+    assert faults(mariadb_set("0-1-9"), mariadb("r", "0-1-12", replica=True), primary) == {}
+    for errant in ("0-1-10,0-2-11", "0-1-10,0-2-16", "0-1-12,7-2-1"):
+        found = judge(TOPICS, mariadb_set("0-1-9"), [mariadb("r", errant, replica=True), primary])
+        assert list(found) == ["r"]
+        assert errant.split(",")[-1] in str(found["r"])
+
+
+def test_mariadb_primary_that_passed_the_log_s_number_by_is_found() -> None:
+    """0-1-13 was lost, and another server has written 13 and on: `includes` alone says yes."""
+    lost = mariadb("n", "0-1-12,0-2-14")
+    assert lost.history.executed.includes(mariadb_set("0-1-13"))
+
+    assert faults(mariadb_set("0-1-13"), lost) == {"n": ServerBehindLog}
+    assert faults(mariadb_set("0-1-13"), mariadb("n", "0-1-12,0-2-13")) == {"n": ServerBehindLog}
+    assert faults(mariadb_set("0-1-12"), lost) == {}
+
+
+def test_mariadb_promoted_from_a_backup_is_no_stranger() -> None:
+    """Its binlogs begin at 101 and know nobody's earlier numbers: the log at 100 goes on there."""
+    promoted = mariadb("n", "0-2-103", "0-0-99")
+
+    assert faults(mariadb_set("0-1-100"), promoted) == {}
+    assert faults(mariadb_set("0-1-99"), promoted) == {"n": BinlogPurged}
+    old = mariadb("r", "0-1-100,0-2-102", replica=True)
+    assert faults(mariadb_set("0-1-100"), old, promoted) == {}
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        ([ServerRefused("no"), ServerLost("away")], ServerLost),
+        ([BinlogPurged("gone"), ServerLost("away")], ServerLost),
+        ([BinlogPurged("gone"), ReplicaBehindLog("later"), ServerLost("away")], ReplicaBehindLog),
+        ([ServerDiverged("errant"), BinlogPurged("gone")], BinlogPurged),
+        ([ServerDiverged("errant"), ServerRefused("no")], ServerDiverged),
+        ([ServerRefused("no")], ServerRefused),
+    ],
+)
+def test_nobody_to_follow_is_one_error(
+    found: list[ShardstreamError], kind: type[ShardstreamError]
+) -> None:
+    """What may pass is waited for; else the error says what to mend, of every server."""
+    error = none_usable({f"s{i}": fault for i, fault in enumerate(found)})
+
+    assert type(error) is kind
+    assert all(str(fault) in str(error) for fault in found)
+    assert isinstance(error, Halt) == (kind is ServerDiverged)
+
+
+def test_trail_names_who_was_ahead_for_too_long() -> None:
+    """Lag is how long something is missing; catching up clears it, whatever came after."""
+    trail = Trail(lag_s_max=10)
+    trail.note(0, "p", at(f"{P}:1-5"))
+    trail.note(8, "p", at(f"{P}:1-9"))
+
+    assert trail.lagging_behind(9, at(f"{P}:1-4")) == ""
+    assert trail.lagging_behind(11, at(f"{P}:1-4")) == "p"
+    assert trail.lagging_behind(12, at(f"{P}:1-6")) == ""
+    assert trail.lagging_behind(19, at(f"{P}:1-6")) == "p"
+    assert trail.lagging_behind(20, at(f"{P}:1-9")) == ""

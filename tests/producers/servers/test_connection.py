@@ -1,0 +1,240 @@
+"""Connections to real servers: TLS, credentials, and the replication stream as bytes."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from event_token import Flavor, GtidSet, MysqlGtidSet
+from producers.copy.definition import read_definition
+from producers.errors import BinlogPurged, SameServerId, ServerLost, ServerRefused
+from producers.servers.connection import (
+    BUFFER_BYTES,
+    RANDOM_SERVER_ID_MIN,
+    ReplicationStream,
+    open_query_connection,
+    random_server_id,
+    server_error,
+)
+from producers.servers.flavor import family_of, is_on, rows
+from producers.settings import ServerSettings, TlsSettings
+from shardstream.local.certificates import Certificates
+from tests.conftest import DatabaseFixture
+
+WAIT_S = 20.0
+QUIET_S = 0.5
+MARKER = "s3cret-marker"
+
+# Event types after which a stream of the family is at its end (a heartbeat or the GTID list).
+PACKET_HEADER = 4
+EVENT_TYPE_AT = PACKET_HEADER + 1 + 4
+
+
+def settings_of(database: DatabaseFixture, tls: TlsSettings | None = None) -> ServerSettings:
+    """The server with its replication account."""
+    return ServerSettings(database.host, database.port, database.user, database.password, tls)
+
+
+def executed(database: DatabaseFixture) -> GtidSet:
+    """The server's executed set."""
+    connection = open_query_connection(settings_of(database))
+    try:
+        return family_of(Flavor(database.flavor.value)).history(connection).executed
+    finally:
+        connection.close()
+
+
+def event_types(stream: ReplicationStream) -> Iterator[int]:
+    """The types of the events that come until nothing comes for a moment."""
+    wait_s = WAIT_S
+    while stream.wait(wait_s):
+        wait_s = QUIET_S
+        stream.fill()
+        while stream.end - stream.start >= PACKET_HEADER:
+            header = stream.buffer[stream.start : stream.start + PACKET_HEADER]
+            end = stream.start + PACKET_HEADER + int.from_bytes(header[:3], "little")
+            if end > stream.end:
+                break
+            yield stream.buffer[stream.start + EVENT_TYPE_AT]
+            stream.start = end
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority and a certificate for the loopback address."""
+    return Certificates(tmp_path_factory.mktemp("certificates"), "127.0.0.1")
+
+
+def test_stream_after_a_position_holds_what_came_later(database: DatabaseFixture) -> None:
+    """Both families send the one transaction that is not in the position, and not those in it."""
+    name = database.new_database()
+    flavor = Flavor(database.flavor.value)
+    with database.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        position = executed(database)
+        cursor.execute("INSERT INTO t VALUES (1)")
+    stream = ReplicationStream.open(
+        settings_of(database), family_of(flavor), position, random_server_id()
+    )
+    try:
+        types = list(event_types(stream))
+    finally:
+        stream.close()
+
+    table_map, write_rows, xid = 19, {Flavor.MYSQL: 30, Flavor.MARIADB: 23}[flavor], 16
+    assert types.count(xid) == 1
+    assert types[types.index(table_map) :][:3] == [table_map, write_rows, xid]
+
+
+def test_position_with_tags_is_understood(mysql_a: DatabaseFixture) -> None:
+    """A set with a tagged GTID makes the server send the transactions that are missing in it."""
+    name = mysql_a.new_database()
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        cursor.execute("SET SESSION gtid_next = 'AUTOMATIC:tagged'")
+        cursor.execute("INSERT INTO t VALUES (1)")
+        position = executed(mysql_a)
+        cursor.execute("INSERT INTO t VALUES (2)")
+    assert isinstance(position, MysqlGtidSet)
+    assert "tagged" in str(position)
+    stream = ReplicationStream.open(
+        settings_of(mysql_a), family_of(Flavor.MYSQL), position, random_server_id()
+    )
+    try:
+        types = list(event_types(stream))
+    finally:
+        stream.close()
+
+    gtid_tagged, xid = 42, 16
+    assert (types.count(gtid_tagged), types.count(xid)) == (1, 1)
+
+
+def test_buffer_grows_for_a_large_event_and_shrinks_again(mysql_a: DatabaseFixture) -> None:
+    """An event larger than the buffer is held whole; afterwards the memory is given back."""
+    name = mysql_a.new_database()
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, b LONGBLOB)")
+        position = executed(mysql_a)
+        cursor.execute("INSERT INTO t VALUES (1, REPEAT('x', 5000000))")
+        cursor.execute("INSERT INTO t VALUES (2, 'y')")
+    stream = ReplicationStream.open(
+        settings_of(mysql_a), family_of(Flavor.MYSQL), position, random_server_id()
+    )
+    sizes = set()
+    try:
+        for _ in event_types(stream):
+            sizes.add(len(stream.buffer))
+        stream.fill()
+        last = len(stream.buffer)
+    finally:
+        stream.close()
+
+    assert max(sizes) > 5_000_000
+    assert last == BUFFER_BYTES
+
+
+def test_query_connection_speaks_utc(database: DatabaseFixture) -> None:
+    """Clocks are read in UTC whatever the server's own zone."""
+    connection = open_query_connection(settings_of(database))
+    try:
+        assert rows(connection, "SELECT @@SESSION.time_zone") == [("+00:00",)]
+    finally:
+        connection.close()
+
+
+def test_query_connection_is_shown_all_rows_and_keys(database: DatabaseFixture) -> None:
+    """Neither the server's own limit of rows nor its hiding of generated keys is taken over."""
+    name = database.new_database()
+    limit = "SET GLOBAL sql_select_limit = {}"
+    hide = "SET GLOBAL show_gipk_in_create_table_and_information_schema = {}"
+    is_mysql = database.flavor is Flavor.MYSQL
+    with database.connect(database=name) as root, root.cursor() as cursor:
+        if is_mysql:
+            cursor.execute("SET sql_generate_invisible_primary_key = ON")
+            cursor.execute(hide.format("OFF"))
+        cursor.execute("CREATE TABLE t (v INT)")
+        cursor.execute("INSERT INTO t VALUES (1), (2)")
+        try:
+            cursor.execute(limit.format(1))
+            connection = open_query_connection(settings_of(database))
+            found = rows(connection, f"SELECT v FROM {name}.t")
+            shown = rows(connection, f"SHOW CREATE TABLE {name}.t")[0][1]
+            if is_mysql:
+                definition = read_definition(connection, Flavor.MYSQL, name, "t")
+                assert [column.name for column in definition.key] == ["my_row_id"]
+        finally:
+            cursor.execute(limit.format("DEFAULT"))
+            if is_mysql:
+                cursor.execute(hide.format("ON"))
+    connection.close()
+
+    assert sorted(found) == [(1,), (2,)]
+    assert ("my_row_id" in shown) is is_mysql
+
+
+@pytest.mark.parametrize(
+    ("value", "on"), [(0, False), ("OFF", False), (1, True), ("ON", True), ("NO_LOCK", True)]
+)
+def test_read_only_is_a_number_or_a_word(value: object, on: bool) -> None:
+    """MariaDB 12 says it by a word."""
+    assert is_on(value) is on
+
+
+def test_other_authority_is_refused(mysql_a: DatabaseFixture, certificates: Certificates) -> None:
+    """A certificate that the named authority did not sign ends the attempt."""
+    with pytest.raises(ServerRefused, match="TLS failed"):
+        open_query_connection(settings_of(mysql_a, TlsSettings(certificates.ca)))
+
+
+def test_other_host_name_is_refused(mysql_a: DatabaseFixture) -> None:
+    """The server's own authority signed it, but for another name: that is not enough."""
+    own_authority = str(mysql_a.server.datadir / "ca.pem")
+
+    with pytest.raises(ServerRefused, match="TLS failed"):
+        open_query_connection(settings_of(mysql_a, TlsSettings(own_authority)))
+
+
+def test_server_without_tls_is_refused_when_tls_is_set(
+    start_mariadb: Callable[..., DatabaseFixture], certificates: Certificates
+) -> None:
+    """Clear text is not fallen back to."""
+    database = start_mariadb(("--skip-ssl",))
+
+    with pytest.raises(ServerRefused):
+        open_query_connection(settings_of(database, TlsSettings(certificates.ca)))
+
+
+def test_wrong_password_is_refused_without_showing_it(database: DatabaseFixture) -> None:
+    """Credentials are not tried again, and not repeated in the message."""
+    server = ServerSettings(database.host, database.port, database.user, MARKER)
+
+    with pytest.raises(ServerRefused, match="Access denied") as raised:
+        open_query_connection(server)
+
+    assert MARKER not in str(raised.value) + repr(server)
+
+
+def test_nobody_listening_is_a_lost_server() -> None:
+    """An unreachable server may come back: another life may be tried."""
+    with pytest.raises(ServerLost, match=r"127\.0\.0\.1:1"):
+        open_query_connection(ServerSettings("127.0.0.1", 1, "nobody", MARKER))
+
+
+def test_server_errors_have_their_names() -> None:
+    """The errors that a stream ends with are told apart by what an operator must do."""
+    same = "A replica with the same server_uuid/server_id as this replica has connected"
+    purged = "the source has purged binary logs containing GTIDs that the replica requires"
+
+    assert isinstance(server_error(1236, same, "stream"), SameServerId)
+    assert "server_id" in str(server_error(1236, same, "stream"))
+    assert isinstance(server_error(1236, purged, "stream"), BinlogPurged)
+    assert isinstance(server_error(1045, "Access denied", "stream"), ServerRefused)
+    assert isinstance(server_error(1053, "Server shutdown in progress", "stream"), ServerLost)
+
+
+def test_random_server_ids_stay_in_their_range() -> None:
+    """Ids of producers lie above those that people give, and differ."""
+    ids = {random_server_id() for _ in range(100)}
+
+    assert min(ids) >= RANDOM_SERVER_ID_MIN
+    assert max(ids) < 2**32
+    assert len(ids) > 90

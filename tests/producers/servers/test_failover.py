@@ -1,0 +1,275 @@
+"""From a primary to its replica and on, by GTID, with a list of servers."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from event_token import Halt
+from producers.errors import ServerBehindLog, ServerDiverged
+from producers.servers.flavor import rows
+from producers.settings import ProducerState, ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture, StartServer
+from tests.producers.servers.replication import (
+    executed,
+    follow,
+    followed,
+    promote,
+    statements,
+    wait_followed,
+    wait_same,
+)
+from tests.producers.session.producing import (
+    RunningProducer,
+    check_log,
+    check_progress,
+    producing,
+    read_log,
+    replay,
+    server_of,
+    settings_of,
+    table_rows,
+    wait_caught_up,
+    wait_for,
+)
+from tests.producers.session.test_producer_kills import Workload, check_all
+
+KILLS = 3
+
+
+def has_received(replica: DatabaseFixture, gtid_set: str) -> bool:
+    """Whether the replica has the transactions, applied or not."""
+    with replica.connect() as connection:
+        [(received,)] = rows(
+            connection,
+            "SELECT RECEIVED_TRANSACTION_SET FROM performance_schema.replication_connection_status",
+        )
+        [(subset,)] = rows(connection, "SELECT GTID_SUBSET(%s, %s)", (gtid_set, received))
+    return bool(subset)
+
+
+def test_replica_takes_over_once_it_has_what_the_log_holds(
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """The primary dies while its replica is behind the log: waited for, then gone on with."""
+    primary, replica = start_mysql(), start_mysql()
+    follow(replica, primary)
+    name = primary.new_database()
+    on_primary = settings_of(primary, kafka, keyspace)
+    both = replace(on_primary, servers=(server_of(primary), server_of(replica)))
+    with producing(both) as producer:
+        statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+        statements(primary, f"INSERT INTO {name}.t VALUES (1)")
+        wait_caught_up(settings_of(primary, kafka, keyspace))
+        statements(replica, "STOP REPLICA SQL_THREAD")
+        statements(primary, f"INSERT INTO {name}.t VALUES (2)")
+        wait_caught_up(on_primary)
+        with primary.connect() as connection:
+            [(executed,)] = rows(connection, "SELECT @@GLOBAL.gtid_executed")
+        wait_for("the replica has received all", lambda: has_received(replica, executed))
+        primary.server.kill()
+        wait_for(
+            "the replica is found behind",
+            lambda: any("has not yet applied" in s.note for s in list(producer.statuses)),
+        )
+        statements(replica, "START REPLICA SQL_THREAD")
+        wait_for(
+            "it streams", lambda: producer.statuses[-1].state is not ProducerState.RECONNECTING
+        )
+        wait_caught_up(settings_of(replica, kafka, keyspace))
+        statements(replica, "STOP REPLICA", "RESET REPLICA ALL")
+        statements(replica, f"INSERT INTO {name}.t VALUES (3)")
+        wait_caught_up(settings_of(replica, kafka, keyspace))
+    log = read_log(both)
+
+    check_log(log)
+    check_progress(log)
+    assert replay(log, name, "t") == table_rows(replica, name, "t")
+    assert sorted(table_rows(replica, name, "t")) == [1, 2, 3]
+
+
+def noted(producer: RunningProducer, text: str) -> bool:
+    """Whether an operator has heard it."""
+    return any(text in status.note for status in list(producer.statuses))
+
+
+def test_shard_moves_from_server_to_server_under_load(
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A lagging replica is left, an errant one refused by name, a killed one replaced."""
+    primary, first, second = start_mysql(), start_mysql(), start_mysql()
+    follow(first, primary)
+    follow(second, primary)
+    name = primary.new_database()
+    wait_same(first, primary)
+    on_primary = settings_of(primary, kafka, keyspace)
+    servers = (server_of(first), server_of(second), server_of(primary))
+    listed = replace(on_primary, servers=servers, max_replica_lag_ms=500)
+    with producing(listed) as producer, Workload(primary, name) as load:
+        wait_followed(listed, first)
+        statements(first, "STOP REPLICA SQL_THREAD")
+        wait_for("the lag is noticed", lambda: noted(producer, "max_replica_lag_ms"))
+        wait_followed(listed, second)
+        statements(first, "CREATE DATABASE errant", "START REPLICA SQL_THREAD")
+        wait_same(first, primary)
+        second.server.kill()
+        wait_followed(listed, primary)
+        with first.connect() as connection:
+            [(uuid,)] = rows(connection, "SELECT @@server_uuid")
+        assert noted(producer, f"has executed {uuid}:1, which its primary")
+        seen = load.committed
+        wait_for("the load goes on", lambda: load.committed > seen + 20)
+    with producing(on_primary):
+        wait_caught_up(on_primary)
+
+    check_all(listed, primary, name)
+
+
+def test_primary_and_replica_killed_in_turn_lose_and_repeat_nothing(
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Under load whoever is followed dies, again and again, and comes back."""
+    primary, replica = start_mysql(), start_mysql()
+    follow(replica, primary)
+    name = primary.new_database()
+    wait_same(replica, primary)
+    on_primary = settings_of(primary, kafka, keyspace)
+    listed = replace(
+        on_primary, servers=(server_of(replica), server_of(primary)), max_replica_lag_ms=500
+    )
+    servers = {server_of(each).name: each for each in (primary, replica)}
+    with producing(listed) as producer:
+        with Workload(primary, name):
+            wait_followed(listed, replica)
+            for _ in range(KILLS):
+                wait_for("rows went through", rows_beyond(producer, 30))
+                victim = servers[followed(listed)]
+                lives = lives_of(producer)
+                victim.server.kill()
+                wait_for("the loss is noticed", lambda lives=lives: lives_of(producer) > lives)
+                victim.server.start()
+            wait_for("rows went through", rows_beyond(producer, 30))
+        wait_caught_up(on_primary)
+
+    check_all(listed, primary, name)
+
+
+def rows_beyond(producer: RunningProducer, count: int) -> Callable[[], bool]:
+    """Whether so many rows more than now have been committed."""
+    seen = producer.rows
+    return lambda: producer.rows > seen + count
+
+
+def lives_of(producer: RunningProducer) -> int:
+    """How often the producer has begun anew."""
+    return sum(s.state is ProducerState.RECONNECTING for s in list(producer.statuses))
+
+
+def test_server_that_purged_what_is_needed_is_passed_over(
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """The replica has purged: the primary serves, though it is the second of the list."""
+    primary, replica = start_mysql(), start_mysql()
+    follow(replica, primary)
+    on_primary = settings_of(primary, kafka, keyspace)
+    with producing(on_primary):
+        wait_caught_up(on_primary)
+    name = primary.new_database()
+    statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    statements(primary, f"INSERT INTO {name}.t VALUES (1)")
+    wait_same(replica, primary)
+    statements(replica, "FLUSH BINARY LOGS", "PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")
+    both = replace(on_primary, servers=(server_of(replica), server_of(primary)))
+    with producing(both) as producer:
+        wait_caught_up(on_primary)
+        assert noted(producer, "no longer has")
+        assert followed(both) == server_of(primary).name
+    log = read_log(both)
+
+    check_log(log)
+    assert sorted(replay(log, name, "t")) == [1]
+
+
+@pytest.mark.parametrize("family", ["mysql", "mariadb"])
+def test_failover_that_lost_transactions_stops_and_names_them(
+    request: pytest.FixtureRequest, family: str, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """The promoted replica lacks what the log holds and goes on; then the old one is back."""
+    start: StartServer = request.getfixturevalue(f"start_{family}")
+    primary, replica = start(), start()
+    follow(replica, primary)
+    name = primary.new_database()
+    statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    wait_same(replica, primary)
+    on_primary = settings_of(primary, kafka, keyspace)
+    both = replace(on_primary, servers=(server_of(primary), server_of(replica)))
+    producer = RunningProducer(both)
+    producer.wait_streaming()
+    statements(replica, "STOP SLAVE" if family == "mariadb" else "STOP REPLICA")
+    statements(primary, f"INSERT INTO {name}.t VALUES (1)")
+    lost = executed(primary).rpartition(":")[0] or executed(primary)
+    wait_caught_up(on_primary)
+    promote(replica)
+    statements(replica, *(f"INSERT INTO {name}.t VALUES ({i})" for i in (2, 3, 4)))
+    primary.server.kill()
+
+    error = producer.wait_error()
+    primary.server.start()
+    back = RunningProducer(both).wait_error()
+
+    assert isinstance(error, ServerBehindLog)
+    assert lost in str(error)
+    # Both have gone on: which of the two is right is not for a producer to say.
+    assert isinstance(back, ServerBehindLog | ServerDiverged)
+    assert isinstance(back, Halt)
+    log = read_log(both)
+    check_log(log)
+    assert sorted(replay(log, name, "t")) == [1]
+
+
+def test_mariadb_replica_serves_until_somebody_writes_on_it(
+    start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A MariaDB replica is followed, waited for while it is behind, and left when it is errant."""
+    primary, replica = start_mariadb(), start_mariadb()
+    follow(replica, primary)
+    name = primary.new_database()
+    statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    wait_same(replica, primary)
+    on_primary = settings_of(primary, kafka, keyspace)
+    both = replace(
+        on_primary, servers=(server_of(replica), server_of(primary)), max_replica_lag_ms=500
+    )
+    with producing(both) as producer:
+        statements(primary, f"INSERT INTO {name}.t VALUES (1)")
+        wait_followed(both, replica)
+        statements(replica, "STOP SLAVE SQL_THREAD")
+        statements(primary, f"INSERT INTO {name}.t VALUES (2)")
+        wait_followed(both, primary)
+        wait_caught_up(on_primary)
+    on_replica = replace(on_primary, servers=both.servers[:1])
+    with producing_from_behind(on_replica) as waiting:
+        statements(replica, "START SLAVE SQL_THREAD")
+        waiting.wait_streaming()
+        wait_caught_up(on_primary)
+    statements(replica, "STOP SLAVE", "CREATE DATABASE errant")
+    with producing(both) as producer:
+        statements(primary, f"INSERT INTO {name}.t VALUES (3)")
+        wait_caught_up(on_primary)
+        assert noted(producer, "errant GTIDs")
+    log = read_log(both)
+
+    check_log(log)
+    check_progress(log)
+    assert replay(log, name, "t") == table_rows(primary, name, "t")
+
+
+@contextmanager
+def producing_from_behind(settings: ShardProducerSettings) -> Iterator[RunningProducer]:
+    """A producer that waits for a replica which lacks what the log holds."""
+    producer = RunningProducer(settings)
+    wait_for("it is behind", lambda: noted(producer, "has not yet applied"))
+    yield producer
+    producer.end()

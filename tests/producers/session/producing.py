@@ -1,0 +1,339 @@
+"""What the producer's tests share: running one, and reading and judging what it wrote."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from event_token import Flavor, Rebuild, Retry, parse_gtid_set
+from producers.preflight.typed_columns import BYTES, TypedColumns
+from producers.servers.connection import open_query_connection
+from producers.servers.flavor import family_of
+from producers.session.shard_producer import run_shard
+from producers.settings import ProducerState, ProducerStatus, ServerSettings, ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from topics.kafka.client import ClientConfig
+from topics.kafka.partition_end import read_tail, read_to_end
+from topics.names import ShardTopics
+from topics.progress.codec import decode_progress
+from topics.progress.record import Progress
+from topics.records.codec import VEventCodec
+from topics.records.vevent import Op, VEvent
+from topics.schemas.registry import open_schema_ids
+
+# Seven test runs may share two cores: waits end early when their condition holds.
+WAIT_S = 120.0
+POLL_S = 0.05
+SHARD = "-"
+# What a binlog of MariaDB does not show, for servers that other tests have left tables on. Of a
+# table `typed` columns are told by their names.
+TYPES = TypedColumns(
+    {
+        r"/.*\.typed\.u\d?/": "uuid",
+        r"/.*\.typed\.a/": "inet4",
+        r"/.*\.typed\.b/": "inet6",
+        r"/(?!.*\.typed\.\w+$).*/": BYTES,
+    }
+)
+
+
+def wait_for(what: str, condition: Callable[[], bool], seconds: float = WAIT_S) -> None:
+    """Poll until the condition holds; fail saying what did not happen."""
+    deadline_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {seconds} s: {what}"
+        time.sleep(POLL_S)
+
+
+def server_of(database: DatabaseFixture) -> ServerSettings:
+    """The server with its replication account."""
+    return ServerSettings(database.host, database.port, database.user, database.password)
+
+
+def settings_of(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, **changes: Any
+) -> ShardProducerSettings:
+    """Settings of the keyspace's one shard; what tests leave behind is accepted."""
+    chosen: dict[str, Any] = {
+        "keyspace": keyspace,
+        "shard": SHARD,
+        "flavor": Flavor(database.flavor.value),
+        "servers": (server_of(database),),
+        "kafka": ClientConfig({"bootstrap.servers": kafka.bootstrap_servers}),
+        "start": "current",
+        "accept_unlogged_cascades": True,
+        "typed_columns": TYPES,
+        **changes,
+    }
+    return ShardProducerSettings(**chosen)
+
+
+class Running:
+    """Work in a thread until `stop` is set; its error is the test's."""
+
+    def __init__(self, what: str, work: Callable[[threading.Event], None]) -> None:
+        """Begin; `what` names it in messages."""
+        self.error: BaseException | None = None
+        self.stop = threading.Event()
+        self._what, self._work = what, work
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work(self.stop)
+        except BaseException as error:  # noqa: BLE001 - judged by the test
+            self.error = error
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread.is_alive()
+
+    def check(self) -> None:
+        """Raise the error that it has ended with."""
+        if self.error is not None:
+            raise self.error
+
+    def end(self) -> None:
+        """Stop it and raise what it ended with."""
+        self.stop.set()
+        self._thread.join(WAIT_S)
+        assert not self.runs, f"{self._what} did not stop"
+        self.check()
+
+    def wait_error(self) -> BaseException:
+        """Wait until it has ended by an error, and give that."""
+        wait_for(f"{self._what} ends by itself", lambda: not self.runs)
+        assert self.error is not None, "it ended without an error"
+        return self.error
+
+
+class RunningProducer(Running):
+    """`run_shard` in a thread, with what it said."""
+
+    def __init__(self, settings: ShardProducerSettings) -> None:
+        self.settings = settings
+        self.statuses: list[ProducerStatus] = []
+        super().__init__(
+            "the producer", lambda stop: run_shard(settings, stop, self.statuses.append)
+        )
+
+    @property
+    def rows(self) -> int:
+        """The records that it has committed so far."""
+        statuses = list(self.statuses)
+        return statuses[-1].rows_total if statuses else 0
+
+    def has_been(self, state: ProducerState) -> bool:
+        """Whether it has reported the state; its error is the test's."""
+        self.check()
+        return any(status.state is state for status in list(self.statuses))
+
+    def wait_streaming(self) -> None:
+        """Wait until it has fenced, resumed and connected."""
+        wait_for("the producer streams", lambda: self.has_been(ProducerState.STREAMING))
+
+
+@contextmanager
+def producing(settings: ShardProducerSettings) -> Iterator[RunningProducer]:
+    """A producer that streams; it is stopped at the end, and its error raised."""
+    producer = RunningProducer(settings)
+    try:
+        producer.wait_streaming()
+        yield producer
+    finally:
+        producer.end()
+
+
+class ProducerProcess:
+    """`run_shard` in a process of its own, to be killed."""
+
+    def __init__(self, settings: ShardProducerSettings, *, kill_at: str = "") -> None:
+        [server] = settings.servers
+        told = {
+            "keyspace": settings.keyspace,
+            "flavor": settings.flavor.value,
+            "server": [server.host, server.port, server.user, server.password],
+            "kafka": dict(settings.kafka),
+            "start": settings.start,
+            "commit_rows": settings.commit_rows,
+            "copy": asdict(settings.copy),
+            "kill_at": kill_at,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.producers.session.run_one", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(told) + "\n")
+        self._process.stdin.flush()
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        self.lines.extend(self._process.stdout)
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def wait_line(self, beginning: str) -> None:
+        """Wait for a line that begins so."""
+        wait_for(
+            f"a line {beginning!r} among {self.lines[-3:]}",
+            lambda: any(line.startswith(beginning) for line in list(self.lines)),
+        )
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait."""
+        self._process.kill()
+        self._process.wait(WAIT_S)
+
+    def end(self) -> int:
+        """Ask it to stop; give its exit status."""
+        self._process.terminate()
+        return self._process.wait(WAIT_S)
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; give its exit status."""
+        status = self._process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+        return status
+
+
+@dataclass(frozen=True)
+class WrittenLog:
+    """All that is committed of a shard: records with their events, progress records."""
+
+    events: list[VEvent]
+    timestamps_ms: list[int]
+    progress: list[Progress]
+
+
+def read_log(settings: ShardProducerSettings) -> WrittenLog:
+    """Read both topics of the shard from their beginning."""
+    topics = ShardTopics(settings.keyspace, settings.shard)
+    schema_ids = open_schema_ids(settings.kafka, None)
+    codec = VEventCodec(schema_ids)
+    records = list(read_to_end(settings.kafka, topics.log))
+    return WrittenLog(
+        [codec.decode(r.value, settings.shard, r.offset) for r in records],
+        [r.timestamp_ms for r in records],
+        [
+            decode_progress(r.value, schema_ids)
+            for r in read_to_end(settings.kafka, topics.progress)
+        ],
+    )
+
+
+def wait_caught_up(settings: ShardProducerSettings) -> None:
+    """Wait until the committed progress includes all that the server has executed by now."""
+    topics = ShardTopics(settings.keyspace, settings.shard)
+    schema_ids = open_schema_ids(settings.kafka, None)
+    connection = open_query_connection(settings.servers[0])
+    try:
+        executed = family_of(settings.flavor).history(connection).executed
+    finally:
+        connection.close()
+
+    def reached() -> bool:
+        try:
+            last = read_tail(settings.kafka, topics.progress).last
+            if last is None:
+                return False
+            position = decode_progress(last.value, schema_ids).position
+        except (Retry, Rebuild):
+            return False  # A broker has died on purpose and its partitions are moving.
+        return parse_gtid_set(position, settings.flavor).includes(executed)
+
+    wait_for(f"{topics.log} reaches {executed}", reached)
+
+
+def check_log(log: WrittenLog) -> None:
+    """Each seq once and without a gap, each row of a transaction once, times that never fall."""
+    assert [e.seq for e in log.events] == list(range(1, len(log.events) + 1))
+    assert len({(e.gtid, e.row_index) for e in log.events}) == len(log.events)
+    for before, event in zip(log.events, log.events[1:], strict=False):
+        assert event.timestamp_us >= before.timestamp_us
+        if before.last:
+            assert event.row_index == 0
+        else:
+            assert (event.gtid, event.row_index) == (before.gtid, before.row_index + 1)
+    assert not log.events or log.events[-1].last
+    assert log.timestamps_ms == [e.timestamp_us // 1000 for e in log.events]
+
+
+def check_progress(log: WrittenLog) -> None:
+    """The chain of seqs, offsets, ticks and promises hold for every record of the log."""
+    offset_of = {e.seq: e.offset for e in log.events}
+    # The least timestamp of the records from each seq on; times never fall, so it is the record's.
+    time_of = {e.seq: e.timestamp_us for e in log.events}
+    last_seq, head_us = 0, 0
+    for progress in log.progress:
+        assert progress.first_seq == last_seq + 1
+        last_seq = progress.last_seq
+        if progress.last_seq >= progress.first_seq:
+            assert progress.end_offset == offset_of[last_seq] + 1
+            rows = progress.last_seq - progress.first_seq + 1
+            assert offset_of[progress.first_seq] == progress.end_offset - rows
+        assert progress.head_us >= head_us
+        head_us = progress.head_us
+        assert time_of.get(last_seq + 1, head_us) >= head_us
+    assert last_seq == len(log.events)
+    _check_ticks(log)
+
+
+def _check_ticks(log: WrittenLog) -> None:
+    ticks = [tick for progress in log.progress for tick in progress.ticks]
+    cells: dict[int, int] = {}
+    for event in log.events:
+        cells.setdefault(event.timestamp_us - event.timestamp_us % 10_000, event.offset)
+    assert [(t.timestamp_us, t.offset) for t in ticks] == sorted(cells.items())
+
+
+def replay(log: WrittenLog, database: str, table: str, key: str = "id") -> dict[Any, Any]:
+    """The table's rows by key, as the log's changes make them."""
+    rows: dict[Any, Any] = {}
+    for event in log.events:
+        if (event.database, event.table) != (database, table):
+            continue
+        if event.op is Op.INSERT:
+            assert event.after is not None
+            assert event.after[key] not in rows
+            rows[event.after[key]] = event.after
+        elif event.op is Op.UPDATE:
+            assert event.before is not None
+            assert event.after is not None
+            assert rows.pop(event.before[key]) == event.before
+            rows[event.after[key]] = event.after
+        else:
+            assert event.op is Op.DELETE
+            assert event.before is not None
+            assert rows.pop(event.before[key]) == event.before
+    return rows
+
+
+def table_rows(database: DatabaseFixture, name: str, table: str) -> dict[Any, Any]:
+    """The table's rows by their first column, columns by name."""
+    with database.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table}")
+        names = [column[0] for column in cursor.description]
+        return {row[0]: dict(zip(names, row, strict=True)) for row in cursor.fetchall()}

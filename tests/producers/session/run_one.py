@@ -1,0 +1,89 @@
+"""One producer in a process: settings as one JSON line on stdin, a line for each state out."""
+
+import ctypes
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from event_token import Flavor
+from event_token.errors import ShardstreamError, UsageError
+from producers.copy import copier
+from producers.copy.chunk_rows import ChunkConnection
+from producers.copy.copier import Copier
+from producers.copy.table_copier import TableCopier
+from producers.session.shard_producer import run_shard
+from producers.settings import CopySettings, ProducerStatus, ServerSettings, ShardProducerSettings
+from tests.producers.session.producing import TYPES
+from topics.kafka.client import ClientConfig
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Run until SIGTERM; 2 for UsageError, 1 for any other of the project's errors."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(sys.argv[1]):
+        return 1
+    told = json.loads(sys.stdin.readline())
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    kill_at(told["kill_at"])
+    settings = ShardProducerSettings(
+        keyspace=told["keyspace"],
+        shard="-",
+        flavor=Flavor(told["flavor"]),
+        servers=(ServerSettings(*told["server"]),),
+        kafka=ClientConfig(told["kafka"]),
+        start=told["start"],
+        commit_rows=told["commit_rows"],
+        copy=CopySettings(**told["copy"]),
+        accept_unlogged_cascades=True,
+        typed_columns=TYPES,
+    )
+    try:
+        run_shard(settings, stop, say)
+    except ShardstreamError as error:
+        print(f"{type(error).__name__} {error}", flush=True)
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+def kill_at(point: str) -> None:
+    """Let the process kill itself the third time that it comes to a point of a copy."""
+    if not point:
+        return
+    owner, name, is_before = {
+        "request_seen": (copier, "inspect", True),
+        "chunk_asked": (ChunkConnection, "read", True),
+        "chunk_read": (ChunkConnection, "read", False),
+        "piece_written": (TableCopier, "write", False),
+        "before_commit": (Copier, "write_records", False),
+        "after_commit": (TableCopier, "write", True),
+    }[point]
+    call = getattr(owner, name)
+    times = itertools.count(1)
+    last = 1 if point == "request_seen" else 3
+
+    def call_and_die(*arguments: Any, **named: Any) -> Any:
+        is_last = next(times) >= last
+        if is_last and is_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = call(*arguments, **named)
+        if is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, call_and_die)
+
+
+def say(status: ProducerStatus) -> None:
+    """One line a state."""
+    print(f"{status.state.value} {status.rows_total} {status.note}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

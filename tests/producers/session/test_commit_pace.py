@@ -1,0 +1,65 @@
+"""When rows are committed, judged without a server."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from producers.session.commit_pace import (
+    ARRIVAL_US,
+    BACKLOG_FACTOR,
+    BACKLOG_LAG_MS,
+    CELL_GAP_S,
+    COMMIT_AGE_S_MAX,
+    COMMIT_BYTES_MAX,
+    COMMIT_GAP_S,
+    CommitPace,
+    dry_gap_s,
+    rest_s,
+)
+from topics.progress.record import GRID_US
+
+TIMES_US = st.integers(min_value=0, max_value=2**53)
+PACE = CommitPace(commit_rows=5_000, commit_ms=20)
+
+
+@given(TIMES_US)
+def test_a_rest_ends_just_inside_the_next_cell(server_us: int) -> None:
+    """Whenever it begins, a rest ends when the first row of the grid's next cell can be there."""
+    woken_us = server_us + round(rest_s(server_us) * 1_000_000)
+
+    assert woken_us // GRID_US == server_us // GRID_US + 1
+    assert woken_us % GRID_US == ARRIVAL_US
+
+
+@given(TIMES_US, TIMES_US)
+def test_rows_that_move_the_frontier_wait_less(head_us: int, committed_us: int) -> None:
+    """Rows of a later cell than the committed head's may follow sooner, unless in a backlog."""
+    moves = head_us // GRID_US > committed_us // GRID_US
+
+    gap_s = dry_gap_s(head_us, committed_us, BACKLOG_LAG_MS)
+
+    assert gap_s == (CELL_GAP_S if moves else COMMIT_GAP_S)
+    assert dry_gap_s(head_us, committed_us, BACKLOG_LAG_MS + 1) == COMMIT_GAP_S
+
+
+def test_a_batch_is_due_by_number_by_bytes_or_by_age() -> None:
+    """Each limit alone makes a batch due; many rows that are young wait for `commit_ms`."""
+
+    def is_due(rows: int = 1, size: int = 1, age_s: float = 0.0, lag_ms: int = 0) -> bool:
+        return PACE.is_due(rows=rows, size=size, age_s=age_s, lag_ms=lag_ms)
+
+    assert not is_due()
+    assert is_due(age_s=COMMIT_AGE_S_MAX)
+    assert is_due(size=COMMIT_BYTES_MAX)
+    assert not is_due(rows=5_000, age_s=0.019)
+    assert is_due(rows=5_000, age_s=0.02)
+    assert not is_due(rows=0, size=COMMIT_BYTES_MAX, age_s=COMMIT_AGE_S_MAX)
+
+
+def test_a_backlog_is_drained_in_larger_commits() -> None:
+    """Once the log is more than a second behind, a commit gathers ten times the rows."""
+    late_ms = BACKLOG_LAG_MS + 1
+
+    assert PACE.rows_wanted(BACKLOG_LAG_MS) == 5_000
+    assert PACE.rows_wanted(late_ms) == 5_000 * BACKLOG_FACTOR
+    assert not PACE.is_due(rows=5_000, size=1, age_s=0.1, lag_ms=late_ms)
+    assert PACE.is_due(rows=50_000, size=1, age_s=0.1, lag_ms=late_ms)

@@ -1,0 +1,136 @@
+"""Heads of a shard that is read from a replica: heartbeat rows on the primary make them true."""
+
+from dataclasses import replace
+
+import pytest
+
+from event_token import Flavor
+from producers.servers.flavor import rows
+from producers.session.heartbeat_rows import PRIVILEGES, HeartbeatWriter, heartbeat_warnings
+from producers.settings import ServerSettings, ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture, StartServer
+from tests.producers.servers.replication import follow, followed, promote, statements, wait_same
+from tests.producers.session.producing import (
+    check_log,
+    check_progress,
+    producing,
+    read_log,
+    replay,
+    server_of,
+    settings_of,
+    wait_for,
+)
+from topics.kafka.client import ClientConfig
+from topics.records.vevent import EventType
+
+
+def grant(primary: DatabaseFixture) -> None:
+    """Let the account write heartbeat rows."""
+    names = ", ".join(PRIVILEGES)
+    statements(
+        primary,
+        f"CREATE USER IF NOT EXISTS '{primary.user}'@'127.0.0.1'",
+        f"GRANT {names} ON `\\_shardstream`.* TO '{primary.user}'@'127.0.0.1'",
+    )
+
+
+def clock_us(database: DatabaseFixture) -> int:
+    """The server's clock."""
+    with database.connect() as connection:
+        return int(rows(connection, "SELECT UNIX_TIMESTAMP(NOW(6)) * 1000000")[0][0])
+
+
+def test_whatever_goes_wrong_in_the_thread_is_noted() -> None:
+    """A fault that nobody foresaw is a note, and the thread goes on trying."""
+    asked: list[int] = []
+
+    def fails() -> bool:
+        asked.append(1)
+        raise ValueError("not foreseen")
+
+    nobody = ServerSettings("127.0.0.1", 1, "nobody", "")
+    settings = ShardProducerSettings(
+        keyspace="ks",
+        shard="-80",
+        flavor=Flavor.MARIADB,
+        servers=(nobody, replace(nobody, port=2)),
+        kafka=ClientConfig({"bootstrap.servers": "127.0.0.1:1"}),
+        heartbeat_ms=10,
+    )
+    writer = HeartbeatWriter(settings, fails)
+    try:
+        wait_for("it has tried again", lambda: len(asked) > 1)
+    finally:
+        writer.close()
+
+    assert "not foreseen" in writer.note
+
+
+@pytest.mark.parametrize("family", ["mysql", "mariadb"])
+def test_heads_follow_what_the_replica_has_applied(
+    request: pytest.FixtureRequest, family: str, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """An idle replica's head moves; a stopped one's stands still; a promoted one's goes on."""
+    start: StartServer = request.getfixturevalue(f"start_{family}")
+    primary, replica = start(), start()
+    follow(replica, primary)
+    name = primary.new_database()
+    statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    wait_same(replica, primary)
+    spared = replace(server_of(primary), read=False)
+    settings = settings_of(
+        primary, kafka, keyspace, servers=(server_of(replica), spared), heartbeat_ms=50
+    )
+    [warning] = heartbeat_warnings(settings)
+    grant(primary)
+    assert heartbeat_warnings(settings) == []
+    stopped = "STOP SLAVE SQL_THREAD" if family == "mariadb" else "STOP REPLICA SQL_THREAD"
+    with producing(settings) as producer:
+
+        def head_us() -> int:
+            return producer.statuses[-1].head_us
+
+        for i in range(3):
+            statements(primary, f"INSERT INTO {name}.t VALUES ({i})")
+            now_us = clock_us(primary)
+            wait_for("the head passes the row", lambda now_us=now_us: head_us() > now_us)
+        assert followed(settings) == server_of(replica).name
+        statements(replica, stopped)
+        statements(primary, f"INSERT INTO {name}.t VALUES (3)")
+        unseen_us = clock_us(primary)
+        seen = len(producer.statuses)
+        wait_for("it is asked again and again", lambda: len(producer.statuses) > seen + 5)
+        assert head_us() <= unseen_us
+        statements(replica, stopped.replace("STOP", "START"))
+        wait_for("the head goes on", lambda: head_us() > unseen_us)
+        wait_same(replica, primary)
+        primary.server.kill()
+        promote(replica)
+        now_us = clock_us(replica)
+        wait_for("the promoted one's clock counts", lambda: head_us() > now_us)
+    log = read_log(settings)
+
+    assert f"GRANT {', '.join(PRIVILEGES)} ON _shardstream.*" in warning
+    check_log(log)
+    check_progress(log)
+    assert sorted(replay(log, name, "t")) == [0, 1, 2, 3]
+    internal = {e.type for e in log.events if e.database == "_shardstream"}
+    assert internal <= {EventType.DDL}
+
+
+def test_replica_alone_is_warned_of(start_mysql: StartServer, mysql_a: DatabaseFixture) -> None:
+    """Without a primary in the list nobody can write the rows; a primary alone needs none."""
+    replica = start_mysql()
+    statements(
+        replica,
+        "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1",
+    )
+    away = ServerSettings("127.0.0.1", 1, "nobody", "")
+
+    def warnings(*servers: ServerSettings) -> list[str]:
+        kafka = ClientConfig({"bootstrap.servers": "127.0.0.1:1"})
+        return heartbeat_warnings(ShardProducerSettings("ks", "-", Flavor.MYSQL, servers, kafka))
+
+    assert "read = false" in warnings(server_of(replica), away)[0]
+    assert warnings(server_of(mysql_a), away) == []

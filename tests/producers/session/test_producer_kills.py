@@ -1,0 +1,258 @@
+"""Producers that are killed, stopped and left without their servers: each change once, in order."""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+import pymysql
+
+from producers.settings import ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture, StartServer
+from tests.producers.session.producing import (
+    ProducerProcess,
+    check_log,
+    check_progress,
+    producing,
+    read_log,
+    replay,
+    settings_of,
+    table_rows,
+    wait_caught_up,
+    wait_for,
+)
+from topics.kafka.client import open_admin
+from topics.names import ShardTopics
+
+KILLS = 6
+# Long enough for the workload to fill transactions, short enough to be cut off inside them.
+LIFE_S_MAX = 1.5
+# A start takes about this long when nothing else runs.
+START_S_MAX = 2.5
+SEED = 20261121
+
+
+class Workload:
+    """Transactions of one to forty rows without a pause, until told to end; waits out restarts."""
+
+    def __init__(self, database: DatabaseFixture, name: str) -> None:
+        self._database = database
+        self._name = name
+        self._random = random.Random(SEED)
+        self._end = threading.Event()
+        self.committed = 0
+        with database.connect(database=name) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, pad VARCHAR(200))")
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            try:
+                connection = self._database.connect(database=self._name, autocommit=False)
+            except pymysql.err.OperationalError:
+                self._end.wait(0.1)  # The server is away on purpose.
+                continue
+            try:
+                while not self._end.is_set():
+                    self._transaction(connection)
+                    # The checks read the whole log: a few thousand rows say as much as a million.
+                    self._end.wait(0.004)
+            except (pymysql.err.OperationalError, pymysql.err.InterfaceError):
+                continue
+            finally:
+                if connection.open:
+                    connection.close()
+
+    def _transaction(self, connection: "pymysql.Connection[pymysql.cursors.Cursor]") -> None:
+        draw = self._random
+        with connection.cursor() as cursor:
+            for _ in range(draw.choice((1, 1, 1, 2, 5, 40))):
+                key, value = draw.randrange(500), draw.randrange(1000)
+                if draw.random() < 0.7:
+                    cursor.execute(
+                        f"INSERT INTO t VALUES ({key}, {value}, REPEAT('x', {value % 200})) "
+                        "ON DUPLICATE KEY UPDATE v = VALUES(v), pad = VALUES(pad)"
+                    )
+                else:
+                    cursor.execute(f"DELETE FROM t WHERE id = {key}")
+            connection.commit()
+            self.committed += 1
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(60)
+
+
+@contextmanager
+def process(settings: ShardProducerSettings) -> Iterator[ProducerProcess]:
+    """A producer's process that is gone at the end."""
+    producer = ProducerProcess(settings)
+    try:
+        yield producer
+    finally:
+        producer.kill()
+
+
+def check_all(settings: ShardProducerSettings, database: DatabaseFixture, name: str) -> None:
+    """The log holds each change once and in order, and its rows are the table's."""
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    assert replay(log, name, "t") == table_rows(database, name, "t")
+    assert log.events
+
+
+def test_kills_at_random_moments_lose_and_repeat_nothing(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Ten producers die under load, some frozen before; the log is as if none had."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace, commit_rows=50)
+    draw = random.Random(SEED)
+    with producing(settings):
+        wait_caught_up(settings)
+    with Workload(database, name):
+        for kill in range(KILLS):
+            with process(settings) as producer:
+                if kill % 4 == 0:
+                    # While it starts, fences and resumes.
+                    time.sleep(draw.uniform(0, START_S_MAX))
+                else:
+                    producer.wait_line("streaming")
+                    time.sleep(draw.uniform(0, LIFE_S_MAX))
+                if kill % 3 == 0:
+                    producer.signal(signal.SIGSTOP)
+                producer.signal(signal.SIGKILL)
+    with producing(settings):
+        wait_caught_up(settings)
+
+    check_all(settings, database, name)
+
+
+def test_frozen_producer_is_fenced_when_it_wakes(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Frozen under load and replaced, it ends with Fenced when awake, and adds nothing."""
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    with producing(settings):
+        wait_caught_up(settings)
+    with process(settings) as frozen:
+        with Workload(mysql_a, name) as load:
+            frozen.wait_line("streaming")
+            wait_for("rows went through", lambda: load.committed > 20)
+            frozen.signal(signal.SIGSTOP)
+            with producing(settings):
+                frozen.signal(signal.SIGCONT)
+                status = frozen.wait()
+                seen = load.committed
+                wait_for("the load goes on", lambda: load.committed > seen + 20)
+        with producing(settings):
+            wait_caught_up(settings)
+
+        assert status == 1
+        assert any(line.startswith("Fenced") for line in frozen.lines)
+    check_all(settings, mysql_a, name)
+
+
+def test_database_killed_and_started_again_is_followed_on(
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """The server dies under load and comes back: the producer reconnects by itself."""
+    database = start_mysql()
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    with producing(settings) as producer:
+        with Workload(database, name) as load:
+            wait_for("rows went through", lambda: producer.rows > 50)
+            database.server.kill()
+            wait_for(
+                "the loss is noticed",
+                lambda: any(s.state.value == "reconnecting" for s in list(producer.statuses)),
+            )
+            database.server.start()
+            seen = load.committed
+            wait_for("the load goes on", lambda: load.committed > seen + 50)
+        wait_caught_up(settings)
+
+    check_all(settings, database, name)
+
+
+def test_broker_restart_is_waited_out(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """The only broker is stopped under load and started again: the producer goes on by itself.
+
+    Not killed: Kafka leaves a commit open for ever that its only broker died in. That of three may
+    be killed, see below.
+    """
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    with producing(settings) as producer:
+        with Workload(mysql_a, name) as load:
+            wait_for("rows went through", lambda: producer.rows > 50)
+            [broker] = kafka.brokers
+            broker.stop()
+            seen = load.committed
+            wait_for("the load goes on", lambda: load.committed > seen + 20)
+            broker.start()
+            seen = load.committed
+            wait_for("the load goes on", lambda: load.committed > seen + 20)
+        wait_caught_up(settings)
+
+    check_all(settings, mysql_a, name)
+
+
+def test_stop_is_heard_while_kafka_is_away(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """With rows waiting for an absent broker a stop ends the producer; the next writes them."""
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    [broker] = kafka.brokers
+    try:
+        with producing(settings) as producer, Workload(mysql_a, name) as load:
+            wait_for("rows went through", lambda: producer.rows > 50)
+            broker.stop()
+            seen = load.committed
+            wait_for("the load goes on", lambda: load.committed > seen + 20)
+    finally:
+        broker.start()
+    with producing(settings):
+        wait_caught_up(settings)
+
+    check_all(settings, mysql_a, name)
+
+
+def test_broker_that_leads_the_log_dies(
+    mysql_a: DatabaseFixture, kafka3: KafkaCluster, keyspace: str
+) -> None:
+    """One of three brokers dies, the one that leads the log: the producer goes on with two."""
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka3, keyspace)
+    topic = ShardTopics(keyspace, settings.shard).log
+    broker = None
+    try:
+        with producing(settings) as producer:
+            with Workload(mysql_a, name) as load:
+                wait_for("rows went through", lambda: producer.rows > 50)
+                found = open_admin(settings.kafka).list_topics(topic, timeout=30)
+                leader = found.topics[topic].partitions[0].leader
+                [broker] = [b for b in kafka3.brokers if b.node_id == leader]
+                broker.kill()
+                seen = load.committed
+                wait_for("the load goes on", lambda: load.committed > seen + 100)
+            wait_caught_up(settings)
+    finally:
+        if broker is not None:
+            broker.start()
+
+    check_all(settings, mysql_a, name)

@@ -1,0 +1,371 @@
+"""A shard's producer from a real server to real topics, by both families."""
+
+from dataclasses import replace
+
+import pytest
+
+from event_token import Halt, UsageError
+from producers.errors import BinlogPurged, SameServerId, ServerBehindLog, ServerRefused
+from producers.settings import ProducerState, ServerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture, StartServer
+from tests.producers.session.producing import (
+    WAIT_S,
+    RunningProducer,
+    check_log,
+    check_progress,
+    producing,
+    read_log,
+    replay,
+    settings_of,
+    table_rows,
+    wait_caught_up,
+    wait_for,
+)
+from topics.kafka.client import open_producer
+from topics.kafka.errors import Fenced
+from topics.names import ShardTopics
+from topics.records.vevent import Op
+
+
+def test_changes_reach_the_log_once_and_in_order(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Inserts, updates and deletes replay to the table; seqs, offsets, ticks and heads hold."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    with producing(settings):
+        with database.connect(database=name) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))")
+            for i in range(50):
+                cursor.execute(f"INSERT INTO t VALUES ({2 * i}, 'a'), ({2 * i + 1}, NULL)")
+            cursor.execute("UPDATE t SET v = 'b' WHERE id < 30")
+            cursor.execute("DELETE FROM t WHERE id % 3 = 0")
+        wait_caught_up(settings)
+    log = read_log(settings)
+
+    check_log(log)
+    check_progress(log)
+    assert replay(log, name, "t") == table_rows(database, name, "t")
+    assert sum(e.op is Op.INSERT for e in log.events) == 100
+
+
+def test_rows_that_lie_elsewhere_than_foreseen_are_written_again(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A stranger's aborted record moves the log's offsets: no progress speaks of the wrong ones."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    log_topic = ShardTopics(keyspace, settings.shard).log
+    stranger = open_producer(settings.kafka, transactional_id=f"{keyspace}.stranger")
+    with producing(settings) as producer:
+        with database.connect(database=name) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+            for i in range(3):
+                cursor.execute(f"INSERT INTO t VALUES ({i})")
+                wait_caught_up(settings)
+            stranger.init_transactions(WAIT_S)
+            stranger.begin_transaction()
+            stranger.produce(log_topic, b"never seen", partition=0)
+            stranger.flush(WAIT_S)
+            stranger.abort_transaction(WAIT_S)
+            cursor.execute("INSERT INTO t VALUES (3)")
+        wait_caught_up(settings)
+        notes = [status.note for status in list(producer.statuses)]
+    log = read_log(settings)
+
+    assert any("as expected" in note for note in notes)
+    check_log(log)
+    check_progress(log)
+    assert sorted(replay(log, name, "t")) == [0, 1, 2, 3]
+
+
+def test_head_moves_while_nothing_is_written(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """An idle shard promises the server's clock again and again, without a row."""
+    settings = settings_of(database, kafka, keyspace, heartbeat_ms=50)
+    with producing(settings) as producer:
+        wait_for(
+            "five heartbeats",
+            lambda: sum(s.state is ProducerState.IDLE for s in list(producer.statuses)) >= 5,
+        )
+    log = read_log(settings)
+
+    check_progress(log)
+    heads = [p.head_us for p in log.progress]
+    assert len(set(heads)) >= 5
+    assert heads == sorted(heads)
+    assert all(p.lag_ms == 0 and p.ticks == () for p in log.progress)
+
+
+def test_second_life_goes_on_where_the_first_ended(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Stopped and started again, the log has what happened meanwhile, once; `start` is ignored."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    with database.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        with producing(settings):
+            cursor.execute("INSERT INTO t VALUES (1)")
+            wait_caught_up(settings)
+        cursor.execute("INSERT INTO t VALUES (2)")
+        with producing(replace(settings, start="earliest")) as second:
+            cursor.execute("INSERT INTO t VALUES (3)")
+            wait_caught_up(settings)
+    log = read_log(settings)
+
+    check_log(log)
+    check_progress(log)
+    assert replay(log, name, "t") == table_rows(database, name, "t")
+    assert any("does not count" in status.note for status in second.statuses)
+
+
+def test_empty_log_starts_at_a_gtid_or_at_the_earliest(
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A given set leaves out what it holds; earliest brings all that the binlogs still have."""
+    mysql = start_mysql()  # its own: the shared server's binlogs hold what a producer refuses
+    name = mysql.new_database()
+    with mysql.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        cursor.execute("INSERT INTO t VALUES (1)")
+        cursor.execute("SELECT @@GLOBAL.gtid_executed")
+        [(executed,)] = cursor.fetchall()
+        cursor.execute("INSERT INTO t VALUES (2)")
+    by_gtid = settings_of(mysql, kafka, keyspace, start=f"gtid:{executed}")
+    earliest = settings_of(mysql, kafka, f"{keyspace}e", start="earliest")
+    with producing(by_gtid):
+        wait_caught_up(by_gtid)
+    with producing(earliest):
+        wait_caught_up(earliest)
+
+    assert sorted(replay(read_log(by_gtid), name, "t")) == [2]
+    assert sorted(replay(read_log(earliest), name, "t")) == [1, 2]
+
+
+def test_empty_log_without_a_start_is_refused(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """`tail` of an empty log says nothing: the choices are named, and nothing is written."""
+    settings = settings_of(mysql_a, kafka, keyspace, start="tail")
+
+    error = RunningProducer(settings).wait_error()
+
+    assert isinstance(error, UsageError)
+    assert "earliest" in str(error)
+    assert read_log(settings).progress == []
+
+
+def test_newer_producer_fences_the_older(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Two producers of one shard: the first ends with Fenced, the second goes on, no row twice."""
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        first = RunningProducer(settings)
+        first.wait_streaming()
+        with producing(settings):
+            for i in range(20):
+                cursor.execute(f"INSERT INTO t VALUES ({i})")
+            error = first.wait_error()
+            wait_caught_up(settings)
+    log = read_log(settings)
+
+    assert isinstance(error, Fenced)
+    check_log(log)
+    check_progress(log)
+    assert len(replay(log, name, "t")) == 20
+
+
+def test_misled_producer_does_not_fence_a_healthy_one(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """One that its server refuses ends before it takes the shard over."""
+    settings = settings_of(mysql_a, kafka, keyspace)
+    refused = ServerSettings(mysql_a.host, mysql_a.port, "nobody", "s3cret-marker")
+    with producing(settings) as healthy:
+        error = RunningProducer(replace(settings, servers=(refused,))).wait_error()
+        seen = len(healthy.statuses)
+        wait_for("the healthy one goes on", lambda: len(healthy.statuses) > seen + 2)
+
+    assert isinstance(error, ServerRefused)
+    assert "s3cret-marker" not in str(error)
+
+
+def test_next_server_takes_over_when_the_first_is_away(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Servers are tried in order; one that nobody listens on is passed over."""
+    settings = settings_of(mysql_a, kafka, keyspace)
+    away = ServerSettings("127.0.0.1", 1, mysql_a.user, mysql_a.password)
+    both = replace(settings, servers=(away, *settings.servers))
+
+    with producing(both):
+        wait_caught_up(settings)
+
+
+def test_no_server_at_the_start_is_said_at_once(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Without any server the first attempt ends with a usage error."""
+    away = ServerSettings("127.0.0.1", 1, "nobody", "")
+
+    error = RunningProducer(settings_of(mysql_a, kafka, keyspace, servers=(away,))).wait_error()
+
+    assert isinstance(error, ServerRefused)
+    assert "127.0.0.1:1" in str(error)
+
+
+def test_purged_binlogs_stop_the_shard(
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """What the log still needs is gone: the missing GTIDs are named, nothing is skipped."""
+    server = start_mysql()
+    settings = settings_of(server, kafka, keyspace)
+    with producing(settings):
+        wait_caught_up(settings)
+    name = server.new_database()
+    with server.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        cursor.execute("FLUSH BINARY LOGS")
+        cursor.execute("PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")
+        cursor.execute("SELECT @@GLOBAL.gtid_purged")
+        [(purged,)] = cursor.fetchall()
+
+    error = RunningProducer(settings).wait_error()
+
+    assert isinstance(error, BinlogPurged)
+    assert purged.rpartition(":")[0] in str(error)
+
+
+def test_server_that_lost_transactions_stops_the_shard(
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A primary without what the log holds is not followed: the GTIDs are named."""
+    server = start_mysql()
+    settings = settings_of(server, kafka, keyspace)
+    server.new_database()
+    with producing(settings):
+        server.new_database()
+        wait_caught_up(settings)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("RESET BINARY LOGS AND GTIDS")
+
+    error = RunningProducer(settings).wait_error()
+
+    assert isinstance(error, ServerBehindLog)
+    assert settings.keyspace in str(error)
+
+
+def test_stop_comes_through_in_the_middle_of_a_transaction(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A stop aborts what is half written; the next life writes it whole, once."""
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        with producing(settings) as first:
+            wait_caught_up(settings)
+            cursor.execute("SET SESSION cte_max_recursion_depth = 60000")
+            cursor.execute(
+                "INSERT INTO t WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n "
+                "WHERE i < 60000) SELECT i FROM n"
+            )
+            first.end()
+    with producing(settings):
+        wait_caught_up(settings)
+    log = read_log(settings)
+
+    check_log(log)
+    check_progress(log)
+    assert len(replay(log, name, "t")) == 60_000
+
+
+@pytest.mark.parametrize("start", ["latest", "timestamp:yesterday"])
+def test_unknown_start_is_refused_before_anything_is_made(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str, start: str
+) -> None:
+    """No topic is made for settings that cannot work."""
+    producer = RunningProducer(settings_of(mysql_a, kafka, keyspace, start=start))
+
+    assert isinstance(producer.wait_error(), UsageError)
+
+
+def test_same_server_id_is_named(
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """MariaDB ends the older of two streams with one server id: the message says what to change."""
+    first = RunningProducer(settings_of(mariadb_a, kafka, keyspace, server_id=4711))
+    first.wait_streaming()
+    with producing(settings_of(mariadb_a, kafka, f"{keyspace}b", server_id=4711)):
+        error = first.wait_error()
+
+    assert isinstance(error, SameServerId)
+    assert "server_id" in str(error)
+
+
+def test_statement_in_the_binlog_stops_the_shard(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A change whose rows nobody logged halts with its GTID; what came before is in the log."""
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        producer = RunningProducer(settings)
+        producer.wait_streaming()
+        cursor.execute("INSERT INTO t VALUES (1)")
+        wait_caught_up(settings)
+        cursor.execute("SET SESSION binlog_format = STATEMENT")
+        cursor.execute("INSERT INTO t VALUES (2)")
+        error = producer.wait_error()
+        cursor.execute("SELECT @@server_uuid")
+        [(uuid,)] = cursor.fetchall()
+    log = read_log(settings)
+
+    assert isinstance(error, Halt)
+    assert uuid in str(error)
+    check_log(log)
+    assert sorted(replay(log, name, "t")) == [1]
+
+
+def test_gtids_added_by_hand_are_looked_into(
+    start_mysql: StartServer,
+    kafka: KafkaCluster,
+    keyspace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An executed set that the stream can never reach is explained, not waited for in silence."""
+    monkeypatch.setattr("producers.session.shard_session.UNREACHED_S_MAX", 0.5)
+    server = start_mysql()
+    foreign = "11111111-2222-3333-4444-555555555555"
+    producer = RunningProducer(settings_of(server, kafka, keyspace))
+    producer.wait_streaming()
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET GLOBAL gtid_purged = '+{foreign}:1-7'")
+
+    error = producer.wait_error()
+
+    assert isinstance(error, BinlogPurged)
+    assert f"{foreign}:1-7" in str(error)
+
+
+def test_fault_that_does_not_pass_ends_in_a_halt(
+    mysql_a: DatabaseFixture,
+    kafka: KafkaCluster,
+    keyspace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without its schema registry no life gets far: after a bounded number of them it says so."""
+    monkeypatch.setattr("producers.session.shard_producer.BACKOFF_S_MAX", 0.01)
+    settings = settings_of(mysql_a, kafka, keyspace, registry_url="http://127.0.0.1:1")
+
+    error = RunningProducer(settings).wait_error()
+
+    assert isinstance(error, Halt)
+    assert "in a row" in str(error)

@@ -1,0 +1,32 @@
+"""Runs one applier as a process, for tests that kill it. Settings come as a line of JSON."""
+
+import ctypes
+import json
+import signal
+import sys
+import threading
+
+from event_token import Flavor
+from resharding.apply.applier import ApplierSettings, run_applier
+from resharding.plan.reshard_plan import ReshardPlan
+from resharding.server import ReshardServer
+from topics.kafka.client import ClientConfig
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Apply until killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    told = json.loads(sys.stdin.readline())
+    shard, flavor, host, port, user = told["target"]
+    settings = ApplierSettings(
+        plan=ReshardPlan.from_json(told["plan"], "the test"),
+        target=ReshardServer(shard, Flavor(flavor), host, port, user, ""),
+        kafka=ClientConfig(told["kafka"]),
+    )
+    run_applier(settings, threading.Event())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Filtered replication on real servers: splits and merges under load, kills, and what stops it."""
+
+import random
+import secrets
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from event_token import ShardName
+from resharding.apply.applier import ApplierSettings
+from resharding.errors import CheckpointMoved, DefinitionChanged, DoesNotApply
+from resharding.plan.reshard_plan import ReshardPlan
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from tests.producers.session.producing import wait_for
+from tests.resharding.shards import (
+    ApplierProcess,
+    RunningApplier,
+    Sources,
+    admin_of,
+    applying,
+    begin,
+    checkpoint_seqs,
+    sources_of,
+    wait_applied,
+)
+from tests.resharding.writers import make_tables, rows_of, vindexes_of, writing
+
+KILLS = 3
+SCHEMA_ONE = (
+    "CREATE TABLE {db}.orders (id BIGINT PRIMARY KEY, user_id BIGINT, code VARCHAR(40) UNIQUE)"
+)
+
+
+def fresh_schema() -> str:
+    """A name for a schema that no test has."""
+    return f"db_{secrets.token_hex(4)}"
+
+
+def settings_of(
+    plan: ReshardPlan, shard: str, database: DatabaseFixture, sources: Sources, *accepted: str
+) -> ApplierSettings:
+    """The applier of one target."""
+    return ApplierSettings(
+        plan, admin_of(database, shard), sources.kafka, accepted_ddl=frozenset(accepted)
+    )
+
+
+@pytest.mark.parametrize(
+    ("source_shards", "target_shards"), [(("-",), ("-80", "80-")), (("-80", "80-"), ("-",))]
+)
+def test_reshard_under_load_with_kills(
+    source_shards: tuple[str, ...],
+    target_shards: tuple[str, ...],
+    servers: list[DatabaseFixture],
+    kafka: KafkaCluster,
+    keyspace: str,
+) -> None:
+    """Each target ends with exactly the rows of its range, through any number of kill -9."""
+    source_databases = dict(zip(source_shards, servers, strict=False))
+    targets = dict(zip(target_shards, servers[len(source_shards) :], strict=True))
+    schema = fresh_schema()
+    dice = random.Random(7)
+    with ExitStack() as stack:
+        sources = stack.enter_context(sources_of(source_databases, kafka, keyspace))
+        for database in [*source_databases.values(), *targets.values()]:
+            make_tables(database, schema)
+        plan = sources.plan(target_shards, vindexes_of(schema), agreed_seqs=sources.last_seqs())
+        begin(plan, targets)
+        with writing(source_databases, schema):
+            for _ in range(KILLS):
+                before = [checkpoint_seqs(d, plan.reshard_id) for d in targets.values()]
+                processes = [
+                    ApplierProcess(settings_of(plan, shard, database, sources))
+                    for shard, database in targets.items()
+                ]
+                wait_for(
+                    "they apply",
+                    lambda before=before: all(  # type: ignore[misc]
+                        checkpoint_seqs(d, plan.reshard_id) != then
+                        for d, then in zip(targets.values(), before, strict=True)
+                    ),
+                )
+                time.sleep(dice.uniform(0, 0.5))  # when they are killed is left to chance
+                for process in processes:
+                    assert process.runs
+                    process.kill()
+        appliers = [
+            stack.enter_context(applying(settings_of(plan, shard, database, sources)))
+            for shard, database in targets.items()
+        ]
+        wait_applied(sources, plan.reshard_id, targets, appliers)
+
+    for shard, database in targets.items():
+        within = ShardName.parse(shard).key_range
+        wanted = rows_of(source_databases, schema, within=within)
+        assert all(wanted.values())
+        assert rows_of({shard: database}, schema) == wanted
+
+
+class OneTable:
+    """A source `-` with one table, and one target that is to hold all of it."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        source: DatabaseFixture,
+        target: DatabaseFixture,
+        kafka: KafkaCluster,
+        keyspace: str,
+    ) -> None:
+        self.source, self.target = source, target
+        self.schema = fresh_schema()
+        self.sources = stack.enter_context(sources_of({"-": source}, kafka, keyspace))
+        for database in (source, target):
+            self.run(database, f"CREATE DATABASE {self.schema}", SCHEMA_ONE)
+        self.plan = self.sources.plan(
+            ("-.2",),
+            vindexes_of(self.schema)[:1],
+            agreed_seqs=self.sources.last_seqs(),
+        )
+        begin(self.plan, {"-.2": target})
+
+    def run(self, database: DatabaseFixture, *statements: str) -> None:
+        """Run statements as root."""
+        with database.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement.replace("{db}", self.schema))
+
+    def settings(self, *accepted: str) -> ApplierSettings:
+        """Its applier."""
+        return settings_of(self.plan, "-.2", self.target, self.sources, *accepted)
+
+    def wait(self, applier: RunningApplier) -> None:
+        """Wait until the target has all."""
+        wait_applied(self.sources, self.plan.reshard_id, {"-.2": self.target}, [applier])
+
+    def orders(self, database: DatabaseFixture) -> list[tuple[object, ...]]:
+        """The rows."""
+        with database.connect(database=self.schema) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM orders ORDER BY id")
+            return list(cursor.fetchall())
+
+
+def test_what_stops_the_applier(
+    mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A row that does not fit and a DDL statement stop it by name; both can be mended."""
+    with ExitStack() as stack:
+        one = OneTable(stack, mysql_a, mysql_b, kafka, keyspace)
+        one.run(mysql_b, "ALTER TABLE {db}.orders MODIFY code VARCHAR(4)")
+        one.run(
+            mysql_a,
+            "INSERT INTO {db}.orders VALUES (1, 1, 'a'), (2, 2, 'b')",
+            "INSERT INTO {db}.orders VALUES (3, 3, 'c'), (4, 4, 'too long'), (5, 5, 'e')",
+            "CREATE TABLE {db}.other (id INT PRIMARY KEY)",
+        )
+        refused = RunningApplier(one.settings()).wait_error()
+        assert isinstance(refused, DoesNotApply)
+        for text in ("shard -, ", "seq ", "offset ", f"{one.schema}.orders", "Data too long"):
+            assert text in str(refused)
+        assert " to seq" not in str(refused)  # the very row, not a statement of many
+        # Whole source transactions, however many of them a target transaction held.
+        assert one.orders(mysql_b) in ([], [(1, 1, "a"), (2, 2, "b")])
+
+        one.run(mysql_b, "ALTER TABLE {db}.orders MODIFY code VARCHAR(40)")
+        one.run(
+            mysql_a,
+            "ALTER TABLE {db}.orders ADD extra INT",
+            "UPDATE {db}.orders SET extra = id * 10",
+        )
+        changed = RunningApplier(one.settings()).wait_error()
+        assert isinstance(changed, DefinitionChanged)
+        assert "ADD extra INT" in str(changed)
+        assert [row[0] for row in one.orders(mysql_b)] == [1, 2, 3, 4, 5]
+
+        gtid = str(changed).rpartition(" ")[2]
+        one.run(mysql_b, "ALTER TABLE {db}.orders ADD extra INT")
+        with applying(one.settings(gtid)) as applier:
+            one.wait(applier)
+        assert one.orders(mysql_b) == one.orders(mysql_a)
+
+
+def test_one_applier_a_target(
+    mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A second applier, or anybody else who moves the checkpoint, ends the one that is behind."""
+    with ExitStack() as stack:
+        one = OneTable(stack, mysql_a, mysql_b, kafka, keyspace)
+        applier = RunningApplier(one.settings())
+        one.run(mysql_a, "INSERT INTO {db}.orders VALUES (1, 1, 'a')")
+        one.wait(applier)
+        before = checkpoint_seqs(mysql_b, one.plan.reshard_id)
+        one.run(mysql_b, "UPDATE _shardstream.checkpoint SET seq = seq + 1")
+        one.run(mysql_a, "INSERT INTO {db}.orders VALUES (2, 2, 'b')")
+
+        error = applier.wait_error()
+
+        assert isinstance(error, CheckpointMoved)
+        assert "another applier" in str(error)
+        assert [row[0] for row in one.orders(mysql_b)] == [1]
+        assert checkpoint_seqs(mysql_b, one.plan.reshard_id) == {"-": before["-"] + 1}

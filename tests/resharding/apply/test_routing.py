@@ -1,0 +1,228 @@
+"""Which changes go to which target: laws over generated histories, and the SQL of each."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from event_token import KeyRange
+from resharding.apply.literals import literal_writer
+from resharding.apply.routing import Delete, Routes, Upsert
+from resharding.apply.statements import StatementBuilder, TargetTable
+from resharding.errors import DefinitionChanged, DoesNotApply
+from topics.keyspace.topology import TableVindex
+from topics.keyspace.vindexes import vindex_named
+from topics.records.table_shape import Column, TableShape, ValueKind
+from topics.records.vevent import EventType, Op, Row, TokenText, VEvent
+
+SHAPE = TableShape(
+    "shop",
+    "orders",
+    (Column("id", ValueKind.LONG, "bigint"), Column("user", ValueKind.LONG, "bigint")),
+    (0,),
+)
+ROUTES = Routes([TableVindex("shop", "orders", ("user",), "hash")])
+TILINGS = (("-",), ("-80", "80-"), ("-55", "55-aa", "aa-"), ("-01", "01-8040", "8040-c0", "c0-"))
+
+
+def event(op: Op, before: Row | None, after: Row | None, **changes: Any) -> VEvent:
+    """A record of the table `shop.orders` in the log of shard `-`."""
+    fields: dict[str, Any] = {
+        "type": EventType.ROW,
+        "seq": 7,
+        "token_text": TokenText(1, "-", "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-7"),
+        "commit_us": 1,
+        "gtid": "3e11fa47-71ca-11e1-9e33-c80aa9429562:7",
+        "row_index": 0,
+        "last": True,
+        "database": "shop",
+        "table": "orders",
+        "op": op,
+        "keyspace_id_before": None,
+        "keyspace_id_after": None,
+        "before": before,
+        "after": after,
+        "statement": None,
+        "shape": SHAPE,
+        "shard": "-",
+        "offset": 70,
+        **changes,
+    }
+    return VEvent(**fields)
+
+
+@dataclass
+class _Model:
+    """Tables as mappings by key: the sources' rows, and what each target makes of the log."""
+
+    targets: dict[str, dict[int, Row]]
+    rows: dict[int, Row]
+
+    def log(self, record: VEvent) -> None:
+        """Give the record to every target."""
+        for target, rows in self.targets.items():
+            for change in ROUTES.changes(record, KeyRange.parse(target)):
+                key = int(str(change.row["id"]))
+                if isinstance(change, Upsert):
+                    rows[key] = change.row
+                elif rows.get(key, {}).get("user") == change.row["user"]:
+                    del rows[key]
+
+
+@given(
+    tiling=st.sampled_from(TILINGS),
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(("write", "copy", "delete", "rekey")),
+            st.integers(0, 9),
+            st.integers(-20, 20),
+        ),
+        max_size=40,
+    ),
+)
+def test_targets_hold_their_part(
+    tiling: tuple[str, ...], steps: list[tuple[str, int, int]]
+) -> None:
+    """After any history of changes, moves and copied rows each target has exactly its range."""
+    model = _Model({target: {} for target in tiling}, {})
+    rows = model.rows
+    for step, key, user in steps:
+        before, after = rows.get(key), {"id": key, "user": user}
+        if step == "write":
+            model.log(event(Op.UPDATE if before else Op.INSERT, before, after))
+            rows[key] = after
+        elif before is None:
+            continue
+        elif step == "copy":
+            model.log(event(Op.READ, None, before))
+        elif step == "delete":
+            model.log(event(Op.DELETE, before, None))
+            del rows[key]
+        elif user not in rows:
+            rows[user] = {**before, "id": user}
+            del rows[key]
+            model.log(event(Op.UPDATE, before, rows[user]))
+
+    hashed = vindex_named("hash")
+    for target, found in model.targets.items():
+        within = KeyRange.parse(target)
+        assert found == {
+            key: row
+            for key, row in rows.items()
+            if within.contains(hashed.keyspace_id(row["user"]))
+        }
+
+
+def test_one_target_sees_a_move_as_delete_or_insert() -> None:
+    """A row that changes its sharding column leaves one range and comes into the other."""
+    hashed = vindex_named("hash")
+    low = next(n for n in range(100) if hashed.keyspace_id(n) < b"\x80")
+    high = next(n for n in range(100) if hashed.keyspace_id(n) >= b"\x80")
+    before, after = {"id": 1, "user": low}, {"id": 1, "user": high}
+    moved = event(Op.UPDATE, before, after)
+
+    assert ROUTES.changes(moved, KeyRange.parse("-80")) == [Delete("shop", "orders", before)]
+    assert ROUTES.changes(moved, KeyRange.parse("80-")) == [Upsert("shop", "orders", after)]
+    assert ROUTES.changes(moved, KeyRange.parse("-")) == [Upsert("shop", "orders", after)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"table": "strangers"}, "shop.strangers has no vindex"),
+        ({"after": {"id": 1}}, "binlog_row_image=FULL"),
+        ({"after": {"id": 1, "user": None}}, "no keyspace id"),
+        ({"shape": TableShape("shop", "orders", SHAPE.columns)}, "no primary key"),
+        (
+            {
+                "shape": TableShape("shop", "orders", (SHAPE.columns[0],), (0,)),
+                "after": {"id": 1},
+            },
+            "no column user",
+        ),
+    ],
+)
+def test_rows_that_have_no_target_stop(changed: dict[str, Any], says: str) -> None:
+    """What nobody can route is an error that says where it stands."""
+    record = event(Op.INSERT, None, **{"after": {"id": 1, "user": 2}, **changed})
+
+    with pytest.raises(DoesNotApply, match=r"shard -, .*:7, seq 7, offset 70") as caught:
+        ROUTES.changes(record, KeyRange.parse("-"))
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("statement", "stops"),
+    [
+        ("ALTER TABLE shop.orders ADD x INT", True),
+        ("alter table `Orders` drop column x", True),
+        ("TRUNCATE orders", True),
+        ("RENAME TABLE a TO b, orders TO orders_old", True),
+        ("DROP DATABASE IF EXISTS shop", True),
+        ("ALTER SCHEMA `shop` CHARACTER SET latin1", True),
+        ("CREATE TABLE shop.other (id INT)", False),
+        ("ALTER TABLE orders_old ADD x INT", False),
+        ("GRANT SELECT ON shop.orders TO reader", False),
+        ("ALTER USER writer ACCOUNT LOCK", False),
+    ],
+)
+def test_statements_on_resharded_tables_stop(statement: str, stops: bool) -> None:
+    """Only a statement that names a resharded table, or its whole database, stops."""
+    record = event(Op.NONE, None, None, type=EventType.DDL, statement=statement, table="")
+    if not stops:
+        ROUTES.check_statement(record)
+        return
+    with pytest.raises(DefinitionChanged, match=f"--accept-ddl {record.gtid}"):
+        ROUTES.check_statement(record)
+
+
+def test_statements_keep_the_order_of_changes() -> None:
+    """Changes of one kind share a statement; each other one begins anew, in order."""
+    target = TargetTable("shop", "orders", ("id", "user"), frozenset(), "user")
+    builder = StatementBuilder(lambda _d, _t: target, rows_max=2, packet_bytes_max=10_000)
+    record = event(Op.INSERT, None, {"id": 1, "user": 1})
+    for kind, key in ((Upsert, 1), (Upsert, 2), (Upsert, 3), (Delete, 1), (Upsert, 1)):
+        builder.add(kind("shop", "orders", {"id": key, "user": 5}), record)
+
+    assert [statement.sql for statement in builder.take()] == [
+        "REPLACE INTO `shop`.`orders` (`id`, `user`) VALUES (1, 5), (2, 5)",
+        "REPLACE INTO `shop`.`orders` (`id`, `user`) VALUES (3, 5)",
+        "DELETE FROM `shop`.`orders` WHERE (`id` = 1 AND `user` = 5)",
+        "REPLACE INTO `shop`.`orders` (`id`, `user`) VALUES (1, 5)",
+    ]
+    assert builder.take() == []
+
+
+def test_rows_too_large_for_the_server_stop() -> None:
+    """A row that no packet takes says what to raise."""
+    shape = TableShape(
+        "shop", "orders", (*SHAPE.columns, Column("b", ValueKind.BYTES, "blob")), (0,)
+    )
+    target = TargetTable("shop", "orders", ("id", "user", "b"), frozenset(), "user")
+    builder = StatementBuilder(lambda _d, _t: target, packet_bytes_max=1_000)
+    row: Row = {"id": 1, "user": 1, "b": bytes(1_000)}
+    builder.add(Upsert("shop", "orders", row), event(Op.INSERT, None, row, shape=shape))
+
+    with pytest.raises(DoesNotApply, match="raise max_allowed_packet"):
+        builder.take()
+
+
+@pytest.mark.parametrize(
+    ("text", "decimals"),
+    [
+        ('{"a": 1.5, "b": [1.0, 18446744073709551615, -0.0, 1e300]}', []),
+        ('{"a b\\"": [1, 12.50]}', ['$."a b\\""[1]', "12.50"]),
+        ("18446744073709551616", ["$", "18446744073709551616"]),
+        ("0.10000000000000000001", ["$", "0.10000000000000000001"]),
+    ],
+)
+def test_decimals_inside_json_are_set_as_decimals(text: str, decimals: list[str]) -> None:
+    """Numbers that a double would change are put in as decimals; others stay as they are."""
+    literal = literal_writer(Column("j", ValueKind.JSON, "json"))(text)
+
+    assert ("JSON_SET" in literal) is bool(decimals)
+    if decimals:
+        path, number = decimals
+        assert literal.endswith(f", _utf8mb4 x'{path.encode().hex()}', {number})")

@@ -1,0 +1,262 @@
+"""Switch, cancel and complete on real servers, killed between any two steps and racing."""
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pymysql
+import pytest
+
+from event_token.errors import Halt, Rebuild, UsageError
+from resharding.switch.commands import run_cancel, run_switch
+from resharding.switch.complete import run_complete
+from resharding.switch.decision import Action, JournalRow, Kind, Step
+from resharding.switch.shard_writes import ShardWrites
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from tests.producers.session.producing import WAIT_S, read_log, wait_for
+from tests.resharding.shards import admin_of
+from tests.resharding.switchable import (
+    APP,
+    APP_PASSWORD,
+    SOURCE,
+    TARGETS,
+    Switchable,
+    app_session,
+    lets_in,
+    make_account,
+    split,
+)
+from topics.keyspace.topology import ReshardState, ShardState, read_topology
+from topics.progress.record import GRID_US, Mark, MarkKind, cell_start_us
+
+RUNS_MAX = 30
+
+
+class Killed(Exception):  # noqa: N818 - what happened
+    """Ends a command as a kill would."""
+
+
+def nothing(_step: Step) -> None:
+    """Nobody listens."""
+
+
+def never_on_both_sides(split: Switchable) -> None:
+    """The application can write to the source, or to targets, or nowhere."""
+    found = split.open_shards()
+    assert not (SOURCE in found and found - {SOURCE})
+
+
+def killed_again_and_again(split: Switchable, run: Callable[..., object]) -> list[Step]:
+    """Run a command until it ends, killing it before the second step of each run."""
+    done: list[Step] = []
+    for _ in range(RUNS_MAX):
+        heard: list[Step] = []
+
+        def tell(step: Step, heard: list[Step] = heard) -> None:
+            never_on_both_sides(split)
+            if heard:
+                raise Killed
+            heard.append(step)
+            done.append(step)
+
+        try:
+            run(split.settings, tell)
+        except Killed:
+            continue
+        return done
+    raise AssertionError(f"not done after {RUNS_MAX} kills: {done}")
+
+
+def marks(split: Switchable, shard: str) -> list[Mark]:
+    """The marks in the progress topic of a shard."""
+    return [p.mark for p in split.progress(shard) if p.mark is not None]
+
+
+def test_switch_through_kills_between_any_two_steps(
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Both targets serve all rows of their range; END and BEGIN stand in the progress topics."""
+    with split(servers, kafka, keyspace) as world:
+        world.verified(0)
+        writer = app_session(world.servers[SOURCE])
+
+        done = killed_again_and_again(world, run_switch)
+
+        assert [step.action for step in done] == [
+            Action.STOP_WRITES,
+            Action.WRITE_END,
+            Action.WRITE_BEGIN,
+            Action.WRITE_BEGIN,
+            Action.CHANGE_TOPOLOGY,
+            *[Action.RESTORE_TRIGGERS] * 2,
+            *[Action.OPEN_WRITES] * 2,
+        ]
+        with pytest.raises(pymysql.err.Error):
+            writer.cursor().execute(f"INSERT INTO {world.schema}.t VALUES (1000)")
+        assert world.open_shards() == set(TARGETS)
+        assert sorted(world.ids("-80") + world.ids("80-")) == list(range(100))
+        with app_session(world.servers["80-"]) as session, session.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {world.schema}.t VALUES (2000)")
+            cursor.execute("SELECT @seen")
+            assert cursor.fetchall() == ((2000,),)
+        check_marks(world)
+        topology = read_topology(world.settings.kafka, keyspace)
+        assert topology is not None
+        assert {s.name: s.state for s in topology.shards} == {
+            SOURCE: ShardState.RETIRED,
+            **dict.fromkeys(TARGETS, ShardState.SERVING),
+        }
+        assert topology.epoch == 1
+        assert run_switch(world.settings, nothing).stopped_ms is None
+        with pytest.raises(Halt, match="has begun on -80"):
+            run_cancel(world.settings, nothing)
+
+        assert run_complete(world.settings) == []
+        assert run_complete(world.settings) == []
+        assert run_switch(world.settings, nothing).stopped_ms is None
+        with world.servers["-80"].connect() as connection:
+            cursor = connection.cursor()
+            for table in ("role", "checkpoint", "plan", "verified"):
+                cursor.execute(
+                    f"SELECT COUNT(*) FROM _shardstream.{table} WHERE reshard_id = %s",
+                    (world.plan.reshard_id,),
+                )
+                assert cursor.fetchall() == ((0,),)
+
+
+def check_marks(world: Switchable) -> None:
+    """One END, then a BEGIN on each target at the end of its cell; nothing older behind BEGIN."""
+    wait_for("BEGIN on all targets", lambda: all(marks(world, shard) for shard in TARGETS))
+    producer = world.sources.producers[SOURCE].settings
+    [end] = marks(world, SOURCE)
+    log = read_log(producer)
+    [end_event] = [e for e in log.events if e.offset == end.offset]
+    assert (end.kind, end.sources, end.targets) == (MarkKind.END, (SOURCE,), TARGETS)
+    hop = cell_start_us(end_event.timestamp_us) + GRID_US
+    for shard in TARGETS:
+        [mark] = marks(world, shard)
+        assert (mark.kind, mark.hop_time_us) == (MarkKind.BEGIN, hop)
+        events = read_log(replace(producer, shard=shard)).events
+        assert all(e.timestamp_us >= hop for e in events if e.offset >= mark.offset)
+        assert all(
+            e.token.origin is not None for e in events if e.table == "t" and e.offset < mark.offset
+        )
+
+
+def test_a_paused_switch_wakes_after_a_cancel(
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """The switch, about to write BEGIN, loses its claim; the source serves on, and is logged."""
+    with split(servers, kafka, keyspace) as world:
+        world.verified(0)
+        reached, wake = threading.Event(), threading.Event()
+        errors: list[BaseException] = []
+
+        def pause(step: Step) -> None:
+            if step.action is Action.WRITE_BEGIN:
+                reached.set()
+                wake.wait(WAIT_S)
+
+        def switch() -> None:
+            try:
+                run_switch(world.settings, pause)
+            except BaseException as error:  # noqa: BLE001 - judged below
+                errors.append(error)
+
+        thread = threading.Thread(target=switch)
+        thread.start()
+        assert reached.wait(WAIT_S)
+        done = killed_again_and_again(world, run_cancel)
+        wake.set()
+        thread.join(WAIT_S)
+
+        assert isinstance(errors[0], Rebuild)
+        assert [step.action for step in done] == [
+            *[Action.WRITE_CANCELLED] * 3,
+            Action.CHANGE_TOPOLOGY,
+            Action.OPEN_WRITES,
+        ]
+        assert world.open_shards() == {SOURCE}
+        with pytest.raises(Halt, match="was cancelled"):
+            run_switch(world.settings, nothing)
+        run_cancel(world.settings, nothing)
+        with app_session(world.servers[SOURCE]) as session, session.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {world.schema}.t VALUES (3000)")
+        world.sources.last_seqs()
+        assert [m.kind for m in marks(world, SOURCE)] == [MarkKind.END, MarkKind.CANCEL]
+        log = read_log(world.sources.producers[SOURCE].settings)
+        assert log.events[-1].after == {"id": 3000}
+        topology = read_topology(world.settings.kafka, keyspace)
+        assert topology is not None
+        assert topology.reshards[0].state == ReshardState.CANCELLED.value
+        assert [s.name for s in topology.serving()] == [SOURCE]
+
+
+def test_switch_refuses_what_is_not_ready(
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Not verified, rows that differ, a target that lags, an account that is missing: all named."""
+    with split(servers, kafka, keyspace, appliers=False) as world:
+        with pytest.raises(UsageError) as caught:
+            run_switch(world.settings, nothing)
+        assert str(caught.value).count("not verified") == len(TARGETS)
+        assert str(caught.value).count("lags: it has seq") == len(TARGETS)
+
+        world.verified(3)
+        strange = replace(world.settings, accounts=("nobody@%", f"{APP}@%"))
+        with pytest.raises(UsageError) as caught:
+            run_switch(strange, nothing)
+        assert str(caught.value).count("3 rows that differ") == len(TARGETS)
+        assert str(caught.value).count("there is no account nobody@%") == len(TARGETS) + 1
+        assert world.open_shards() == {SOURCE}
+        with pytest.raises(UsageError, match=r"no reshard 'other'.*has: r-"):
+            run_switch(replace(world.settings, reshard_id="other"), nothing)
+
+
+def users_of(database: DatabaseFixture) -> list[str]:
+    """The users of the sessions that there are."""
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW PROCESSLIST")
+        return [row[1] for row in cursor.fetchall()]
+
+
+def test_writes_stop_on_both_families(database: DatabaseFixture) -> None:
+    """Sessions end, nobody gets in, open lets in again; the journal's first insert stays."""
+    make_account(database, locked=False)
+    with pytest.raises(UsageError, match=r"lacks .*PROCESS.*: GRANT .* TO 'shop'@'%'"):
+        ShardWrites(
+            replace(admin_of(database, SOURCE), user=APP, password=APP_PASSWORD), "r", ("x@%",)
+        )
+    session = app_session(database)
+    server = admin_of(database, SOURCE)
+    writes = ShardWrites(server, "r-accounts", (f"{APP}@%",))
+    assert (writes.is_open(), writes.is_quiet()) == (True, False)
+    writes.stop_writes()
+    assert (writes.is_open(), writes.is_quiet()) == (False, True)
+    # An application that tries again and again holds nothing up: it cannot get in any more.
+    with socket.create_connection((database.host, database.port)):
+        wait_for("it is connecting", lambda: "unauthenticated user" in users_of(database))
+        assert writes.is_quiet()
+    with pytest.raises(pymysql.err.Error):
+        session.cursor().execute("SELECT 1")
+    assert not lets_in(database)
+
+    shards = ('["-"]', '["-80", "80-"]')
+    while writes.journal() is None:
+        writes.insert(JournalRow(Kind.END), shards)
+    writes.insert(JournalRow(Kind.CANCELLED), shards)
+    assert writes.journal() == JournalRow(Kind.END)
+    later = ShardWrites(server, "r-accounts", (f"{APP}@%",))
+    with pytest.raises(Rebuild):
+        writes.open_writes()
+    later.cancel_end()
+    assert later.journal() == JournalRow(Kind.CANCELLED)
+    assert not lets_in(database)
+    later.open_writes()
+    assert lets_in(database)
+    later.close()
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("DELETE FROM _shardstream.journal WHERE reshard_id = 'r-accounts'")
+        cursor.execute(f"DROP USER '{APP}'@'%'")

@@ -1,0 +1,131 @@
+"""`shardstream produce` and `tail`: rows go in on real servers and come out as lines."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from event_token import EventToken, StreamPosition
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from tests.shardstream.command_line import background, run, streaming, write_settings
+
+
+@pytest.fixture
+def config(
+    tmp_path: Path,
+    kafka: KafkaCluster,
+    keyspace: str,
+    mysql_a: DatabaseFixture,
+    mysql_b: DatabaseFixture,
+) -> Path:
+    """Settings of a keyspace with two shards on two MySQL servers."""
+    shards = {"-80": mysql_a, "80-": mysql_b}
+    return write_settings(tmp_path, kafka.bootstrap_servers, keyspace, shards)
+
+
+# What _fill inserts first, as tail prints it.
+FIRST_ROW = {
+    "id": 2**64 - 1,
+    "price": "1.50",
+    "tags": ["a", "c"],
+    "kind": "y",
+    "raw": "AP8=",
+    "doc": {"k": [1, None]},
+    "flags": 5,
+    "day": "2024-02-29",
+    "at": "2024-02-29T10:00:00.125Z",
+    "moment": "2024-02-29T12:00:00.500000",
+    "zero": "0000-00-00",
+}
+
+
+def _fill(database: DatabaseFixture, name: str, first: int) -> None:
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+        cursor.execute(
+            f"CREATE TABLE {name}.t (id BIGINT UNSIGNED PRIMARY KEY, price DECIMAL(8,2), "
+            "tags SET('a','b','c'), kind ENUM('x','y'), raw VARBINARY(8), doc JSON, "
+            "flags BIT(4), day DATE, at TIMESTAMP(3) NULL, moment DATETIME(6), zero DATE)"
+        )
+        cursor.execute("SET time_zone = '+02:00', sql_mode = ''")
+        cursor.execute(
+            f"INSERT INTO {name}.t VALUES ({first}, 1.50, 'a,c', 'y', X'00FF', "
+            """'{"k": [1, null]}', b'101', '2024-02-29', '2024-02-29 12:00:00.125', """
+            "'2024-02-29 12:00:00.5', '0000-00-00')"
+        )
+        cursor.execute("BEGIN")
+        cursor.execute(f"UPDATE {name}.t SET price = NULL WHERE id = {first}")
+        cursor.execute(f"DELETE FROM {name}.t WHERE id = {first}")
+        cursor.execute("COMMIT")
+
+
+def test_written_rows_come_out_as_json(
+    tmp_path: Path,
+    config: Path,
+    keyspace: str,
+    mysql_a: DatabaseFixture,
+    mysql_b: DatabaseFixture,
+) -> None:
+    """Two shards, every value form, merged in order; a position resumes exactly after its event."""
+    settings = ["--config", str(config)]
+    with (
+        background(tmp_path, "a", "produce", keyspace, "-80", "--json", *settings) as first,
+        background(tmp_path, "b", "produce", keyspace, "80-", "--json", *settings) as second,
+    ):
+        first.wait_for("streaming", streaming)
+        second.wait_for("streaming", streaming)
+        name = f"shop_{keyspace}"
+        _fill(mysql_a, name, 2**64 - 1)
+        _fill(mysql_b, name, 7)
+        tail = ["tail", keyspace, "--until-idle", "3", "--json", *settings]
+        done = run(*tail, "--from", "earliest")
+        assert done.returncode == 0, done.stderr
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        rows = [e for e in events if e["type"] == "ROW" and e["database"] == name]
+        resumed = run(*tail, "--from", rows[0]["position"], "--table", f"{name}.t")
+        only_first = run(*tail, "--from", "earliest", "--key-range", "-80")
+
+    assert [(e["op"], e["shard"]) for e in rows] == [
+        ("INSERT", "-80"),
+        ("UPDATE", "-80"),
+        ("DELETE", "-80"),
+        ("INSERT", "80-"),
+        ("UPDATE", "80-"),
+        ("DELETE", "80-"),
+    ]
+    assert (rows[0]["before"], rows[0]["after"]) == (None, FIRST_ROW)
+    assert rows[1]["after"]["price"] is None
+    assert rows[2]["after"] is None
+    assert {e["gtid"] for e in rows[1:3]} == {rows[1]["gtid"]}
+    for event in rows:
+        assert EventToken.from_string(event["token"]).timestamp_us == event["timestamp_us"]
+        assert set(StreamPosition.from_string(event["position"]).shards) == {"-80", "80-"}
+    assert [e["seq"] for e in events if e["shard"] == "-80"] == list(
+        range(1, 1 + sum(e["shard"] == "-80" for e in events))
+    )
+    # DDL goes to everyone: no binlog says which tables a statement touches.
+    rest = map(json.loads, resumed.stdout.splitlines())
+    # A position also holds how far its reader knew each shard to be: a later reader knows more.
+    again = [e | {"position": ""} for e in rest if e["type"] == "ROW"]
+    assert again == [e | {"position": ""} for e in rows[1:]]
+    assert {json.loads(line)["shard"] for line in only_first.stdout.splitlines()} == {"-80"}
+
+
+def test_a_second_producer_fences_the_first(
+    tmp_path: Path, config: Path, keyspace: str, mysql_a: DatabaseFixture
+) -> None:
+    """The newer process goes on with the log; the older one ends with a clear error, status 1."""
+    arguments = ["produce", keyspace, "-80", "--json", "--config", str(config)]
+    with background(tmp_path, "old", *arguments) as old:
+        old.wait_for("streaming", streaming)
+        with background(tmp_path, "new", *arguments) as new:
+            new.wait_for("streaming", streaming)
+            mysql_a.new_database()
+            status = old.wait_end()
+            new.wait_for("the row", lambda p: p.lines[-1]["rows_total"] > 0)
+
+    assert status == 1
+    assert "stopped" in old.errors
+    assert "took over" in old.errors
+    assert "Traceback" not in old.errors

@@ -1,0 +1,97 @@
+"""`shardstream demo`: it proves what it shows, and Ctrl-C leaves nothing behind."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.shardstream.command_line import POLL_S, WAIT_S_MAX, command
+
+# The demo by itself takes a minute; this is for a busy machine.
+DEMO_S_MAX = 600
+
+
+def _descendants(root: int) -> set[int]:
+    """All processes below one, by the kernel's word."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            state, parent = stat.rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents[int(entry.name)] = int(parent)
+    found: set[int] = set()
+    while new := {pid for pid, parent in parents.items() if parent in found | {root}} - found:
+        found |= new
+    return found
+
+
+def _still_there(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)}
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def test_the_demo_proves_its_result(tmp_path: Path) -> None:
+    """Status 0, and the last line counts changes and nothing wrong; the printed query runs.
+
+    In between a shard was split: the change log goes on in the new ones.
+    """
+    folder = tmp_path / "demo"
+    done = subprocess.run(
+        command("demo", "--seconds", "5", "--folder", str(folder)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEMO_S_MAX,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"demo: [1-9]\d+ changes, 0 lost, 0 repeated, 0 out of order", last)
+    [query] = re.findall(r"shardstream query (\S+) '(.*)'", done.stdout)
+    asked = subprocess.run(command("query", *query), capture_output=True, text=True, check=True)
+    assert "order_items" in asked.stdout
+    assert re.search(r"switched: writes were stopped for \d+ ms", done.stdout)
+    assert "3 databases (-80, 80-c0, c0-)" in " ".join(done.stdout.split())
+    assert {"-80", "80-", "80-c0", "c0-"} <= set(asked.stdout.split())
+
+
+@pytest.mark.parametrize("moment", ["starting Kafka", "reshard created"])
+def test_ctrl_c_leaves_no_process(tmp_path: Path, moment: str) -> None:
+    """Interrupted while servers start, and in the middle of the split: all processes are gone."""
+    output = tmp_path / "output"
+    with output.open("wb") as out:
+        demo = subprocess.Popen(
+            command("demo", "--seconds", "5", "--folder", str(tmp_path / "demo")),
+            stdout=out,
+            stderr=out,
+        )
+        deadline = time.monotonic() + WAIT_S_MAX
+        while moment not in output.read_text():
+            assert demo.poll() is None, output.read_text()
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(POLL_S)
+        below = _descendants(demo.pid)
+        os.kill(demo.pid, signal.SIGINT)
+        status = demo.wait(WAIT_S_MAX)
+
+    assert below
+    assert status == 130, output.read_text()
+    deadline = time.monotonic() + WAIT_S_MAX
+    while left := _still_there(below):
+        assert time.monotonic() < deadline, left
+        time.sleep(POLL_S)

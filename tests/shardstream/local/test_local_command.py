@@ -1,0 +1,176 @@
+"""`shardstream local` as a user runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from shardstream.local.processes import command_line
+
+ROOT = Path(__file__).parents[3]
+WAIT_S_MAX = 300.0
+LOCAL = [sys.executable, "-m", "shardstream", "local"]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def _run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*LOCAL, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env=_environment(),
+        timeout=WAIT_S_MAX,
+    )
+
+
+def _facts(*arguments: str, cwd: Path) -> dict[str, Any]:
+    done = _run(*arguments, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert isinstance(facts, dict)
+    return facts
+
+
+def _pids(facts: dict[str, Any]) -> list[int]:
+    return [server["pid"] for server in (*facts["databases"], *facts["brokers"])]
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S_MAX
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """An empty current folder; whatever a test left running there is stopped."""
+    yield tmp_path
+    _down(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A current folder with a stack that tests share; each begins with `up`."""
+    folder = tmp_path_factory.mktemp("stack")
+    yield folder
+    _down(folder)
+
+
+def _down(folder: Path) -> None:
+    if (folder / ".local" / "stack.json").exists():
+        assert _run("down", cwd=folder).returncode == 0
+
+
+def test_up_status_down_up(stack_folder: Path) -> None:
+    """A stack serves, is found again, stops wholly, and comes back with its data and ports."""
+    first = _facts("up", "--mariadb", "1", cwd=stack_folder)
+
+    database = first["databases"][0]
+    password = Path(database["password_file"]).read_text().strip()
+    with pymysql.connect(
+        host=database["host"], port=database["port"], user=database["user"], password=password
+    ) as connection:
+        assert connection.get_server_info().endswith("MariaDB-log")
+    with pymysql.connect(unix_socket=database["socket"], user="root") as connection:
+        connection.cursor().execute("CREATE DATABASE kept")
+    metadata = AdminClient({"bootstrap.servers": first["bootstrap_servers"]}).list_topics(
+        timeout=30
+    )
+    assert list(metadata.brokers) == [1]
+    assert _facts("up", cwd=stack_folder) == first
+    assert "already running" in _run("up", cwd=stack_folder).stdout
+    assert _facts("status", cwd=stack_folder) == first
+
+    stopped = _facts("down", cwd=stack_folder)
+    assert not stopped["running"]
+    assert all(command_line(pid) == "" for pid in _pids(first))
+    assert "already stopped" in _run("down", cwd=stack_folder).stdout
+
+    second = _facts("up", cwd=stack_folder)
+    assert second["running"]
+    assert second["databases"][0]["port"] == database["port"]
+    assert second["bootstrap_servers"] == first["bootstrap_servers"]
+    with pymysql.connect(unix_socket=database["socket"], user="root", database="kept"):
+        pass
+
+
+def test_dead_server_comes_back_alone(stack_folder: Path) -> None:
+    """`up` on a stack that lost a server starts that one and leaves the rest alone."""
+    before = _facts("up", "--mariadb", "1", cwd=stack_folder)
+    database_pid = before["databases"][0]["pid"]
+    os.kill(database_pid, signal.SIGKILL)
+    _until(lambda: command_line(database_pid) == "")
+    assert "partly running" in _run("status", cwd=stack_folder).stdout
+
+    after = _facts("up", cwd=stack_folder)
+
+    assert after["running"]
+    assert after["brokers"] == before["brokers"]
+    assert after["databases"][0]["pid"] != database_pid
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGINT, "starting"),
+        (signal.SIGKILL, "starting"),
+        (signal.SIGTERM, "serving"),
+        (signal.SIGKILL, "serving"),
+    ],
+)
+def test_stack_in_the_foreground_ends_with_its_command(
+    folder: Path, number: signal.Signals, moment: str
+) -> None:
+    """However and whenever the command ends, no server stays behind."""
+    command = subprocess.Popen(
+        [*LOCAL, "up", "--mariadb", "1", "--foreground", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=folder,
+        env=_environment(),
+    )
+    assert command.stdout is not None
+    # The database is launched first, Kafka comes up behind it.
+    pid_file = folder / ".local" / "shard_-" / "server.pid"
+    _until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+    pids = [int(pid_file.read_text().split()[0])]
+    if moment == "serving":
+        while (line := command.stdout.readline()) != "}\n":
+            assert line
+        pids = _pids(_facts("status", cwd=folder))
+
+    command.send_signal(number)
+    command.communicate(timeout=WAIT_S_MAX)
+
+    _until(lambda: all(command_line(pid) == "" for pid in pids))
+    _until(lambda: not any(_pids(_facts("status", cwd=folder))))
+
+
+def test_wrong_use_is_one_line(folder: Path) -> None:
+    """Bad options end with status 2 and a message that says what to do, without a traceback."""
+    for arguments, expected in (
+        (("status",), "`shardstream local up` makes one"),
+        (("up", "--mysql", "1", "--mariadb", "1"), "not both"),
+        (("up", "--mariadb", "1", "--brokers", "2"), "1 or 3 brokers, not 2"),
+    ):
+        done = _run(*arguments, cwd=folder)
+
+        assert done.returncode == 2
+        assert expected in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,217 @@
+"""The settings file: what it takes, what it refuses, and that secrets stay out of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from event_token.errors import UsageError
+from producers.filters.masks import Mask, MaskKind
+from shardstream.commands.keyspace_topology import with_vindexes
+from shardstream.commands.reshard_steps import run_create
+from shardstream.settings.model import load_settings
+from shardstream.settings.producers import shard_producer_settings, topic_settings
+from topics.keyspace.topology import ShardEntry, TableVindex, Topology
+
+GOOD = """
+[kafka]
+bootstrap_servers = "127.0.0.1:19092"
+[kafka.client]
+"security.protocol" = "SASL_SSL"
+"socket.keepalive.enable" = true
+[kafka.secrets]
+"sasl.password" = {env = "KAFKA_PASSWORD"}
+[producer]
+heartbeat_ms = 100
+[producer.typed_columns]
+"shop.users.id" = "uuid"
+[keyspaces.commerce.shards."-80"]
+flavor = "mysql"
+servers = [{host = "db-a", port = 3306, user = "shardstream", password_file = "secret"}]
+[keyspaces.commerce.shards."80-"]
+flavor = "mariadb"
+[[keyspaces.commerce.shards."80-".servers]]
+host = "db-b"
+user = "shardstream"
+password_env = "DB_PASSWORD"
+tls = {ca = "ca.pem"}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KAFKA_PASSWORD", "kafka-marker")
+    monkeypatch.setenv("DB_PASSWORD", "env-marker")
+    (tmp_path / "secret").write_text("file-marker\n")
+    path = tmp_path / "shardstream.toml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_everything_arrives_where_it_is_used(config: Path) -> None:
+    """Servers, TLS files, client settings and secrets reach the producer and the Kafka client."""
+    settings = load_settings(config)
+
+    first = shard_producer_settings(settings, "commerce", "-80")
+    second = shard_producer_settings(settings, "commerce", "80-")
+    assert (first.flavor, first.heartbeat_ms) == ("mysql", 100)
+    assert [(s.name, s.password, s.tls) for s in first.servers] == [
+        ("db-a:3306", "file-marker", None)
+    ]
+    assert second.servers[0].password == "env-marker"
+    assert second.typed_columns.type_of("shop.users.id") == "uuid"
+    assert second.servers[0].tls is not None
+    assert second.servers[0].tls.ca == str(config.parent / "ca.pem")
+    client = settings.kafka_client()
+    assert client["sasl.password"] == "kafka-marker"
+    assert client["socket.keepalive.enable"] == "true"
+    assert topic_settings(settings).replication_factor == -1
+
+
+def test_the_environment_wins(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable SHARDSTREAM_A__B overrides the file's a.b."""
+    monkeypatch.setenv("SHARDSTREAM_KAFKA__BOOTSTRAP_SERVERS", "elsewhere:9092")
+
+    assert load_settings(config).kafka_client().brokers == "elsewhere:9092"
+
+
+def test_no_secret_in_any_repr(config: Path) -> None:
+    """Neither settings nor what is made of them show a secret."""
+    settings = load_settings(config)
+    shard = shard_producer_settings(settings, "commerce", "-80")
+
+    shown = f"{settings!r} {shard!r} {settings.kafka_client()!r}"
+    assert "marker" not in shown
+
+
+def test_all_wrong_settings_are_listed_at_once(config: Path) -> None:
+    """One error names every wrong setting with its place."""
+    text = GOOD.replace('flavor = "mysql"', 'flavor = "oracle"').replace(
+        "heartbeat_ms = 100", "heartbeat_ms = 1\nhartbeat = 2"
+    )
+    config.write_text(text)
+
+    with pytest.raises(UsageError) as raised:
+        load_settings(config)
+    message = str(raised.value)
+    assert "keyspaces.commerce.shards.-80.flavor" in message
+    assert "producer.heartbeat_ms" in message
+    assert "producer.hartbeat" in message
+    assert "3 wrong setting(s)" in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"80-"', '"70-"', "overlap"),
+        ('shards."80-"', 'shards."zz-"', "zz-"),
+        ("[keyspaces.commerce", "[keyspaces.'com.merce'", "com.merce"),
+        ("[kafka]", "[kafka", "is not TOML"),
+    ],
+)
+def test_wrong_names_are_refused(config: Path, old: str, new: str, said: str) -> None:
+    """Overlapping or broken shard names, dotted keyspaces and broken TOML are one clear error."""
+    config.write_text(GOOD.replace(old, new))
+
+    with pytest.raises(UsageError, match=said):
+        load_settings(config)
+
+
+def test_unknown_shard_and_keyspace_name_those_that_exist(config: Path) -> None:
+    """Asking for what is not there says what is."""
+    settings = load_settings(config)
+
+    with pytest.raises(UsageError, match="-80, 80-"):
+        settings.shard("commerce", "c0-")
+    with pytest.raises(UsageError, match="commerce"):
+        settings.shard("shop", "-80")
+
+
+def test_missing_secrets_are_named(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret's variable that is not set, or a file that is not there, is named."""
+    settings = load_settings(config)
+    monkeypatch.delenv("KAFKA_PASSWORD")
+    (config.parent / "secret").unlink()
+
+    with pytest.raises(UsageError, match="KAFKA_PASSWORD"):
+        settings.kafka_client()
+    with pytest.raises(UsageError, match="secret"):
+        settings.shard("commerce", "-80").servers[0].password(config.parent)
+
+
+def test_no_file_says_how_to_get_one(tmp_path: Path) -> None:
+    """Without a settings file the error names the ways to one."""
+    with pytest.raises(UsageError, match="local up"):
+        load_settings(tmp_path / "none.toml")
+
+
+def test_vindexes_join_the_topology_and_stay(config: Path) -> None:
+    """Vindexes of new tables are added; another one for a table that has one is refused."""
+    orders = TableVindex("shop", "orders", ("customer",), "hash")
+    items = TableVindex("shop", "items", ("customer",), "hash")
+    topology = Topology("commerce", 0, (ShardEntry("-"),), (orders,))
+
+    assert with_vindexes(topology, (orders, items)).vindexes == (orders, items)
+    assert with_vindexes(topology, ()) == topology
+    with pytest.raises(
+        UsageError, match=r"shop\.orders the vindex hash\(id\), .* hash\(customer\)"
+    ):
+        with_vindexes(topology, (replace(orders, columns=("id",)),))
+    config.write_text(
+        GOOD
+        + "[[keyspaces.commerce.vindexes]]\n"
+        + 'database = "shop"\ntable = "orders"\ncolumn = "customer"\nvindex = "md5"\n'
+    )
+    with pytest.raises(UsageError, match=r"vindexes\.0\.vindex: .*'hash'"):
+        load_settings(config)
+
+
+def test_filter_rules_reach_the_producer(config: Path) -> None:
+    """Patterns, rules, masks and the HMAC key arrive; the key is in no repr."""
+    rules = """
+[keyspaces.commerce.filter]
+include = ["/shop\\\\..*/"]
+exclude = ["shop.tmp"]
+hmac_key = {env = "KAFKA_KEY"}
+[[keyspaces.commerce.filter.rules]]
+table = "shop.people"
+columns = ["id", "mail", "name"]
+where = "id BETWEEN 1 AND 9"
+mask = {mail = "hmac", name = {truncate = 1}}
+"""
+    config.write_text(GOOD + rules.replace("KAFKA_KEY", "DB_KEY"))
+    with pytest.raises(UsageError, match=r"commerce: hmac_key: the variable DB_KEY .* not set"):
+        shard_producer_settings(load_settings(config), "commerce", "-80")
+    (config.parent / "key").write_text("k" * 32)
+    config.write_text(GOOD + rules.replace('env = "KAFKA_KEY"', 'file = "key"'))
+    found = shard_producer_settings(load_settings(config), "commerce", "-80").filters
+    assert found.includes("shop", "people")
+    assert not found.includes("shop", "tmp")
+    rule = found.rule_for("shop", "people")
+    assert rule is not None
+    assert rule.masks == {"mail": Mask(MaskKind.HMAC), "name": Mask(MaskKind.TRUNCATE, 1)}
+    assert found.hmac_key == b"k" * 32
+    assert "kkk" not in repr(found)
+
+    config.write_text(GOOD + rules.replace('env = "KAFKA_KEY"', 'file = "key"').replace("9", "x"))
+    with pytest.raises(UsageError, match=r"keyspace commerce, filter: rule of shop\.people: x"):
+        shard_producer_settings(load_settings(config), "commerce", "-80")
+
+
+def test_filtered_tables_are_not_resharded(config: Path) -> None:
+    """The logs do not hold them whole: refused by name before anything is asked or made."""
+    rules = """
+[[keyspaces.commerce.filter.rules]]
+table = "shop.orders"
+columns = ["id"]
+[[keyspaces.commerce.vindexes]]
+database = "shop"
+table = "orders"
+column = "id"
+vindex = "hash"
+"""
+    config.write_text(GOOD + rules)
+    with pytest.raises(UsageError, match=r"filter rules bear on shop\.orders"):
+        run_create(
+            load_settings(config), "commerce", "r1", ["80-"], ["80-c0", "c0-"], from_log=False
+        )

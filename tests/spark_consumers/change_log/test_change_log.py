@@ -1,0 +1,267 @@
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from event_token import StreamPosition
+from event_token.errors import Halt, UsageError
+from shardstream.local.processes import with_parent_guard
+from spark_consumers.change_log import job as change_log_job
+from spark_consumers.change_log.delta_commit import POSITION_KEY, ChangeLogConflict
+from spark_consumers.change_log.query import ChangeLogProgress, original_error, run_changelog
+from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.state_query import state_as_of
+from tests.spark_consumers.shop import SHARDS, Shop
+
+JOB_S_MAX = 240.0
+SPARK_HOME = str(Path(pyspark.__file__).parent)
+PLAIN = (sys.executable, "-m", "spark_consumers.change_log.job")
+
+
+def run_now(spark: SparkSession, shop: Shop, folder: Path, **more: str) -> ChangeLogProgress:
+    """Take what is there into the table `log` of a folder."""
+    return run_changelog(
+        spark,
+        shop.keyspace,
+        str(folder / "log"),
+        str(folder / "checkpoint"),
+        shop.options(**more),
+        trigger="availableNow",
+    )
+
+
+def counts(folder: Path) -> tuple[int, int, int, int]:
+    """Changes, lost, repeated, out of order."""
+    report = check_changelog(str(folder / "log"))
+    return report.changes, report.lost, report.repeated, report.out_of_order
+
+
+def spark_submit(master: str) -> list[str]:
+    """The command line that hands the change log's job to a cluster."""
+    options = ["--master", master, "--driver-java-options", "-Xss8m"]
+    return [f"{SPARK_HOME}/bin/spark-submit", *options, change_log_job.__file__]
+
+
+def job(
+    shop: Shop, folder: Path, *more: str, starter: Sequence[str] = PLAIN
+) -> "subprocess.Popen[str]":
+    """The change log as a process of its own, as on a user's machine."""
+    options = [f"--option={name}={value}" for name, value in shop.options().items()]
+    command = [*starter, shop.keyspace]
+    command += [str(folder / "log"), "--checkpoint", str(folder / "checkpoint")]
+    with (folder / "job.log").open("a") as log:
+        return subprocess.Popen(
+            with_parent_guard([*command, *options, *more]),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(Path.cwd()),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_HOME": SPARK_HOME,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                # Short runs never pay back what the second compiler costs.
+                "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+            },
+        )
+
+
+def kill_group(process: "subprocess.Popen[str]") -> None:
+    """Kill driver, JVM and workers at once: nothing of theirs runs on."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_every_change_once_with_its_position(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """Several batches and a restart: each change once, and the last commit says where it ends."""
+    shop.write(30)
+    first = run_now(spark, shop, tmp_path, maxRowsPerBatch="25")
+    shop.write(20)
+    second = run_now(spark, shop, tmp_path)
+
+    assert (first.rows, second.rows) == (60, 100)
+    assert counts(tmp_path) == (100, 0, 0, 0)
+    tables = replay_changelog(str(tmp_path / "log"))
+    assert {t.shard: len(tables[t].by_key) for t in tables} == dict.fromkeys(SHARDS, 50)
+    commit = DeltaTable(tmp_path / "log").history(1)[0]
+    end = StreamPosition.from_string(commit[POSITION_KEY])
+    assert end.frontier_us == second.frontier_us
+    assert {shard: at.seq for shard, at in end.shards.items()} == dict.fromkeys(SHARDS, 50)
+
+
+def test_death_between_both_commits_repeats_nothing(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """Delta has the batch, Spark does not know: it runs the batch again, which writes nothing."""
+    shop.write(20)
+    run_now(spark, shop, tmp_path)
+    commits = tmp_path / "checkpoint" / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    # What a death at that moment leaves on the disk.
+    for name in (f"{last}", f".{last}.crc"):
+        (commits / name).unlink()
+    version = DeltaTable(tmp_path / "log").version()
+    replayed = run_now(spark, shop, tmp_path)
+    version_after = DeltaTable(tmp_path / "log").version()
+    shop.write(10)
+    run_now(spark, shop, tmp_path)
+
+    assert replayed.rows == 40
+    assert version_after == version
+    assert counts(tmp_path) == (60, 0, 0, 0)
+
+
+def test_lost_checkpoint_stops_instead_of_repeating(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """A new checkpoint on the old table is refused with a way out, which works."""
+    shop.write(10)
+    run_now(spark, shop, tmp_path)
+    position = DeltaTable(tmp_path / "log").history(1)[0][POSITION_KEY]
+    (tmp_path / "checkpoint").rename(tmp_path / "lost")
+    shop.write(10)
+
+    with pytest.raises(ChangeLogConflict, match="Was its checkpoint lost"):
+        run_now(spark, shop, tmp_path)
+    (tmp_path / "checkpoint").rename(tmp_path / "bad")
+    run_now(spark, shop, tmp_path, start=position)
+
+    assert counts(tmp_path) == (40, 0, 0, 0)
+
+
+def test_stop_is_prompt_and_clean(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    """A running change log tells its progress and who is waited for, and ends when asked."""
+    shop.write(10)
+    seen: list[ChangeLogProgress] = []
+    stop = threading.Event()
+
+    def on_progress(progress: ChangeLogProgress) -> None:
+        seen.append(progress)
+        if progress.rows >= 20 and progress.waiting:
+            stop.set()
+
+    end = run_changelog(
+        spark,
+        shop.keyspace,
+        str(tmp_path / "log"),
+        str(tmp_path / "checkpoint"),
+        shop.options(),
+        on_progress=on_progress,
+        stop=stop,
+    )
+
+    assert end.rows == 20
+    assert end.frontier_us == shop.now_us
+    assert "holds at head" in end.waiting
+    assert counts(tmp_path) == (20, 0, 0, 0)
+    assert spark.streams.active == []
+
+
+def test_state_query_in_spark(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    """Spark reads the table's files and answers the state query as a replay does."""
+    shop.write(5)
+    run_now(spark, shop, tmp_path)
+    table = DeltaTable(tmp_path / "log")
+    spark.read.parquet(*table.file_uris()).createOrReplaceTempView("orders_log")
+
+    rows: list[Any] = spark.sql(state_as_of("orders_log", shop.now_us)).collect()
+
+    replayed = replay_changelog(str(tmp_path / "log"))
+    found: dict[ShardTable, dict[str, str]] = {}
+    for row in rows:
+        place = ShardTable(row.shard, row.database, row.table_name)
+        found.setdefault(place, {})[row.key_text] = row.row
+    assert found == {place: table.by_key for place, table in replayed.items()}
+
+
+def test_killed_at_random_moments(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    """A kill -9 of driver, JVM and workers while rows come in: each change is there once."""
+    random_moment = random.Random(7)
+    writing = threading.Event()
+
+    def write() -> None:
+        # Slow enough to leave the processor to Spark, which is what is tested.
+        while not writing.wait(0.2):
+            shop.write(20)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(2):
+            process = job(shop, tmp_path, "--master", "local[2]")
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()  # the first look: Spark runs
+                assert line.startswith("batch"), (tmp_path / "job.log").read_text()[-3000:]
+                time.sleep(random_moment.uniform(0.5, 3.0))
+            finally:
+                kill_group(process)
+    finally:
+        writing.set()
+        writer.join()
+
+    run_now(spark, shop, tmp_path)
+
+    written = sum(writer.seq for writer in shop.writers.values())
+    assert counts(tmp_path) == (written, 0, 0, 0)
+
+
+def test_executors_in_jvms_of_their_own(shop: Shop, tmp_path: Path) -> None:
+    """Under spark-submit, tasks in other processes than the driver, as on a user's cluster."""
+    shop.write(200, chunk=50)
+
+    starter = spark_submit("local-cluster[2,1,1024]")
+    process = job(shop, tmp_path, "--available-now", starter=starter)
+    try:
+        process.communicate(timeout=JOB_S_MAX)
+    finally:
+        if process.poll() is None:
+            kill_group(process)
+
+    assert process.returncode == 0, (tmp_path / "job.log").read_text()[-3000:]
+    assert counts(tmp_path) == (400, 0, 0, 0)
+
+
+def test_errors_come_through_spark() -> None:
+    """Of the text of a Spark exception the innermost error of ours is raised again."""
+    text = (
+        "[STREAM_FAILED] Query failed: boom\n  File x\n"
+        "topics.reading.errors.LogGap: ks.-80: seq 3 is missing\n"
+        "spark_consumers.source.column_plans.ShapeConflict: column 'n' is int there\n\n"
+        "\tat org.apache.spark"
+    )
+
+    found = original_error(text)
+    other = original_error("java.lang.OutOfMemoryError: heap")
+
+    assert isinstance(found, UsageError)
+    assert str(found) == "column 'n' is int there"
+    assert type(other) is Halt
+
+
+def test_missing_keyspace_is_named(spark: SparkSession, kafka: Any, tmp_path: Path) -> None:
+    """A keyspace that is not there is a usage error, not a Spark stack."""
+    with pytest.raises(UsageError, match="nothere"):
+        run_changelog(
+            spark,
+            "nothere",
+            str(tmp_path / "log"),
+            str(tmp_path / "checkpoint"),
+            {"kafka.bootstrap.servers": kafka.bootstrap_servers},
+            trigger="availableNow",
+        )

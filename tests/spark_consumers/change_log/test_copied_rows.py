@@ -1,0 +1,160 @@
+"""Copied rows in the change log: they are kept, and with the changes they make the table."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from producers.settings import CopySettings, ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from spark_consumers.change_log.query import run_changelog
+from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.state_query import state_as_of
+from tests.conftest import DatabaseFixture
+from tests.producers.copy.copying import server_rows, start, wait_state
+from tests.producers.copy.traffic import TABLES, Traffic
+from tests.producers.session.producing import (
+    WrittenLog,
+    producing,
+    read_log,
+    settings_of,
+    wait_caught_up,
+    wait_for,
+)
+from tests.spark_consumers.change_log.test_change_log import run_now
+from tests.spark_consumers.log_writer import NewRow
+from tests.spark_consumers.shop import ORDERS, SHARDS, T0_US, Shop
+from topics.kafka.provisioning import provision_keyspace
+from topics.keyspace.topology import ShardEntry, ShardState, Topology, update_topology
+from topics.progress.copy_topic import CopyState
+from topics.progress.record import GRID_US
+from topics.records.vevent import EventType, Row
+
+# Of the tables with traffic, those whose values are the same in JSON.
+PLAIN = ("ints", "words")
+FAR_US = 1 << 62
+
+
+def order(number: int, note: str) -> Row:
+    """A row."""
+    return {"id": number, "note": note, "price": None}
+
+
+def change(before: Row | None, after: Row | None) -> NewRow:
+    """A change of the stream."""
+    return NewRow(T0_US, ORDERS, before, after)
+
+
+def chunk(*rows: Row, end: EventType = EventType.LAST_PK) -> list[NewRow]:
+    """Copied rows as the producer writes them: one transaction, ended by a record of its own."""
+    copied = [NewRow(T0_US, ORDERS, after=row, last=False, copied=True) for row in rows]
+    return [*copied, NewRow(T0_US, None, statement="{}", statement_type=end)]
+
+
+def is_released(log: WrittenLog) -> bool:
+    """Whether readers may have all of the log: a later cell of the grid is promised."""
+    return log.progress[-1].head_us >= log.events[-1].timestamp_us + GRID_US
+
+
+def serve_alone(settings: ShardProducerSettings) -> None:
+    """A topology of the one shard."""
+    provision_keyspace(settings.kafka, settings.keyspace)
+    entry = ShardEntry(settings.shard, ShardState.SERVING)
+    topology = Topology(settings.keyspace, 1, (entry,))
+    update_topology(settings.kafka, settings.keyspace, lambda _: topology)
+
+
+def test_copied_rows_and_changes_make_the_table(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """READ before, behind and ahead of changes of its row, and again by a second copy."""
+    shop.writers[SHARDS[0]].commit(
+        [
+            change(order(1, "was there"), order(1, "changed")),
+            # 3 and 6 are seen before their changes stand in the log.
+            *chunk(order(1, "changed"), order(2, "was there"), order(3, "new"), order(6, "moved")),
+            change(None, order(3, "new")),
+            change(order(4, "was there"), order(6, "moved")),
+            change(order(2, "was there"), order(5, "moved")),
+            change(order(1, "changed"), None),
+            *chunk(order(8, "was there"), end=EventType.COPY_COMPLETED),
+            change(None, order(1, "again")),
+            change(order(8, "was there"), None),
+            *chunk(order(1, "again"), order(3, "new"), end=EventType.COPY_COMPLETED),
+        ]
+    )
+    # The same key elsewhere is another row.
+    shop.writers[SHARDS[1]].commit(chunk(order(1, "there"), end=EventType.COPY_COMPLETED))
+    for writer in shop.writers.values():
+        writer.heartbeat(T0_US + 20_000)
+    run_now(spark, shop, tmp_path)
+
+    log = str(tmp_path / "log")
+    report = check_changelog(log)
+    assert (report.lost, report.repeated, report.out_of_order) == (0, 0, 0)
+    tables = replay_changelog(log)
+    found = {
+        place.shard: sorted((row["id"], row["note"]) for row in table.rows())
+        for place, table in tables.items()
+    }
+    assert set(tables) == {ShardTable(shard, "shop", "orders") for shard in SHARDS}
+    assert found == {
+        SHARDS[0]: [(1, "again"), (3, "new"), (5, "moved"), (6, "moved")],
+        SHARDS[1]: [(1, "there")],
+    }
+    ops = Counter(DeltaTable(log).to_pyarrow_table(columns=["op"])["op"].to_pylist())
+    assert ops == {"READ": 8, "INSERT": 2, "UPDATE": 3, "DELETE": 2, "NONE": 4}
+
+
+def test_state_in_spark_is_the_table_that_was_copied_under_load(
+    spark: SparkSession,
+    mysql_a: DatabaseFixture,
+    kafka: KafkaCluster,
+    keyspace: str,
+    tmp_path: Path,
+) -> None:
+    """Four writers change tables while they are copied; replay and state query give the tables."""
+    name = mysql_a.new_database()
+    settings = settings_of(
+        mysql_a, kafka, keyspace, copy=CopySettings(chunk_rows_max=25, tables_at_once=5)
+    )
+    serve_alone(settings)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "start": "earliest"}
+    log, checkpoint = str(tmp_path / "log"), str(tmp_path / "checkpoint")
+
+    def take() -> None:
+        run_changelog(spark, keyspace, log, checkpoint, options, trigger="availableNow")
+
+    with producing(settings):
+        with Traffic(mysql_a, name, keys=300, seed=7):
+            start(settings, *(f"{name}.{table}" for table in TABLES))
+            take()
+            wait_state(settings, CopyState.COMPLETED)
+        wait_caught_up(settings)
+        wait_for("the head passes the last change", lambda: is_released(read_log(settings)))
+    take()
+
+    report = check_changelog(log)
+    assert (report.lost, report.repeated, report.out_of_order) == (0, 0, 0)
+    assert report.changes == len(read_log(settings).events)
+    files = DeltaTable(log).file_uris()
+    assert len(files) > 1
+    spark.read.parquet(*files).createOrReplaceTempView("copied_log")
+    ops = {row.op for row in spark.sql("SELECT DISTINCT op FROM copied_log").collect()}
+    assert ops >= {"READ", "INSERT", "UPDATE", "DELETE"}
+    states: list[Any] = spark.sql(state_as_of("copied_log", FAR_US)).collect()
+    replayed = replay_changelog(log)
+    for table in PLAIN:
+        [key] = TABLES[table][1]
+        rows = {k: row for (k,), row in server_rows(mysql_a, name, table, [key]).items()}
+        found = [json.loads(row.row) for row in states if row.table_name == table]
+        again = replayed[ShardTable(settings.shard, name, table)].rows()
+        assert len(found) == len(again) == len(rows) > 0
+        assert {row[key]: row for row in found} == rows
+        assert {row[key]: row for row in again} == rows
+    places = Counter(row.table_name for row in states)
+    for table, (_, key_names) in TABLES.items():
+        assert places[table] == len(server_rows(mysql_a, name, table, key_names))

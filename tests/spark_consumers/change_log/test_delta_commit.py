@@ -1,0 +1,236 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from event_token.errors import UsageError
+from spark_consumers.change_log.delta_commit import (
+    ROWS_MARK,
+    Batch,
+    ChangeLogConflict,
+    SeqSpan,
+    commit,
+    ensure_table,
+    is_replay,
+    open_table,
+    shard_mark,
+)
+from spark_consumers.change_log.files import write_files
+from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.state_query import state_as_of
+
+SCHEMA = pa.schema(
+    [
+        ("type", pa.string()),
+        ("database", pa.string()),
+        ("table", pa.string()),
+        ("before", pa.string()),
+        ("after", pa.string()),
+        ("key", pa.string()),
+        ("old_key", pa.string()),
+        ("absent", pa.string()),
+        ("shard", pa.string()),
+        ("seq", pa.int64()),
+        ("offset", pa.int64()),
+        ("timestamp_us", pa.int64()),
+    ]
+)
+ORDERS = ShardTable("-80", "shop", "orders")
+NOTES = ShardTable("-80", "shop", "notes")
+
+
+def change(seq: int, **more: object) -> dict[str, object]:
+    """A row of the change log."""
+    row: dict[str, object] = dict.fromkeys(SCHEMA.names)
+    row |= {"type": "ROW", "database": "shop", "table": "orders", "shard": "-80"}
+    return row | {"seq": seq, "offset": seq * 2, "timestamp_us": seq * 10} | more
+
+
+def commit_rows(
+    target: str,
+    rows: list[dict[str, object]],
+    batch_id: int,
+    *,
+    query: str = "q",
+    contiguous: bool = True,
+    hopped: frozenset[str] = frozenset(),
+) -> bool:
+    """Write and commit rows as one batch of a query."""
+    ensure_table(target, SCHEMA, {})
+    files, spans = write_files(target, [pa.RecordBatch.from_pylist(rows, SCHEMA)], {})
+    batch = Batch(batch_id, query, spans, files, None, contiguous, hopped)
+    return commit(open_table(target, {}), SCHEMA, batch)
+
+
+def rows_of(target: str) -> int:
+    """How many rows the table has."""
+    return DeltaTable(target).count()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    """Where a table can be made."""
+    return str(tmp_path / "log")
+
+
+def test_replayed_batch_writes_nothing(target: str) -> None:
+    """The same batch again, in other files, leaves the table as it was; the next one is added."""
+    batch = [change(1), change(2)]
+
+    added = [
+        commit_rows(target, batch, 0),
+        commit_rows(target, batch, 0),
+        commit_rows(target, [change(3)], 1),
+        commit_rows(target, batch, 0),
+    ]
+
+    assert added == [True, False, True, False]
+    table = DeltaTable(target)
+    assert table.count() == 3
+    assert table.transaction_version(shard_mark("-80")) == 3
+    assert table.transaction_version(ROWS_MARK) == 3
+
+
+def test_lost_checkpoint_cannot_repeat_changes(target: str) -> None:
+    """A query with a new id that begins before the table's end is stopped, with the seqs."""
+    commit_rows(target, [change(1), change(2)], 5)
+
+    with pytest.raises(ChangeLogConflict, match="up to seq 2, and this query begins at seq 2"):
+        commit_rows(target, [change(2), change(3)], 0, query="another")
+    assert rows_of(target) == 2
+
+
+def test_hole_stops_only_a_query_that_takes_everything(target: str) -> None:
+    """A gap in a shard's seqs is an error, unless the query filters."""
+    commit_rows(target, [change(1)], 0)
+
+    with pytest.raises(ChangeLogConflict, match="changes would be left out"):
+        commit_rows(target, [change(3)], 1)
+    with pytest.raises(ChangeLogConflict, match="has 2 rows of shard -80 for seq 2 to 4"):
+        commit_rows(target, [change(2), change(4)], 1)
+    assert commit_rows(target, [change(3)], 1, contiguous=False)
+
+
+def test_holes_behind_a_hop_without_marks_are_no_loss(target: str) -> None:
+    """What was seen before such a hop is left out; a repeat is refused all the same."""
+    hopped = frozenset({"-80"})
+    commit_rows(target, [change(2), change(5)], 0, hopped=hopped)
+    commit_rows(target, [change(9)], 1, hopped=hopped)
+
+    report = check_changelog(target)
+
+    assert (report.changes, report.lost, report.repeated) == (3, 0, 0)
+    with pytest.raises(ChangeLogConflict, match="up to seq 9, and this query begins at seq 8"):
+        commit_rows(target, [change(8), change(10)], 2, hopped=hopped)
+
+
+def test_checkpoint_put_back_by_hand_is_noticed() -> None:
+    """A known batch id with unknown rows is neither a replay nor new."""
+    batch = Batch(1, "q", {"-80": SeqSpan(5, 9, 5)}, [], None, contiguous=True)
+
+    with pytest.raises(ChangeLogConflict, match="put back by hand"):
+        is_replay(batch, 1, {"-80": 7})
+
+
+def test_two_writers_at_once_cannot_both_commit(target: str) -> None:
+    """Of two drivers with the same batch, the slower one finds it in the table."""
+    commit_rows(target, [change(1)], 0)
+    stale = DeltaTable(target)
+    commit_rows(target, [change(2)], 1)
+
+    files, spans = write_files(target, [pa.RecordBatch.from_pylist([change(2)], SCHEMA)], {})
+    batch = Batch(1, "q", spans, files, None, contiguous=True)
+    with pytest.raises(ChangeLogConflict, match="another query has written"):
+        commit(stale, SCHEMA, batch)
+    assert rows_of(target) == 2
+
+
+def test_files_are_in_merged_order(target: str) -> None:
+    """A task with rows of several shards writes them by time, shard and offset."""
+    rows = [change(1, timestamp_us=50), change(2, timestamp_us=60)]
+    rows += [change(1, shard="80-", timestamp_us=40), change(2, shard="80-", timestamp_us=50)]
+    commit_rows(target, rows, 0)
+
+    found = DeltaTable(target).to_pyarrow_table().to_pylist()
+
+    assert [(r["timestamp_us"], r["shard"]) for r in found] == [
+        (40, "80-"),
+        (50, "-80"),
+        (50, "80-"),
+        (60, "-80"),
+    ]
+
+
+def test_table_of_other_columns_is_refused(target: str) -> None:
+    """A table that another kind of query made is not written to."""
+    ensure_table(target, SCHEMA, {})
+    ensure_table(target, SCHEMA, {})
+
+    with pytest.raises(UsageError, match=r"other columns than this query \(late\)"):
+        ensure_table(target, SCHEMA.append(pa.field("late", pa.bool_())), {})
+
+
+def write_history(target: str) -> None:
+    """Insert, update, delete, a key that moves and comes back, and a table without a key."""
+    note = {"table": "notes"}
+    commit_rows(
+        target,
+        [
+            change(1, key="[1]", after='{"id":1,"n":1}'),
+            change(2, key="[2]", after='{"id":2,"n":1}'),
+            change(3, **note, after='{"t":"a"}'),
+            change(4, **note, after='{"t":"a"}'),
+        ],
+        0,
+    )
+    commit_rows(
+        target,
+        [
+            change(5, key="[1]", before='{"id":1,"n":1}', after='{"id":1,"n":2}'),
+            change(6, key="[3]", old_key="[1]", before='{"id":1,"n":2}', after='{"id":3,"n":2}'),
+            change(7, key="[2]", before='{"id":2,"n":1}'),
+            change(8, **note, before='{"t":"a"}'),
+        ],
+        1,
+    )
+
+
+def test_replay_gives_the_tables(target: str) -> None:
+    """The change log replayed is the tables, now and as of a time."""
+    write_history(target)
+
+    now = replay_changelog(target)
+    then = replay_changelog(target, until_us=60)
+
+    assert now[ORDERS].rows() == [{"id": 3, "n": 2}]
+    assert now[NOTES].rows() == [{"t": "a"}]
+    assert sorted(then[ORDERS].by_key.items()) == [
+        ("[1]", '{"id":1,"n":2}'),
+        ("[2]", '{"id":2,"n":1}'),
+    ]
+    assert len(then[NOTES].rows()) == 2
+
+
+@pytest.mark.parametrize("until_us", [0, 30, 60, 70, 1_000])
+def test_state_query_equals_the_replay(target: str, until_us: int) -> None:
+    """The SQL for the state as of a time finds the same rows as a replay up to it."""
+    write_history(target)
+    expected = replay_changelog(target, until_us=until_us)
+
+    log = QueryBuilder().register("log", DeltaTable(target))
+    found = pa.table(log.execute(state_as_of("log", until_us)).read_all()).to_pylist()
+
+    keyed = expected[ORDERS].by_key if ORDERS in expected else {}
+    assert {row["key_text"]: row["row"] for row in found} == keyed
+
+
+def test_check_counts_what_is_wrong(target: str) -> None:
+    """Holes, repeats and steps back are each counted; a whole log has none."""
+    write_history(target)
+    whole = check_changelog(target)
+    commit_rows(target, [change(11), change(12, timestamp_us=0), change(12)], 2, contiguous=False)
+    broken = check_changelog(target)
+
+    assert (whole.changes, whole.lost, whole.repeated, whole.out_of_order) == (8, 0, 0, 0)
+    assert (broken.changes, broken.lost, broken.repeated, broken.out_of_order) == (11, 2, 1, 1)

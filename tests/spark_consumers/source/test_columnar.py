@@ -1,0 +1,377 @@
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from event_token import KeyRange
+from event_token.errors import UsageError
+from spark_consumers.source.column_plans import ShapeConflict
+from spark_consumers.source.columnar import BrokenLog, ShardDecoder
+from spark_consumers.source.output_columns import OutputColumns, choose_columns
+from tests.spark_consumers.rows import (
+    SchemaIdsInMemory,
+    events,
+    shapes,
+    statement_event,
+    typed_value,
+)
+from topics.reading.errors import RowImageMissing
+from topics.reading.key_filter import in_key_range
+from topics.reading.unmarked_hop import SeenBefore
+from topics.records.codec import VEventCodec
+from topics.records.event_json import event_to_json_dict
+from topics.records.table_shape import Column, TableShape, ValueKind
+from topics.records.vevent import EventType, OffCalendar, Op, Row, TokenText, VEvent
+
+FIRST_SEQ = 7
+
+
+def decode(
+    found: list[VEvent],
+    output: OutputColumns,
+    schema_ids: SchemaIdsInMemory,
+    key_range: KeyRange | None = None,
+    seen: SeenBefore | None = None,
+) -> list[dict[str, object]]:
+    codec = VEventCodec(schema_ids)
+    decoder = ShardDecoder("-80", output, schema_ids.text_of, key_range)
+    decoder.begin(found[0].seq, 0, seen)
+    batch = decoder.decode([codec.encode(e) for e in found], [e.offset for e in found])
+    batch.validate(full=True)
+    rows: list[dict[str, object]] = batch.to_pylist()
+    return rows
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[TableShape, list[VEvent]]:
+    shape = draw(shapes())
+    count = draw(st.integers(1, 6))
+    return shape, [draw(events(shape, FIRST_SEQ + i)) for i in range(count)]
+
+
+@settings(deadline=None, max_examples=150)
+@given(logs())
+def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
+    """Every kind of column, null and absent values: typed columns hold what the codec reads."""
+    shape, found = log
+    rows = decode(found, choose_columns(None, shape, 0), SchemaIdsInMemory())
+
+    for event, row in zip(found, rows, strict=True):
+        for image, expected in (("before", event.before), ("after", event.after)):
+            wanted = (
+                None
+                if expected is None
+                else {c.name: typed_value(c, expected.get(c.name)) for c in shape.columns}
+            )
+            assert wanted == row[image]
+
+
+@settings(deadline=None, max_examples=150)
+@given(logs())
+def test_json_rows_and_envelope_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
+    """JSON text has each present column with its value; the envelope has the event's fields."""
+    _, found = log
+    rows = decode(found, choose_columns(None), SchemaIdsInMemory())
+
+    for event, row in zip(found, rows, strict=True):
+        expected = event_to_json_dict(event)
+        for image in ("before", "after"):
+            text = row[image]
+            assert expected[image] == (None if text is None else json.loads(str(text)))
+        assert event.token.to_string() == row["token"]
+        for name in ("seq", "offset", "timestamp_us", "commit_us", "gtid", "row_index", "last"):
+            assert getattr(event, name) == row[name]
+        assert ("ROW", event.op.value, "shop", "orders", "-80", None, False) == (
+            *(row[n] for n in ("type", "op", "database", "table", "shard", "statement", "late")),
+        )
+
+
+def key_of(event: VEvent, image: str) -> list[object] | None:
+    shape, row = event.shape, event_to_json_dict(event)[image]
+    if shape is None or row is None or not shape.primary_key:
+        return None
+    return [row[shape.columns[i].name] for i in shape.primary_key]
+
+
+@settings(deadline=None)
+@given(logs())
+def test_keys_and_gaps_are_named(log: tuple[TableShape, list[VEvent]]) -> None:
+    """`key` and `old_key` follow the row, `absent` and `off_calendar` name what a null hides."""
+    shape, found = log
+    names = {c.name for c in shape.columns}
+    asked = "key,old_key,absent,off_calendar"
+    rows = decode(found, choose_columns(asked), SchemaIdsInMemory())
+
+    for event, row in zip(found, rows, strict=True):
+        old, new = key_of(event, "before"), key_of(event, "after")
+        assert (new or old) == (row["key"] and json.loads(str(row["key"])))
+        moved = old if old and new and old != new else None
+        assert moved == (row["old_key"] and json.loads(str(row["old_key"])))
+        images = {"before": event.before, "after": event.after}
+        lacking = {k: names - set(v) if v is not None else set() for k, v in images.items()}
+        seen = json.loads(str(row["absent"])) if row["absent"] else {"before": [], "after": []}
+        assert lacking == {k: set(v) for k, v in seen.items()}
+        texts = {
+            k: {n: t for n, t in (v or {}).items() if isinstance(t, OffCalendar)}
+            for k, v in images.items()
+        }
+        seen = (
+            json.loads(str(row["off_calendar"]))
+            if row["off_calendar"]
+            else {"before": {}, "after": {}}
+        )
+        assert texts == seen
+
+
+@settings(deadline=None)
+@given(logs(), st.data())
+def test_any_choice_of_columns_gives_the_same_values(
+    log: tuple[TableShape, list[VEvent]], data: st.DataObject
+) -> None:
+    """Columns that nobody asked for are passed over without changing the others."""
+    shape, found = log
+    typed = shape if data.draw(st.booleans()) else None
+    every = choose_columns(None, typed, 0)
+    names = data.draw(st.lists(st.sampled_from(every.names), min_size=1, unique=True))
+    whole = decode(found, every, SchemaIdsInMemory())
+
+    part = decode(found, choose_columns(",".join(names), typed, 0), SchemaIdsInMemory())
+
+    assert [{n: row[n] for n in every.names if n in names} for row in whole] == part
+
+
+def test_one_column_of_a_struct() -> None:
+    """`after.name` reads that column alone."""
+    shape = TableShape(
+        "shop",
+        "orders",
+        (Column("id", ValueKind.INT, "int"), Column("name", ValueKind.STRING, "text")),
+        (0,),
+    )
+    event = order_event(shape, {"id": 1, "name": "x"})
+
+    rows = decode([event], choose_columns("seq,after.name", shape, 0), SchemaIdsInMemory())
+
+    assert rows == [{"after": {"name": "x"}, "seq": FIRST_SEQ}]
+
+
+def order_event(shape: TableShape, after: Row, seq: int = FIRST_SEQ) -> VEvent:
+    event = statement_event(seq, "")
+    return replace(
+        event,
+        type=EventType.ROW,
+        op=Op.INSERT,
+        table=shape.table,
+        statement=None,
+        after=after,
+        shape=shape,
+    )
+
+
+def shape_with(*columns: Column) -> TableShape:
+    return TableShape("shop", "orders", (Column("id", ValueKind.INT, "int"), *columns), (0,))
+
+
+def test_two_versions_in_one_batch_merge() -> None:
+    """A column that a version lacks is null; a wider type takes the narrower one's values."""
+    old = shape_with(Column("n", ValueKind.INT, "int"))
+    new = shape_with(
+        Column("n", ValueKind.LONG, "bigint"), Column("note", ValueKind.STRING, "text")
+    )
+    found = [
+        order_event(old, {"id": 1, "n": -5}, FIRST_SEQ),
+        order_event(new, {"id": 2, "n": 2**40, "note": "x"}, FIRST_SEQ + 1),
+        order_event(old, {"id": 3, "n": None}, FIRST_SEQ + 2),
+    ]
+
+    rows = decode(found, choose_columns("after", new, 1), SchemaIdsInMemory())
+
+    assert [row["after"] for row in rows] == [
+        {"id": 1, "n": -5, "note": None},
+        {"id": 2, "n": 2**40, "note": "x"},
+        {"id": 3, "n": None, "note": None},
+    ]
+
+
+def test_types_that_do_not_merge_are_named() -> None:
+    """A change of type that would change values stops with both types in the message."""
+    old = shape_with(Column("n", ValueKind.STRING, "varchar(10)"))
+    new = shape_with(Column("n", ValueKind.INT, "int"))
+
+    with pytest.raises(ShapeConflict, match=r"'n' is varchar\(10\) .* int \(int32\)"):
+        decode(
+            [order_event(old, {"id": 1, "n": "x"})],
+            choose_columns("after", new, 1),
+            SchemaIdsInMemory(),
+        )
+
+
+def test_column_added_after_the_start_stops_the_query() -> None:
+    """A newer version's column is not left out in silence: the query asks to be started again."""
+    newer = shape_with(Column("note", ValueKind.STRING, "text"))
+    schema_ids = SchemaIdsInMemory()
+    schema_ids.register("the query's version")
+
+    with pytest.raises(ShapeConflict, match="'note' was added after"):
+        decode(
+            [order_event(newer, {"id": 1, "note": "x"})],
+            choose_columns("after", shape_with(), 0),
+            schema_ids,
+        )
+
+
+def test_statements_stand_between_rows() -> None:
+    """A DDL statement is a row of its own without images; the typed mode leaves it out."""
+    shape = shape_with()
+    found = [
+        order_event(shape, {"id": 1}, FIRST_SEQ),
+        statement_event(FIRST_SEQ + 1, 'ALTER TABLE orders ADD "x" INT'),
+        order_event(shape, {"id": 2}, FIRST_SEQ + 2),
+    ]
+
+    general = decode(found, choose_columns(None), SchemaIdsInMemory())
+    typed = decode(found, choose_columns(None, shape, 0), SchemaIdsInMemory())
+
+    assert [r["statement"] for r in general] == [None, 'ALTER TABLE orders ADD "x" INT', None]
+    assert [r["type"] for r in general] == ["ROW", "DDL", "ROW"]
+    assert [r["after"] for r in general if r["type"] == "DDL"] == [None]
+    assert [r["after"] for r in typed] == [{"id": 1}, {"id": 2}]
+
+
+@pytest.mark.parametrize("seqs", [(FIRST_SEQ, FIRST_SEQ + 2), (FIRST_SEQ, FIRST_SEQ)])
+def test_gap_and_repeat_stop(seqs: tuple[int, int]) -> None:
+    """A missing and a repeated record are each an error that names shard and offset."""
+    found = [order_event(shape_with(), {"id": 1}, seq) for seq in seqs]
+
+    with pytest.raises(BrokenLog, match=r"shard -80, offset .*: the log has lost or repeated"):
+        decode(found, choose_columns(None), SchemaIdsInMemory())
+
+
+@settings(deadline=None)
+@given(logs(), st.data())
+def test_broken_bytes_stop_cleanly(
+    log: tuple[TableShape, list[VEvent]], data: st.DataObject
+) -> None:
+    """A record cut short is an error that names its offset, never half a row."""
+    _, found = log
+    schema_ids = SchemaIdsInMemory()
+    value = VEventCodec(schema_ids).encode(found[0])
+    cut = data.draw(st.integers(0, len(value) - 1))
+    decoder = ShardDecoder("-80", choose_columns(None), schema_ids.text_of)
+    decoder.begin(FIRST_SEQ, 0)
+
+    with pytest.raises(BrokenLog, match=f"offset {found[0].offset}"):
+        decoder.decode([value[:cut]], [found[0].offset])
+
+
+def test_late_rows_are_marked() -> None:
+    """Rows older than the batch's begin are late."""
+    found = [order_event(shape_with(), {"id": 1})]
+    schema_ids = SchemaIdsInMemory()
+    value = VEventCodec(schema_ids).encode(found[0])
+    late = []
+    for late_before_us in (1_000_000, 1_000_001):
+        decoder = ShardDecoder("-80", choose_columns("late"), schema_ids.text_of)
+        decoder.begin(FIRST_SEQ, late_before_us)
+        late += decoder.decode([value], [0])["late"].to_pylist()
+
+    assert late == [False, True]
+
+
+SOURCE_TOKENS = st.sampled_from([None, "0-1-6", "0-1-7", "0-1-8"]).map(
+    lambda position: position and TokenText(5, "-40", position).token
+)
+
+
+@settings(deadline=None)
+@given(logs(), st.booleans(), st.data())
+def test_behind_a_hop_without_marks_rows_are_those_of_a_subscriber(
+    log: tuple[TableShape, list[VEvent]], typed: bool, data: st.DataObject
+) -> None:
+    """What `SeenBefore` says was seen is left out, what it cannot tell is marked; typed or not."""
+    shape, found = log
+    times = st.sampled_from([event.timestamp_us + step for event in found for step in (0, 1)])
+    tokens = data.draw(st.none() | st.dictionaries(st.just("-40"), SOURCE_TOKENS))
+    is_exact = data.draw(st.booleans())
+    seen = SeenBefore(data.draw(times), data.draw(times), is_exact, tokens)
+    output = choose_columns(None, shape, 0) if typed else choose_columns(None)
+    expected = [event for event in map(seen.judged, found) if event is not None]
+    schema_ids = SchemaIdsInMemory()
+
+    rows = decode(found, output, schema_ids, None, seen)
+
+    assert [(row["seq"], row["possible_duplicate"]) for row in rows] == [
+        (event.seq, event.possible_duplicate) for event in expected
+    ]
+    for event, row in zip(expected, rows, strict=True):
+        (alone,) = decode([event], output, schema_ids)
+        assert row == alone | {"possible_duplicate": event.possible_duplicate}
+
+
+def test_rows_of_one_transaction_share_a_token() -> None:
+    """The opaque token is made once for a transaction, and anew for the next one."""
+    first = TokenText(5, "-80", "0-1-7")
+    second = TokenText(6, "-80", "0-1-8")
+    found = []
+    for i, token in enumerate((first, first, second)):
+        event = order_event(shape_with(), {"id": i}, FIRST_SEQ + i)
+        found.append(replace(event, token_text=token))
+    rows = decode(found, choose_columns("token"), SchemaIdsInMemory())
+
+    tokens = [first.token.to_string(), first.token.to_string(), second.token.to_string()]
+    assert tokens == [row["token"] for row in rows]
+
+
+@pytest.mark.parametrize("asked", ["nothing", "after.id", " , "])
+def test_unknown_columns_are_refused(asked: str) -> None:
+    """A column that is not there is named at once, with those that are."""
+    with pytest.raises(UsageError, match="option columns"):
+        choose_columns(asked)
+
+
+@settings(deadline=None, max_examples=150)
+@given(logs(), st.booleans(), st.data())
+def test_a_key_range_sees_what_a_subscriber_sees(
+    log: tuple[TableShape, list[VEvent]], typed: bool, data: st.DataObject
+) -> None:
+    """Rows, ops and images of a part of a shard are those of topics.reading.key_filter."""
+    shape, found = log
+    ids = st.binary(min_size=1, max_size=2)
+    found = [
+        replace(
+            event,
+            keyspace_id_before=None if event.before is None else data.draw(ids),
+            keyspace_id_after=None if event.after is None else data.draw(ids),
+        )
+        for event in found
+    ]
+    output = choose_columns(None, shape, 0) if typed else choose_columns(None)
+    half = KeyRange.parse("-80")
+    try:
+        kept = [in_key_range(event, half) for event in found]
+    except RowImageMissing:
+        with pytest.raises(RowImageMissing, match=r"-80, offset \d+: shop\.orders: .* columns"):
+            decode(found, output, SchemaIdsInMemory(), half)
+        return
+    statement = statement_event(found[-1].seq + 1, "CREATE TABLE t (a INT)")
+    expected = [event for event in kept if event is not None]
+
+    rows = decode([*found, statement], output, SchemaIdsInMemory(), half)
+
+    if not typed:
+        assert rows.pop()["statement"] == statement.statement
+    assert [(row["seq"], row["op"]) for row in rows] == [(e.seq, e.op.value) for e in expected]
+    schema_ids = SchemaIdsInMemory()
+    for event, row in zip(expected, rows, strict=True):
+        (alone,) = decode([event], output, schema_ids)
+        assert row == alone
+
+
+def test_rows_without_a_keyspace_id_stop_a_key_range() -> None:
+    """A table without a vindex is named, with the shard and the offset."""
+    event = order_event(shape_with(), {"id": 1})
+
+    with pytest.raises(RowImageMissing, match=r"-80, offset 21: shop\.orders: .* no keyspace id"):
+        decode([event], choose_columns(None), SchemaIdsInMemory(), KeyRange.parse("-40"))

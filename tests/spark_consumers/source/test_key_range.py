@@ -1,0 +1,116 @@
+"""Ranges that are not whole shards, from a real server to subscribers and Spark."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from event_token import KeyRange
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.conftest import DatabaseFixture
+from tests.producers.session.producing import producing, settings_of, wait_caught_up
+from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
+from topics.keyspace.topology import ShardEntry, TableVindex, Topology, update_topology
+from topics.keyspace.vindexes import vindex_named
+from topics.names import ShardTopics
+from topics.reading.errors import RowImageMissing
+from topics.records.event_json import event_to_json_dict
+from topics.records.vevent import EventType, VEvent
+from topics.stream.subscriber import Subscriber
+
+PARTS = ("-40", "40-c0", "c0-")
+# Nothing is being written: all that comes has come long before.
+IDLE_S = 5.0
+
+
+def change_rows(database: DatabaseFixture, name: str, seed: int) -> list[tuple[int, int, int]]:
+    """Random changes of a table sharded by `customer`, which moves; give the rows that are left."""
+    chance = random.Random(seed)
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {name}.orders(id INT PRIMARY KEY, customer INT, n INT)")
+        for i in range(120):
+            cursor.execute("BEGIN")
+            for _ in range(chance.randint(1, 3)):
+                order, customer = chance.randint(1, 40), chance.randint(1, 99)
+                cursor.execute(
+                    chance.choice(
+                        (
+                            f"REPLACE INTO {name}.orders VALUES ({order}, {customer}, {i})",
+                            f"UPDATE {name}.orders SET customer = {customer} WHERE id = {order}",
+                            f"DELETE FROM {name}.orders WHERE id = {order}",
+                        )
+                    )
+                )
+            cursor.execute("COMMIT")
+        cursor.execute(f"ALTER TABLE {name}.orders ADD COLUMN extra INT")
+        cursor.execute(f"SELECT id, customer, n FROM {name}.orders ORDER BY id")
+        return list(cursor.fetchall())
+
+
+def events_of(config: ClientConfig, keyspace: str, key_range: str) -> list[VEvent]:
+    with Subscriber(
+        keyspace, key_range, start="earliest", config=config, idle_timeout_s=IDLE_S
+    ) as stream:
+        return list(stream)
+
+
+def replayed(events: list[VEvent]) -> list[tuple[Any, ...]]:
+    """The rows that the events leave; an insert of a row that is there is a fault."""
+    rows: dict[Any, tuple[Any, ...]] = {}
+    for event in events:
+        if event.before is not None:
+            assert rows.pop(event.before["id"]) == tuple(event.before.values())
+        if event.after is not None:
+            assert event.after["id"] not in rows
+            rows[event.after["id"]] = tuple(event.after.values())
+    return sorted(rows.values())
+
+
+def spark_rows(spark: SparkSession, kafka: KafkaCluster, keyspace: str, key_range: str) -> Any:
+    return (
+        spark.read.format("shardstream")
+        .options(keyspace=keyspace, keyRange=key_range)
+        .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+        .load()
+        .orderBy("timestamp_us", "shard", "offset")
+        .collect()
+    )
+
+
+def test_parts_of_a_shard_are_read_by_keyspace_id(
+    spark: SparkSession, mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Each part holds its rows alone, replays to them, and is the same in Spark; DDL is in all."""
+    name = mysql_a.new_database()
+    vindexes = (TableVindex(name, "orders", ("customer",), "hash"),)
+    settings = settings_of(mysql_a, kafka, keyspace, vindexes=vindexes)
+    config = settings.kafka
+    provision_schemas_topic(config)
+    provision_keyspace(config, keyspace)
+    provision_shard(config, ShardTopics(keyspace, "-"))
+    update_topology(config, keyspace, lambda _: Topology(keyspace, 0, (ShardEntry("-"),), vindexes))
+    keyspace_id = vindex_named("hash").keyspace_id
+    with producing(settings):  # until the end: heads move, so nothing written is ahead of them
+        left = change_rows(mysql_a, name, seed=5)
+        wait_caught_up(settings)
+        for part in PARTS:
+            key_range = KeyRange.parse(part)
+            events = events_of(config, keyspace, part)
+            own = [row for row in left if key_range.contains(keyspace_id(row[1]))]
+            assert replayed([e for e in events if e.type is EventType.ROW]) == own
+            assert [e.type for e in events].count(EventType.DDL) == 2
+            found = [
+                (r.seq, r.op, r.before and json.loads(r.before), r.after and json.loads(r.after))
+                for r in spark_rows(spark, kafka, keyspace, part)
+            ]
+            shown = [(e.seq, event_to_json_dict(e)) for e in events]
+            assert found == [(seq, e["op"], e["before"], e["after"]) for seq, e in shown]
+
+        with mysql_a.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE TABLE {name}.plain(id INT PRIMARY KEY)")
+            cursor.execute(f"INSERT INTO {name}.plain VALUES (1)")
+        with pytest.raises(RowImageMissing, match=rf"{name}\.plain has no keyspace id"):
+            events_of(config, keyspace, "-40")

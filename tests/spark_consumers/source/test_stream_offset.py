@@ -1,0 +1,121 @@
+import json
+import pickle
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from event_token import EventToken, Flavor, ShardPosition, StreamPosition, parse_gtid_set
+from event_token.errors import Halt
+from spark_consumers.source.stream_offset import StreamOffset, choose_splits, tasks_between
+from topics.reading.planner import ShardRange
+from topics.reading.unmarked_hop import SeenBefore
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Kafka transactions of a log as (end offset, last seq); markers take offsets too."""
+    offset = seq = 0
+    bounds = []
+    for rows in draw(st.lists(st.integers(1, 50), min_size=1, max_size=40)):
+        offset += rows
+        seq += rows
+        bounds.append((offset, seq))
+        offset += draw(st.integers(1, 3))
+    return bounds
+
+
+def offset_at(offset: int, seq: int, frontier_us: int = 0) -> StreamOffset:
+    """A place in a stream of one shard."""
+    return StreamOffset(
+        StreamPosition(0, frontier_us, {"-": ShardPosition(offset, seq, None)}),
+    )
+
+
+@given(transactions(), st.integers(1, 200), st.data())
+def test_tasks_are_the_range_once(
+    bounds: list[tuple[int, int]], rows_max: int, data: st.DataObject
+) -> None:
+    """However a range is split, its tasks follow each other and are all of it."""
+    first = data.draw(st.integers(0, len(bounds) - 1))
+    start = offset_at(0, 0) if first == 0 else offset_at(*bounds[first - 1], frontier_us=70)
+    end_offset, end_seq = bounds[-1]
+    at = start.position.shards["-"]
+    whole = ShardRange("-", at.offset, end_offset, at.seq + 1, end_seq)
+    end = StreamOffset(
+        offset_at(end_offset, end_seq, 90).position, {"-": choose_splits(whole, bounds, rows_max)}
+    )
+    document = json.loads(json.dumps(end.to_document()))
+
+    tasks = tasks_between(start, StreamOffset.from_document(document))
+
+    parts = [task.part for task in tasks]
+    assert (parts[0].start_offset, parts[0].first_seq) == (at.offset, at.seq + 1)
+    assert (parts[-1].end_offset, parts[-1].last_seq) == (end_offset, end_seq)
+    for before, after in pairwise(parts):
+        assert after.start_offset == before.end_offset
+        assert after.first_seq == before.last_seq + 1
+        assert (before.end_offset, before.last_seq) in bounds
+    assert {task.late_before_us for task in tasks} == {start.position.frontier_us}
+    largest = max(b - a for (_, a), (_, b) in pairwise([(0, 0), *bounds]))
+    assert all(part.rows <= max(rows_max, largest) for part in parts)
+
+
+@pytest.mark.parametrize("place", [(0, 5), (10, 4), (99, 5), (6, 10)])
+def test_split_outside_of_the_batch_stops(place: tuple[int, int]) -> None:
+    """A checkpoint that was changed by hand reads nothing wrong: it stops."""
+    end = StreamOffset(offset_at(20, 10).position, {"-": [place]})
+
+    with pytest.raises(Halt, match="does not lie in the batch"):
+        tasks_between(offset_at(5, 4), end)
+
+
+def at(*shards: str, epoch: int = 0, seq: int = 0) -> StreamPosition:
+    """A place in some shards."""
+    return StreamPosition(epoch, 70, {s: ShardPosition(seq * 2, seq, None) for s in shards})
+
+
+def test_what_was_seen_before_a_hop_is_part_of_the_offset() -> None:
+    """It goes through the checkpoint to the tasks of its shard, until the stream leaves that."""
+    token = EventToken(5, "80-", parse_gtid_set("0-1-7", Flavor.MARIADB))
+    left = SeenBefore(90)
+    seen = SeenBefore(80, 70, is_exact=True, tokens={"80-": token, "40-80": None})
+    start = StreamOffset(at("-40", "40-80", "80-"), seen={"-40": left})
+
+    hop = start.hopped_to(at("-40", "40-", epoch=1), {"40-": seen})
+    document = json.loads(json.dumps(hop.to_document()))
+    read = StreamOffset.from_document(document)
+    end = read.moved_to(at("-40", "40-", epoch=1, seq=3), {})
+
+    assert tasks_between(start, hop) == []
+    assert read == hop
+    assert read.seen == {"-40": left, "40-": seen}
+    tasks = pickle.loads(pickle.dumps(tasks_between(read, end)))  # noqa: S301 - as Spark does
+    assert [(task.part.shard, task.seen) for task in tasks] == [("-40", left), ("40-", seen)]
+    assert end.moved_to(at("-40", "40-80", "80-.2", epoch=2), {}).seen == {"-40": left}
+
+
+def test_offsets_of_before_have_seen_nothing() -> None:
+    """A checkpoint without the field is read, and one where it does not apply has none."""
+    offset = offset_at(5, 4)
+
+    document = offset.to_document()
+
+    assert set(document) == {"position"}
+    assert StreamOffset.from_document(document).seen == {}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"position": 1},
+        {"position": {"version": 99}},
+        {"position": at("-").to_json_dict(), "seen": {"-": {"hop_time_us": 5}}},
+    ],
+)
+def test_foreign_offsets_are_refused(document: dict[str, object]) -> None:
+    """An offset of another source is not taken for one of ours."""
+    with pytest.raises(Halt, match="not shardstream's"):
+        StreamOffset.from_document(document)

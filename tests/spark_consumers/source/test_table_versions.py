@@ -1,0 +1,36 @@
+import pytest
+
+from event_token.errors import UsageError
+from spark_consumers.source.table_versions import newest_version
+from tests.spark_consumers.shop import ORDERS, Shop
+from tests.topics.schemas.registry_server import registry_server
+from topics.records.table_shape import Column, TableShape, ValueKind, row_schema, schema_text
+from topics.schemas.confluent import RegistrySchemaIds
+from topics.schemas.registry import TopicSchemaIds
+
+WIDER = TableShape("shop", "orders", (*ORDERS.columns, Column("x", ValueKind.INT, "int")), (0,))
+OTHER = TableShape("shop", "others", ORDERS.columns, (0,))
+
+
+def texts() -> list[str]:
+    """Two versions of one table, then another table."""
+    return [schema_text(row_schema(shape)) for shape in (ORDERS, WIDER, OTHER)]
+
+
+def test_newest_version_in_the_topic(shop: Shop) -> None:
+    """The last version registered counts, with the id that its rows carry."""
+    schema_ids = TopicSchemaIds(shop.config)
+    ids = [schema_ids.register(text) for text in texts()]
+
+    assert newest_version(shop.config, None, "shop", "orders") == (WIDER, ids[1])
+
+
+def test_newest_version_in_a_registry(shop: Shop) -> None:
+    """The same from a Confluent-compatible registry; a table without rows is named."""
+    with registry_server() as registry:
+        schema_ids = RegistrySchemaIds(registry.url)
+        ids = [schema_ids.register(text) for text in texts()]
+
+        assert newest_version(shop.config, registry.url, "shop", "orders") == (WIDER, ids[1])
+        with pytest.raises(UsageError, match=r"no row of shop\.missing has been logged"):
+            newest_version(shop.config, registry.url, "shop", "missing")

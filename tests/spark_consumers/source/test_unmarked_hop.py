@@ -1,0 +1,151 @@
+"""Spark goes on over a reshard that other tools did: declared, without marks in any log."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from shardstream.local.kafka_cluster import KafkaCluster
+from spark_consumers.change_log.query import ChangeLogProgress, run_changelog
+from spark_consumers.change_log.replay import check_changelog
+from tests.spark_consumers.source.test_data_source import run_available
+from tests.spark_consumers.test_reshard import wait_until
+from tests.topics.stream.shard_writer import ShardWriter, provision
+from tests.topics.stream.test_unmarked_hop import FAR_US, declare_split, write_split
+from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_shard
+from topics.names import ShardTopics
+
+SOURCE_ROWS = [("80-", 1, False), ("80-", 2, False)]
+# (shard, seq, possible_duplicate). 80-c0 has a hole: its seq 3 came with the source.
+TARGET_ROWS = [
+    ("80-c0", 2, True),
+    ("c0-", 1, True),
+    ("80-c0", 4, False),
+    ("80-c0", 5, False),
+    ("80-c0", 6, False),
+    ("c0-", 2, False),
+]
+
+
+class Resharded:
+    """`80-` was copied to two shards; its server went away before its last row could be read."""
+
+    def __init__(self, config: ClientConfig, keyspace: str) -> None:
+        self.config, self.keyspace = config, keyspace
+        self.options = {"kafka.bootstrap.servers": config.brokers}
+        provision(config, keyspace, ["-80", "80-"])
+        for shard in ("80-c0", "c0-"):
+            provision_shard(config, ShardTopics(keyspace, shard))
+        self.writers = {s: ShardWriter(config, keyspace, s) for s in ("-80", "80-", "80-c0", "c0-")}
+        write_split(*self.writers.values())
+
+
+@pytest.fixture
+def resharded(kafka: KafkaCluster, keyspace: str) -> Iterator[Resharded]:
+    """The reshard, not declared yet."""
+    made = Resharded(ClientConfig({"bootstrap.servers": kafka.bootstrap_servers}), keyspace)
+    yield made
+    for writer in made.writers.values():
+        writer.close()
+
+
+def told(rows: list[Any]) -> list[tuple[str, int, bool]]:
+    """What counts of the rows, in merged order."""
+    rows = sorted(rows, key=lambda row: (row["timestamp_us"], row["shard"], row["offset"]))
+    return [(r["shard"], r["seq"], r["possible_duplicate"]) for r in rows]
+
+
+def back_before_the_hop(checkpoint: Path) -> None:
+    """Leave a checkpoint as a crash does in the batch that hops: planned, and not committed."""
+    offsets = {int(path.name): path for path in checkpoint.glob("offsets/[0-9]*")}
+    hops = [n for n, path in offsets.items() if '"seen"' in path.read_text()]
+    for n, path in offsets.items():
+        if n > min(hops):
+            path.unlink()
+            path.with_name(f".{n}.crc").unlink(missing_ok=True)
+    for path in checkpoint.glob("commits/[0-9]*"):
+        if int(path.name) >= min(hops):
+            path.unlink()
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_running_query_hops_without_marks(
+    spark: SparkSession, resharded: Resharded, tmp_path: Path
+) -> None:
+    """What origins prove to have been seen is left out, what cannot be told is marked.
+
+    A replay of the hop gives the same rows, though the source has come back since and a hop that
+    was planned now would be another one. A batch read follows the rule too.
+    """
+    target, checkpoint = str(tmp_path / "log"), tmp_path / "checkpoint"
+    seen: list[ChangeLogProgress] = []
+    stop = threading.Event()
+
+    def operate() -> None:
+        try:
+            wait_until(lambda: bool(seen) and seen[-1].rows == len(SOURCE_ROWS))
+            declare_split(resharded.config, resharded.keyspace)
+            wait_until(lambda: seen[-1].rows == len(SOURCE_ROWS + TARGET_ROWS))
+        finally:
+            stop.set()
+
+    operator = threading.Thread(target=operate)
+    operator.start()
+    run_changelog(
+        spark,
+        resharded.keyspace,
+        target,
+        str(checkpoint),
+        resharded.options,
+        interval_s=0.1,
+        on_progress=seen.append,
+        stop=stop,
+    )
+    operator.join()
+
+    assert told(DeltaTable(target).to_pyarrow_table().to_pylist()) == SOURCE_ROWS + TARGET_ROWS
+    report = check_changelog(target)
+    assert (report.changes, report.lost, report.repeated, report.out_of_order) == (8, 0, 0, 0)
+    batch = spark.read.format("shardstream").options(
+        keyspace=resharded.keyspace, **resharded.options
+    )
+    assert told(batch.load().collect()) == SOURCE_ROWS + TARGET_ROWS
+
+    back_before_the_hop(checkpoint)
+    resharded.writers["80-"].heartbeat(FAR_US)
+    stream = spark.readStream.format("shardstream").options(
+        keyspace=resharded.keyspace, **resharded.options
+    )
+    again = run_available(stream.load(), checkpoint)
+    assert told([row for rows in again for row in rows]) == TARGET_ROWS
+    assert again[0] == []  # the hop is a batch of its own
+
+
+def test_a_query_to_the_end_hops_once_its_sources_are_read(
+    spark: SparkSession, resharded: Resharded, tmp_path: Path
+) -> None:
+    """Its source goes on past the switch: all of it is read, and of its copies nothing.
+
+    The second run finds nothing more in the source, and steps to the switch before it hops.
+    """
+    stream = spark.readStream.format("shardstream").options(
+        keyspace=resharded.keyspace, start="earliest", **resharded.options
+    )
+    resharded.writers["80-"].heartbeat(4_500_000)
+    before = run_available(stream.load(), tmp_path)
+    resharded.writers["80-"].heartbeat(6_000_000)
+    declare_split(resharded.config, resharded.keyspace)
+    after = run_available(stream.load(), tmp_path)
+
+    last = ("80-", 3, False)
+    assert told([row for batch in before for row in batch]) == [*SOURCE_ROWS, last]
+    assert told([row for batch in after for row in batch]) == [
+        ("80-c0", 5, False),
+        ("80-c0", 6, False),
+        ("c0-", 2, False),
+    ]

@@ -1,0 +1,82 @@
+import pytest
+
+from event_token.errors import Retry, UsageError
+from tests.topics.schemas.writing import commit, make_topic, transactional, write
+from topics.kafka import partition_end as tail
+from topics.kafka.client import ClientConfig
+from topics.kafka.partition_end import read_last_committed, read_tail, read_to_end
+
+
+@pytest.fixture
+def topic(config: ClientConfig, keyspace: str) -> str:
+    """An empty topic."""
+    make_topic(config, keyspace)
+    return keyspace
+
+
+def test_empty_partition_has_no_last_record(config: ClientConfig, topic: str) -> None:
+    """Bounds are equal and nothing is returned."""
+    found = read_tail(config, topic)
+
+    assert (found.start_offset, found.end_offset, found.last) == (0, 0, None)
+
+
+def test_last_committed_record_lies_behind_aborted_ones(config: ClientConfig, topic: str) -> None:
+    """Markers, aborted records and an open transaction are looked past, in growing windows."""
+    producer = transactional(config, topic)
+    write(producer, topic, [b"a", b"b"])
+    commit(config, producer, topic)
+    for _ in range(2):
+        write(producer, topic, (b"aborted" for _ in range(700)))
+        producer.abort_transaction()
+    write(producer, topic, [b"open"])
+
+    found = read_tail(config, topic)
+
+    assert found.last is not None
+    assert (found.last.offset, found.last.key, found.last.value) == (1, b"key", b"b")
+    assert found.end_offset <= 3 + 2 * 701
+    assert [r.value for r in read_to_end(config, topic)] == [b"a", b"b"]
+    assert [r.value for r in read_to_end(config, topic, 1)] == [b"b"]
+
+
+def test_only_aborted_records_leave_no_last_one(config: ClientConfig, topic: str) -> None:
+    """A first transaction that was aborted is as if it had never been."""
+    producer = transactional(config, topic)
+    write(producer, topic, [b"aborted"])
+    producer.abort_transaction()
+
+    assert read_last_committed(config, topic) is None
+
+
+def test_fencing_ends_the_open_transaction(config: ClientConfig, topic: str) -> None:
+    """After the successor's fencing all that the predecessor left is decided and in sight."""
+    first = transactional(config, topic)
+    write(first, topic, [b"committed"])
+    first.commit_transaction()
+    write(first, topic, [b"left open"])
+
+    transactional(config, topic)
+    found = read_tail(config, topic)
+
+    assert found.last is not None
+    assert found.last.value == b"committed"
+    assert found.end_offset == 4  # two records, two markers: nothing is open any more
+
+
+def test_missing_topic_is_an_error_of_usage(config: ClientConfig, keyspace: str) -> None:
+    """The topic is named, and not made by asking for it."""
+    for _ in range(2):
+        with pytest.raises(UsageError, match=keyspace):
+            read_last_committed(config, keyspace)
+
+
+def test_the_wait_has_an_end(config: ClientConfig, topic: str) -> None:
+    """A partition that cannot be read in time is a passing fault that says what was tried."""
+    producer = transactional(config, topic)
+    write(producer, topic, [b"a"])
+    commit(config, producer, topic)
+
+    reader = tail.PartitionReader(config, topic, 0, timeout_s=0.0)
+    with reader, pytest.raises(Retry, match=r"from offset 0 to 99"):
+        list(reader.records(0, 99))

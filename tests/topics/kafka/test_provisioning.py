@@ -1,0 +1,195 @@
+import pytest
+
+from event_token.errors import UsageError
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.topics.schemas.writing import TIMEOUT_S, make_topic
+from topics.kafka.client import ClientConfig, open_admin, open_producer
+from topics.kafka.deadline import Deadline
+from topics.kafka.partition_end import read_last_committed
+from topics.kafka.provisioning import (
+    TopicSettings,
+    WrongTopic,
+    broker_transaction_timeout_ms,
+    provision_keyspace,
+    provision_schemas_topic,
+    provision_shard,
+    wrong_topics,
+)
+from topics.kafka.topic_settings import (
+    FOREVER_MS,
+    FoundTopic,
+    log_rules,
+    problems_of,
+    progress_rules,
+)
+from topics.names import ShardTopics, topology_topic
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def shard(keyspace: str) -> ShardTopics:
+    """A shard that has no topics yet."""
+    return ShardTopics(keyspace, "-80")
+
+
+def existing(config: ClientConfig) -> set[str]:
+    """The topics that exist."""
+    return set(open_admin(config).list_topics(timeout=TIMEOUT_S).topics)
+
+
+def test_a_shard_gets_its_topics_and_keeps_them(config: ClientConfig, shard: ShardTopics) -> None:
+    """All three are there when the call returns, and a second call finds nothing wrong."""
+    provision_shard(config, shard)
+    provision_shard(config, shard)
+    provision_keyspace(config, shard.keyspace)
+    provision_schemas_topic(config)
+
+    assert {shard.log, shard.progress, shard.copy} <= existing(config)
+    assert read_last_committed(config, shard.log) is None
+    assert wrong_topics(config, [shard]) == []
+
+
+def test_records_of_any_time_are_taken(config: ClientConfig, shard: ShardTopics) -> None:
+    """A server's clock far ahead of the broker's, and changes of long ago, reach the log."""
+    provision_shard(config, shard)
+    producer = open_producer(config)
+    failures = []
+    for timestamp_ms in (1, 4_102_444_800_000):  # 1970 and 2100
+        for topic in (shard.log, shard.progress, shard.copy):
+            producer.produce(
+                topic,
+                b"x",
+                b"k",
+                0,
+                timestamp=timestamp_ms,
+                on_delivery=lambda error, _message: failures.append(error) if error else None,
+            )
+
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failures == []
+
+
+def test_all_wrong_settings_are_listed_and_nothing_is_made(
+    config: ClientConfig,
+    shard: ShardTopics,
+) -> None:
+    """A log that is compacted and a progress topic that is not are told together, with mends."""
+    make_topic(config, shard.log, {"cleanup.policy": "compact"})
+    make_topic(config, shard.progress, {"message.timestamp.type": "LogAppendTime"})
+
+    with pytest.raises(WrongTopic) as caught:
+        provision_shard(config, shard)
+
+    text = str(caught.value)
+    for topic, setting in (
+        (shard.log, "cleanup.policy=delete"),
+        (shard.log, "max.message.bytes="),
+        (shard.progress, "cleanup.policy=compact"),
+        (shard.progress, f"min.compaction.lag.ms={14 * DAY_MS}"),  # the log keeps 7 days
+        (shard.progress, "message.timestamp.type=CreateTime"),
+    ):
+        assert f"--entity-name {topic} --add-config {setting}" in text
+    assert len(caught.value.problems) >= 5
+    assert wrong_topics(config, [shard]) == list(caught.value.problems)
+    assert shard.copy not in existing(config)
+
+
+def test_a_log_with_two_partitions_is_refused(config: ClientConfig, shard: ShardTopics) -> None:
+    """Two partitions have no one order."""
+    make_topic(config, shard.log, partitions=2)
+
+    with pytest.raises(WrongTopic, match="has 2 partitions, not 1"):
+        provision_shard(config, shard)
+
+
+def test_a_refused_topic_leaves_nothing_behind(config: ClientConfig, shard: ShardTopics) -> None:
+    """More replicas than brokers: said before the first topic is made."""
+    with pytest.raises(UsageError, match="INVALID_REPLICATION_FACTOR"):
+        provision_shard(config, shard, TopicSettings(replication_factor=9))
+
+    assert not {shard.log, shard.progress, shard.copy} & existing(config)
+
+
+def test_three_replicas_outlive_a_broker(kafka3: KafkaCluster, shard: ShardTopics) -> None:
+    """With three brokers a commit is on two disks, and topics without that are refused."""
+    config = ClientConfig({"bootstrap.servers": kafka3.bootstrap_servers})
+    chosen = TopicSettings(replication_factor=3)
+    provision_shard(config, shard, chosen)
+    assert wrong_topics(config, [shard], chosen) == []
+
+    other = ShardTopics(shard.keyspace, "80-")
+    make_topic(
+        config, other.log, {**log_rules(other, chosen).settings(), "min.insync.replicas": "1"}
+    )
+
+    # Brokers hear of a new topic one after the other.
+    deadline = Deadline(TIMEOUT_S)
+    while not (problems := wrong_topics(config, [other], chosen)):
+        assert not deadline.passed
+    assert len(problems) == 1
+    assert "min.insync.replicas is 1, must be at least 2" in problems[0]
+
+
+def test_progress_outlives_the_log_as_it_is(config: ClientConfig, shard: ShardTopics) -> None:
+    """The progress topic follows the retention in force, and is refused when it is shorter."""
+    short = TopicSettings(retention_ms=DAY_MS, segment_ms=DAY_MS)
+    provision_shard(config, shard, short)
+    assert wrong_topics(config, [shard], short) == []
+
+    longer = ShardTopics(shard.keyspace, "80-")
+    make_topic(config, longer.log, {**log_rules(longer, TopicSettings()).settings()})
+    make_topic(config, longer.progress, progress_rules(longer, short, 2 * DAY_MS).settings())
+
+    [problem] = wrong_topics(config, [longer], short)
+    assert f"min.compaction.lag.ms is {2 * DAY_MS}, must be at least {FOREVER_MS}" in problem
+
+
+def test_the_topology_topic_is_checked(config: ClientConfig, keyspace: str) -> None:
+    """A topology that time would delete is refused."""
+    make_topic(config, topology_topic(keyspace))
+
+    with pytest.raises(WrongTopic, match=r"cleanup\.policy is delete, must be compact"):
+        provision_keyspace(config, keyspace)
+
+
+def test_the_longest_transaction_is_the_brokers(config: ClientConfig) -> None:
+    """The limit is asked for, not assumed."""
+    assert broker_transaction_timeout_ms(config) >= 60_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_wrong"),
+    [
+        ("max.message.bytes", "1048588", True),
+        ("max.message.bytes", str(200 * 1024 * 1024), False),
+        ("message.timestamp.after.max.ms", "3600000", True),
+        ("message.timestamp.before.max.ms", "3600000", True),
+        ("message.timestamp.type", "LogAppendTime", True),
+        ("cleanup.policy", "compact,delete", True),
+        ("unclean.leader.election.enable", "true", True),
+        ("retention.ms", "604800000", False),
+        ("segment.ms", "1", False),
+    ],
+)
+def test_each_setting_of_a_log_is_judged(name: str, value: str, is_wrong: bool) -> None:
+    """What could lose or disorder records is wrong; what an operator may choose is not."""
+    rules = log_rules(ShardTopics("ks", "-"), TopicSettings())
+    settings = {**rules.settings(), name: value}
+
+    problems = problems_of(rules, FoundTopic(1, settings), "broker:9092")
+
+    assert bool(problems) == is_wrong
+    assert all(f"--add-config {name}=" in problem for problem in problems)
+
+
+def test_a_setting_that_the_broker_lacks_is_wrong() -> None:
+    """An old broker without the timestamp bounds is refused, not taken for right."""
+    rules = log_rules(ShardTopics("ks", "-"), TopicSettings(replication_factor=3))
+    settings = rules.settings()
+    del settings["message.timestamp.after.max.ms"]
+
+    [problem] = problems_of(rules, FoundTopic(1, settings), "broker:9092")
+
+    assert "message.timestamp.after.max.ms is None" in problem
+    assert settings["min.insync.replicas"] == "2"

@@ -1,0 +1,99 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from event_token import ShardPosition, StreamPosition
+from tests.topics.reading.shard_histories import (
+    START_US,
+    History,
+    Reading,
+    histories,
+    whole_range,
+)
+from topics.progress.record import GRID_US, cell_start_us
+from topics.reading.errors import PositionTooOld
+from topics.reading.planner import Planner
+from topics.reading.shard_start import (
+    earliest_point,
+    latest_point,
+    point_at_time,
+    start_frontier_us,
+)
+
+
+@given(histories(shards_max=1), st.integers(0, 300))
+@settings(deadline=None)
+def test_a_time_splits_a_log_exactly(made: list[History], cells: int) -> None:
+    """All below the point of a time is older than it, all from the point on is not."""
+    (history,) = made
+    time_us = cell_start_us(START_US) + cells * GRID_US
+
+    point = point_at_time("-", history.progress, time_us, 0)
+
+    if point is None:
+        assert history.head_us < time_us + GRID_US
+        return
+    assert all(row.timestamp_us < time_us for row in history.rows[: point.seq])
+    assert all(row.timestamp_us >= time_us for row in history.rows[point.seq :])
+    assert all(row.offset < point.offset for row in history.rows[: point.seq])
+    assert all(row.offset >= point.offset for row in history.rows[point.seq :])
+
+
+@given(histories(shards_max=1), st.data())
+@settings(deadline=None)
+def test_earliest_after_retention_can_be_read_to_the_end(
+    made: list[History], data: st.DataObject
+) -> None:
+    """Whatever log and progress have lost at their beginnings, the rest is read in order."""
+    (history,) = made
+    log_start = data.draw(st.integers(0, history.end_offset))
+    # Progress is kept for longer than the log.
+    lost = sum(p.end_offset < log_start for p in history.progress)
+    kept = history.progress[data.draw(st.integers(0, lost)) :]
+    start = earliest_point(kept, log_start)
+    position = StreamPosition(0, 0, {history.shard: start})
+    left = History(history.shard, history.rows, kept)
+
+    reading = Reading([left], Planner(position, whole_range(made)), data.draw(st.randoms()))
+    rows = [row for _, part in reading.batches() for row in part]
+
+    assert start.offset >= log_start or not rows
+    assert rows == history.rows[start.seq :]
+    if log_start == 0 and kept == history.progress:
+        assert start == ShardPosition(0, 0, None)
+
+
+def test_a_time_that_retention_has_passed_is_too_old() -> None:
+    """A time before what progress or the log still have is refused, a later one is not."""
+    made = History("-")
+    for _ in range(4):
+        made.commit([(10 * GRID_US, 1)])
+
+    with pytest.raises(PositionTooOld, match="shard -: its log no longer reaches back"):
+        point_at_time("-", made.progress[2:], START_US + 10 * GRID_US, 0)
+    with pytest.raises(PositionTooOld):
+        point_at_time("-", made.progress, START_US + 10 * GRID_US, made.rows[1].offset)
+    found = point_at_time("-", made.progress[1:], START_US + 30 * GRID_US, made.rows[1].offset)
+    assert found == ShardPosition(made.rows[2].offset, 2, None)
+
+
+def test_a_break_in_progress_is_passed_by_earliest() -> None:
+    """Earliest begins behind the survivor that compaction leaves before the whole part."""
+    made = History("-")
+    for _ in range(5):
+        made.commit([(GRID_US, 2)])
+
+    start = earliest_point([made.progress[0], *made.progress[3:]], 0)
+
+    assert start == ShardPosition(made.rows[6].offset, 6, None)
+
+
+def test_latest_is_behind_the_last_record() -> None:
+    """Latest is the end of each log, with the least head as frontier; 0 where none is known."""
+    made = History("-")
+    made.commit([(12_345, 2)])
+
+    assert latest_point(made.progress[-1], 0) == ShardPosition(2, 2, None)
+    assert latest_point(None, 4) == ShardPosition(4, 0, None)
+    assert start_frontier_us([START_US + 12_345, START_US + 99_999]) == START_US + 10_000
+    assert start_frontier_us([START_US, None]) == 0

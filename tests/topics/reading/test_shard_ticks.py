@@ -1,0 +1,228 @@
+import pytest
+
+from event_token import KeyRange, ShardPosition, StreamPosition
+from event_token.errors import UsageError
+from tests.topics.reading.shard_histories import START_US, History
+from topics.progress.record import Mark, MarkKind, Progress, Tick
+from topics.reading.errors import PositionTooOld, ProgressBroken
+from topics.reading.planner import Batch, MaxHold, Planner, Wait, ranges_between
+from topics.reading.shard_ticks import Cut, ShardTicks
+
+CELL_US = 10_000
+
+
+def history() -> History:
+    """Five Kafka transactions of two rows, each in a cell of its own."""
+    made = History("-")
+    for _ in range(5):
+        made.commit([(CELL_US, 2)])
+    return made
+
+
+def position(seq: int, offset: int, frontier_us: int = 0) -> StreamPosition:
+    """A position in the only shard."""
+    return StreamPosition(0, frontier_us, {"-": ShardPosition(offset, seq, None)})
+
+
+def test_cuts_lie_on_ticks_and_never_before_the_position() -> None:
+    """The cut at a time is the first tick from it on, the end where there is none."""
+    made = history()
+    known = ShardTicks("-", ShardPosition(3, 2, None))
+    for progress in made.progress:
+        known.observe(progress, 0)
+
+    assert known.cut(START_US) == Cut(3, 2)
+    assert known.cut(START_US + 3 * CELL_US) == Cut(6, 4)
+    assert known.cut(START_US + 3 * CELL_US + 1) == Cut(9, 6)
+    assert known.cut(START_US + 9 * CELL_US) == Cut(14, 10)
+
+
+def test_progress_that_begins_behind_the_position_is_too_old() -> None:
+    """A planner that is fed from behind its position stops; from at it or before it goes on."""
+    made = history()
+
+    with pytest.raises(PositionTooOld, match="reaches back to seq 5, the reader stands before"):
+        ShardTicks("-", ShardPosition(3, 2, None)).observe(made.progress[2], 0)
+    ShardTicks("-", ShardPosition(6, 4, None)).observe(made.progress[2], 0)
+    ShardTicks("-", ShardPosition(6, 4, None)).observe(made.progress[1], 0)
+
+
+def test_a_broken_chain_is_too_old_before_the_break_only() -> None:
+    """A gap in the chain stops a position before it, and does not touch one behind it."""
+    made = history()
+    before = ShardTicks("-", ShardPosition(3, 2, None))
+    before.observe(made.progress[0], 0)
+    behind = ShardTicks("-", ShardPosition(9, 6, None))
+    behind.observe(made.progress[0], 0)
+
+    with pytest.raises(PositionTooOld, match="the progress chain breaks at 2"):
+        before.observe(made.progress[3], 0)
+    behind.observe(made.progress[3], 0)
+    assert behind.cut(START_US + 9 * CELL_US) == Cut(11, 8)
+
+
+@pytest.mark.parametrize(
+    ("first_seq", "last_seq", "tick"),
+    [(3, 4, None), (7, 5, None), (5, 6, (60_001, 6)), (5, 6, (60_000, 60)), (5, 6, (0, 6))],
+)
+def test_faulty_progress_stops_the_reader(
+    first_seq: int, last_seq: int, tick: tuple[int, int] | None
+) -> None:
+    """Progress that repeats, runs backwards, or has ticks off the grid or the log, is an error."""
+    made = history()
+    known = ShardTicks("-", ShardPosition(0, 0, None))
+    known.observe(made.progress[0], 0)
+    known.observe(made.progress[1], 0)
+    ticks = () if tick is None else (Tick(START_US + tick[0], tick[1]),)
+
+    with pytest.raises(ProgressBroken, match="shard -:"):
+        known.observe(
+            Progress(first_seq, last_seq, 8, "mysql", "", START_US, ticks, None, "", 0, 0), 0
+        )
+
+
+def _fields(progress: Progress) -> dict[str, object]:
+    return {name: getattr(progress, name) for name in Progress.__dataclass_fields__}
+
+
+def test_a_position_behind_a_mark_has_passed_it() -> None:
+    """A reader that starts behind a mark is not stopped by it."""
+    made = history()
+    mark = Mark(MarkKind.BEGIN, 4, "r1", ("-",), ("-80", "80-"), None)
+    marked = Progress(**{**_fields(made.progress[1]), "mark": mark})
+    planner = Planner(position(4, 5), KeyRange.parse("-"))
+    for progress in (made.progress[0], marked, *made.progress[2:]):
+        planner.observe("-", progress, 0)
+
+    batch = planner.next_batch(0)
+
+    assert isinstance(batch, Batch)
+    assert (batch.ranges["-"].first_seq, batch.ranges["-"].last_seq) == (5, 8)
+
+
+def test_memory_is_bounded_by_wants() -> None:
+    """A shard that is far ahead is not wanted until the others come after it."""
+    start = StreamPosition(
+        0, 0, {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(0, 0, None)}
+    )
+    planner = Planner(start, KeyRange.parse("-"), ticks_max=3)
+    ahead, behind = History("-80"), History("80-")
+    for _ in range(4):
+        ahead.commit([(CELL_US, 1)])
+    behind.heartbeat(9 * CELL_US)
+    for progress in ahead.progress[:3]:
+        assert planner.wants("-80")
+        planner.observe("-80", progress, 0)
+
+    assert not planner.wants("-80")
+    assert planner.wants("80-")
+    planner.observe("80-", behind.progress[0], 0)
+    batch = planner.next_batch(0)
+    assert isinstance(batch, Batch)
+    planner.advance(batch)
+    assert planner.wants("-80")
+
+
+def test_waiting_says_for_whom_and_how_long() -> None:
+    """The reason names each shard that holds back, and whether it has ever been heard of."""
+    start = StreamPosition(
+        0, 0, {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(0, 0, None)}
+    )
+    planner = Planner(start, KeyRange.parse("-"))
+    quiet = History("-80")
+    quiet.heartbeat(0)
+    planner.observe("-80", quiet.progress[0], seen_at_ms=1_000)
+
+    wait = planner.next_batch(now_ms=4_500)
+    assert isinstance(wait, Wait)
+    assert wait.shards == ("80-",)
+    assert wait.reason == "shard 80- has no progress yet: does its producer run?"
+    other = History("80-")
+    other.heartbeat(0)
+    planner.observe("80-", other.progress[0], seen_at_ms=2_000)
+    batch = planner.next_batch(now_ms=4_500)
+    assert isinstance(batch, Batch)
+    planner.advance(batch)
+    wait = planner.next_batch(now_ms=4_500)
+    assert isinstance(wait, Wait)
+    assert wait.shards == ("-80", "80-")
+    assert f"shard -80 holds at head {START_US} us, unmoved for 3500 ms" in wait.reason
+
+
+def test_what_a_planner_refuses() -> None:
+    """Positions of other shards, negative holds and batches without rows are bad input."""
+    half = StreamPosition(0, 0, {"-80": ShardPosition(0, 0, None)})
+    with pytest.raises(UsageError, match="of the shards -80, the stream of the key range -:"):
+        Planner(half, KeyRange.parse("-"))
+    with pytest.raises(UsageError, match="negative"):
+        MaxHold(-1)
+    with pytest.raises(UsageError, match="max_rows 0"):
+        Planner(position(0, 0), KeyRange.parse("-")).next_batch(0, 0)
+    with pytest.raises(UsageError, match="lies before the start"):
+        ranges_between(position(4, 5), position(2, 3))
+    with pytest.raises(UsageError, match="positions of different shards"):
+        ranges_between(position(4, 5), half)
+
+
+def _marked(made: History, kind: MarkKind, hop_time_us: int | None = None) -> None:
+    """Add a mark of a split of `-`."""
+    split = ("-",), ("-80", "80-")
+    made.commit([(CELL_US, 1)], mark=lambda offset: Mark(kind, offset, "r1", *split, hop_time_us))
+
+
+def test_a_retired_shard_without_its_end_stops_the_reader() -> None:
+    """Where progress no longer shows the END that the topology knows of, nothing is passed."""
+    made = history()
+    _marked(made, MarkKind.END)
+    made.heartbeat(CELL_US)
+    made.heartbeat(9 * CELL_US)
+    hop_time_us = START_US + 8 * CELL_US
+    behind_end = position(11, made.end_offset, START_US)
+    planner = Planner(behind_end, KeyRange.parse("-"), retired_us={"-": hop_time_us})
+    planner.observe("-", made.progress[-2], 0)
+    batch = planner.next_batch(0)
+    assert isinstance(batch, Batch)
+    assert batch.frontier_us == hop_time_us - CELL_US
+    planner.advance(batch)
+    planner.observe("-", made.progress[-1], 0)
+
+    with pytest.raises(PositionTooOld, match="no longer shows the END"):
+        planner.next_batch(0)
+
+
+@pytest.mark.parametrize("hop_time_us", [None, START_US, START_US + 99 * CELL_US])
+def test_a_faulty_switch_stops_the_reader(hop_time_us: int | None) -> None:
+    """BEGIN without a hop time, with one before END, or older than the one it names, is refused."""
+    source, target = history(), History("-80")
+    _marked(source, MarkKind.END)
+    planner = Planner(position(0, 0), KeyRange.parse("-80"))
+    for progress in source.progress:
+        planner.observe("-", progress, 0)
+    target.heartbeat(20 * CELL_US)
+    _marked(target, MarkKind.BEGIN, hop_time_us)
+    planner.observe("-80", target.progress[0], 0)
+
+    with pytest.raises(ProgressBroken, match="reshard r1"):
+        _observe_and_plan(planner, "-80", target.progress[1:])
+
+
+def _observe_and_plan(planner: Planner, shard: str, found: list[Progress]) -> None:
+    for progress in found:
+        planner.observe(shard, progress, 0)
+    planner.next_batch(0)
+
+
+def test_marks_that_contradict_each_other_stop_the_reader() -> None:
+    """A second END, a mark inside its Kafka transaction, and targets that leave a hole."""
+    twice = history()
+    _marked(twice, MarkKind.END)
+    twice.commit([(0, 1)], mark=lambda n: Mark(MarkKind.END, n, "r2", ("-",), ("-.2",), None))
+    inside = history()
+    inside.commit([(0, 2)], mark=lambda n: Mark(MarkKind.END, n - 1, "r1", ("-",), ("-.2",), None))
+    hole = history()
+    hole.commit([(0, 1)], mark=lambda n: Mark(MarkKind.END, n, "r1", ("-",), ("-80",), None))
+
+    for made, message in ((twice, "without a CANCEL"), (inside, "does not end"), (hole, "one and")):
+        planner = Planner(position(0, 0), KeyRange.parse("-"))
+        with pytest.raises(ProgressBroken, match=message):
+            _observe_and_plan(planner, "-", made.progress)

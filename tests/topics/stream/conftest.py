@@ -1,0 +1,51 @@
+"""A provisioned keyspace on the session's broker, and writers of its shards."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.topics.stream.shard_writer import ShardWriter, provision
+from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_shard
+from topics.names import ShardTopics
+
+Writers = Callable[..., list[ShardWriter]]
+
+
+@pytest.fixture
+def config(kafka: KafkaCluster) -> ClientConfig:
+    """Client settings of the session's broker."""
+    return ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
+
+
+@pytest.fixture
+def targets(config: ClientConfig, keyspace: str) -> Iterator[Writers]:
+    """Make the topics of shards that do not serve yet, and give a writer for each."""
+    made: list[ShardWriter] = []
+
+    def make(*shards: str) -> list[ShardWriter]:
+        for shard in shards:
+            provision_shard(config, ShardTopics(keyspace, shard))
+        new = [ShardWriter(config, keyspace, shard) for shard in shards]
+        made.extend(new)
+        return new
+
+    yield make
+    for writer in made:
+        writer.close()
+
+
+@pytest.fixture
+def writers(config: ClientConfig, keyspace: str) -> Iterator[Writers]:
+    """Provision shards by name and give a writer for each."""
+    made: list[ShardWriter] = []
+
+    def make(*shards: str) -> list[ShardWriter]:
+        provision(config, keyspace, shards)
+        made.extend(ShardWriter(config, keyspace, shard) for shard in shards)
+        return made
+
+    yield make
+    for writer in made:
+        writer.close()

@@ -1,0 +1,298 @@
+"""Writes shard logs and progress as a producer does: rows and progress in one transaction."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from confluent_kafka import Message, TopicPartition
+
+from event_token import parse_gtid_set
+from event_token.gtid_set import Flavor
+from event_token.token import EventToken
+from topics.kafka.client import ClientConfig, open_admin, open_consumer, open_producer
+from topics.kafka.deadline import Deadline
+from topics.kafka.partition_end import partition_bounds
+from topics.kafka.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
+from topics.keyspace.topology import ShardEntry, Topology, update_topology
+from topics.names import ShardTopics
+from topics.progress.codec import PROGRESS_KEY, encode_progress
+from topics.progress.record import Mark, MarkKind, Progress, Tick, cell_start_us
+from topics.records.codec import VEventCodec, record_key
+from topics.records.table_shape import Column, TableShape, ValueKind
+from topics.records.vevent import EventType, Op, TokenText, VEvent
+from topics.schemas.registry import TopicSchemaIds
+from topics.stream.subscriber import Subscriber
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+TIMEOUT_S = 30.0
+START_US = 1_700_000_000_000_000
+CELL_US = 10_000
+ORDERS = TableShape(
+    "shop",
+    "orders",
+    (Column("id", ValueKind.LONG, "bigint"), Column("note", ValueKind.STRING, "text")),
+    (0,),
+)
+ITEMS = TableShape("shop", "items", ORDERS.columns, (0,))
+
+
+@dataclass(frozen=True)
+class Reshard:
+    """A reshard as its marks tell of it; `hop_us` counts from START_US."""
+
+    reshard_id: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    hop_us: int
+
+
+def provision(config: ClientConfig, keyspace: str, shards: Sequence[str]) -> None:
+    """Make the topics of a keyspace and its topology."""
+    provision_schemas_topic(config)
+    provision_keyspace(config, keyspace)
+    for shard in shards:
+        provision_shard(config, ShardTopics(keyspace, shard))
+    entries = tuple(ShardEntry(shard) for shard in shards)
+    update_topology(config, keyspace, lambda _: Topology(keyspace, 0, entries))
+
+
+class ShardWriter:
+    """The producer of one shard. Times are microseconds after START_US."""
+
+    def __init__(self, config: ClientConfig, keyspace: str, shard: str) -> None:
+        self.config = config
+        self.shard = shard
+        self.topics = ShardTopics(keyspace, shard)
+        self.schema_ids = TopicSchemaIds(config)
+        self.codec = VEventCodec(self.schema_ids)
+        self.seq = 0
+        self.written: list[VEvent] = []
+        self.head_us = START_US
+        self.last_cell_us = -1
+        self.transactions = 0
+        self.producer = open_producer(
+            config, transactional_id=self.topics.transactional_id, transaction_timeout_ms=60_000
+        )
+        self.producer.init_transactions(TIMEOUT_S)
+
+    def close(self) -> None:
+        """Leave nothing to send."""
+        self.producer.flush(TIMEOUT_S)
+
+    def row(
+        self,
+        at_us: int,
+        row_index: int = 0,
+        *,
+        last: bool = True,
+        shape: TableShape = ORDERS,
+        op: Op = Op.INSERT,
+        ids: tuple[bytes | None, bytes | None] = (None, None),
+    ) -> VEvent:
+        """Make the next row of this log; a transaction's number goes up with its first row."""
+        if row_index == 0:
+            self.transactions += 1
+        self.seq += 1
+        row = {"id": self.seq, "note": self.shard}
+        return VEvent(
+            type=EventType.ROW,
+            seq=self.seq,
+            token_text=TokenText.of(self._token(at_us)),
+            commit_us=START_US + at_us,
+            gtid=f"{UUID}:{self.transactions}",
+            row_index=row_index,
+            last=last,
+            database=shape.database,
+            table=shape.table,
+            op=op,
+            keyspace_id_before=ids[0],
+            keyspace_id_after=ids[1],
+            before=row if op in {Op.UPDATE, Op.DELETE} else None,
+            after=row if op is not Op.DELETE else None,
+            statement=None,
+            shape=shape,
+            shard=self.shard,
+            offset=0,
+        )
+
+    def rows(self, transactions: Iterable[tuple[int, int]]) -> list[VEvent]:
+        """Make rows of MySQL transactions (time, rows)."""
+        return [
+            self.row(at_us, i, last=i == count - 1)
+            for at_us, count in transactions
+            for i in range(count)
+        ]
+
+    def commit(self, *transactions: tuple[int, int], mark: Mark | None = None) -> None:
+        """Write MySQL transactions (time, rows) and their progress in one Kafka transaction."""
+        self.commit_events(self.rows(transactions), mark=mark)
+
+    def mark(self, at_us: int, kind: MarkKind, reshard: Reshard) -> None:
+        """Write a mark of a reshard: a JOURNAL record, and the mark in its progress."""
+        self.transactions += 1
+        self.seq += 1
+        hop_us = None if kind is not MarkKind.BEGIN else START_US + reshard.hop_us
+        row = {
+            "reshard_id": reshard.reshard_id,
+            "kind": "CANCELLED" if kind is MarkKind.CANCEL else kind.value,
+            "sources": list(reshard.sources),
+            "targets": list(reshard.targets),
+            "hop_time_us": hop_us,
+        }
+        event = VEvent(
+            type=EventType.JOURNAL,
+            seq=self.seq,
+            token_text=TokenText.of(self._token(at_us)),
+            commit_us=START_US + at_us,
+            gtid=f"{UUID}:{self.transactions}",
+            row_index=0,
+            last=True,
+            database="_shardstream",
+            table="journal",
+            op=Op.NONE,
+            keyspace_id_before=None,
+            keyspace_id_after=None,
+            before=None,
+            after=None,
+            statement=json.dumps(row),
+            shape=None,
+            shard=self.shard,
+            offset=0,
+        )
+        self.producer.begin_transaction()
+        offset = self.produce([event])
+        mark = Mark(kind, offset, reshard.reshard_id, reshard.sources, reshard.targets, hop_us)
+        self.produce_progress(self.progress([event], offset, mark))
+        self.producer.commit_transaction(TIMEOUT_S)
+
+    def _token(self, at_us: int) -> EventToken:
+        position = parse_gtid_set(f"{UUID}:1-{self.transactions}", Flavor.MYSQL)
+        return EventToken(START_US + at_us, self.shard, position)
+
+    def commit_events(self, events: Sequence[VEvent], mark: Mark | None = None) -> None:
+        """Write these events and their progress in one Kafka transaction."""
+        self.producer.begin_transaction()
+        first_offset = self.produce(events)
+        self.produce_progress(self.progress(events, first_offset, mark))
+        self.producer.commit_transaction(TIMEOUT_S)
+
+    def commit_rows(self, events: Sequence[VEvent]) -> None:
+        """Write these events without progress."""
+        self.producer.begin_transaction()
+        self.produce(events)
+        self.producer.commit_transaction(TIMEOUT_S)
+
+    def commit_progress(self, progress: Progress) -> None:
+        """Write a progress record without rows."""
+        self.producer.begin_transaction()
+        self.produce_progress(progress)
+        self.producer.commit_transaction(TIMEOUT_S)
+
+    def heartbeat(self, head_us: int) -> None:
+        """Promise that nothing older than this comes."""
+        self.head_us = max(self.head_us, START_US + head_us)
+        self.commit_progress(self.progress((), self.end_offset()))
+
+    def produce(self, events: Sequence[VEvent]) -> int:
+        """Produce events in the open transaction; return the offset of the first."""
+        offsets: list[int] = []
+
+        def delivered(error: object, message: Message) -> None:
+            assert error is None
+            offsets.append(message.offset() or 0)
+
+        for event in events:
+            self.producer.produce(
+                self.topics.log,
+                self.codec.encode(event),
+                record_key(event),
+                0,
+                delivered,
+                event.timestamp_us // 1_000,
+            )
+        assert self.producer.flush(TIMEOUT_S) == 0
+        self.written.extend(events)
+        return offsets[0]
+
+    def produce_progress(self, progress: Progress) -> None:
+        """Produce a progress record in the open transaction."""
+        self.producer.produce(
+            self.topics.progress,
+            encode_progress(progress, self.schema_ids),
+            PROGRESS_KEY,
+            0,
+            None,
+            progress.head_us // 1_000,
+        )
+
+    def progress(
+        self, events: Sequence[VEvent], first_offset: int, mark: Mark | None = None
+    ) -> Progress:
+        """The progress record of events that lie, or will lie, from `first_offset` on."""
+        ticks = []
+        for i, event in enumerate(events):
+            cell_us = cell_start_us(event.timestamp_us)
+            if cell_us > self.last_cell_us:
+                self.last_cell_us = cell_us
+                ticks.append(Tick(cell_us, first_offset + i))
+            self.head_us = max(self.head_us, event.timestamp_us)
+        return Progress(
+            first_seq=self.seq - len(events) + 1,
+            last_seq=self.seq,
+            end_offset=first_offset + len(events),
+            flavor="mysql",
+            position="",
+            head_us=self.head_us,
+            ticks=tuple(ticks),
+            mark=mark,
+            server="",
+            server_time_us=0,
+            lag_ms=0,
+        )
+
+    def end_offset(self) -> int:
+        """The log's end: where the next record will lie once all markers are written."""
+        return self._bounds()[1]
+
+    def remove_until(self, offset: int) -> None:
+        """Remove what lies below an offset, as retention does."""
+        admin = open_admin(self.config)
+        futures = admin.delete_records([TopicPartition(self.topics.log, 0, offset)])
+        for future in futures.values():
+            future.result(TIMEOUT_S)
+
+    def wait_committed(self) -> None:
+        """Wait until the marker of the last transaction stands in the log."""
+        deadline = Deadline(TIMEOUT_S)
+        before = -1
+        while before != (end := self.end_offset()) or end <= self.seq:
+            assert not deadline.passed
+            before = end
+
+    def _bounds(self) -> tuple[int, int]:
+        consumer = open_consumer(self.config)
+        try:
+            return partition_bounds(consumer, self.config, self.topics.log)
+        finally:
+            consumer.close()
+
+
+def taken(stream: Subscriber, count: int) -> list[VEvent]:
+    """The next `count` events, however often the stream has found itself idle meanwhile."""
+    deadline = Deadline(TIMEOUT_S)
+    events: list[VEvent] = []
+    while len(events) < count:
+        events += islice(stream, count - len(events))
+        assert not deadline.passed, f"{len(events)} of {count} events; waiting: {stream.waiting}"
+    return events
+
+
+def idle(stream: Subscriber, shards: tuple[str, ...]) -> None:
+    """Nothing comes, and in the end that is because the stream waits for these shards."""
+    deadline = Deadline(TIMEOUT_S)
+    while True:
+        assert list(stream) == []
+        if stream.waiting is not None and stream.waiting.shards == shards:
+            return
+        assert not deadline.passed, f"waiting: {stream.waiting}"

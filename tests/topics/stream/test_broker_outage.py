@@ -1,0 +1,78 @@
+import threading
+from itertools import islice
+
+import pytest
+
+from event_token import KeyRange, ShardPosition, StreamPosition
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.topics.stream.conftest import Writers
+from tests.topics.stream.shard_writer import CELL_US, TIMEOUT_S
+from topics.kafka import retries
+from topics.kafka.client import ClientConfig
+from topics.kafka.deadline import Deadline
+from topics.progress.feed import ProgressFeed, clock_ms
+from topics.reading.errors import BrokersUnreachable
+from topics.reading.planner import Batch, Planner
+from topics.records.vevent import VEvent
+from topics.stream import subscriber
+from topics.stream.subscriber import Subscriber
+
+# A restart takes 10 s, several times that beside other work.
+RESTART_S_MAX = 180.0
+
+
+def poll_for_ever(feed: ProgressFeed, planner: Planner) -> None:
+    """Feed the planner until an error ends it."""
+    while True:
+        feed.poll(planner, 0.1)
+
+
+def test_a_restart_of_the_broker_is_waited_out(
+    kafka: KafkaCluster,
+    config: ClientConfig,
+    keyspace: str,
+    writers: Writers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the broker is away a stream waits, a feed says so, and then both go on."""
+    # So that the stream looks into the topology, in vain, while it waits.
+    monkeypatch.setattr(subscriber, "TOPOLOGY_LOOK_S", 0.0)
+    monkeypatch.setattr(retries, "REQUEST_TIMEOUT_S", 1.0)
+    (writer,) = writers("-")
+    writer.commit((0, 3))
+    writer.heartbeat(CELL_US)
+    writer.wait_committed()
+    start = StreamPosition(0, 0, {"-": ShardPosition(0, 0, None)})
+    planner = Planner(start, KeyRange.parse("-"))
+    feed = ProgressFeed(config, keyspace, writer.schema_ids, brokers_down_s_max=1.0)
+    feed.poll(planner, TIMEOUT_S)
+    events: list[VEvent] = []
+
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        events += islice(stream, 3)
+        reading = threading.Thread(target=lambda: events.extend(islice(stream, 2)))
+        kafka.stop()
+        try:
+            reading.start()
+            with pytest.raises(BrokersUnreachable, match="no broker of"):
+                poll_for_ever(feed, planner)
+            assert len(events) == 3
+        finally:
+            kafka.start()
+        writer.commit((2 * CELL_US, 2))
+        writer.heartbeat(9 * CELL_US)
+        reading.join(RESTART_S_MAX)
+
+    assert [event.seq for event in events] == [1, 2, 3, 4, 5]
+    rows = 0
+    deadline = Deadline(RESTART_S_MAX)
+    while rows < 5:
+        try:
+            feed.poll(planner, TIMEOUT_S)
+        except BrokersUnreachable:  # its one second is over before it has connected again
+            assert not deadline.passed
+        batch = planner.next_batch(clock_ms())
+        if isinstance(batch, Batch):
+            rows += batch.rows
+            planner.advance(batch)
+    feed.close()

@@ -1,0 +1,131 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from event_token import KeyRange
+from topics.reading.errors import LogGap, LogRepeat, ProgressBroken, RowImageMissing
+from topics.reading.key_filter import in_key_range
+from topics.reading.merge import RawRecord, SeqChecker, merge
+from topics.records.table_shape import Column, TableShape, ValueKind
+from topics.records.vevent import EventType, Op, TokenText, VEvent
+
+SHAPE = TableShape(
+    "shop", "orders", (Column("id", ValueKind.LONG, "bigint"), Column("n", ValueKind.INT, "int"))
+)
+IN, OUT = b"\x10", b"\x90"
+LOW = KeyRange.parse("-80")
+
+
+def event(op: Op, before: bytes | None, after: bytes | None) -> VEvent:
+    """A row event with these keyspace ids."""
+    row = {"id": 1, "n": 2}
+    return VEvent(
+        type=EventType.ROW,
+        seq=1,
+        token_text=TokenText(1, "-", ""),
+        commit_us=1,
+        gtid="u:1",
+        row_index=0,
+        last=True,
+        database="shop",
+        table="orders",
+        op=op,
+        keyspace_id_before=before,
+        keyspace_id_after=after,
+        before=row if op in {Op.UPDATE, Op.DELETE} else None,
+        after=row if op is not Op.DELETE else None,
+        statement=None,
+        shape=SHAPE,
+        shard="-",
+        offset=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "before", "after", "seen_as"),
+    [
+        (Op.INSERT, None, IN, Op.INSERT),
+        (Op.INSERT, None, OUT, None),
+        (Op.READ, None, IN, Op.READ),
+        (Op.READ, None, OUT, None),
+        (Op.DELETE, IN, None, Op.DELETE),
+        (Op.DELETE, OUT, None, None),
+        (Op.UPDATE, IN, IN, Op.UPDATE),
+        (Op.UPDATE, OUT, OUT, None),
+        (Op.UPDATE, IN, OUT, Op.DELETE),
+        (Op.UPDATE, OUT, IN, Op.INSERT),
+    ],
+)
+def test_what_a_key_range_sees(
+    op: Op, before: bytes | None, after: bytes | None, seen_as: Op | None
+) -> None:
+    """Rows inside are seen, rows outside are not, and what crosses the border comes or goes."""
+    made = event(op, before, after)
+
+    found = in_key_range(made, LOW)
+
+    assert (found and found.op) == seen_as
+    if found is not None and seen_as is not op:
+        gone = seen_as is Op.DELETE
+        assert (found.before, found.after) == ((made.before, None) if gone else (None, made.after))
+        assert (found.keyspace_id_before is None) is not gone
+        assert (found.keyspace_id_after is None) is gone
+
+
+@given(st.binary(max_size=9), st.binary(max_size=9))
+@settings(deadline=None)
+def test_parts_of_a_key_range_make_the_whole(before: bytes, after: bytes) -> None:
+    """What two halves see of an update is the update, or its delete in one and insert in one."""
+    made = event(Op.UPDATE, before, after)
+
+    halves = [in_key_range(made, KeyRange.parse(half)) for half in ("-80", "80-")]
+    ops = sorted(found.op.value for found in halves if found is not None)
+
+    assert ops in (["UPDATE"], ["DELETE", "INSERT"])
+
+
+def test_others_than_rows_go_to_everyone() -> None:
+    """DDL, JOURNAL and the marks of a copy need no keyspace id."""
+    for kind in set(EventType) - {EventType.ROW}:
+        made = replace(event(Op.NONE, None, None), type=kind, op=Op.NONE, before=None, after=None)
+        assert in_key_range(made, LOW) is made
+
+
+def test_rows_that_cannot_be_told_apart_stop_the_reader() -> None:
+    """Without keyspace id, or with a partial image, the error names the table and what mends it."""
+    with pytest.raises(RowImageMissing, match=r"shop\.orders has no keyspace id: .* no vindex"):
+        in_key_range(event(Op.INSERT, None, None), LOW)
+    with pytest.raises(RowImageMissing, match="has 1 of 2 columns"):
+        in_key_range(replace(event(Op.INSERT, None, IN), after={"id": 1}), LOW)
+
+
+def record(timestamp_us: int, shard: str, offset: int) -> RawRecord:
+    """A record without a value."""
+    return RawRecord(timestamp_us, shard, offset, offset + 1, True, 0, None, b"")
+
+
+def test_merge_checks_what_progress_promised() -> None:
+    """A record that is older than the one before, or not older than the batch, is an error."""
+    good = [record(1, "a", 0), record(3, "a", 1)]
+    assert list(merge([iter(good), iter([record(1, "b", 0)])], 4)) == [
+        good[0],
+        record(1, "b", 0),
+        good[1],
+    ]
+    with pytest.raises(ProgressBroken, match="offset 1, seq 2: time 3 us is not in"):
+        list(merge([iter(good)], 3))
+    with pytest.raises(ProgressBroken, match="shard a, offset 0"):
+        list(merge([iter(good[::-1]), iter([record(9, "b", 0)])], 10))
+
+
+def test_seq_is_checked() -> None:
+    """A gap says how many are missing, a repeat which one came again."""
+    seqs = SeqChecker("ks.-", 3)
+    seqs.check(3, 10)
+
+    with pytest.raises(LogGap, match="offset 12: seq 6 where 4 must be: 2 records are missing"):
+        seqs.check(6, 12)
+    with pytest.raises(LogRepeat, match="offset 12: seq 3 where 4 must be"):
+        seqs.check(3, 12)

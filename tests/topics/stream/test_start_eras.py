@@ -1,0 +1,132 @@
+"""A start in the past finds the shards of that time, and none on a target before its BEGIN."""
+
+from itertools import islice
+
+import pytest
+
+from event_token import KeyRange
+from tests.topics.stream.conftest import Writers
+from tests.topics.stream.shard_writer import CELL_US, START_US, TIMEOUT_S
+from tests.topics.stream.test_subscriber_hop import SPLIT, seen, split
+from topics.kafka.client import ClientConfig, open_admin
+from topics.keyspace.lineage import Era, era_of
+from topics.keyspace.topology import ReshardEntry, ShardEntry, ShardState, Topology, update_topology
+from topics.reading.errors import StartNotReached
+from topics.stream.start_positions import resolve_start
+from topics.stream.subscriber import Subscriber
+
+
+def entry(reshard_id: str, sources: str, targets: str, hop_time_us: int | None) -> ReshardEntry:
+    """A reshard as the topology keeps it; shards stand apart by spaces."""
+    return ReshardEntry(
+        reshard_id, tuple(sources.split()), tuple(targets.split()), "COMPLETED", hop_time_us
+    )
+
+
+def topology_after_split(keyspace: str) -> Topology:
+    """What the switch of `split` leaves in the topology."""
+    serving = tuple(ShardEntry(shard) for shard in ("-80", "80-c0", "c0-"))
+    hop_us = START_US + SPLIT.hop_us
+    return Topology(
+        keyspace,
+        1,
+        (*serving, ShardEntry("80-", ShardState.RETIRED)),
+        reshards=(entry("r1", "80-", "80-c0 c0-", hop_us),),
+    )
+
+
+def test_eras_follow_the_reshards_back() -> None:
+    """Shards of any time and range, over splits, a merge, and a reshard that was cancelled."""
+    topology = Topology(
+        "shop",
+        3,
+        tuple(ShardEntry(s) for s in ("-c0.2", "c0-")),
+        reshards=(
+            entry("r1", "-", "-80 80-", 100),
+            entry("r0", "80-", "80-a0 a0-", None),
+            entry("r2", "80-", "80-c0 c0-", 200),
+            entry("r3", "-80 80-c0", "-c0.2", 300),
+        ),
+    )
+
+    def at(time_us: int, key_range: str = "-") -> Era:
+        return era_of(topology, KeyRange.parse(key_range), lambda r: time_us < (r.hop_time_us or 0))
+
+    assert at(300) == Era(("-c0.2", "c0-"), ())
+    assert at(299).shards == ("-80", "80-c0", "c0-")
+    assert at(199).shards == ("-80", "80-")
+    assert [r.reshard_id for r in at(99).undone] == ["r3", "r2", "r1"]
+    assert at(99, "d0-").shards == ("-",)
+    assert at(250, "c0-") == Era(("c0-",), ())
+    assert at(250, "-40").shards == ("-80",)
+
+
+def test_starts_across_a_split(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """From earliest and from any time all that is not older comes, and no copied row."""
+    (_, source, *_), expected = split(writers, targets)
+    topology = topology_after_split(keyspace)
+    update_topology(config, keyspace, lambda _: topology)
+    # A definition long after END, when the operator cleaned up.
+    source.commit((50_000, 1))
+
+    for start_us in (20_000, 38_000, 46_000, 70_000):
+        rest = [e for e in expected if e[0] >= START_US + start_us - start_us % CELL_US]
+        with Subscriber(keyspace, start=START_US + start_us, config=config) as stream:
+            assert seen(list(islice(stream, len(rest)))) == rest
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        assert seen(list(islice(stream, len(expected)))) == expected
+    with Subscriber(keyspace, start="latest", config=config, idle_timeout_s=0.3) as stream:
+        assert list(stream) == []
+        assert list(stream.position.shards if stream.position else ()) == ["-80", "80-c0", "c0-"]
+
+
+def test_earliest_without_the_sources(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """Where a source's topics are deleted, earliest is BEGIN in its targets."""
+    (_, source, *_), expected = split(writers, targets)
+    topology = topology_after_split(keyspace)
+    update_topology(config, keyspace, lambda _: topology)
+    gone = [source.topics.log, source.topics.progress, source.topics.copy]
+    admin = open_admin(config)
+    for future in admin.delete_topics(gone, operation_timeout=TIMEOUT_S).values():
+        future.result(TIMEOUT_S)
+
+    rest = [e for e in expected if e[1] != "80-"]
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        assert seen(list(islice(stream, len(rest)))) == rest
+
+
+def test_earliest_with_targets_that_lost_their_beginning(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """Where retention has eaten a target's BEGIN, earliest lies behind the hop."""
+    (*_, high), expected = split(writers, targets)
+    topology = topology_after_split(keyspace)
+    update_topology(config, keyspace, lambda _: topology)
+    high.remove_until(8)  # copied rows, BEGIN, the row behind it: seq 7 comes first
+
+    rest = [e for e in expected if e[1] != "80-" and (e[1] != "c0-" or e[2] >= 7)]
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        assert seen(list(islice(stream, len(rest)))) == rest
+
+
+def test_a_target_whose_log_is_behind_the_topology(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """A start on a target waits for its BEGIN, and says so when it does not come."""
+    left, *_ = writers("-80", "80-")
+    for target in targets("80-c0", "c0-"):
+        target.commit((0, 2))
+
+    with pytest.raises(StartNotReached, match="shard 80-c0: its log has not come to BEGIN of r"):
+        resolve_start(
+            "latest",
+            config=config,
+            topology=topology_after_split(keyspace),
+            key_range=KeyRange.parse("80-"),
+            schema_ids=left.schema_ids,
+            wait_s=0.2,
+        )

@@ -1,0 +1,336 @@
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import islice, pairwise
+
+import pytest
+
+from event_token import KeyRange, ShardPosition, StreamPosition
+from event_token.errors import UsageError
+from tests.topics.stream.conftest import Writers
+from tests.topics.stream.shard_writer import (
+    CELL_US,
+    ITEMS,
+    START_US,
+    TIMEOUT_S,
+    ShardWriter,
+    idle,
+    taken,
+)
+from topics.kafka.client import ClientConfig
+from topics.keyspace.topology import ShardEntry, Topology
+from topics.reading.errors import (
+    PositionTooOld,
+    RowsNotReadable,
+    StartNotReached,
+)
+from topics.reading.planner import MaxHold
+from topics.records.vevent import Op, VEvent
+from topics.stream.log_reader import ShardLogReader
+from topics.stream.start_positions import resolve_start
+from topics.stream.subscriber import Subscriber
+
+Seen = tuple[int, str, int]
+FAR_US = 60_000_000
+
+
+def seen(events: Sequence[VEvent]) -> list[Seen]:
+    """What orders and identifies events."""
+    return [(e.timestamp_us, e.shard, e.seq) for e in events]
+
+
+def written(writers: Sequence[ShardWriter]) -> list[Seen]:
+    """Everything that was written, in the merged order."""
+    return sorted(seen([e for w in writers for e in w.written]))
+
+
+def three_shards(writers: Writers) -> list[ShardWriter]:
+    """Three shards with interleaved transactions, one of them sparse."""
+    made = writers("-40", "40-80", "80-")
+    for n in range(6):
+        made[0].commit((n * 25_000, 3), (n * 25_000 + 4_000, 1), (n * 25_000 + 12_000, 2))
+        made[1].commit((n * 25_000 + 1_000, 2))
+    made[2].commit((60_000, 2))
+    for writer in made:
+        writer.heartbeat(FAR_US)
+    return made
+
+
+def test_all_shards_in_merged_order(config: ClientConfig, keyspace: str, writers: Writers) -> None:
+    """Everything comes once by (timestamp, shard, offset), and transactions stay together."""
+    made = three_shards(writers)
+    everything = written(made)
+
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        events = list(islice(stream, len(everything)))
+
+    assert seen(events) == everything
+    for before, after in pairwise(events):
+        assert before.last or (after.shard, after.gtid) == (before.shard, before.gtid)
+    assert not any(event.late for event in events)
+
+
+def test_resume_by_the_position_of_an_event(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """The string of any event's position, also inside a transaction, gives exactly the rest."""
+    everything = written(three_shards(writers))
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        events = list(islice(stream, len(everything)))
+
+    for at in (0, 1, 7, 20, len(everything) - 2):
+        position = events[at].position
+        assert position is not None
+        with Subscriber(keyspace, start=position.to_string(), config=config) as stream:
+            rest = list(islice(stream, len(everything) - at - 1))
+
+        assert seen(rest) == everything[at + 1 :]
+        assert rest[-1].position == events[-1].position
+
+
+def test_latest_gives_what_comes_after(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """A start at the end passes over what is there and gives what is written from then on."""
+    (writer,) = writers("-")
+    writer.commit((0, 5))
+    writer.wait_committed()
+
+    with Subscriber(keyspace, config=config, idle_timeout_s=0.5) as stream:
+        assert list(stream) == []
+        writer.commit((CELL_US, 2), (3 * CELL_US, 1))
+        writer.heartbeat(FAR_US)
+        events = taken(stream, 3)
+
+    assert seen(events) == written([writer])[5:]
+
+
+def test_start_at_a_time(config: ClientConfig, keyspace: str, writers: Writers) -> None:
+    """A start at a time gives all that is not older than the time's grid cell."""
+    everything = written(three_shards(writers))
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=START_US + 61_234)
+    expected = [e for e in everything if e[0] >= START_US + 60_000]
+
+    for start in (moment, START_US + 61_234):
+        with Subscriber(keyspace, start=start, config=config) as stream:
+            events = list(islice(stream, len(expected)))
+
+        assert seen(events) == expected
+
+
+def test_start_at_a_time_that_no_shard_has_reached(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """A start beyond a shard's head says which shard and how far it has come."""
+    (writer,) = writers("-")
+    writer.commit((0, 1))
+
+    with pytest.raises(StartNotReached, match="shard -: its log has come to"):
+        resolve_start(
+            START_US + FAR_US,
+            config=config,
+            topology=Topology(keyspace, 0, (ShardEntry("-"),)),
+            key_range=KeyRange.parse("-"),
+            schema_ids=writer.schema_ids,
+            wait_s=0.2,
+        )
+
+
+def test_starts_after_retention(config: ClientConfig, keyspace: str, writers: Writers) -> None:
+    """With the log's head removed: earliest begins at a whole cell, older starts are refused."""
+    (writer,) = writers("-")
+    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=0.2) as stream:
+        for n in range(4):
+            writer.commit((2 * n * CELL_US, 2), (2 * n * CELL_US + 1, 2))
+        events = taken(stream, 2)
+    writer.heartbeat(FAR_US)
+    writer.wait_committed()
+    writer.remove_until(7)  # in the middle of the second Kafka transaction
+
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        assert seen(list(islice(stream, 8))) == written([writer])[8:]
+    with Subscriber(keyspace, start=START_US + 4 * CELL_US, config=config) as stream:
+        assert seen(list(islice(stream, 8))) == written([writer])[8:]
+    with (
+        Subscriber(keyspace, start=START_US + CELL_US, config=config) as stream,
+        pytest.raises(PositionTooOld, match="no longer reaches back"),
+    ):
+        next(stream)
+    with (
+        Subscriber(keyspace, start=events[-1].position or "", config=config) as stream,
+        pytest.raises(PositionTooOld, match="retention has removed seq 3"),
+    ):
+        next(stream)
+
+
+def test_retention_of_markers_alone_loses_nothing(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """A position at the end of a log that retention has emptied goes on with what comes."""
+    (writer,) = writers("-")
+    writer.commit((0, 3))
+    writer.wait_committed()
+    start = StreamPosition(0, START_US, {"-": ShardPosition(3, 3, None)})
+    writer.remove_until(writer.end_offset())
+    writer.commit((CELL_US, 2))
+    writer.heartbeat(FAR_US)
+
+    with Subscriber(keyspace, start=start, config=config) as stream:
+        assert seen(list(islice(stream, 2))) == written([writer])[3:]
+
+
+def test_progress_before_its_rows(config: ClientConfig, keyspace: str, writers: Writers) -> None:
+    """Rows that progress promises and that are not there yet are waited for, also behind an end."""
+    (writer,) = writers("-")
+    writer.commit((0, 3))
+    writer.heartbeat(CELL_US)
+    writer.wait_committed()
+    events: list[VEvent] = []
+
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        events += islice(stream, 3)
+        rows = writer.rows([(CELL_US, 4)])
+        end = writer.end_offset()
+        writer.commit_progress(writer.progress(rows, end))
+        writer.head_us = START_US + FAR_US
+        writer.commit_progress(writer.progress((), end + 4))
+        reading = threading.Thread(target=lambda: events.extend(islice(stream, 4)))
+        reading.start()
+        reading.join(1.0)
+        assert len(events) == 3
+        writer.commit_rows(rows)
+        reading.join(TIMEOUT_S)
+
+    assert seen(events) == written([writer])
+
+
+def test_going_on_after_a_passing_fault(
+    config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a Retry the same iterator goes on behind the last event, without loss or repeat."""
+    impatient = partial(ShardLogReader, rows_wait_s=0.5)
+    monkeypatch.setattr("topics.stream.subscriber.ShardLogReader", impatient)
+    (writer,) = writers("-")
+    writer.commit((0, 3))
+    writer.wait_committed()
+    rows = writer.rows([(0, 2), (CELL_US, 2)])
+    writer.commit_progress(writer.progress(rows, writer.end_offset()))
+    writer.head_us = START_US + FAR_US
+    writer.commit_progress(writer.progress((), writer.end_offset() + 4))
+    events: list[VEvent] = []
+
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        with pytest.raises(RowsNotReadable, match="promises seq"):
+            events.extend(stream)
+        resume = stream.position
+        writer.commit_rows(rows)
+        events += islice(stream, 4)
+
+    assert seen(events) == seen(writer.written)
+    assert resume == events[2].position
+
+
+def test_a_silent_shard_holds_a_strict_stream(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """Nothing passes a shard without progress, and the stream says which shard it is."""
+    loud, silent = writers("-80", "80-")
+    loud.commit((0, 1), (5 * CELL_US, 1))
+    silent.heartbeat(2 * CELL_US)
+
+    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=0.5) as stream:
+        assert seen(taken(stream, 1)) == written([loud])[:1]
+        idle(stream, ("80-",))
+
+
+def test_max_hold_gives_the_rest_late(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """With max_hold a silent shard is passed, and its rows come late, in their order."""
+    loud, silent = writers("-80", "80-")
+    loud.commit((0, 1), (50 * CELL_US, 1))
+    loud.heartbeat(FAR_US)
+
+    mode = MaxHold(100)
+    with Subscriber(keyspace, start="earliest", config=config, mode=mode) as stream:
+        events = list(islice(stream, 2))
+        silent.commit((CELL_US, 2), (51 * CELL_US, 1))
+        silent.heartbeat(FAR_US)
+        events += islice(stream, 3)
+
+    assert seen(events) == [*written([loud]), *written([silent])]
+    assert [event.late for event in events] == [False, False, True, True, True]
+
+
+def test_key_range_and_tables(config: ClientConfig, keyspace: str, writers: Writers) -> None:
+    """A part of a shard is filtered by keyspace id; the last row left ends its transaction."""
+    (writer,) = writers("-")
+    low, high = b"\x10", b"\xf0"
+    writer.commit_events(
+        [
+            writer.row(0, 0, last=False, ids=(None, low)),
+            writer.row(0, 1, last=False, ids=(None, high)),
+            writer.row(0, 2, last=False, op=Op.UPDATE, ids=(low, high)),
+            writer.row(0, 3, last=False, shape=ITEMS, ids=(None, low)),
+            writer.row(0, 4, ids=(None, high)),
+            writer.row(CELL_US, op=Op.UPDATE, ids=(high, low)),
+        ]
+    )
+    writer.heartbeat(FAR_US)
+
+    with Subscriber(keyspace, "-80", "earliest", config=config, tables=["shop.orders"]) as stream:
+        events = list(islice(stream, 3))
+
+    assert [(e.seq, e.op, e.last) for e in events] == [
+        (1, Op.INSERT, False),
+        (3, Op.DELETE, True),
+        (6, Op.INSERT, True),
+    ]
+
+
+def test_close_from_another_thread(config: ClientConfig, keyspace: str, writers: Writers) -> None:
+    """A stream that waits ends at once when another thread closes it, and stays ended."""
+    (writer,) = writers("-")
+    writer.commit((0, 1))
+    writer.heartbeat(FAR_US)
+    stream = Subscriber(keyspace, start="earliest", config=config)
+    events: list[VEvent] = []
+    first = threading.Event()
+
+    def read() -> None:
+        for event in stream:
+            events.append(event)
+            first.set()
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    assert first.wait(TIMEOUT_S)
+    stream.close()
+    reading.join(TIMEOUT_S)
+
+    assert not reading.is_alive()
+    assert len(events) == 1
+    assert list(stream) == []
+    stream.close()
+
+
+def test_what_cannot_be_subscribed_to(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """Positions of other shards, times without a zone and odd table names are refused."""
+    writers("-")
+    elsewhere = StreamPosition(0, 0, {"-80": ShardPosition(0, 0, None)})
+
+    for start, message in (
+        (elsewhere, "the position is of the shards -80, the stream of the key range -:"),
+        (datetime(2026, 1, 1), "names no time zone"),  # noqa: DTZ001
+        ("tomorrow", "not a stream position"),
+    ):
+        with (
+            Subscriber(keyspace, start=start, config=config) as stream,
+            pytest.raises(UsageError, match=message),
+        ):
+            next(stream)
+    with pytest.raises(UsageError, match=r"write it as database\.table"):
+        Subscriber(keyspace, config=config, tables=["orders"])

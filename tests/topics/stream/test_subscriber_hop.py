@@ -1,0 +1,194 @@
+"""A Subscriber goes on over reshards, on real topics with logs as producers write them."""
+
+import json
+from collections.abc import Sequence
+from itertools import islice, pairwise
+
+from tests.topics.stream.conftest import Writers
+from tests.topics.stream.shard_writer import Reshard, ShardWriter, idle, taken
+from topics.kafka.client import ClientConfig
+from topics.progress.record import MarkKind
+from topics.records.vevent import EventType, Op, VEvent
+from topics.stream.subscriber import Subscriber
+
+Seen = tuple[int, str, int]
+FAR_US = 60_000_000
+BEGIN, END, CANCEL = MarkKind.BEGIN, MarkKind.END, MarkKind.CANCEL
+SPLIT = Reshard("r1", ("80-",), ("80-c0", "c0-"), 40_000)
+LOW, HIGH = b"\x90", b"\xf0"
+
+
+def seen(events: Sequence[VEvent]) -> list[Seen]:
+    """What orders and identifies events."""
+    return [(e.timestamp_us, e.shard, e.seq) for e in events]
+
+
+def split(writers: Writers, targets: Writers) -> tuple[list[ShardWriter], list[Seen]]:
+    """Shard 80- is split while -80 goes on; what a reader of all has to get."""
+    left, source = writers("-80", "80-")
+    low, high = targets("80-c0", "c0-")
+    left.commit((0, 2), (20_000, 1))
+    source.commit((1_000, 2), (30_000, 2))
+    for target in (low, high):
+        # Copied rows, also with times after the hop; readers have them from the source.
+        target.commit((2_000, 3), (45_000, 1))
+    source.mark(35_000, END, SPLIT)
+    genuine = [*source.written]
+    left.commit((50_000, 1))
+    for target in (low, high):
+        target.mark(46_000, BEGIN, SPLIT)
+        target.commit((47_000, 1), (70_000, 2))
+        genuine += target.written[4:]
+    left.commit((60_000, 2))
+    for writer in (left, low, high):
+        writer.heartbeat(FAR_US)
+    return [left, source, low, high], sorted(seen([*left.written, *genuine]))
+
+
+def test_a_split_is_hopped_over(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """The source up to END, then the targets from BEGIN: all once, in order, time never back.
+
+    The source's server is gone: nothing moves its head any more. A new reader at the position
+    of any event gets exactly the rest.
+    """
+    _, expected = split(writers, targets)
+
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        events = list(islice(stream, len(expected)))
+    assert seen(events) == expected
+    assert all(a.timestamp_us <= b.timestamp_us for a, b in pairwise(events))
+    end = next(i for i, event in enumerate(events) if event.type is EventType.JOURNAL)
+    assert not any(event.late for event in events)
+
+    for at in (0, end - 1, end, end + 1, len(events) - 2):
+        position = events[at].position
+        assert position is not None
+        with Subscriber(keyspace, start=position.to_string(), config=config) as stream:
+            rest = list(islice(stream, len(expected) - at - 1))
+        assert seen(rest) == expected[at + 1 :]
+        assert rest[-1].position == events[-1].position
+
+
+def test_a_reader_that_watches_the_reshard(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """The stream goes up to END, says for whom it waits, and goes on once the targets begin."""
+    left, source = writers("-80", "80-")
+    low, high = targets("80-c0", "c0-")
+    source.commit((0, 2))
+    source.mark(35_000, END, SPLIT)
+    left.commit((30_000, 1), (41_000, 1))
+    source.heartbeat(FAR_US)
+    left.heartbeat(FAR_US)
+
+    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=0.7) as stream:
+        expected = sorted(seen([*source.written, *left.written[:1]]))
+        assert seen(taken(stream, len(expected))) == expected
+        idle(stream, ("80-c0", "c0-"))
+        assert stream.waiting is not None
+        assert "no BEGIN of 80-c0, c0- is seen yet" in stream.waiting.reason
+        for target in (low, high):
+            target.mark(42_000, BEGIN, SPLIT)
+            target.commit((43_000, 1))
+            target.heartbeat(FAR_US)
+        rest = list(islice(stream, 5))
+
+    assert seen(rest) == sorted(seen([*left.written[1:], *low.written, *high.written]))
+    assert [json.loads(e.statement or "")["kind"] for e in rest if e.statement] == ["BEGIN"] * 2
+
+
+def test_a_range_that_is_not_whole_shards(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """A reader of part of a source follows the targets it overlaps alone, filtered as before."""
+    left, source = writers("-80", "80-")
+    low, high = targets("80-c0", "c0-")
+    del left
+    source.commit_events([source.row(0, ids=(None, LOW)), source.row(1_000, ids=(None, HIGH))])
+    source.mark(35_000, END, SPLIT)
+    low.mark(42_000, BEGIN, SPLIT)  # and never a BEGIN in c0-, which is not this reader's
+    low.commit_events(
+        [
+            low.row(43_000, ids=(None, LOW)),
+            low.row(44_000, ids=(None, b"\xb0")),
+            low.row(44_000, op=Op.UPDATE, ids=(b"\xb0", LOW)),
+        ]
+    )
+    low.heartbeat(FAR_US)
+    del high
+
+    with Subscriber(keyspace, "80-a0", "earliest", config=config) as stream:
+        events = list(islice(stream, 5))
+
+    assert [(e.shard, e.seq, e.op) for e in events] == [
+        ("80-", 1, Op.INSERT),
+        ("80-", 3, Op.NONE),
+        ("80-c0", 1, Op.NONE),
+        ("80-c0", 2, Op.INSERT),
+        ("80-c0", 4, Op.INSERT),
+    ]
+
+
+def test_hops_after_hops_with_a_cancelled_one(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """A reader that was off: cancelled reshard, split, merge of a target with a neighbour."""
+    left, source = writers("-80", "80-")
+    cancelled = Reshard("r0", ("-80", "80-"), ("-",), 0)
+    for writer in (left, source):
+        writer.commit((0, 1))
+    source.mark(1_000, END, cancelled)
+    for writer in (left, source):  # the source goes on; `-` is gone, or never was
+        writer.mark(2_000, CANCEL, cancelled)
+    low, high = targets("80-c0", "c0-")
+    source.commit((3_000, 2))
+    source.mark(35_000, END, SPLIT)
+    for target in (low, high):
+        target.commit((2_000, 2))
+        target.mark(40_000, BEGIN, SPLIT)
+        target.commit((50_000, 1))
+    merge = Reshard("r2", ("-80", "80-c0"), ("-c0.2",), 90_000)
+    (merged,) = targets("-c0.2")
+    merged.commit((60_000, 2))
+    low.mark(70_000, END, merge)
+    left.mark(81_000, END, merge)
+    merged.mark(95_000, BEGIN, merge)
+    merged.commit((96_000, 2))
+    for writer in (high, merged):
+        writer.heartbeat(FAR_US)
+    genuine = [*source.written, *left.written]
+    genuine += [*low.written[2:], *high.written[2:], *merged.written[2:]]
+
+    with Subscriber(keyspace, start="earliest", config=config) as stream:
+        events = list(islice(stream, len(genuine)))
+
+    assert seen(events) == sorted(seen(genuine))
+    position = events[-1].position
+    assert position is not None
+    assert list(position.shards) == ["-c0.2", "c0-"]
+    assert position.epoch == 2
+
+
+def test_a_target_whose_topics_are_gone(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """A reader that comes to END of a cancelled reshard waits for CANCEL, not for the target."""
+    left, source = writers("-80", "80-")
+    source.commit((0, 1))
+    source.mark(1_000, END, SPLIT)
+    left.heartbeat(FAR_US)
+    source.heartbeat(FAR_US)
+
+    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=1.5) as stream:
+        assert len(taken(stream, 2)) == 2
+        assert list(stream) == []
+        targets("80-c0", "c0-")[0].commit((0, 1))
+        source.mark(FAR_US, CANCEL, SPLIT)
+        source.commit((FAR_US, 1))
+        left.heartbeat(2 * FAR_US)
+        source.heartbeat(2 * FAR_US)
+        rest = list(islice(stream, 2))
+
+    assert seen(rest) == seen(source.written[2:])

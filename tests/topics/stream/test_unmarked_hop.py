@@ -1,0 +1,185 @@
+"""Reshards that other tools did: declared in the topology, no mark in any log."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from event_token import KeyRange, ShardPosition, StreamPosition
+from event_token.errors import UsageError
+from tests.topics.stream.conftest import Writers
+from tests.topics.stream.shard_writer import START_US, ShardWriter
+from topics.kafka.client import ClientConfig
+from topics.keyspace.lineage import declare
+from topics.keyspace.topology import (
+    ReshardState,
+    ShardEntry,
+    ShardState,
+    Topology,
+    read_topology,
+    update_topology,
+)
+from topics.reading.planner import MaxHold, Mode, Strict
+from topics.reading.unmarked_hop import SeenBefore, unmarked_hop
+from topics.records.vevent import TokenText, VEvent
+from topics.schemas.registry import TopicSchemaIds
+from topics.stream.subscriber import Subscriber
+
+FAR_US = 60_000_000
+SWITCHED_US = 5_000_000
+
+
+def copied(target: ShardWriter, at_us: int, origin: VEvent | None) -> VEvent:
+    """A row that filtered replication wrote, with its origin where the tool says it."""
+    event = target.row(at_us)
+    text = event.token_text
+    source = None if origin is None else origin.token_text
+    token = TokenText(text.timestamp_us, text.shard, text.position, source)
+    return replace(event, token_text=token)
+
+
+def write_split(
+    left: ShardWriter, source: ShardWriter, low: ShardWriter, high: ShardWriter
+) -> None:
+    """`80-` was copied to two shards; its server went away before its last row could be read."""
+    source.commit((0, 1), (3_000_000, 1), (4_000_000, 1))
+    source.heartbeat(4_000_000)  # the last row's cell stays open
+    seen_one, seen_two, unseen = source.written
+    low.commit_events(
+        [
+            copied(low, 10_000, seen_one),
+            copied(low, 3_005_000, None),
+            copied(low, 3_010_000, seen_two),
+            copied(low, 4_010_000, unseen),
+            low.row(5_000_000),
+            low.row(5_500_000),
+        ]
+    )
+    high.commit_events([copied(high, 3_500_000, None), high.row(6_000_000)])
+    for writer in (left, low, high):
+        writer.heartbeat(FAR_US)
+
+
+def declare_split(config: ClientConfig, keyspace: str) -> None:
+    """Say that another tool has split `80-`."""
+    update_topology(
+        config,
+        keyspace,
+        lambda topology: declare(
+            topology or Topology(keyspace, 0, ()),
+            ["-80", "80-c0", "c0-"],
+            "r1",
+            START_US + SWITCHED_US,
+        ),
+    )
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look into the topology often."""
+    monkeypatch.setattr("topics.stream.subscriber.TOPOLOGY_LOOK_S", 0.2)
+
+
+@pytest.mark.parametrize("mode", [Strict(), MaxHold(60_000)])
+@pytest.mark.usefixtures("soon")
+def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers, mode: Mode
+) -> None:
+    """By origin a change comes once; without it, before the switch, it comes marked; then clean."""
+    write_split(*writers("-80", "80-"), *targets("80-c0", "c0-"))
+
+    with Subscriber(keyspace, start="earliest", config=config, mode=mode) as stream:
+        events = list(islice(stream, 2))
+        declare_split(config, keyspace)
+        events += islice(stream, 6)
+        position = events[-1].position
+
+    assert [(e.shard, e.seq, e.possible_duplicate) for e in events] == [
+        ("80-", 1, False),
+        ("80-", 2, False),
+        ("80-c0", 2, True),
+        ("c0-", 1, True),
+        ("80-c0", 4, False),
+        ("80-c0", 5, False),
+        ("80-c0", 6, False),
+        ("c0-", 2, False),
+    ]
+    assert position is not None
+    assert list(position.shards) == ["-80", "80-c0", "c0-"]
+
+
+def test_what_a_reader_without_tokens_has_seen(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """A place in a log says its token by the record before it; it counts where times do not."""
+    _, source = writers("-80", "80-")
+    low, high = targets("80-c0", "c0-")
+    source.commit((0, 1), (3_000_000, 1), (4_000_000, 1))
+    source.heartbeat(4_000_000)
+    low.commit((2_000_000, 1), (3_000_000, 1))
+    for writer in (low, high):
+        writer.heartbeat(FAR_US)
+    declare_split(config, keyspace)
+    topology = read_topology(config, keyspace)
+    assert topology is not None
+
+    def hop(
+        frontier_us: int, *, is_exact: bool, taken_us: int
+    ) -> tuple[StreamPosition, dict[str, SeenBefore]] | None:
+        shards = {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(2, 2, None)}
+        return unmarked_hop(
+            StreamPosition(0, START_US + frontier_us, shards),
+            config=config,
+            topology=topology,
+            key_range=KeyRange.parse("-"),
+            schema_ids=TopicSchemaIds(config),
+            is_exact=is_exact,
+            taken_us={"80-": START_US + taken_us},
+        )
+
+    assert hop(3_990_000, is_exact=True, taken_us=4_000_000) is None
+    assert hop(4_000_000, is_exact=True, taken_us=3_990_000) is None
+    second = source.written[1].token
+    hops = [
+        hop(4_000_000, is_exact=True, taken_us=4_000_000),
+        hop(4_000_000, is_exact=False, taken_us=4_000_000),
+        hop(9_000_000, is_exact=True, taken_us=4_000_000),  # the source was passed by
+    ]
+    for found, token in zip(hops, [None, second, second], strict=True):
+        assert found is not None
+        end, seen = found
+        assert end.shards["80-c0"] == ShardPosition(1, 1, None)
+        assert seen["c0-"] == seen["80-c0"]
+        assert seen["80-c0"].is_exact is (token is None)
+        assert seen["80-c0"].tokens == {"80-": token}
+
+
+def test_declared_topologies() -> None:
+    """A declaration retires what it replaces, step by step; what cannot be is refused."""
+    before = Topology("shop", 3, tuple(ShardEntry(s) for s in ("-40", "40-80", "80-")))
+    after = declare(before, ["-80", "80-c0", "c0-"], "move", 77)
+
+    assert after.epoch == 5
+    assert [(r.reshard_id, r.sources, r.targets) for r in after.reshards] == [
+        ("move.1", ("-40", "40-80"), ("-80",)),
+        ("move.2", ("80-",), ("80-c0", "c0-")),
+    ]
+    assert {r.state for r in after.reshards} == {ReshardState.DECLARED.value}
+    assert {s.name for s in after.shards if s.state is ShardState.RETIRED} == {
+        "-40",
+        "40-80",
+        "80-",
+    }
+    assert declare(after, ["-80", "80-c0", "c0-"], "again", 78) == after
+    with pytest.raises(UsageError, match="do not cover every keyspace id once"):
+        declare(before, ["-80", "80-c0"], "gap", 77)
+    with pytest.raises(UsageError, match="a shard name is used once"):
+        declare(after, ["-40", "40-80", "80-c0", "c0-"], "back", 77)
+    with pytest.raises(UsageError, match=r"reshard move\.1 is known already"):
+        declare(after, ["-80.2", "80-c0.2", "c0-.2"], "move", 77)
+
+
+def test_an_unprovisioned_keyspace_has_no_topology(config: ClientConfig, keyspace: str) -> None:
+    """Nothing can be declared of shards that are not there."""
+    with pytest.raises(UsageError):
+        read_topology(config, keyspace)

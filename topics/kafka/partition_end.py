@@ -1,0 +1,195 @@
+"""What lies at the end of a partition, and reading a small topic from an offset to its end.
+
+Commit and abort markers take offsets too, and so do the records of aborted transactions: the
+offset before the end says nothing about where the last committed record is.
+
+`commit_transaction` returns before its markers are written, so a commit shows here a moment later.
+After `init_transactions` nothing of that transactional id is still on its way.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from event_token.errors import Rebuild, Retry
+from topics.kafka.client import ClientConfig, open_consumer
+from topics.kafka.deadline import Deadline
+from topics.kafka.errors import kafka_error, kafka_errors
+from topics.kafka.retries import answer_of
+
+# The first look back is as long as a quiet shard's last few transactions; then ever longer ones,
+# so that a long aborted transaction costs a handful of looks and no offset is read twice.
+_WINDOW_FIRST: Final = 64
+_WINDOW_GROWTH: Final = 16
+
+# A committed record can stand behind an aborted transaction of millions of rows.
+TAIL_TIMEOUT_S: Final = 120.0
+
+_POLL_S: Final = 0.2
+
+# All that is wanted lies there already, and an end must be told at once.
+_FETCH_WAIT_MS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record as it lies on Kafka; `timestamp_ms` is its CreateTime."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A partition's offsets [start_offset, end_offset) and its last committed record, if any.
+
+    `end_offset` is the last stable offset: an open transaction lies beyond it.
+    """
+
+    start_offset: int
+    end_offset: int
+    last: StoredRecord | None
+
+
+def read_tail(
+    config: ClientConfig,
+    topic: str,
+    partition: int = 0,
+    timeout_s: float = TAIL_TIMEOUT_S,
+) -> Tail:
+    """Return the partition's bounds and its last committed record.
+
+    UsageError when the topic does not exist, Retry when the broker does not answer in time.
+    """
+    with PartitionReader(config, topic, partition, timeout_s) as reader:
+        start, end = reader.bounds()
+        return Tail(start, end, reader.last_between(start, end))
+
+
+def read_last_committed(
+    config: ClientConfig,
+    topic: str,
+    partition: int = 0,
+    timeout_s: float = TAIL_TIMEOUT_S,
+) -> StoredRecord | None:
+    """Return the last committed record of a partition, None when there is none."""
+    return read_tail(config, topic, partition, timeout_s).last
+
+
+def read_to_end(
+    config: ClientConfig,
+    topic: str,
+    start_offset: int | None = None,
+    partition: int = 0,
+    timeout_s: float = TAIL_TIMEOUT_S,
+) -> Iterator[StoredRecord]:
+    """Yield the committed records from `start_offset` (None: the first) to the present end.
+
+    Offsets below the log's start are passed over. UsageError when the topic does not exist,
+    Retry when the end is not reached within `timeout_s`.
+    """
+    with PartitionReader(config, topic, partition, timeout_s) as reader:
+        start, end = reader.bounds()
+        lower = start if start_offset is None else max(start, start_offset)
+        yield from reader.records(lower, end)
+
+
+def partition_bounds(
+    consumer: Consumer,
+    config: ClientConfig,
+    topic: str,
+    partition: int = 0,
+) -> tuple[int, int]:
+    """Return the first offset and the last stable offset of a partition."""
+    return answer_of(
+        f"asking for the offsets of {topic}[{partition}]",
+        config,
+        lambda timeout_s: consumer.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=timeout_s, cached=False
+        ),
+    )
+
+
+class PartitionReader:
+    """A consumer on one partition, with one budget of time for all that it reads."""
+
+    def __init__(self, config: ClientConfig, topic: str, partition: int, timeout_s: float) -> None:
+        self._config = config
+        self._topic = topic
+        self._partition = partition
+        self._deadline = Deadline(timeout_s)
+        self._consumer = open_consumer(config, fetch_wait_ms=_FETCH_WAIT_MS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._consumer.close()
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the first offset and the last stable one."""
+        return partition_bounds(self._consumer, self._config, self._topic, self._partition)
+
+    def records(self, lower: int, upper: int) -> Iterator[StoredRecord]:
+        """Yield the committed records with lower <= offset < upper; all below upper is stable."""
+        if lower >= upper:
+            return
+        doing = f"reading {self._topic}[{self._partition}] from offset {lower} to {upper}"
+        with kafka_errors(doing, self._config.brokers):
+            self._consumer.assign([TopicPartition(self._topic, self._partition, lower)])
+        while True:
+            message = self._poll(doing)
+            offset = _offset_of(message)
+            if message.error() is None and offset < upper:
+                yield _stored(message)
+            # An end of partition below `upper` comes from a leader that does not know yet what
+            # is stable; then more is to come.
+            if offset >= upper - (message.error() is None):
+                return
+
+    def last_between(self, lower: int, upper: int) -> StoredRecord | None:
+        """Return the last committed record with lower <= offset < upper; all below is stable."""
+        window = _WINDOW_FIRST
+        while upper > lower:
+            begin = max(lower, upper - window)
+            last = None
+            for record in self.records(begin, upper):
+                last = record
+            if last is not None:
+                return last
+            upper, window = begin, window * _WINDOW_GROWTH
+        return None
+
+    def _poll(self, doing: str) -> Message:
+        """Return the next record or end of partition; Retry when the time is over."""
+        brokers = self._config.brokers
+        while True:
+            with kafka_errors(doing, brokers):
+                message = self._consumer.poll(min(_POLL_S, self._deadline.left_s))
+            if message is not None:
+                error = message.error()
+                if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
+                    return message
+                known = kafka_error(error, doing, brokers)
+                if not isinstance(known, Retry):  # on those the consumer goes on by itself
+                    raise known
+            if self._deadline.passed:
+                raise Retry(
+                    f"{doing} (brokers {brokers}): not done in {self._deadline.seconds:g} s"
+                )
+
+
+def _offset_of(message: Message) -> int:
+    offset = message.offset()
+    if offset is None:
+        raise Rebuild("a consumer returned a message without an offset")
+    return offset
+
+
+def _stored(message: Message) -> StoredRecord:
+    _, timestamp_ms = message.timestamp()
+    return StoredRecord(_offset_of(message), timestamp_ms, message.key(), message.value())

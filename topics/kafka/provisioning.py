@@ -1,0 +1,288 @@
+"""Makes the topics with the settings they need, and refuses those that have others.
+
+Existing topics are looked at first, all of them: nothing is made while anything is wrong.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in __all__
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+    TopicDescription,
+)
+
+from event_token.errors import Retry, UsageError
+from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig, check_reachable, open_admin
+from topics.kafka.deadline import Deadline
+from topics.kafka.errors import kafka_error, kafka_errors
+from topics.kafka.topic_settings import (
+    KEEP_ALL,
+    FoundTopic,
+    TopicRules,
+    TopicSettings,
+    control_rules,
+    finite_retention,
+    log_age_found_ms,
+    log_age_max_ms,
+    log_rules,
+    problems_of,
+    progress_rules,
+    schemas_rules,
+)
+from topics.names import SCHEMAS_TOPIC, ShardTopics, topology_topic
+
+__all__ = [
+    "TopicSettings",
+    "WrongTopic",
+    "broker_transaction_timeout_ms",
+    "provision_keyspace",
+    "provision_schemas_topic",
+    "provision_shard",
+    "retention_warnings",
+    "wrong_topics",
+]
+
+# A new topic has a leader within a second; brokers that are busy take longer.
+_CREATE_TIMEOUT_S: Final = 60.0
+_CREATE_PAUSE_S: Final = 0.1
+
+# Kafka's own default of transaction.max.timeout.ms.
+_TRANSACTION_TIMEOUT_DEFAULT_MS: Final = 15 * 60 * 1000
+
+Found = Mapping[str, FoundTopic]
+
+
+class WrongTopic(UsageError):  # noqa: N818 - named by what is wrong
+    """Raised when topics exist with other settings; `problems` lists all, each with its mend."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("topics have the wrong settings:\n" + "\n".join(problems))
+
+
+def provision_shard(
+    config: ClientConfig,
+    topics: ShardTopics,
+    chosen: TopicSettings | None = None,
+) -> None:
+    """Make a shard's log, progress and copy topics, or check those that exist.
+
+    WrongTopic when one has other settings, UsageError without a broker or a grant.
+    """
+    chosen = chosen or TopicSettings()
+    _provision(config, chosen, lambda found: _shard_rules(topics, chosen, found))
+
+
+def provision_keyspace(
+    config: ClientConfig,
+    keyspace: str,
+    chosen: TopicSettings | None = None,
+) -> None:
+    """Make a keyspace's topology topic, or check the one that exists."""
+    chosen = chosen or TopicSettings()
+    rules = control_rules(topology_topic(keyspace), chosen)
+    _provision(config, chosen, lambda _found: [rules])
+
+
+def provision_schemas_topic(config: ClientConfig, chosen: TopicSettings | None = None) -> None:
+    """Make the schema topic of the cluster, or check the one that exists."""
+    chosen = chosen or TopicSettings()
+    rules = schemas_rules(SCHEMAS_TOPIC, chosen)
+    _provision(config, chosen, lambda _found: [rules])
+
+
+def wrong_topics(
+    config: ClientConfig,
+    shards: Sequence[ShardTopics],
+    chosen: TopicSettings | None = None,
+) -> list[str]:
+    """Return what is wrong with the existing topics of a keyspace's shards; makes nothing."""
+    chosen = chosen or TopicSettings()
+    check_reachable(config)
+    admin = open_admin(config)
+    problems = []
+    keyspaces = sorted({s.keyspace for s in shards})
+    wanted = [control_rules(topology_topic(k), chosen) for k in keyspaces]
+    wanted.append(schemas_rules(SCHEMAS_TOPIC, chosen))
+    found = _find(admin, config, [rules.topic for rules in wanted])
+    problems += _problems(wanted, found, config.brokers)
+    for topics in shards:
+        found = _find(admin, config, [rules.topic for rules in _shard_rules(topics, chosen, {})])
+        problems += _problems(_shard_rules(topics, chosen, found), found, config.brokers)
+    return problems
+
+
+def retention_warnings(
+    config: ClientConfig,
+    shards: Sequence[ShardTopics],
+    chosen: TopicSettings | None = None,
+) -> list[str]:
+    """Return, for each shard log that does not live for ever, what will be lost; makes nothing."""
+    chosen = chosen or TopicSettings()
+    check_reachable(config)
+    found = _find(open_admin(config), config, [topics.log for topics in shards])
+    warnings = []
+    for topics in shards:
+        settings = found[topics.log].settings if topics.log in found else {}
+        warnings += finite_retention(
+            topics.log,
+            int(settings.get("retention.ms", chosen.retention_ms)),
+            int(settings.get("retention.bytes", KEEP_ALL)),
+        )
+    return warnings
+
+
+def broker_transaction_timeout_ms(config: ClientConfig) -> int:
+    """Return the longest transaction that the brokers allow.
+
+    A dead producer holds up its own shard alone and its successor ends the transaction at
+    once, while a long transaction of the server needs the time: so it is the one to set.
+    """
+    admin = open_admin(config)
+    doing = "asking a broker for transaction.max.timeout.ms"
+    with kafka_errors(doing, config.brokers):
+        cluster = admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+    resource = ConfigResource(ResourceType.BROKER, str(min(cluster.brokers)))
+    settings = _describe_settings(admin, config, [resource], doing)[resource.name]
+    return int(settings.get("transaction.max.timeout.ms", _TRANSACTION_TIMEOUT_DEFAULT_MS))
+
+
+def _shard_rules(topics: ShardTopics, chosen: TopicSettings, found: Found) -> list[TopicRules]:
+    """Return a shard's rules; the progress topic follows the log's retention as it is in force."""
+    log = found.get(topics.log)
+    log_age_ms = (
+        log_age_max_ms(chosen.retention_ms, chosen.segment_ms)
+        if log is None
+        else log_age_found_ms(log)
+    )
+    return [
+        log_rules(topics, chosen),
+        progress_rules(topics, chosen, log_age_ms),
+        control_rules(topics.copy, chosen),
+    ]
+
+
+def _provision(
+    config: ClientConfig,
+    chosen: TopicSettings,
+    rules_for: Callable[[Found], list[TopicRules]],
+) -> None:
+    check_reachable(config)
+    admin = open_admin(config)
+    names = [rules.topic for rules in rules_for({})]
+    found = _find(admin, config, names)
+    wanted = rules_for(found)
+    _refuse_wrong(wanted, found, config.brokers)
+    missing = [rules for rules in wanted if rules.topic not in found]
+    if not missing:
+        return
+    _create(admin, config, missing, chosen.replication_factor)
+    found = _await_topics(admin, config, names)
+    # Somebody else may have made one of them in between.
+    _refuse_wrong(rules_for(found), found, config.brokers)
+
+
+def _refuse_wrong(wanted: list[TopicRules], found: Found, brokers: str) -> None:
+    problems = _problems(wanted, found, brokers)
+    if problems:
+        raise WrongTopic(problems)
+
+
+def _problems(wanted: list[TopicRules], found: Found, brokers: str) -> list[str]:
+    return [
+        problem
+        for rules in wanted
+        if rules.topic in found
+        for problem in problems_of(rules, found[rules.topic], brokers)
+    ]
+
+
+def _create(
+    admin: AdminClient,
+    config: ClientConfig,
+    missing: list[TopicRules],
+    replication_factor: int,
+) -> None:
+    new = [NewTopic(r.topic, 1, replication_factor, config=r.settings()) for r in missing]
+    # The first pass asks alone, so that a refusal of one leaves nothing of the others behind.
+    for validate_only in (True, False):
+        futures = admin.create_topics(
+            new,
+            request_timeout=REQUEST_TIMEOUT_S,
+            validate_only=validate_only,
+        )
+        for topic, future in futures.items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                    raise kafka_error(error, f"creating topic {topic}", config.brokers) from error
+
+
+def _await_topics(admin: AdminClient, config: ClientConfig, names: list[str]) -> Found:
+    """Return the topics once each has a leader; Retry when that takes too long."""
+    deadline = Deadline(_CREATE_TIMEOUT_S)
+    while True:
+        found = _find(admin, config, names)
+        missing = [name for name in names if name not in found]
+        if not missing:
+            return found
+        if deadline.passed:
+            raise Retry(
+                f"topics {', '.join(missing)} were created and have no leader after "
+                f"{_CREATE_TIMEOUT_S:g} s (brokers {config.brokers})",
+            )
+        time.sleep(_CREATE_PAUSE_S)
+
+
+def _find(admin: AdminClient, config: ClientConfig, names: list[str]) -> Found:
+    """Return those of the topics that exist and have a leader, with their settings."""
+    partitions = {}
+    futures = admin.describe_topics(
+        TopicCollection(names),
+        request_timeout=REQUEST_TIMEOUT_S,
+    )
+    for name, future in futures.items():
+        try:
+            description: TopicDescription = future.result()
+        except KafkaException as error:
+            if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
+                raise kafka_error(error, f"describing topic {name}", config.brokers) from error
+            continue
+        if all(partition.leader is not None for partition in description.partitions):
+            partitions[name] = len(description.partitions)
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in partitions]
+    if not resources:
+        return {}
+    settings = _describe_settings(admin, config, resources, "describing topics' settings")
+    return {
+        name: FoundTopic(count, settings[name])
+        for name, count in partitions.items()
+        if name in settings
+    }
+
+
+def _describe_settings(
+    admin: AdminClient,
+    config: ClientConfig,
+    resources: list[ConfigResource],
+    doing: str,
+) -> dict[str, dict[str, str]]:
+    """Return the settings by name, without those of topics that the broker asked does not know."""
+    answers = {}
+    futures = admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+    for resource, future in futures.items():
+        try:
+            entries = future.result()
+        except KafkaException as error:
+            # Another broker described the topic: this one has not heard of it yet.
+            if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+                continue
+            raise kafka_error(error, f"{doing} ({resource.name})", config.brokers) from error
+        answers[resource.name] = {e.name: e.value for e in entries.values() if e.value is not None}
+    return answers

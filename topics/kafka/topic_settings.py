@@ -1,0 +1,202 @@
+"""What each topic's settings must be, and which of them are wrong. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from topics.kafka.client import RECORD_BYTES_MAX
+from topics.names import ShardTopics
+
+FOREVER_MS: Final = 2**63 - 1
+KEEP_ALL: Final = -1
+
+# Kafka's own default; closed segments alone are ever deleted, so records outlive the retention by
+# up to one segment.
+SEGMENT_MS_DEFAULT: Final = 7 * 24 * 3600 * 1000
+
+# A position of a server with many gaps, and one tick a cell of all that one transaction caught up.
+_PROGRESS_BYTES_MAX: Final = 16 * 1024 * 1024
+_CONTROL_BYTES_MAX: Final = 16 * 1024 * 1024
+
+_MAJORITY_OF_THREE: Final = 2
+_DAY_MS: Final = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A topic's setting and the value it is created with.
+
+    `at_least`: larger numbers are right too, -1 counting as endless. `checked` False: an
+    operator may change it later.
+    """
+
+    name: str
+    value: str
+    at_least: bool = False
+    checked: bool = True
+
+    def holds(self, found: str | None) -> bool:
+        """Whether the value of an existing topic is right; None: the broker does not know it."""
+        if not self.checked:
+            return True
+        if found is None:
+            return False
+        if not self.at_least:
+            return found == self.value
+        return _endless(int(found)) >= _endless(int(self.value))
+
+
+def _endless(number: int) -> int:
+    return FOREVER_MS if number == KEEP_ALL else number
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRules:
+    """A topic with one partition and the settings it must have."""
+
+    topic: str
+    rules: tuple[Rule, ...]
+
+    def settings(self) -> dict[str, str]:
+        """Return what the topic is created with."""
+        return {rule.name: rule.value for rule in self.rules}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What an operator may choose. `replication_factor` -1 is the brokers' default.
+
+    `retention_ms` and `segment_ms` are the shard log's: -1 keeps it for ever. Record times are
+    event times, so the age that retention counts is that of the change, not of its arrival.
+    """
+
+    replication_factor: int = -1
+    retention_ms: int = KEEP_ALL
+    segment_ms: int = SEGMENT_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """An existing topic: its partition count and its settings in force."""
+
+    partitions: int
+    settings: Mapping[str, str]
+
+
+def log_rules(topics: ShardTopics, chosen: TopicSettings) -> TopicRules:
+    """Return the rules of a shard log."""
+    return TopicRules(
+        topics.log,
+        (
+            Rule("cleanup.policy", "delete"),
+            Rule("retention.ms", str(chosen.retention_ms), checked=False),
+            Rule("segment.ms", str(chosen.segment_ms), checked=False),
+            *_event_time_rules(),
+            *_safety_rules(chosen, RECORD_BYTES_MAX),
+        ),
+    )
+
+
+def progress_rules(topics: ShardTopics, chosen: TopicSettings, log_age_ms: int) -> TopicRules:
+    """Return the rules of a progress topic; its history lives as long as the log's records."""
+    return TopicRules(
+        topics.progress,
+        (
+            Rule("cleanup.policy", "compact"),
+            Rule("min.compaction.lag.ms", str(log_age_ms), at_least=True),
+            *_event_time_rules(),
+            *_safety_rules(chosen, _PROGRESS_BYTES_MAX),
+        ),
+    )
+
+
+def control_rules(topic: str, chosen: TopicSettings) -> TopicRules:
+    """Return the rules of a compacted control topic: topology, copy progress."""
+    return TopicRules(
+        topic,
+        (
+            Rule("cleanup.policy", "compact"),
+            *_event_time_rules(),
+            *_safety_rules(chosen, _CONTROL_BYTES_MAX),
+        ),
+    )
+
+
+def schemas_rules(topic: str, chosen: TopicSettings) -> TopicRules:
+    """Return the rules of the schema topic: nothing is ever deleted or compacted."""
+    return TopicRules(
+        topic,
+        (
+            Rule("cleanup.policy", "delete"),
+            Rule("retention.ms", str(KEEP_ALL)),
+            Rule("retention.bytes", str(KEEP_ALL)),
+            *_safety_rules(chosen, _CONTROL_BYTES_MAX),
+        ),
+    )
+
+
+def log_age_max_ms(retention_ms: int, segment_ms: int) -> int:
+    """Return how old a record of a log can be before it is deleted."""
+    if retention_ms == KEEP_ALL:
+        return FOREVER_MS
+    return min(FOREVER_MS, retention_ms + segment_ms)
+
+
+def log_age_found_ms(found: FoundTopic) -> int:
+    """Return the same of an existing log."""
+    settings = found.settings
+    return log_age_max_ms(int(settings["retention.ms"]), int(settings["segment.ms"]))
+
+
+def _event_time_rules() -> tuple[Rule, ...]:
+    """Records carry the time of the change: a server's clock may be ahead, a log may begin late."""
+    return (
+        Rule("message.timestamp.type", "CreateTime"),
+        Rule("message.timestamp.after.max.ms", str(FOREVER_MS), at_least=True),
+        Rule("message.timestamp.before.max.ms", str(FOREVER_MS), at_least=True),
+    )
+
+
+def _safety_rules(chosen: TopicSettings, record_bytes_max: int) -> Iterator[Rule]:
+    yield Rule("max.message.bytes", str(record_bytes_max), at_least=True)
+    # A replica that was not in sync would take committed records away.
+    yield Rule("unclean.leader.election.enable", "false")
+    if chosen.replication_factor > _MAJORITY_OF_THREE:
+        # One broker may die, and what is committed is still on another disk.
+        in_sync = str(_MAJORITY_OF_THREE)
+        yield Rule("min.insync.replicas", in_sync, at_least=True)
+
+
+def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str]:
+    """Return what is wrong with an existing topic, each with the statement that mends it."""
+    problems = []
+    if found.partitions != 1:
+        problems.append(
+            f"{wanted.topic} has {found.partitions} partitions, not 1, and so no one order: "
+            f"partitions cannot be taken away. If it holds nothing that is needed: "
+            f"kafka-topics.sh --bootstrap-server {brokers} --delete --topic {wanted.topic}",
+        )
+    for rule in wanted.rules:
+        value = found.settings.get(rule.name)
+        if not rule.holds(value):
+            least = "at least " if rule.at_least else ""
+            problems.append(
+                f"{wanted.topic}: {rule.name} is {value}, must be {least}{rule.value}: "
+                f"kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics "
+                f"--entity-name {wanted.topic} --add-config {rule.name}={rule.value}",
+            )
+    return problems
+
+
+def finite_retention(topic: str, retention_ms: int, retention_bytes: int) -> list[str]:
+    """Return what an operator should know of a log that is deleted by age or size; [] for none."""
+    limits = []
+    if retention_ms != KEEP_ALL:
+        limits.append(f"retention.ms is {retention_ms} ({retention_ms / _DAY_MS:.3g} days)")
+    if retention_bytes != KEEP_ALL:
+        limits.append(f"retention.bytes is {retention_bytes}")
+    return [
+        f"{topic}: {limit}: a reader that is away for longer loses records and stops, and age "
+        "counts from the change, so a log that begins in the past can be deleted before it is read"
+        for limit in limits
+    ]

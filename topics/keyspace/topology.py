@@ -1,0 +1,285 @@
+"""Which shards a keyspace has: one record in a compacted topic, changed by one writer at a time."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Producer
+
+from event_token import KeyRange, ShardName, tiles
+from event_token.errors import Halt, Retry, UsageError
+from topics.kafka.client import ClientConfig, open_producer
+from topics.kafka.deadline import Deadline
+from topics.kafka.errors import Fenced, kafka_error, kafka_errors
+from topics.kafka.partition_end import read_last_committed
+from topics.names import check_keyspace, topology_topic, topology_transactional_id
+from topics.records.vevent import CorruptRecord
+
+TOPOLOGY_KEY: Final = b"topology"
+
+# The layout of the JSON; readers refuse another one than they know.
+_LAYOUT_VERSION: Final = 1
+
+# One small record; longer than a failover of the transaction coordinator takes.
+_WRITE_TIMEOUT_S: Final = 60.0
+_TRANSACTION_TIMEOUT_MS: Final = 60_000
+
+_READ_BACK_PAUSE_S: Final = 0.02
+
+
+class TopologyChanged(Retry):
+    """Raised when another writer changed the topology meanwhile: read it, and decide again."""
+
+
+class ShardState(str, Enum):
+    """What a shard is to readers and writers."""
+
+    SERVING = "SERVING"  # takes writes; the serving shards cover the keyspace once
+    TARGET = "TARGET"  # of a reshard that is under way: not to be read yet
+    RETIRED = "RETIRED"  # a source after its reshard: its log is history
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """A shard and its state; the key range stands in the name."""
+
+    name: str
+    state: ShardState = ShardState.SERVING
+
+    @property
+    def key_range(self) -> KeyRange:
+        """The keyspace ids that the shard holds."""
+        return ShardName.parse(self.name).key_range
+
+
+@dataclass(frozen=True, slots=True)
+class TableVindex:
+    """How a table's rows get their keyspace id: a Vitess vindex over columns."""
+
+    database: str
+    table: str
+    columns: tuple[str, ...]
+    vindex: str
+
+
+class ReshardState(str, Enum):
+    """How far a reshard is, as `ReshardEntry.state` holds it."""
+
+    RUNNING = "RUNNING"  # the targets are being filled
+    SWITCHED = "SWITCHED"  # the targets serve
+    CANCELLED = "CANCELLED"
+    COMPLETED = "COMPLETED"  # switched, and what it left on the servers is removed
+    DECLARED = "DECLARED"  # done by other tools, without marks; the hop time is what was declared
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardEntry:
+    """A reshard, past or under way; a start in the past finds the shards of that time by it.
+
+    `state`: a value of ReshardState.
+    """
+
+    reshard_id: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    state: str
+    hop_time_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The shards of a keyspace. `epoch` counts the reshards that were switched.
+
+    UsageError unless shard names are distinct and the serving ones cover all key ranges once.
+    """
+
+    keyspace: str
+    epoch: int
+    shards: tuple[ShardEntry, ...]
+    vindexes: tuple[TableVindex, ...] = ()
+    reshards: tuple[ReshardEntry, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_keyspace(self.keyspace)
+        names = [shard.name for shard in self.shards]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise UsageError(
+                f"keyspace {self.keyspace}: a shard name is used once, but {', '.join(repeated)} "
+                f"is named again",
+            )
+        if self.epoch < 0:
+            raise UsageError(f"keyspace {self.keyspace}: epoch {self.epoch} is negative")
+        serving = self.serving()
+        if not tiles([shard.key_range for shard in serving], KeyRange.parse("-")):
+            raise UsageError(
+                f"keyspace {self.keyspace}: the serving shards "
+                f"{', '.join(s.name for s in serving) or '(none)'} do not cover every keyspace id "
+                f"once",
+            )
+
+    def serving(self) -> tuple[ShardEntry, ...]:
+        """Return the shards that take writes."""
+        return tuple(shard for shard in self.shards if shard.state is ShardState.SERVING)
+
+    def shards_for(self, key_range: KeyRange) -> tuple[str, ...]:
+        """Return the serving shards that a reader of the range needs, in the order of ranges.
+
+        They cover it, as the serving shards cover everything.
+        """
+        overlapping = [s for s in self.serving() if s.key_range.overlaps(key_range)]
+        return tuple(s.name for s in sorted(overlapping, key=lambda s: s.key_range.start))
+
+
+def read_topology(config: ClientConfig, keyspace: str) -> Topology | None:
+    """Return the committed topology of a keyspace, None when none was written.
+
+    UsageError when the topic does not exist: the keyspace is not provisioned.
+    """
+    topic = topology_topic(keyspace)
+    record = read_last_committed(config, topic)
+    if record is None:
+        return None
+    where = f"{topic}, offset {record.offset}"
+    if record.key != TOPOLOGY_KEY:
+        raise CorruptRecord(f"{where}: the key is {record.key!r}, not {TOPOLOGY_KEY!r}")
+    return topology_from_json(record.value, keyspace, where)
+
+
+def update_topology(
+    config: ClientConfig,
+    keyspace: str,
+    change: Callable[[Topology | None], Topology],
+) -> Topology:
+    """Fence other writers, read, apply `change`, write; return what was written.
+
+    `change` gets the topology in force, None for a new keyspace; what it raises leaves
+    everything as it was. TopologyChanged when another writer fenced this one: then nothing, or
+    (when it came in the middle of the commit) this change, was written: read again to know.
+    """
+    topic = topology_topic(keyspace)
+    doing = f"writing the topology of keyspace {keyspace}"
+    producer = open_producer(
+        config,
+        transactional_id=topology_transactional_id(keyspace),
+        transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
+    )
+    with kafka_errors(doing, config.brokers):
+        producer.init_transactions(_WRITE_TIMEOUT_S)
+    before = read_topology(config, keyspace)
+    after = change(before)
+    if after.keyspace != keyspace or (before is not None and after.epoch < before.epoch):
+        raise UsageError(
+            f"{doing}: keyspace {after.keyspace} epoch {after.epoch} cannot follow "
+            f"{before and before.epoch}",
+        )
+    if after == before:
+        return after
+    try:
+        _commit(producer, topic, topology_to_json(after))
+    except KafkaException as error:
+        known = kafka_error(error, doing, config.brokers)
+        if isinstance(known, Fenced):
+            raise TopologyChanged(
+                f"{doing}: another writer took over: read the topology and decide again",
+            ) from error
+        raise known from error
+    _await_visible(config, keyspace, before, after)
+    return after
+
+
+def _commit(producer: Producer, topic: str, value: bytes) -> None:
+    producer.begin_transaction()
+    producer.produce(topic, value, TOPOLOGY_KEY, 0)
+    producer.commit_transaction(_WRITE_TIMEOUT_S)
+
+
+def _await_visible(
+    config: ClientConfig,
+    keyspace: str,
+    before: Topology | None,
+    after: Topology,
+) -> None:
+    """Wait until readers see the change: a commit returns before its marker is written."""
+    deadline = Deadline(_WRITE_TIMEOUT_S)
+    while read_topology(config, keyspace) == before:
+        if deadline.passed:
+            raise Retry(
+                f"the topology of {keyspace}, epoch {after.epoch}, is committed and not to be "
+                f"read after {_WRITE_TIMEOUT_S:g} s (brokers {config.brokers})",
+            )
+        time.sleep(_READ_BACK_PAUSE_S)
+
+
+def topology_to_json(topology: Topology) -> bytes:
+    """Return the value of the topology record."""
+    return json.dumps(
+        {
+            "version": _LAYOUT_VERSION,
+            "keyspace": topology.keyspace,
+            "epoch": topology.epoch,
+            "shards": [{"name": s.name, "state": s.state.value} for s in topology.shards],
+            "vindexes": [
+                {
+                    "database": v.database,
+                    "table": v.table,
+                    "columns": list(v.columns),
+                    "vindex": v.vindex,
+                }
+                for v in topology.vindexes
+            ],
+            "reshards": [
+                {
+                    "id": r.reshard_id,
+                    "sources": list(r.sources),
+                    "targets": list(r.targets),
+                    "state": r.state,
+                    "hop_time_us": r.hop_time_us,
+                }
+                for r in topology.reshards
+            ],
+        },
+    ).encode()
+
+
+def topology_from_json(value: bytes | None, keyspace: str, where: str) -> Topology:
+    """Return the topology in a record; CorruptRecord on a broken one, Halt on a newer layout."""
+    try:
+        fields: dict[str, Any] = json.loads(value or b"")
+        version = fields["version"]
+        if version != _LAYOUT_VERSION:
+            raise Halt(
+                f"{where}: layout {version} of the topology is not known: use the release that "
+                f"wrote it",
+            )
+        topology = _topology(fields)
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        raise CorruptRecord(f"{where}: not a topology: {error!r}") from error
+    if topology.keyspace != keyspace:
+        raise CorruptRecord(f"{where}: it is the topology of keyspace {topology.keyspace!r}")
+    return topology
+
+
+def _topology(fields: dict[str, Any]) -> Topology:
+    return Topology(
+        keyspace=fields["keyspace"],
+        epoch=int(fields["epoch"]),
+        shards=tuple(ShardEntry(s["name"], ShardState(s["state"])) for s in fields["shards"]),
+        vindexes=tuple(
+            TableVindex(v["database"], v["table"], tuple(v["columns"]), v["vindex"])
+            for v in fields["vindexes"]
+        ),
+        reshards=tuple(
+            ReshardEntry(
+                r["id"],
+                tuple(r["sources"]),
+                tuple(r["targets"]),
+                r["state"],
+                r["hop_time_us"],
+            )
+            for r in fields["reshards"]
+        ),
+    )

@@ -1,0 +1,1 @@
+"""The progress topic and the copy topic of a shard."""

@@ -1,0 +1,143 @@
+"""The progress record between its bytes and `Progress`; its schema is registered like any other."""
+
+import json
+import struct
+from io import BytesIO
+from typing import Any, Final
+
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+
+from event_token.errors import Halt
+from topics.progress.record import Mark, MarkKind, Progress, Tick
+from topics.records.table_shape import schema_text
+from topics.records.vevent import CorruptRecord
+from topics.records.wire import WIRE_HEADER_BYTES, schema_id_of, wire_header
+from topics.schemas.ids import SchemaIds
+
+# One key, so that compaction keeps the last record.
+PROGRESS_KEY: Final = b"progress"
+
+_TICK: Final = {
+    "type": "record",
+    "name": "Tick",
+    "fields": [{"name": "timestamp_us", "type": "long"}, {"name": "offset", "type": "long"}],
+}
+
+_MARK: Final = {
+    "type": "record",
+    "name": "Mark",
+    "fields": [
+        {
+            "name": "kind",
+            "type": {"type": "enum", "name": "MarkKind", "symbols": [k.value for k in MarkKind]},
+        },
+        {"name": "offset", "type": "long"},
+        {"name": "reshard_id", "type": "string"},
+        {"name": "sources", "type": {"type": "array", "items": "string"}},
+        {"name": "targets", "type": {"type": "array", "items": "string"}},
+        {"name": "hop_time_us", "type": ["null", "long"]},
+    ],
+}
+
+# A new layout is another schema, and so another id; readers refuse one that they do not know.
+PROGRESS_SCHEMA: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "Progress",
+    "namespace": "shardstream",
+    "progress": 1,
+    "fields": [
+        {"name": "first_seq", "type": "long"},
+        {"name": "last_seq", "type": "long"},
+        {"name": "end_offset", "type": "long"},
+        {"name": "flavor", "type": "string"},
+        {"name": "position", "type": "string"},
+        {"name": "head_us", "type": "long"},
+        {"name": "ticks", "type": {"type": "array", "items": _TICK}},
+        {"name": "mark", "type": ["null", _MARK]},
+        {"name": "server", "type": "string"},
+        {"name": "server_time_us", "type": "long"},
+        {"name": "lag_ms", "type": "long"},
+    ],
+}
+PROGRESS_SCHEMA_TEXT: Final = schema_text(PROGRESS_SCHEMA)
+
+_AVRO: Final = parse_schema(PROGRESS_SCHEMA)
+
+
+def encode_progress(progress: Progress, schema_ids: SchemaIds) -> bytes:
+    """Return the value of a progress record; its key is PROGRESS_KEY."""
+    mark = progress.mark
+    stream = BytesIO()
+    stream.write(wire_header(schema_ids.register(PROGRESS_SCHEMA_TEXT)))
+    schemaless_writer(
+        stream,
+        _AVRO,
+        {
+            "first_seq": progress.first_seq,
+            "last_seq": progress.last_seq,
+            "end_offset": progress.end_offset,
+            "flavor": progress.flavor,
+            "position": progress.position,
+            "head_us": progress.head_us,
+            "ticks": [{"timestamp_us": t.timestamp_us, "offset": t.offset} for t in progress.ticks],
+            "mark": None
+            if mark is None
+            else {
+                "kind": mark.kind.value,
+                "offset": mark.offset,
+                "reshard_id": mark.reshard_id,
+                "sources": list(mark.sources),
+                "targets": list(mark.targets),
+                "hop_time_us": mark.hop_time_us,
+            },
+            "server": progress.server,
+            "server_time_us": progress.server_time_us,
+            "lag_ms": progress.lag_ms,
+        },
+    )
+    return stream.getvalue()
+
+
+def decode_progress(
+    value: bytes | None,
+    schema_ids: SchemaIds,
+    where: str = "a progress topic",
+) -> Progress:
+    """Return the progress in a record's value.
+
+    CorruptRecord, naming `where`, on broken bytes; Halt on a schema of another release.
+    """
+    schema_id = schema_id_of(value, where)
+    _check_schema(schema_id, schema_ids, where)
+    stream = BytesIO(value or b"")
+    stream.seek(WIRE_HEADER_BYTES)
+    try:
+        fields: Any = schemaless_reader(stream, _AVRO, None)
+    except (EOFError, IndexError, OverflowError, ValueError, struct.error) as error:
+        raise CorruptRecord(f"{where}: the record does not follow its schema: {error}") from error
+    if stream.read(1):
+        raise CorruptRecord(f"{where}: bytes are left after the last field")
+    mark = fields.pop("mark")
+    ticks = tuple(Tick(t["timestamp_us"], t["offset"]) for t in fields.pop("ticks"))
+    return Progress(ticks=ticks, mark=None if mark is None else _mark(mark), **fields)
+
+
+def _mark(fields: dict[str, Any]) -> Mark:
+    return Mark(
+        kind=MarkKind(fields["kind"]),
+        offset=fields["offset"],
+        reshard_id=fields["reshard_id"],
+        sources=tuple(fields["sources"]),
+        targets=tuple(fields["targets"]),
+        hop_time_us=fields["hop_time_us"],
+    )
+
+
+def _check_schema(schema_id: int, schema_ids: SchemaIds, where: str) -> None:
+    text = schema_ids.text_of(schema_id)
+    # A registry may give the same schema back with other white space.
+    if text != PROGRESS_SCHEMA_TEXT and json.loads(text) != PROGRESS_SCHEMA:
+        raise Halt(
+            f"{where}: schema {schema_id} is not the progress record of this release: read it "
+            f"with the release that wrote it",
+        )

@@ -1,0 +1,141 @@
+"""Feeds a planner from the progress topics of all shards that it wants, with one consumer."""
+
+import time
+from typing import Final
+
+from topics.kafka.client import ClientConfig
+from topics.kafka.consumer import BROKERS_DOWN_S_MAX, OffsetOutOfRangeError, StreamConsumer
+from topics.names import ShardTopics
+from topics.progress.codec import decode_progress
+from topics.progress.history import ProgressHistory
+from topics.reading.errors import PositionTooOld
+from topics.reading.planner import Planner
+from topics.schemas.ids import SchemaIds
+
+# Progress records taken at a time; a shard that a planner no longer wants is paused after these.
+TAKE_MAX: Final = 500
+# Progress records are small: 1 MiB is a minute of eight busy shards.
+QUEUE_KBYTES_MAX: Final = 1_024
+# How often a target is looked for whose topics are not there: a cancelled reshard's may be gone
+# before a reader has come to the CANCEL.
+ABSENT_RETRY_S: Final = 1.0
+
+
+def clock_ms() -> int:
+    """The clock of `seen_at_ms` and of `Planner.next_batch`: milliseconds, never set back."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class ProgressFeed:
+    """Follows the progress of a planner's shards and, at a reshard, of its targets.
+
+    One planner a feed; not for two threads at once. No network before `poll`. Broker restarts
+    are waited out; BrokersUnreachable (Retry) after `brokers_down_s_max`.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        keyspace: str,
+        schema_ids: SchemaIds,
+        *,
+        brokers_down_s_max: float = BROKERS_DOWN_S_MAX,
+    ) -> None:
+        """Say what to follow."""
+        self._config = config
+        self._keyspace = keyspace
+        self._schema_ids = schema_ids
+        self._brokers_down_s_max = brokers_down_s_max
+        self._followed: dict[str, str | None] = {}  # shard: the reshard whose BEGIN it is to show
+        self._shard_of: dict[str, str] = {}
+        self._next_offsets: dict[str, int] = {}
+        self._absent_until_s: dict[str, float] = {}
+        self._paused: set[str] = set()
+        self._consumer: StreamConsumer | None = None
+
+    def poll(self, planner: Planner, timeout_s: float) -> int:
+        """Give the planner what has come; return how many records that was.
+
+        Waits up to `timeout_s` only where nothing is there. Errors of the planner's `observe`
+        come through, as PositionTooOld when progress does not reach back to its position.
+        LogShrank (Halt) when a progress topic is gone.
+        """
+        consumer = self._follow(planner)
+        self._follow_wants(consumer, planner)
+        try:
+            messages = consumer.take(timeout_s, TAKE_MAX)
+        except OffsetOutOfRangeError as error:
+            raise PositionTooOld(
+                f"{error}: progress that is still wanted was removed. Start again from earliest",
+            ) from error
+        seen_at_ms = clock_ms()
+        for message in messages:
+            topic, offset = str(message.topic()), message.offset() or 0
+            progress = decode_progress(
+                message.value(), self._schema_ids, f"{topic}, offset {offset}"
+            )
+            self._next_offsets[topic] = offset + 1
+            planner.observe(self._shard_of[topic], progress, seen_at_ms)
+        return len(messages)
+
+    def _follow(self, planner: Planner) -> StreamConsumer:
+        """Follow what the planner wants by now: a hop brings shards and leaves shards."""
+        wanted: dict[str, str | None] = dict.fromkeys(planner.position.shards)
+        wanted |= {shard: target.reshard_id for shard, target in planner.targets.items()}
+        now_s = time.monotonic()
+        for shard, until_s in list(self._absent_until_s.items()):
+            if until_s > now_s:
+                wanted.pop(shard, None)
+            else:
+                del self._absent_until_s[shard]
+        if self._consumer is not None and wanted == self._followed:
+            return self._consumer
+        if self._consumer is None:
+            self._consumer = StreamConsumer(
+                self._config,
+                f"the progress of keyspace {self._keyspace}",
+                queue_kbytes_max=QUEUE_KBYTES_MAX,
+                brokers_down_s_max=self._brokers_down_s_max,
+            )
+        offsets: dict[str, int] = {}
+        for shard, reshard_id in list(wanted.items()):
+            topic = ShardTopics(self._keyspace, shard).progress
+            # A target that has begun is followed on as one of the shards.
+            if shard in self._followed and reshard_id in {None, self._followed[shard]}:
+                offsets[topic] = self._next_offsets[topic]
+            elif (offset := self._first_offset(planner, shard)) is not None:
+                offsets[topic] = offset
+            else:
+                del wanted[shard]
+                self._absent_until_s[shard] = now_s + ABSENT_RETRY_S
+        self._consumer.assign(offsets)
+        self._followed, self._next_offsets = wanted, offsets
+        self._shard_of = {ShardTopics(self._keyspace, shard).progress: shard for shard in wanted}
+        self._paused.clear()
+        return self._consumer
+
+    def _first_offset(self, planner: Planner, shard: str) -> int | None:
+        """Where to begin in a shard's progress; None for a target that does not exist."""
+        position = planner.position
+        with ProgressHistory(self._config, self._keyspace, shard, self._schema_ids) as history:
+            if shard in position.shards:
+                return history.offset_for_position(position.shards[shard], position.frontier_us)
+            if not history.exists():
+                return None
+            return history.offset_for_time(planner.targets[shard].from_us)
+
+    def _follow_wants(self, consumer: StreamConsumer, planner: Planner) -> None:
+        unwanted = {topic for topic, shard in self._shard_of.items() if not planner.wants(shard)}
+        if unwanted == self._paused:
+            return
+        if pause := sorted(unwanted - self._paused):
+            consumer.pause(pause)
+        if resume := sorted(self._paused - unwanted):
+            consumer.resume(resume)
+        self._paused = unwanted
+
+    def close(self) -> None:
+        """Leave Kafka."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None

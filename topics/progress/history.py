@@ -1,0 +1,180 @@
+"""Looks into a progress topic before a reader follows it: at a time, at its ends."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from event_token import ShardPosition
+from topics.kafka.client import ClientConfig, open_consumer
+from topics.kafka.errors import TOPIC_GONE
+from topics.kafka.partition_end import TAIL_TIMEOUT_S, PartitionReader, partition_bounds, read_tail
+from topics.kafka.retries import answer_of
+from topics.names import ShardTopics
+from topics.progress.codec import decode_progress
+from topics.progress.record import MarkKind, Progress
+from topics.reading.shard_start import CLOCK_AHEAD_US_MAX
+from topics.reading.shard_ticks import ordered_from_seq
+from topics.records.vevent import TYPES_BY_INDEX, EventType
+from topics.records.wire import read_envelope
+from topics.schemas.ids import SchemaIds
+
+# Steps back by ever larger windows, so that a position far behind costs a handful of looks.
+_STEP_FIRST: Final = 64
+_STEP_GROWTH: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressAt:
+    """A progress record and its offset in the progress topic."""
+
+    offset: int
+    progress: Progress
+
+
+class ProgressHistory:
+    """The progress topic of one shard, as far as it is on Kafka now. A context manager.
+
+    UsageError when the topic does not exist, Retry when no broker answers in time.
+    """
+
+    def __init__(
+        self, config: ClientConfig, keyspace: str, shard: str, schema_ids: SchemaIds
+    ) -> None:
+        """Open a consumer; nothing is read."""
+        self.topics = ShardTopics(keyspace, shard)
+        self._config = config
+        self._schema_ids = schema_ids
+        self._consumer = open_consumer(config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._consumer.close()
+
+    def exists(self) -> bool:
+        """Whether the progress topic is there."""
+        topic = self.topics.progress
+        found = answer_of(
+            f"asking for topic {topic}",
+            self._config,
+            lambda timeout_s: self._consumer.list_topics(topic, timeout=timeout_s),
+        )
+        error = found.topics[topic].error
+        return error is None or error.name() not in TOPIC_GONE
+
+    def log_start(self) -> int:
+        """The first offset that the shard log still has."""
+        return partition_bounds(self._consumer, self._config, self.topics.log)[0]
+
+    def last(self) -> ProgressAt | None:
+        """The newest record."""
+        record = read_tail(self._config, self.topics.progress).last
+        return None if record is None else self._decoded(record.offset, record.value)
+
+    def records(self, start_offset: int = 0) -> Iterator[ProgressAt]:
+        """The records from an offset of the progress topic on, to its present end."""
+        with PartitionReader(self._config, self.topics.progress, 0, TAIL_TIMEOUT_S) as reader:
+            start, end = reader.bounds()
+            for record in reader.records(max(start, start_offset), end):
+                yield self._decoded(record.offset, record.value)
+
+    def offset_for_time(self, time_us: int) -> int:
+        """An offset from which all is read that speaks of records of that time or later.
+
+        The record there has a head so long before the time that all below is older, unless it
+        is the topic's first.
+        """
+        wanted_us = max(0, time_us - CLOCK_AHEAD_US_MAX)
+        return self._step_back(wanted_us, lambda progress: progress.head_us <= wanted_us)
+
+    def offset_for_position(self, at: ShardPosition, frontier_us: int) -> int:
+        """An offset from which a planner can go on that stands there with this frontier.
+
+        A reader right behind a mark has to see that mark again, however long ago it was written:
+        behind an END nothing else says that the shard has ended.
+        """
+        wanted_us = max(0, frontier_us - CLOCK_AHEAD_US_MAX)
+        first_seq_max = at.seq + (not self._is_behind_mark(at))
+
+        def is_early(progress: Progress) -> bool:
+            known_from = ordered_from_seq(progress)
+            return known_from <= at.seq + 1 and progress.first_seq <= first_seq_max
+
+        return self._step_back(wanted_us, is_early)
+
+    def _is_behind_mark(self, at: ShardPosition) -> bool:
+        """Whether the record below a position is a mark; True also where retention has it."""
+        if at.seq == 0:
+            return False
+        with PartitionReader(self._config, self.topics.log, 0, TAIL_TIMEOUT_S) as reader:
+            start, end = reader.bounds()
+            if at.offset <= start:
+                return True
+            if at.offset > end:
+                return False  # whoever reads there says what is wrong
+            for record in reader.records(at.offset - 1, at.offset):
+                type_index = read_envelope(record.value or b"", self.topics.log)[0]
+                return TYPES_BY_INDEX[type_index] is EventType.JOURNAL
+        return False  # a marker of Kafka's: then a record behind it is known
+
+    def mark_of(self, kind: MarkKind, reshard_id: str, hop_time_us: int) -> ProgressAt | None:
+        """The record with a switched reshard's END or BEGIN; None when it is not there.
+
+        END may lie long before the hop time, where another source's came much later.
+        """
+        offset, upper = self.offset_for_time(hop_time_us), None
+        step = _STEP_FIRST
+        while True:
+            for found in self.records(offset):
+                if upper is not None and found.offset >= upper:
+                    break
+                mark = found.progress.mark
+                if mark is not None and (mark.kind, mark.reshard_id) == (kind, reshard_id):
+                    return found
+                if kind is MarkKind.END and found.progress.head_us > hop_time_us:
+                    break
+            if kind is MarkKind.BEGIN or offset == 0:
+                return None
+            upper, offset = offset, max(0, offset - step)
+            step *= _STEP_GROWTH
+
+    def reaches_back_to(self, time_us: int) -> bool:
+        """Whether all progress is there that speaks of records of that time or later."""
+        first = next(self.records(self.offset_for_time(time_us)), None)
+        long_ago_us = time_us - CLOCK_AHEAD_US_MAX
+        return (
+            first is None or first.progress.first_seq == 1 or first.progress.head_us <= long_ago_us
+        )
+
+    def _step_back(self, wanted_us: int, is_early: Callable[[Progress], bool]) -> int:
+        """From the first record with that head, go back until a record is early enough."""
+        topic = self.topics.progress
+        start, end = partition_bounds(self._consumer, self._config, topic)
+        offset = max(start, min(end, self._lower_bound(topic, wanted_us // 1_000, end)))
+        step = _STEP_FIRST
+        while offset > start:
+            first = next(self.records(offset), None)
+            if first is not None and is_early(first.progress):
+                break
+            offset = max(start, offset - step)
+            step *= _STEP_GROWTH
+        return offset
+
+    def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:
+        # Commit markers carry the broker's clock and count, so the answer may be far too early.
+        def question(timeout_s: float) -> int:
+            wanted = TopicPartition(topic, 0, timestamp_ms)
+            [found] = self._consumer.offsets_for_times([wanted], timeout=timeout_s)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return found.offset
+
+        offset = answer_of(f"asking {topic} for an offset by time", self._config, question)
+        return offset if offset >= 0 else end
+
+    def _decoded(self, offset: int, value: bytes | None) -> ProgressAt:
+        where = f"{self.topics.progress}, offset {offset}"
+        return ProgressAt(offset, decode_progress(value, self._schema_ids, where))

@@ -1,0 +1,107 @@
+"""Where a reader begins in one shard log, told from the shard's progress records."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from event_token.position import ShardPosition
+from topics.progress.record import Progress, cell_start_us
+from topics.reading.errors import PositionTooOld
+from topics.reading.shard_ticks import cut_at, first_offset_of
+
+# Commit times may be ahead of the head by as much as a producer lets a server's clock run ahead;
+# records up to a head that is older than a time by more than this are older than that time.
+CLOCK_AHEAD_US_MAX: Final = 60_000_000
+
+# Compaction leaves a record or two before the part that is whole; a break further on stops the
+# reader by itself.
+BREAK_LOOKAHEAD: Final = 1_000
+
+
+def earliest_point(history: Iterable[Progress], log_start: int) -> ShardPosition:
+    """The first place from which a log can be read in order; `history` is all progress, in order.
+
+    That is its beginning while it is whole, else its first grid cell that is. PositionTooOld
+    when there are rows but none of them can be ordered.
+    """
+    found: ShardPosition | None = None
+    is_kept = False  # whether the first record behind `found` is known to be in the log
+    chain_seq, seen = 0, 0
+    last: Progress | None = None
+    for progress in history:
+        if progress.first_seq != chain_seq + 1:
+            found, is_kept, seen = None, False, 0
+        if found is not None and not is_kept and progress.last_seq > found.seq:
+            is_kept = first_offset_of(progress) >= log_start
+            found = found if is_kept else None
+        if found is None:
+            found = _first_point(progress, log_start)
+            is_kept = found is not None and (progress.last_seq > found.seq or log_start == 0)
+        chain_seq, last, seen = progress.last_seq, progress, seen + 1
+        if is_kept and seen > BREAK_LOOKAHEAD:
+            break
+    if found is not None:
+        return found
+    if last is None:
+        return ShardPosition(log_start, 0, None)
+    # Nothing readable begins a cell: what there is ends here.
+    return ShardPosition(max(last.end_offset, log_start), last.last_seq, None)
+
+
+def _first_point(progress: Progress, log_start: int) -> ShardPosition | None:
+    if progress.first_seq == 1 and (
+        progress.last_seq == 0 or first_offset_of(progress) >= log_start
+    ):
+        return ShardPosition(log_start, 0, None)
+    for tick in progress.ticks:
+        if tick.offset >= log_start:
+            cut = cut_at(progress, tick)
+            return ShardPosition(cut.offset, cut.seq, None)
+    return None
+
+
+def latest_point(progress: Progress | None, log_start: int) -> ShardPosition:
+    """The end of a log, by its last progress record."""
+    if progress is None:
+        return ShardPosition(log_start, 0, None)
+    return ShardPosition(max(progress.end_offset, log_start), progress.last_seq, None)
+
+
+def point_at_time(
+    shard: str, history: Iterable[Progress], time_us: int, log_start: int
+) -> ShardPosition | None:
+    """The first record that is not older than a grid time; None while the head is before it.
+
+    `history` is the progress from some record on that is old enough, or all there is.
+    PositionTooOld when records of that time may have been removed.
+    """
+    proven = False  # whether all that lies below is known to be older than the time
+    chain_seq: int | None = None
+    for progress in history:
+        follows = chain_seq is not None and progress.first_seq == chain_seq + 1
+        long_ago = progress.head_us <= time_us - CLOCK_AHEAD_US_MAX
+        proven = (proven and follows) or progress.first_seq == 1 or long_ago
+        chain_seq = progress.last_seq
+        for tick in progress.ticks:
+            # What lies below a tick is older than the tick.
+            proven = proven or tick.timestamp_us <= time_us
+            if tick.timestamp_us >= time_us:
+                _check_kept(shard, time_us, kept=proven and tick.offset >= log_start)
+                cut = cut_at(progress, tick)
+                return ShardPosition(cut.offset, cut.seq, None)
+        if cell_start_us(progress.head_us) >= time_us:
+            _check_kept(shard, time_us, kept=proven)
+            return ShardPosition(progress.end_offset, progress.last_seq, None)
+    return None
+
+
+def _check_kept(shard: str, time_us: int, *, kept: bool) -> None:
+    if not kept:
+        raise PositionTooOld(
+            f"shard {shard}: its log no longer reaches back to {time_us} us: retention has "
+            f"removed records of that time. Start from a later time, or from earliest",
+        )
+
+
+def start_frontier_us(heads_us: Iterable[int | None]) -> int:
+    """The frontier of a start at the logs' ends: nothing that is still to come is older."""
+    return min((0 if head is None else cell_start_us(head)) for head in heads_us)

@@ -1,0 +1,139 @@
+"""Schema ids from the topic `_shardstream.schemas`, or from a Confluent-compatible registry."""
+
+import threading
+import time
+from typing import Final
+
+from confluent_kafka import KafkaError, Message
+
+from event_token.errors import Halt, Retry, ShardstreamError
+from topics.kafka.client import ClientConfig, open_producer
+from topics.kafka.deadline import Deadline
+from topics.kafka.errors import kafka_error, kafka_errors
+from topics.kafka.partition_end import PartitionReader
+from topics.names import SCHEMAS_TOPIC
+from topics.records.table_shape import fingerprint
+from topics.records.wire import SCHEMA_ID_MAX
+from topics.schemas.confluent import RegistrySchemaIds
+from topics.schemas.ids import SchemaIds
+
+__all__ = ["RegistrySchemaIds", "SchemaIds", "TopicSchemaIds", "open_schema_ids"]
+
+# Longer than a change of the partition's leader takes.
+_WRITE_TIMEOUT_S: Final = 30.0
+_READ_TIMEOUT_S: Final = 60.0
+
+# Between two looks for a record that was acknowledged and is not yet to be read.
+_READ_BACK_PAUSE_S: Final = 0.05
+
+
+def open_schema_ids(config: ClientConfig, registry_url: str | None) -> SchemaIds:
+    """Return the schema ids of a keyspace: from the registry where one is named, else the topic."""
+    if registry_url is None:
+        return TopicSchemaIds(config)
+    return RegistrySchemaIds(registry_url)
+
+
+class TopicSchemaIds:
+    """A schema's id is the offset of the first record with its fingerprint as key.
+
+    Producers that write the same schema at once both find the same first record, so they agree
+    without a coordinator. Written outside any transaction, and read back before the id is used.
+    Threads may share one. Nothing is connected before the first call.
+    """
+
+    def __init__(self, config: ClientConfig, topic: str = SCHEMAS_TOPIC) -> None:
+        self._config = config
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._texts: dict[int, str] = {}  # of every record that was read, repeated ones too
+        self._ids: dict[str, int] = {}  # by text
+        self._next_offset = 0
+
+    def register(self, text: str) -> int:
+        """Return the id of a schema. UsageError without the topic, Retry on a broker's fault."""
+        with self._lock:
+            if text not in self._ids:
+                self._read_new()
+            if text not in self._ids:
+                self._write(text)
+                self._read_back(text)
+            schema_id = self._ids[text]
+        if schema_id > SCHEMA_ID_MAX:
+            raise Halt(f"{self._topic} is full: offset {schema_id} is no schema id any more")
+        return schema_id
+
+    def text_of(self, schema_id: int) -> str:
+        """Return the schema of an id; Halt when the topic has no such record up to its end."""
+        # Most calls find it here; a dict read needs no lock.
+        text = self._texts.get(schema_id)
+        if text is not None:
+            return text
+        with self._lock:
+            self._read_new()
+            text = self._texts.get(schema_id)
+            end = self._next_offset
+        if text is None:
+            raise Halt(
+                f"schema {schema_id} is not in {self._topic}, which ends at offset {end} "
+                f"(brokers {self._config.brokers}): a record was written with another registry, "
+                f"or the topic was made anew",
+            )
+        return text
+
+    def _read_new(self) -> None:
+        """Read what was written since the last look."""
+        with PartitionReader(self._config, self._topic, 0, _READ_TIMEOUT_S) as reader:
+            start, end = reader.bounds()
+            if start > 0 or end < self._next_offset:
+                raise Halt(
+                    f"{self._topic} has lost schemas: it holds offsets {start} to {end} and "
+                    f"{self._next_offset} have been read. It must never be deleted from",
+                )
+            for record in reader.records(self._next_offset, end):
+                text = (record.value or b"").decode()
+                if record.key != fingerprint(text).encode():
+                    raise Halt(
+                        f"{self._topic}, offset {record.offset}: the key is not the fingerprint "
+                        f"of the value: something else wrote to this topic",
+                    )
+                self._texts[record.offset] = text
+                self._ids.setdefault(text, record.offset)
+            self._next_offset = end
+
+    def _write(self, text: str) -> None:
+        outcome: list[KafkaError | None] = []
+
+        def on_delivery(error: KafkaError | None, _message: Message) -> None:
+            outcome.append(error)
+
+        doing = f"registering a schema in {self._topic}"
+        brokers = self._config.brokers
+        producer = open_producer(self._config)
+        with kafka_errors(doing, brokers):
+            producer.produce(
+                self._topic,
+                text.encode(),
+                fingerprint(text).encode(),
+                0,
+                on_delivery=on_delivery,
+            )
+            producer.flush(_WRITE_TIMEOUT_S)
+        if not outcome:
+            # It may still arrive: another record with the same fingerprint changes nothing.
+            raise Retry(f"{doing} (brokers {brokers}): no answer in {_WRITE_TIMEOUT_S:g} s")
+        if outcome[0] is not None:
+            error: ShardstreamError = kafka_error(outcome[0], doing, brokers)
+            raise error
+
+    def _read_back(self, text: str) -> None:
+        deadline = Deadline(_READ_TIMEOUT_S)
+        self._read_new()
+        while text not in self._ids:
+            if deadline.passed:
+                raise Retry(
+                    f"a schema written to {self._topic} cannot be read back after "
+                    f"{_READ_TIMEOUT_S:g} s (brokers {self._config.brokers})",
+                )
+            time.sleep(_READ_BACK_PAUSE_S)
+            self._read_new()

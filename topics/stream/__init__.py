@@ -1,0 +1,1 @@
+"""Reading the merged stream: start positions, log readers and `Subscriber`."""

@@ -1,0 +1,217 @@
+"""Turns merged records into the events that a subscriber sees, each with its position."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple
+
+from event_token import EventToken, KeyRange, ShardName, ShardPosition, StreamPosition
+from topics.reading.errors import ProgressBroken
+from topics.reading.key_filter import in_key_range
+from topics.reading.merge import RawRecord
+from topics.reading.unmarked_hop import SeenBefore
+from topics.records.codec import VEventCodec
+from topics.records.vevent import TokenText, VEvent
+
+# A run of events ends here, so that large rows do not make a large run.
+RUN_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class _At(NamedTuple):
+    """A place in one shard log: as ShardPosition, but the token's GTID set is not parsed yet."""
+
+    offset: int
+    seq: int
+    token: TokenText | EventToken | None
+
+
+# One delivered event, how it moves its shard: (shard, next offset, seq, token). Without a token
+# inside a MySQL transaction: that of the one before stays.
+_Step = tuple[str, int, int, TokenText | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A stream position that is not built yet: few are asked for, and every event has one."""
+
+    epoch: int
+    frontier_us: int
+    shards: Mapping[str, _At]
+
+    @classmethod
+    def of(cls, position: StreamPosition) -> "Place":
+        """The place of a position."""
+        shards = {s: _At(at.offset, at.seq, at.token) for s, at in position.shards.items()}
+        return cls(position.epoch, position.frontier_us, shards)
+
+    def position(self) -> StreamPosition:
+        """The position of the place."""
+        return StreamPosition(
+            self.epoch,
+            self.frontier_us,
+            {
+                shard: ShardPosition(
+                    at.offset,
+                    at.seq,
+                    at.token.token if isinstance(at.token, TokenText) else at.token,
+                )
+                for shard, at in self.shards.items()
+            },
+        )
+
+    def moved_to(self, position: StreamPosition) -> "Place":
+        """The place of a position that has no tokens, with the last tokens known here."""
+        shards = {}
+        for shard, at in position.shards.items():
+            before = self.shards.get(shard)
+            token = at.token or (before.token if before else None)
+            shards[shard] = _At(at.offset, at.seq, token)
+        return Place(position.epoch, position.frontier_us, shards)
+
+
+class Trail:
+    """The places after each event of a short run, made only for those that are asked for.
+
+    Events keep their trail alive, so a run is kept short.
+    """
+
+    def __init__(self, base: Place) -> None:
+        """Begin where nothing of the run has been delivered."""
+        self._base = base
+        self._steps: list[_Step] = []
+
+    def add(self, event: VEvent) -> int:
+        """Append a delivered event; the number is what `after` wants."""
+        token = event.token_text if event.last else None
+        self._steps.append((event.shard, event.offset + 1, event.seq, token))
+        return len(self._steps)
+
+    def after(self, count: int) -> Place:
+        """Where a reader goes on after the first `count` events."""
+        shards = dict(self._base.shards)
+        for shard, offset, seq, token in self._steps[:count]:
+            shards[shard] = _At(offset, seq, token or shards[shard].token)
+        return Place(self._base.epoch, self._base.frontier_us, shards)
+
+    def position_after(self, count: int) -> StreamPosition:
+        """The position after the first `count` events."""
+        return self.after(count).position()
+
+    def end(self) -> Place:
+        """Where a reader goes on after all events of the run."""
+        return self.after(len(self._steps))
+
+
+class Delivery:
+    """Decodes records, leaves out what was not asked for, and marks what is late.
+
+    Of shards that reach beyond `key_range` only that part is wanted. `tables` are
+    (database, table) pairs, None for all; events without a table (DDL) pass always. The last
+    event that is left of a MySQL transaction has `last` set, whatever was left out behind it.
+    """
+
+    def __init__(
+        self,
+        codec: VEventCodec,
+        key_range: KeyRange,
+        tables: frozenset[tuple[str, str]] | None,
+        position: StreamPosition,
+        unmarked: Mapping[str, SeenBefore] | None = None,
+    ) -> None:
+        """Begin at a position: what is older than the newest token in it comes late.
+
+        `unmarked`: shards to which the reader hopped without marks, and what it had seen then.
+        """
+        self._codec = codec
+        self._key_range = key_range
+        self._unmarked = unmarked or {}
+        self._tables = tables
+        self.read_shards(position.shards)
+        self._held: VEvent | None = None
+        self._trail = Trail(Place.of(position))
+        tokens = (at.token for at in position.shards.values() if at.token is not None)
+        self._newest_us = max((token.timestamp_us or 0 for token in tokens), default=0)
+
+    def read_shards(self, shards: Iterable[str]) -> None:
+        """Expect records of these shards from now on."""
+        self._filters = {
+            shard: self._key_range
+            for shard in shards
+            if not self._key_range.includes(ShardName.parse(shard).key_range)
+        }
+        self._passed = frozenset(shards) - self._filters.keys() - self._unmarked.keys()
+
+    @property
+    def place(self) -> Place:
+        """Where a reader goes on after the last event that was made ready."""
+        return self._trail.end()
+
+    def run(
+        self, records: Iterator[RawRecord], rows_max: int, place: Place, ready: deque[VEvent]
+    ) -> int:
+        """Append the events of at most `rows_max` records to `ready`; return how many records.
+
+        `place` is where the run before ended. Its frontier is the one that the batch began
+        with: records older than that are late. What was appended stays when this raises.
+        """
+        self._trail = Trail(place)
+        self._newest_us = max(self._newest_us, place.frontier_us)
+        rows = size = 0
+        for record in islice(records, rows_max):
+            self._take(record, ready)
+            rows += 1
+            size += len(record.value)
+            if size >= RUN_BYTES_MAX:
+                break
+        return rows
+
+    def end_batch(self) -> None:
+        """Check that a batch has ended with a transaction. ProgressBroken otherwise."""
+        if self._held is not None:
+            raise ProgressBroken(
+                f"shard {self._held.shard}, {self._held.gtid}: a batch ends inside this "
+                f"transaction, at seq {self._held.seq}: its records are not of one time",
+            )
+
+    def _take(self, record: RawRecord, ready: deque[VEvent]) -> None:
+        decoded = self._codec.decode(record.value, record.shard, record.offset)
+        if self._tables is None and record.shard in self._passed:
+            ready.append(self._delivered(decoded))
+            return
+        event = self._visible(decoded)
+        held, self._held = self._held, None
+        if held is not None:
+            # The records of a transaction stand together, so this one is of the same.
+            if event is None and not record.last:
+                self._held = held
+                return
+            ready.append(self._delivered(held if event else replace(held, last=True)))
+        if event is not None:
+            if event.last:
+                ready.append(self._delivered(event))
+            else:
+                self._held = event
+
+    def _visible(self, event: VEvent) -> VEvent | None:
+        tables = self._tables
+        if tables is not None and event.table and (event.database, event.table) not in tables:
+            return None
+        before = self._unmarked.get(event.shard)
+        if before is not None:
+            judged = before.judged(event)
+            if judged is None:
+                return None
+            event = judged
+        key_range = self._filters.get(event.shard)
+        return event if key_range is None else in_key_range(event, key_range)
+
+    def _delivered(self, event: VEvent) -> VEvent:
+        timestamp_us = event.timestamp_us
+        late = timestamp_us < self._newest_us
+        if not late:
+            self._newest_us = timestamp_us
+        count = self._trail.add(event)
+        event.deliver(partial(self._trail.position_after, count), late=late)
+        return event

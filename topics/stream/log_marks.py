@@ -1,0 +1,53 @@
+"""The marks at the end of a shard log: behind an END there are no rows, so they are found there."""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from topics.kafka.client import ClientConfig
+from topics.kafka.partition_end import TAIL_TIMEOUT_S, PartitionReader
+from topics.names import ShardTopics
+from topics.records.codec import VEventCodec
+from topics.records.vevent import TYPES_BY_INDEX, EventType
+from topics.records.wire import read_envelope
+from topics.schemas.ids import SchemaIds
+
+# Records looked at in one go. Behind END stand DDL and other marks alone: mostly one look.
+_WINDOW: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedMark:
+    """A JOURNAL record: `kind` is END, BEGIN or CANCELLED."""
+
+    reshard_id: str
+    kind: str
+    seq: int
+    timestamp_us: int
+
+
+def marks_at_end(
+    config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
+) -> dict[str, LoggedMark]:
+    """The newest mark of each reshard behind the log's last row, by id.
+
+    Retry when Kafka does not answer, CorruptRecord on bytes that are no record of a log.
+    """
+    codec = VEventCodec(schema_ids)
+    newest: dict[str, LoggedMark] = {}
+    with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S) as reader:
+        start, upper = reader.bounds()
+        while upper > start:
+            lower = max(start, upper - _WINDOW)
+            for record in reversed(list(reader.records(lower, upper))):
+                envelope = read_envelope(record.value or b"", topics.log, record.offset)
+                kind = TYPES_BY_INDEX[envelope[0]]
+                if kind is EventType.ROW:
+                    return newest
+                if kind is EventType.JOURNAL:
+                    event = codec.decode(record.value, topics.shard, record.offset)
+                    row = json.loads(event.statement or "")
+                    mark = LoggedMark(row["reshard_id"], row["kind"], event.seq, event.timestamp_us)
+                    newest.setdefault(mark.reshard_id, mark)
+            upper = lower
+    return newest

@@ -1,0 +1,119 @@
+"""One start of a merged stream: plans, reads the shard logs, and makes events ready in order."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from event_token import StreamPosition
+from topics.progress.feed import ProgressFeed, clock_ms
+from topics.reading.merge import RawRecord, merge
+from topics.reading.planner import Batch, Planner, Wait
+from topics.records.vevent import VEvent
+from topics.stream.delivery import Delivery, Place
+from topics.stream.log_reader import ShardLogReader
+
+# Rows planned at once while there is a backlog. They are streamed, not held; the bound keeps
+# the ticks that one plan walks over few.
+BATCH_ROWS_MAX: Final = 10_000
+
+
+class MergedStream:
+    """One start of the stream: planner, consumers, and how far they have come."""
+
+    def __init__(
+        self,
+        start: StreamPosition,
+        *,
+        run_rows_max: int,
+        poll_s: float,
+        planner: Planner,
+        feed: ProgressFeed,
+        open_reader: Callable[[str], ShardLogReader],
+        delivery: Delivery,
+    ) -> None:
+        """Say where to begin: the position names the shards. No network before `read`.
+
+        `run_rows_max`: events made ready at once. `poll_s`: how soon a `read` that waits returns.
+        """
+        self.start = start
+        self._run_rows_max = run_rows_max
+        self._poll_s = poll_s
+        self._place = Place.of(start)  # after the last event that was made ready
+        self.waiting: Wait | None = None
+        self._planner = planner
+        self._feed = feed
+        self._open_reader = open_reader
+        self._readers: dict[str, ShardLogReader] = {}
+        self._delivery = delivery
+        self._batch: Batch | None = None
+        self._records: Iterator[RawRecord] = iter(())
+        self._rows_left = 0
+
+    @property
+    def position(self) -> StreamPosition:
+        """Where to go on after the last event that was made ready."""
+        return self._place.position()
+
+    def read(self, ready: deque[VEvent]) -> None:
+        """Make the next events ready, or wait for a moment."""
+        if not self._readers:
+            self._read_shards(self.start)
+        if self._batch is None and not self._plan():
+            self._feed.poll(self._planner, self._poll_s)
+            if not self._plan():
+                return
+        if self._rows_left > 0:
+            self._run(ready)
+        if self._rows_left == 0:
+            self._end_batch()
+
+    def _read_shards(self, position: StreamPosition) -> None:
+        """Read the logs of a position: at the start, and again after each hop."""
+        for shard in self._readers.keys() - position.shards.keys():
+            self._readers.pop(shard).close()
+        for shard in position.shards.keys() - self._readers.keys():
+            at = position.shards[shard]
+            self._readers[shard] = reader = self._open_reader(shard)
+            # Rows are fetched while their progress is still on its way.
+            reader.seek(at.offset, at.seq + 1)
+        self._delivery.read_shards(position.shards)
+
+    def _plan(self) -> bool:
+        plan = self._planner.next_batch(clock_ms(), BATCH_ROWS_MAX)
+        if isinstance(plan, Wait):
+            self.waiting = plan
+            return False
+        self.waiting = None
+        self._planner.advance(plan)
+        self._batch = plan
+        self._rows_left = plan.rows
+        streams = [self._readers[shard].read(part) for shard, part in plan.ranges.items()]
+        self._records = merge(streams, plan.frontier_us)
+        return True
+
+    def _run(self, ready: deque[VEvent]) -> None:
+        rows_max = min(self._rows_left, self._run_rows_max)
+        try:
+            rows = self._delivery.run(self._records, rows_max, self._place, ready)
+        finally:
+            self._place = self._delivery.place
+        self._rows_left -= rows
+
+    def _end_batch(self) -> None:
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            self._delivery.end_batch()
+            self._place = self._place.moved_to(batch.end)
+            if batch.end.shards.keys() != self._readers.keys():
+                self._read_shards(batch.end)
+
+    def stop(self) -> None:
+        """End a wait, from any thread."""
+        for reader in list(self._readers.values()):
+            reader.stop()
+
+    def close(self) -> None:
+        """Leave Kafka."""
+        self._feed.close()
+        for reader in self._readers.values():
+            reader.close()

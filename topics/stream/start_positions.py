@@ -1,0 +1,208 @@
+"""From words and times to a position: where a reader of several shards begins."""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+from event_token import KeyRange, ShardPosition, StreamPosition
+from event_token.errors import UsageError
+from topics.kafka.client import ClientConfig
+from topics.kafka.deadline import Deadline
+from topics.keyspace.lineage import era_of, has_marks, overlapping, switched
+from topics.keyspace.topology import ReshardEntry, Topology
+from topics.progress.history import ProgressHistory
+from topics.progress.record import MarkKind, cell_start_us
+from topics.reading.errors import StartNotReached
+from topics.reading.planner import check_shards
+from topics.reading.shard_start import (
+    earliest_point,
+    latest_point,
+    point_at_time,
+    start_frontier_us,
+)
+from topics.schemas.ids import SchemaIds
+
+# "earliest", "latest", a position's opaque string; a time; a position.
+Start = str | datetime | int | StreamPosition
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+# A start at the present time waits for the next heartbeats, which come every 250 ms; a shard
+# whose log is further behind than this has to catch up first.
+START_WAIT_S: Final = 30.0
+_START_POLL_S: Final = 0.05
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def resolve_start(
+    start: Start,
+    *,
+    config: ClientConfig,
+    topology: Topology,
+    key_range: KeyRange,
+    schema_ids: SchemaIds,
+    wait_s: float = START_WAIT_S,
+) -> StreamPosition:
+    """Return the position at which `start` lies for a reader of a key range.
+
+    "earliest": the logs' beginnings, or their first whole grid cells where retention has eaten
+    the beginnings. "latest": their ends. A time (aware datetime, or microseconds since the
+    epoch): the first record of each shard that is not older than the time's 10 ms cell. The
+    shards are those of that time; no start on a reshard's target lies before its BEGIN.
+
+    UsageError when it cannot be understood or is a position of another range, PositionTooOld
+    (Halt) for a time of which records were removed, StartNotReached (Retry) when a shard's log
+    has not come to that time within `wait_s`.
+    """
+    if isinstance(start, str) and start not in {EARLIEST, LATEST}:
+        start = StreamPosition.from_string(start)
+    if isinstance(start, StreamPosition):
+        check_shards(start, key_range)
+        return start
+    places = _Places(start, config, topology.keyspace, schema_ids, Deadline(wait_s))
+    if start == EARLIEST:
+        era = era_of(topology, key_range, lambda r: places.are_whole(r, key_range))
+    elif start == LATEST:
+        era = era_of(topology, key_range, lambda _: False)
+    else:
+        era = era_of(topology, key_range, lambda r: places.time_us < (r.hop_time_us or 0))
+    # A reshard that was declared has no marks to look for.
+    entered = {s: r for r in switched(topology) if has_marks(r) for s in r.targets}
+    left = {s: r for r in era.undone if has_marks(r) for s in r.sources}
+    points = {s: places.point(s, entered.get(s), left.get(s)) for s in era.shards}
+    return StreamPosition(topology.epoch - len(era.undone), places.frontier_us, points)
+
+
+def resolve_start_of(
+    start: str | int,
+    *,
+    config: ClientConfig,
+    keyspace: str,
+    shards: Sequence[str],
+    schema_ids: SchemaIds,
+    wait_s: float = START_WAIT_S,
+) -> StreamPosition:
+    """Return where "earliest", "latest" or a time lies in these logs, whatever the topology says.
+
+    Errors: see `resolve_start`.
+    """
+    places = _Places(start, config, keyspace, schema_ids, Deadline(wait_s))
+    points = {shard: places.point(shard, None, None) for shard in shards}
+    return StreamPosition(0, places.frontier_us, points)
+
+
+def _microseconds(moment: datetime | int) -> int:
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise UsageError(f"the start {moment.isoformat()} names no time zone: give it one")
+        moment = (moment - _EPOCH) // timedelta(microseconds=1)
+    if moment < 0:
+        raise UsageError(f"the start {moment} us lies before 1970")
+    return moment
+
+
+class _Places:
+    """Where one start lies in shard after shard."""
+
+    def __init__(
+        self,
+        start: str | datetime | int,
+        config: ClientConfig,
+        keyspace: str,
+        schema_ids: SchemaIds,
+        deadline: Deadline,
+    ) -> None:
+        self._start = start
+        self.time_us = 0 if isinstance(start, str) else cell_start_us(_microseconds(start))
+        self._deadline = deadline
+        self._open = partial(ProgressHistory, config, keyspace, schema_ids=schema_ids)
+        self._heads: list[int | None] = []
+
+    @property
+    def frontier_us(self) -> int:
+        """The frontier of the position, once all its points are known."""
+        return start_frontier_us(self._heads) if self._start == LATEST else self.time_us
+
+    def are_whole(self, reshard: ReshardEntry, key_range: KeyRange) -> bool:
+        """Whether a reader can begin before a reshard: sources there, targets from BEGIN on."""
+        for shard in overlapping(reshard.sources, key_range):
+            with self._open(shard) as history:
+                if not history.exists():
+                    return False
+        for shard in overlapping(reshard.targets, key_range) if has_marks(reshard) else ():
+            with self._open(shard) as history:
+                begin = self._begin(history, reshard)
+                if begin is None or begin.offset < history.log_start():
+                    return False
+        return True
+
+    def point(
+        self, shard: str, entered: ReshardEntry | None, left: ReshardEntry | None
+    ) -> ShardPosition:
+        """The place in a shard that began to serve, or ended to, with these reshards."""
+        with self._open(shard) as history:
+            begin = None if entered is None else self._begin(history, entered)
+            end = None
+            if left is not None:
+                ended = history.mark_of(MarkKind.END, left.reshard_id, left.hop_time_us or 0)
+                end = None if ended is None else latest_point(ended.progress, 0)
+            found = self._found(history, shard, end)
+            if begin is not None and found.seq < begin.seq:
+                return begin
+            return end if end is not None and found.offset > end.offset else found
+
+    def _found(
+        self, history: ProgressHistory, shard: str, end: ShardPosition | None
+    ) -> ShardPosition:
+        if self._start == EARLIEST:
+            records = (found.progress for found in history.records())
+            return earliest_point(records, history.log_start())
+        if self._start == LATEST:
+            last = history.last()
+            progress = None if last is None else last.progress
+            self._heads.append(None if progress is None else progress.head_us)
+            return latest_point(progress, history.log_start())
+        return self._at_time(history, shard, end)
+
+    def _begin(self, history: ProgressHistory, reshard: ReshardEntry) -> ShardPosition | None:
+        """Where a target's BEGIN lies; None when it is so long ago that retention has it."""
+        hop_time_us = reshard.hop_time_us or 0
+        while history.reaches_back_to(hop_time_us):
+            found = history.mark_of(MarkKind.BEGIN, reshard.reshard_id, hop_time_us)
+            if found is not None:
+                last = found.progress
+                return ShardPosition(last.end_offset - 1, last.last_seq - 1, None)
+            if self._deadline.passed:
+                raise StartNotReached(
+                    f"shard {history.topics.shard}: its log has not come to BEGIN of reshard "
+                    f"{reshard.reshard_id}, which the topology says is switched; waited "
+                    f"{self._deadline.seconds:g} s. Does its producer run?",
+                )
+            time.sleep(_START_POLL_S)
+        return None
+
+    def _at_time(
+        self, history: ProgressHistory, shard: str, end: ShardPosition | None
+    ) -> ShardPosition:
+        offset = history.offset_for_time(self.time_us)
+        log_start = history.log_start()
+        while True:
+            records = (found.progress for found in history.records(offset))
+            point = point_at_time(shard, records, self.time_us, log_start)
+            if point is not None:
+                return point
+            if end is not None:
+                return end  # all that the shard ever logged is older
+            if self._deadline.passed:
+                last = history.last()
+                reached = "nothing yet" if last is None else f"{last.progress.head_us} us"
+                raise StartNotReached(
+                    f"shard {shard}: its log has come to {reached}, the start is at "
+                    f"{self.time_us} us; waited {self._deadline.seconds:g} s. Does its producer "
+                    f"run? Start from an earlier time, or again once it has caught up",
+                )
+            time.sleep(_START_POLL_S)

@@ -1,0 +1,230 @@
+"""The merged stream of a keyspace as a plain Python iterator."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final, Self
+
+from event_token import KeyRange, StreamPosition
+from event_token.errors import Retry, ShardstreamError, UsageError
+from topics.kafka.client import ClientConfig
+from topics.keyspace.lineage import retired_us
+from topics.keyspace.topology import read_topology
+from topics.progress.feed import ProgressFeed
+from topics.reading.planner import Mode, Planner, Strict, Wait
+from topics.reading.unmarked_hop import SeenBefore, unmarked_hop, unmarked_targets
+from topics.records.codec import VEventCodec
+from topics.records.vevent import VEvent
+from topics.schemas.registry import open_schema_ids
+from topics.stream.delivery import Delivery
+from topics.stream.log_reader import ShardLogReader
+from topics.stream.merged_stream import MergedStream
+from topics.stream.start_from_copy import COPY, copy_start_us
+from topics.stream.start_positions import LATEST, Start, resolve_start
+
+# Events made ready at once; each keeps the short history of its run for its position.
+RUN_ROWS_MAX: Final = 256
+# How soon an iterator that waits notices `close` or the end of `idle_timeout_s`.
+POLL_S: Final = 0.1
+# How often a stream that waits looks into the topology for reshards without marks.
+TOPOLOGY_LOOK_S: Final = 5.0
+# An iterator in another thread leaves Kafka by itself if it does not let go within this time.
+CLOSE_WAIT_S: Final = 5.0
+
+
+class Subscriber:
+    """Iterates over the events of a keyspace in the merged order (timestamp_us, shard, offset).
+
+    Each event comes once; those of one MySQL transaction stand together. `event.position` is
+    where to start to go on after that event. Iteration ends after `close`, or when no event has
+    come for `idle_timeout_s`. `tables` are `database.table` names (events without a table, as
+    DDL, come always). A key range that is not made of whole shards is filtered by keyspace id.
+    Reshards are hopped over: events of the targets follow those of the sources, in order, once.
+
+    `start="copy"` delivers every row of the tables: from where their newest copy began, copied rows
+    as READ among the changes; tables without a copy are copied for it.
+
+    One thread iterates; any may call `close`. No network before the first event is asked for.
+    After a Retry the iteration may go on: it starts again after the last event delivered.
+    Errors: UsageError for what cannot be subscribed to, PositionTooOld, LogGap, LogRepeat,
+    other Halts, Retry (BrokersUnreachable, RowsNotReadable, StartNotReached).
+    """
+
+    def __init__(
+        self,
+        keyspace: str,
+        key_range: str = "-",
+        start: Start = LATEST,
+        *,
+        config: ClientConfig,
+        registry_url: str | None = None,
+        mode: Mode = Strict(),  # noqa: B008 - frozen, and has no state
+        idle_timeout_s: float | None = None,
+        tables: Iterable[str] | None = None,
+    ) -> None:
+        """Say what to subscribe to."""
+        self.keyspace = keyspace
+        self.key_range = KeyRange.parse(key_range)
+        self._start: Start = start
+        self._config = config
+        self._registry_url = registry_url
+        self._mode = mode
+        self._idle_timeout_s = idle_timeout_s
+        self._tables = None if tables is None else frozenset(map(_table_name, tables))
+        self._ready: deque[VEvent] = deque()
+        self._session: MergedStream | None = None
+        self._last: VEvent | None = None
+        self._failure: ShardstreamError | None = None
+        self._unmarked: dict[str, SeenBefore] = {}
+        self._look_s = time.monotonic() + TOPOLOGY_LOOK_S
+        self._closing = threading.Event()
+        self._reading = threading.Lock()  # held by whoever uses the session
+
+    def __iter__(self) -> Iterator[VEvent]:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __next__(self) -> VEvent:
+        if not self._ready:
+            self._refill()
+        if self._closing.is_set() or not self._ready:
+            raise StopIteration
+        self._last = self._ready.popleft()
+        return self._last
+
+    @property
+    def waiting(self) -> Wait | None:
+        """Which shards hold the stream back; None while events come, and before the first."""
+        session = self._session
+        return None if session is None else session.waiting
+
+    @property
+    def position(self) -> StreamPosition | None:
+        """Where to start to go on after all that was delivered; None before the start is known."""
+        session = self._session
+        if session is not None and not self._ready:
+            return session.position
+        if self._last is not None:
+            return self._last.position
+        if session is not None:
+            return session.start
+        return self._start if isinstance(self._start, StreamPosition) else None
+
+    def _refill(self) -> None:
+        with self._reading:
+            try:
+                self._read()
+            finally:
+                if self._closing.is_set():
+                    self._leave()
+
+    def _read(self) -> None:
+        """Make at least one event ready, unless closed or idle for too long."""
+        idle_since_s = time.monotonic()
+        while not self._ready and not self._closing.is_set():
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            try:
+                if self._session is None:
+                    self._session = self._open()
+                    idle_since_s = time.monotonic()
+                self._session.read(self._ready)
+                self._follow_declared(self._session)
+            except ShardstreamError as error:
+                self._spent(error)
+                continue
+            idle_s = time.monotonic() - idle_since_s
+            if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
+                return
+
+    def _spent(self, error: ShardstreamError) -> None:
+        """End the session; what it made ready comes first, then the error, then a new one."""
+        if self._session is not None:
+            self._start = self._session.position
+        self._failure = error
+        self._leave()
+
+    def _open(self) -> MergedStream:
+        topology = read_topology(self._config, self.keyspace)
+        if topology is None:
+            raise UsageError(f"keyspace {self.keyspace} has no topology: provision it first")
+        schema_ids = open_schema_ids(self._config, self._registry_url)
+        begin = self._start
+        if begin == COPY:
+            shards = topology.shards_for(self.key_range)
+            begin = copy_start_us(self._config, self.keyspace, shards, self._tables)
+        start = resolve_start(
+            begin,
+            config=self._config,
+            topology=topology,
+            key_range=self.key_range,
+            schema_ids=schema_ids,
+        )
+        self._unmarked = unmarked_targets(topology) | self._unmarked
+        return MergedStream(
+            start,
+            run_rows_max=RUN_ROWS_MAX,
+            poll_s=POLL_S,
+            planner=Planner(start, self.key_range, self._mode, retired_us=retired_us(topology)),
+            feed=ProgressFeed(self._config, self.keyspace, schema_ids),
+            open_reader=lambda shard: ShardLogReader(self._config, self.keyspace, shard),
+            delivery=Delivery(
+                VEventCodec(schema_ids), self.key_range, self._tables, start, self._unmarked
+            ),
+        )
+
+    def _follow_declared(self, session: MergedStream) -> None:
+        """Where a stream waits, look for a reshard that was declared without marks, and hop."""
+        now_s = time.monotonic()
+        if session.waiting is None or now_s < self._look_s:
+            return
+        self._look_s = now_s + TOPOLOGY_LOOK_S
+        try:
+            topology = read_topology(self._config, self.keyspace)
+            hop = topology and unmarked_hop(
+                session.position,
+                config=self._config,
+                topology=topology,
+                key_range=self.key_range,
+                schema_ids=open_schema_ids(self._config, self._registry_url),
+                is_exact=isinstance(self._mode, Strict),
+            )
+        except Retry:
+            # Brokers are away, which may well be why the stream waits: its own consumers say so
+            # once that lasts too long. Nothing has hopped; the next look is as good.
+            return
+        if hop:
+            self._start, seen = hop
+            self._unmarked |= seen
+            self._leave()
+
+    def _leave(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        """End the iteration and leave Kafka. From any thread, any number of times."""
+        self._closing.set()
+        session = self._session
+        if session is not None:
+            session.stop()
+        if self._reading.acquire(timeout=CLOSE_WAIT_S):
+            try:
+                self._leave()
+            finally:
+                self._reading.release()
+
+
+def _table_name(name: str) -> tuple[str, str]:
+    database, dot, table = name.partition(".")
+    if not (database and dot and table):
+        raise UsageError(f"table {name!r}: write it as database.table")
+    return database, table
