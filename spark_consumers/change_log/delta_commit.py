@@ -78,7 +78,7 @@ class Batch:
 
 def query_mark(query: str) -> str:
     """Name of the mark that holds a query's last batch."""
-    return f"shardstream.commands.query.{query}"
+    return f"shardstream.query.{query}"
 
 
 def shard_mark(shard: str) -> str:

@@ -12,8 +12,10 @@ from spark_consumers.change_log.delta_commit import (
     SeqSpan,
     commit,
     ensure_table,
+    hopped_mark,
     is_replay,
     open_table,
+    query_mark,
     shard_mark,
 )
 from spark_consumers.change_log.files import write_files
@@ -90,6 +92,14 @@ def test_replayed_batch_writes_nothing(target: str) -> None:
     assert table.count() == 3
     assert table.transaction_version(shard_mark("-80")) == 3
     assert table.transaction_version(ROWS_MARK) == 3
+
+
+def test_names_of_the_marks_are_stored() -> None:
+    """Tables of earlier releases hold these names: another name would repeat their last batch."""
+    assert query_mark("q") == "shardstream.query.q"
+    assert shard_mark("-80") == "shardstream.seq.-80"
+    assert hopped_mark("-80") == "shardstream.hopped.-80"
+    assert ROWS_MARK == "shardstream.rows"
 
 
 def test_lost_checkpoint_cannot_repeat_changes(target: str) -> None:
