@@ -3,7 +3,8 @@
 import pytest
 
 from event_token import Flavor, MysqlGtidSet
-from producers.decoder import UnsupportedEvent, prepared
+from producers.decoder import UnsupportedEvent
+from producers.decoder.events import prepared
 from producers.decoder.events.format_event import YEAR_HAS_SIGN
 from tests.conftest import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
