@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from benchmarks.figures import MicroBatch
 from benchmarks.spark_read import CHANGELOG, NOOP
 from spark_consumers.change_log.delta_commit import ROWS_MARK
-from spark_consumers.change_log.query import run_changelog
+from spark_consumers.change_log.run import run_changelog
 from spark_consumers.session import build_session
 from spark_consumers.source.data_source import SOURCE_FORMAT
 

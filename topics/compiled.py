@@ -11,7 +11,7 @@ _EVENTS = ("cursor", "wire", "values", "events")
 _COLUMNS = (
     "builders",
     "text",
-    "typed",
+    "arrow_values",
     "json_values",
     "images",
     "key_range",

@@ -12,7 +12,7 @@ from types import FrameType
 from rich.console import Console
 
 from shardstream.settings.model import Settings
-from spark_consumers.change_log.query import ChangeLogProgress, run_changelog
+from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from spark_consumers.session import build_session
 
 # On one machine; on a cluster the same job runs under spark-submit (spark_consumers).

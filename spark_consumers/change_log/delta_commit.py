@@ -21,18 +21,15 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
-from event_token.errors import Halt, UsageError
+from event_token.errors import UsageError
 from event_token.position import StreamPosition
+from spark_consumers.errors import ChangeLogConflict
 
 TABLE_SETTINGS = {"delta.appendOnly": "true"}
 FRONTIER_KEY = "shardstream.frontier_us"
 POSITION_KEY = "shardstream.position"
 BATCH_KEY = "shardstream.batch_id"
 ROWS_MARK = "shardstream.rows"
-
-
-class ChangeLogConflict(Halt):
-    """Raised where a commit would repeat changes of the table or leave a hole in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 
 from event_token.errors import ShardstreamError, UsageError
-from spark_consumers.change_log.query import ChangeLogProgress, run_changelog
+from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from spark_consumers.session import build_session
 
 EXIT_USAGE = 2

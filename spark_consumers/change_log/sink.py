@@ -26,7 +26,7 @@ from spark_consumers.change_log.delta_commit import (
     join_spans,
     open_table,
 )
-from spark_consumers.change_log.files import write_files
+from spark_consumers.change_log.parquet_files import write_files
 
 SINK_FORMAT = "shardstream_delta"
 NEEDED = ("timestamp_us", "shard", "seq", "offset")

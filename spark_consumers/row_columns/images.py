@@ -9,10 +9,10 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
+from spark_consumers.row_columns.arrow_values import ValueReader
 from spark_consumers.row_columns.builders import ColumnBuilder, StructBuilder, TextBuilder
 from spark_consumers.row_columns.json_values import JsonValue
 from spark_consumers.row_columns.text import write_json_string
-from spark_consumers.row_columns.typed import ValueReader
 from topics.records.cursor import Cursor
 
 _QUOTE: Final = 0x22

@@ -25,18 +25,18 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from event_token.errors import UsageError
-from spark_consumers.source.batch_planning import BatchPlanning
-from spark_consumers.source.options import SourceOptions
-from spark_consumers.source.output_columns import OutputColumns, choose_columns
-from spark_consumers.source.read_tasks import LogSource, read_task, schema_ids_of
-from spark_consumers.source.stream_bounds import (
+from spark_consumers.decoding.output_columns import OutputColumns, choose_columns
+from spark_consumers.decoding.table_versions import newest_version
+from spark_consumers.source.batch_query import (
     batch_bounds,
     batch_legs,
     batch_splits,
     stream_start,
 )
+from spark_consumers.source.micro_batches import BatchPlanning
+from spark_consumers.source.options import SourceOptions
+from spark_consumers.source.read_tasks import LogSource, read_task, schema_ids_of
 from spark_consumers.source.stream_offset import StreamOffset, TaskRange, tasks_between
-from spark_consumers.source.table_versions import newest_version
 
 SOURCE_FORMAT = "shardstream"
 

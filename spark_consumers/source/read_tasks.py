@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from event_token import KeyRange, ShardName
-from spark_consumers.source.columnar import BrokenLog, ShardDecoder
-from spark_consumers.source.output_columns import OutputColumns
+from spark_consumers.decoding.output_columns import OutputColumns
+from spark_consumers.decoding.shard_decoder import ShardDecoder
+from spark_consumers.errors import BrokenLog
 from spark_consumers.source.stream_offset import TaskRange
 from topics.kafka.client import ClientConfig
 from topics.schemas.ids import SchemaIds

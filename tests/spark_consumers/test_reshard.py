@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.query import ChangeLogProgress, run_changelog
 from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from tests.topics.stream.shard_writer import START_US, Reshard, ShardWriter, provision
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard

@@ -18,10 +18,11 @@ from event_token import StreamPosition
 from event_token.errors import Halt, UsageError
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.change_log import job as change_log_job
-from spark_consumers.change_log.delta_commit import POSITION_KEY, ChangeLogConflict
-from spark_consumers.change_log.query import ChangeLogProgress, original_error, run_changelog
+from spark_consumers.change_log.delta_commit import POSITION_KEY
 from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.run import ChangeLogProgress, original_error, run_changelog
 from spark_consumers.change_log.state_query import state_as_of
+from spark_consumers.errors import ChangeLogConflict
 from tests.spark_consumers.shop import SHARDS, Shop
 
 JOB_S_MAX = 240.0
@@ -242,7 +243,7 @@ def test_errors_come_through_spark() -> None:
     text = (
         "[STREAM_FAILED] Query failed: boom\n  File x\n"
         "topics.reading.errors.LogGap: ks.-80: seq 3 is missing\n"
-        "spark_consumers.source.column_plans.ShapeConflict: column 'n' is int there\n\n"
+        "spark_consumers.errors.ShapeConflict: column 'n' is int there\n\n"
         "\tat org.apache.spark"
     )
 

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from producers.settings import CopySettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.query import run_changelog
 from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.run import run_changelog
 from spark_consumers.change_log.state_query import state_as_of
 from tests.conftest import DatabaseFixture
 from tests.producers.copy.copying import server_rows, start, wait_state

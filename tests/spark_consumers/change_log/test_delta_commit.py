@@ -8,7 +8,6 @@ from event_token.errors import UsageError
 from spark_consumers.change_log.delta_commit import (
     ROWS_MARK,
     Batch,
-    ChangeLogConflict,
     SeqSpan,
     commit,
     ensure_table,
@@ -18,9 +17,10 @@ from spark_consumers.change_log.delta_commit import (
     query_mark,
     shard_mark,
 )
-from spark_consumers.change_log.files import write_files
+from spark_consumers.change_log.parquet_files import write_files
 from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
 from spark_consumers.change_log.state_query import state_as_of
+from spark_consumers.errors import ChangeLogConflict
 
 SCHEMA = pa.schema(
     [

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.query import ChangeLogProgress, run_changelog
 from spark_consumers.change_log.replay import check_changelog
+from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from tests.spark_consumers.source.test_data_source import run_available
 from tests.spark_consumers.test_reshard import wait_until
 from tests.topics.stream.shard_writer import ShardWriter, provision

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from event_token import KeyRange
 from event_token.errors import UsageError
-from spark_consumers.source.column_plans import ShapeConflict
-from spark_consumers.source.columnar import BrokenLog, ShardDecoder
-from spark_consumers.source.output_columns import OutputColumns, choose_columns
+from spark_consumers.decoding.output_columns import OutputColumns, choose_columns
+from spark_consumers.decoding.shard_decoder import ShardDecoder
+from spark_consumers.errors import BrokenLog, ShapeConflict
 from tests.spark_consumers.rows import (
     SchemaIdsInMemory,
     events,

@@ -2,7 +2,7 @@
 
 from event_token import StreamPosition
 from event_token.errors import Retry, UsageError
-from spark_consumers.source.batch_planning import BOUND_ROWS_MIN
+from spark_consumers.source.micro_batches import BOUND_ROWS_MIN
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import Splits, StreamOffset, choose_splits
 from topics.kafka.deadline import Deadline

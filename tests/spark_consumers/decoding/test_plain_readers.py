@@ -9,7 +9,7 @@ from topics.compiled_modules import PLAIN_VARIABLE
 
 
 @pytest.mark.parametrize(
-    "tests", ["spark_consumers/source/test_columnar.py", "topics/records/test_codec.py"]
+    "tests", ["spark_consumers/decoding/test_shard_decoder.py", "topics/records/test_codec.py"]
 )
 def test_the_plain_modules_pass_the_same_tests(tests: str) -> None:
     """Without a compiler the same sources run uncompiled, and decode the same."""

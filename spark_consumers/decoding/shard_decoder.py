@@ -6,8 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from event_token import KeyRange
-from event_token.errors import Halt
 from event_token.token import TOKEN_VERSION
+from spark_consumers.decoding.column_readers import builder_for
+from spark_consumers.decoding.output_columns import IMAGES, OutputColumns
+from spark_consumers.decoding.schema_plans import PlanMaker
+from spark_consumers.errors import BrokenLog
 from spark_consumers.row_columns.builders import (
     BooleanBuilder,
     ColumnBuilder,
@@ -19,16 +22,10 @@ from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
 from spark_consumers.row_columns.hop_filter import HopFilter, Origin
 from spark_consumers.row_columns.key_range import CannotTell, KeyRangeFilter
 from spark_consumers.row_columns.records import Broken, RecordLoop
-from spark_consumers.source.column_plans import PlanMaker, builder_for
-from spark_consumers.source.output_columns import IMAGES, OutputColumns
 from topics.reading.errors import RowImageMissing
 from topics.reading.unmarked_hop import SeenBefore
 from topics.records.table_shape import EVENT_TYPES, OPS
 from topics.records.vevent import TokenText
-
-
-class BrokenLog(Halt):
-    """Raised where records of a shard log are missing, repeated or not readable."""
 
 
 class ShardDecoder:

@@ -1,7 +1,7 @@
 import pytest
 
 from event_token.errors import UsageError
-from spark_consumers.source.table_versions import newest_version
+from spark_consumers.decoding.table_versions import newest_version
 from tests.spark_consumers.shop import ORDERS, Shop
 from tests.topics.schemas.registry_server import registry_server
 from topics.records.table_shape import Column, TableShape, ValueKind, row_schema, schema_text

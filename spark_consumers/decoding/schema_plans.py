@@ -1,0 +1,144 @@
+"""Maps a registered schema to what the record loop does with each field of its records."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_consumers.decoding.column_readers import (
+    check_fits,
+    json_value_for,
+    reader_for,
+    skipper_for,
+)
+from spark_consumers.decoding.output_columns import IMAGES, OutputColumns
+from spark_consumers.errors import ShapeConflict, UnknownSchema
+from spark_consumers.row_columns.arrow_values import ValueReader
+from spark_consumers.row_columns.builders import ColumnBuilder, StructBuilder, TextBuilder
+from spark_consumers.row_columns.images import (
+    Image,
+    JsonImage,
+    KeyColumns,
+    SkippedImage,
+    TypedImage,
+)
+from spark_consumers.row_columns.records import ROW, SKIP, STATEMENT, Plan
+from topics.records.table_shape import ENVELOPE_VERSION, Column, TableShape, shape_of
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMaker:
+    """Makes the plan of a schema id, with the columns' builders as targets."""
+
+    output: OutputColumns
+    builders: dict[str, ColumnBuilder]
+    text_of: Callable[[int], str]
+
+    def plan_of(self, schema_id: int) -> Plan:
+        """Return the plan. UnknownSchema, ShapeConflict: see there."""
+        schema = json.loads(self.text_of(schema_id))
+        if schema.get("envelope") != ENVELOPE_VERSION:
+            raise UnknownSchema(
+                f"schema {schema_id} has envelope version {schema.get('envelope')}, this release "
+                f"reads {ENVELOPE_VERSION}: update the reader"
+            )
+        shape = shape_of(schema)
+        if shape is None:
+            return self._statement_plan(schema_id, schema)
+        target = self.output.shape
+        if target is not None and (shape.database, shape.table) != (target.database, target.table):
+            return _plan(SKIP, schema_id)
+        names = [column.name for column in shape.columns]
+        key = self._key_columns(shape)
+        if key is None and not set(IMAGES) & set(self.builders):
+            return _plan(ROW, schema_id, names)
+        images: list[Image | None] = [self._image(image, shape, schema_id) for image in IMAGES]
+        passed = SkippedImage([skipper_for(c) for c in shape.columns])
+        return _plan(ROW, schema_id, names, images, key, passed=passed)
+
+    def _statement_plan(self, schema_id: int, schema: dict[str, object]) -> Plan:
+        fields = schema["fields"]
+        if not isinstance(fields, list) or fields[-1]["name"] != "statement":
+            raise UnknownSchema(
+                f"schema {schema_id} describes neither rows nor statements: update the reader"
+            )
+        if self.output.shape is not None:
+            # A statement belongs to no table: the log does not parse SQL.
+            return _plan(SKIP, schema_id)
+        images: list[Image | None] = [
+            JsonImage([], [], builder) if isinstance(builder, TextBuilder) else None
+            for builder in (self.builders.get(image) for image in IMAGES)
+        ]
+        return _plan(STATEMENT, schema_id, images=images)
+
+    def _key_columns(self, shape: TableShape) -> KeyColumns | None:
+        if not shape.primary_key or not {"key", "old_key"} & set(self.builders):
+            return None
+        return KeyColumns(
+            [skipper_for(c) for c in shape.columns],
+            list(shape.primary_key),
+            [json_value_for(shape.columns[i]) for i in shape.primary_key],
+        )
+
+    def _image(self, image: str, shape: TableShape, schema_id: int) -> Image:
+        into = self.builders.get(image)
+        if into is None:
+            return SkippedImage([skipper_for(c) for c in shape.columns])
+        if isinstance(into, StructBuilder):
+            return self._typed_image(image, into, shape, schema_id)
+        if not isinstance(into, TextBuilder):
+            raise TypeError(f"no image goes into {into}")
+        names = [(json.dumps(c.name, ensure_ascii=False) + ":").encode() for c in shape.columns]
+        return JsonImage(names, [json_value_for(c) for c in shape.columns], into)
+
+    def _typed_image(
+        self, image: str, into: StructBuilder, shape: TableShape, schema_id: int
+    ) -> TypedImage:
+        where = f"{shape.database}.{shape.table}, schema {schema_id}"
+        wanted = {
+            column.name: (column, builder)
+            for column, builder in zip(
+                self.output.struct_columns(image), into.children, strict=True
+            )
+        }
+        readers: list[ValueReader] = []
+        for column in shape.columns:
+            if column.name in wanted:
+                target, builder = wanted.pop(column.name)
+                check_fits(column, target, where)
+                readers.append(reader_for(column, builder))
+            else:
+                self._check_known(column, schema_id, where)
+                readers.append(skipper_for(column))
+        return TypedImage(readers, [builder for _, builder in wanted.values()], into)
+
+    def _check_known(self, column: Column, schema_id: int, where: str) -> None:
+        """Refuse a column that was added after the query's columns were fixed."""
+        target = self.output.shape
+        if target is None or schema_id <= self.output.shape_schema_id:
+            return
+        if column.name not in {c.name for c in target.columns}:
+            raise ShapeConflict(
+                f"{where}: column '{column.name}' was added after this query's columns were fixed "
+                f"(schema {self.output.shape_schema_id}); start the query again to read it"
+            )
+
+
+def _plan(
+    kind: int,
+    schema_id: int,
+    names: list[str] | None = None,
+    images: list[Image | None] | None = None,
+    key: KeyColumns | None = None,
+    *,
+    passed: SkippedImage | None = None,
+) -> Plan:
+    before, after = images or (None, None)
+    return Plan(
+        kind=kind,
+        schema_id=schema_id,
+        names=names or [],
+        before=before,
+        after=after,
+        key=key,
+        passed=passed,
+    )
