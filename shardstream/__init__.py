@@ -1,1 +1,154 @@
-"""The command line, the settings, the local stack of real servers, and the demo."""
+"""One change stream for a sharded MySQL or MariaDB database: the public names.
+
+Everything an application needs is imported from here. Each name is loaded when it is first used,
+so that a subscriber loads neither Spark nor the producers; the names under "Spark" need the extra
+`shardstream[spark]`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
+    from event_token.gtid_flavor import Flavor
+    from event_token.key_range import KeyRange
+    from event_token.position import ShardPosition, StreamPosition
+    from event_token.token import ClockUncertainty, EventToken, Order, compare
+    from shardstream.subscriber import Subscriber
+    from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
+    from spark_consumers.change_log.replay import replay_changelog
+    from spark_consumers.change_log.state_query import state_as_of
+    from spark_consumers.session import build_session, register
+    from topics.kafka.client import ClientConfig
+    from topics.keyspace.topology import ShardState, Topology, read_topology
+    from topics.reading.errors import (
+        BrokersUnreachable,
+        LogGap,
+        LogRepeat,
+        PositionTooOld,
+        RowsNotReadable,
+        StartNotReached,
+    )
+    from topics.reading.planner import MaxHold, Strict, Wait
+    from topics.records.event_json import event_to_json_dict, event_to_json_text
+    from topics.records.table_shape import Column, TableShape
+    from topics.records.vevent import CorruptRecord, EventType, OffCalendar, Op, Row, Value, VEvent
+    from topics.stream.start_positions import Start
+
+# Name by name, the module that defines it: the imports above, for run time.
+_MODULES = {
+    # The stream: a subscriber, how it waits for slow shards, and where it starts.
+    "Subscriber": "shardstream.subscriber",
+    "ClientConfig": "topics.kafka.client",
+    "Start": "topics.stream.start_positions",
+    "Strict": "topics.reading.planner",
+    "MaxHold": "topics.reading.planner",
+    "Wait": "topics.reading.planner",
+    # Events and what they hold.
+    "VEvent": "topics.records.vevent",
+    "EventType": "topics.records.vevent",
+    "Op": "topics.records.vevent",
+    "Row": "topics.records.vevent",
+    "Value": "topics.records.vevent",
+    "OffCalendar": "topics.records.vevent",
+    "TableShape": "topics.records.table_shape",
+    "Column": "topics.records.table_shape",
+    "event_to_json_dict": "topics.records.event_json",
+    "event_to_json_text": "topics.records.event_json",
+    # Order and positions.
+    "EventToken": "event_token.token",
+    "Order": "event_token.token",
+    "compare": "event_token.token",
+    "ClockUncertainty": "event_token.token",
+    "StreamPosition": "event_token.position",
+    "ShardPosition": "event_token.position",
+    "KeyRange": "event_token.key_range",
+    "Flavor": "event_token.gtid_flavor",
+    # Shards of a keyspace.
+    "Topology": "topics.keyspace.topology",
+    "ShardState": "topics.keyspace.topology",
+    "read_topology": "topics.keyspace.topology",
+    # Errors, by what the caller does about them, and those that a reader may meet by name.
+    "ShardstreamError": "event_token.errors",
+    "UsageError": "event_token.errors",
+    "Retry": "event_token.errors",
+    "Rebuild": "event_token.errors",
+    "Halt": "event_token.errors",
+    "PositionTooOld": "topics.reading.errors",
+    "LogGap": "topics.reading.errors",
+    "LogRepeat": "topics.reading.errors",
+    "CorruptRecord": "topics.records.vevent",
+    "BrokersUnreachable": "topics.reading.errors",
+    "RowsNotReadable": "topics.reading.errors",
+    "StartNotReached": "topics.reading.errors",
+    # Spark: the data source, the change log and queries over it.
+    "register": "spark_consumers.session",
+    "build_session": "spark_consumers.session",
+    "run_changelog": "spark_consumers.change_log.run",
+    "ChangeLogProgress": "spark_consumers.change_log.run",
+    "replay_changelog": "spark_consumers.change_log.replay",
+    "state_as_of": "spark_consumers.change_log.state_query",
+}
+
+__all__ = [
+    "BrokersUnreachable",
+    "ChangeLogProgress",
+    "ClientConfig",
+    "ClockUncertainty",
+    "Column",
+    "CorruptRecord",
+    "EventToken",
+    "EventType",
+    "Flavor",
+    "Halt",
+    "KeyRange",
+    "LogGap",
+    "LogRepeat",
+    "MaxHold",
+    "OffCalendar",
+    "Op",
+    "Order",
+    "PositionTooOld",
+    "Rebuild",
+    "Retry",
+    "Row",
+    "RowsNotReadable",
+    "ShardPosition",
+    "ShardState",
+    "ShardstreamError",
+    "Start",
+    "StartNotReached",
+    "StreamPosition",
+    "Strict",
+    "Subscriber",
+    "TableShape",
+    "Topology",
+    "UsageError",
+    "VEvent",
+    "Value",
+    "Wait",
+    "build_session",
+    "compare",
+    "event_to_json_dict",
+    "event_to_json_text",
+    "read_topology",
+    "register",
+    "replay_changelog",
+    "run_changelog",
+    "state_as_of",
+]
+
+
+if not TYPE_CHECKING:  # a type checker must refuse a name that is not imported above
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is first used."""
+        if name not in _MODULES:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,47 @@
+"""The subscriber that applications import, with the settings file as a way to make one."""
+
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Self
+
+from topics.reading.planner import Mode, Strict
+from topics.stream.start_positions import LATEST, Start
+from topics.stream.subscriber import Subscriber as StreamSubscriber
+
+
+class Subscriber(StreamSubscriber):
+    """The merged stream of a keyspace as an iterator; see `topics.stream.subscriber`."""
+
+    @classmethod
+    def from_settings(
+        cls,
+        path: str | PathLike[str] | None,
+        keyspace: str,
+        key_range: str = "-",
+        start: Start = LATEST,
+        *,
+        mode: Mode = Strict(),  # noqa: B008 - frozen, and has no state
+        idle_timeout_s: float | None = None,
+        tables: Iterable[str] | None = None,
+    ) -> Self:
+        """Return a subscriber for the Kafka cluster and schema registry of a settings file.
+
+        `path` None takes the file that the variable SHARDSTREAM_CONFIG names, else
+        ./shardstream.toml. UsageError lists everything that is wrong with the file, and names
+        the keyspaces that it has where `keyspace` is not one of them.
+        """
+        from shardstream.settings.model import load_settings  # noqa: PLC0415 - pydantic, if wanted
+
+        settings = load_settings(None if path is None else Path(path))
+        settings.keyspace(keyspace)
+        return cls(
+            keyspace,
+            key_range,
+            start,
+            config=settings.kafka_client(),
+            registry_url=settings.kafka.schema_registry_url,
+            mode=mode,
+            idle_timeout_s=idle_timeout_s,
+            tables=tables,
+        )

@@ -1,0 +1,131 @@
+"""What `from shardstream import ...` gives: its names, their signatures, and what it loads."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shardstream
+from event_token import UsageError
+from tests.repository import ROOT
+from topics.stream.subscriber import Subscriber as StreamSubscriber
+
+# A subscriber must run where none of these is installed or wanted.
+NOT_FOR_SUBSCRIBERS = (
+    *("pyspark", "pyarrow", "numpy", "deltalake", "spark_consumers"),
+    *("producers", "resharding", "sqlglot", "pymysql", "pymysqlreplication"),
+    *("typer", "rich"),
+)
+
+# Callables by their parameters: what an application passes by name must keep its name.
+PARAMETERS = {
+    "Subscriber": "keyspace key_range start config registry_url mode idle_timeout_s tables",
+    "Subscriber.from_settings": "path keyspace key_range start mode idle_timeout_s tables",
+    "ClientConfig": "settings",
+    "MaxHold": "max_hold_ms",
+    "EventToken": "timestamp_us shard position origin",
+    "compare": "a b clock",
+    "ClockUncertainty": "uncertainty_us mariadb_longest_statement_us",
+    "KeyRange": "start end",
+    "KeyRange.parse": "text",
+    "StreamPosition": "epoch frontier_us shards",
+    "StreamPosition.from_string": "text",
+    "EventToken.from_string": "text",
+    "ShardPosition": "offset seq token",
+    "read_topology": "config keyspace",
+    "event_to_json_dict": "event",
+    "event_to_json_text": "event",
+    "register": "spark",
+    "build_session": "name master settings",
+    "run_changelog": "spark keyspace target checkpoint options trigger interval_s storage_options "
+    "on_progress stop",
+    "replay_changelog": "target until_us storage_options place_of",
+    "state_as_of": "log timestamp_us",
+}
+
+
+def type_checked_imports() -> dict[str, str]:
+    """Name by name, the module that the type checker is told of."""
+    tree = ast.parse((ROOT / "shardstream/__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    return {
+        alias.name: node.module or ""
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def loaded_modules(program: str) -> set[str]:
+    """Top-level packages that a program of its own has loaded at its end."""
+    program += "\nimport sys; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return set(done.stdout.split())
+
+
+def test_names_are_the_same_for_readers_type_checkers_and_at_run_time() -> None:
+    """`__all__`, the imports for type checkers and the modules for run time name the same."""
+    assert sorted(shardstream.__all__) == sorted(shardstream._MODULES)
+    assert type_checked_imports() == shardstream._MODULES
+
+
+@pytest.mark.parametrize("name", shardstream.__all__)
+def test_every_name_can_be_imported(name: str) -> None:
+    """Each public name is there, and `dir` lists it."""
+    assert getattr(shardstream, name) is not None
+    assert name in dir(shardstream)
+
+
+@pytest.mark.parametrize("name", sorted(PARAMETERS))
+def test_signatures_stay(name: str) -> None:
+    """Parameters keep their names and their order."""
+    found: object = shardstream
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert callable(found)
+
+    assert " ".join(inspect.signature(found).parameters) == PARAMETERS[name]
+
+
+def test_a_name_that_is_not_public_is_refused() -> None:
+    """An unknown name is an AttributeError, as in any module."""
+    with pytest.raises(AttributeError, match="has no attribute 'Planner'"):
+        getattr(shardstream, "Planner")  # noqa: B009 - a type checker refuses the plain form
+
+
+def test_a_subscriber_loads_neither_spark_nor_producers() -> None:
+    """Importing what a subscriber needs loads no Spark, no producer and no command line."""
+    names = (
+        "Subscriber, ClientConfig, VEvent, EventToken, Order, compare, KeyRange, StreamPosition, "
+        "read_topology, event_to_json_text, Halt, Retry, PositionTooOld"
+    )
+
+    assert loaded_modules(f"from shardstream import {names}").isdisjoint(NOT_FOR_SUBSCRIBERS)
+
+
+def test_register_loads_spark() -> None:
+    """The names for Spark come from the same door, and load it only when they are used."""
+    assert {"pyspark", "spark_consumers"} <= loaded_modules("from shardstream import register")
+
+
+def test_subscriber_from_settings(tmp_path: Path) -> None:
+    """A settings file gives the cluster; the subscriber is the one of `topics`."""
+    path = tmp_path / "shardstream.toml"
+    path.write_text(
+        '[kafka]\nbootstrap_servers = "kafka-1:9092"\n'
+        '[keyspaces.commerce.shards."-"]\nflavor = "mysql"\n'
+        'servers = [{host = "db-a", user = "shardstream"}]\n'
+    )
+
+    subscriber = shardstream.Subscriber.from_settings(path, "commerce", start="earliest")
+
+    assert isinstance(subscriber, shardstream.Subscriber)
+    assert isinstance(subscriber, StreamSubscriber)
+    assert subscriber.keyspace == "commerce"
+    with pytest.raises(UsageError, match="the settings name: commerce"):
+        shardstream.Subscriber.from_settings(path, "shop")
