@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from event_token.position import ShardPosition, StreamPosition
     from event_token.token import ClockUncertainty, EventToken, Order, compare
     from shardstream.subscriber import Subscriber
-    from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
     from spark_consumers.change_log.replay import replay_changelog
+    from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
     from spark_consumers.change_log.state_query import state_as_of
     from spark_consumers.session import build_session, register
     from topics.kafka.client import ClientConfig
