@@ -9,10 +9,11 @@ from benchmarks.figures import Figure, Turn, figure
 from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
 from benchmarks.workloads import Workload
+from databases.internal_tables import create_internal_tables
 from event_token import Flavor
 from event_token.errors import Halt
 from resharding.apply.applier import ApplierSettings, run_applier
-from resharding.internal_tables import make_internal_tables, read_checkpoints, write_plan
+from resharding.internal_tables import read_checkpoints, write_plan
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer, open_session
 from shardstream.local.database_server import MysqlServer
@@ -80,7 +81,9 @@ def _apply(
     keyspace: BenchKeyspace, server: MysqlServer, workload: Workload, start: str, number: int
 ) -> float:
     """Rows a second from the first commit seen to the last."""
-    target = ReshardServer(TARGET, Flavor.MYSQL, server.host, server.port, server.root_user, "")
+    target = ReshardServer(
+        server.host, server.port, server.root_user, "", shard=TARGET, flavor=Flavor.MYSQL
+    )
     plan = ReshardPlan(
         reshard_id=f"{workload.table}-{number}".replace("_", "-"),
         keyspace=keyspace.name,
@@ -102,7 +105,7 @@ def _apply(
 
     thread = threading.Thread(target=apply, daemon=True)
     try:
-        make_internal_tables(connection)
+        create_internal_tables(connection)
         with connection.cursor() as cursor:
             cursor.execute(f"TRUNCATE {DATABASE}.{workload.table}")
         write_plan(connection, plan)

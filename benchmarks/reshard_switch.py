@@ -136,7 +136,9 @@ class _Split:
 
     def _admin(self, shard: str) -> ReshardServer:
         server = self.servers[shard]
-        return ReshardServer(shard, Flavor.MYSQL, server.host, server.port, server.root_user, "")
+        return ReshardServer(
+            server.host, server.port, server.root_user, "", shard=shard, flavor=Flavor.MYSQL
+        )
 
     def _verify(self, plan: ReshardPlan) -> None:
         sources = {SOURCE: self._admin(SOURCE)}

@@ -5,6 +5,7 @@
 
 from dataclasses import dataclass
 
+from databases.errors import ServerLost, ServerRefused
 from event_token.errors import Halt, Rebuild, UsageError
 
 
@@ -28,10 +29,6 @@ class LogDisagrees(Halt):
     """Raised when the shard log and its progress topic, or delivered offsets, contradict."""
 
 
-class ServerLost(Rebuild):
-    """Raised when a connection to the database is gone; another one may be made."""
-
-
 class ReplicaBehindLog(ServerLost):
     """Raised when a replica does not yet have what the log holds; wait, or take another server."""
 
@@ -46,10 +43,6 @@ class PublisherSpent(Rebuild):
 
 class TransactionTooLong(PublisherSpent):
     """Raised when a transaction of the database outlasts what brokers allow one of Kafka's."""
-
-
-class ServerRefused(UsageError):  # noqa: N818 - named by what happened
-    """Raised when the server refuses the account or its settings fail the preflight."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 `shardstream.settings.model` reads them from a file; passwords never appear in a repr.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
+from databases.server import DatabaseServer
 from event_token import Flavor
 from event_token.errors import UsageError
 from producers.filters.rules import FilterSettings
@@ -21,42 +22,14 @@ REPLICA_LAG_MS_MIN = 100
 
 
 @dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """TLS to a server: the certificate and the host name are always verified.
+class ServerSettings(DatabaseServer):
+    """One of a shard's servers.
 
-    `ca`, `cert` and `key` are paths of PEM files; `cert` and `key` go together.
+    With `read = False` nothing is streamed from it: a primary that is only asked what a replica
+    wrote itself, and that gets the heartbeat rows.
     """
 
-    ca: str
-    cert: str | None = None
-    key: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse half a client certificate."""
-        if (self.cert is None) != (self.key is None):
-            message = "TLS settings: `cert` and `key` go together, one of them is missing"
-            raise UsageError(message)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """One database server. Without `tls` the connection is in clear text.
-
-    Without `read` nothing is streamed from it: a primary that is looked at alone, to tell what a
-    replica wrote itself, and that gets the heartbeat rows.
-    """
-
-    host: str
-    port: int
-    user: str
-    password: str = field(repr=False)
-    tls: TlsSettings | None = None
     read: bool = True
-
-    @property
-    def name(self) -> str:
-        """`host:port`, as messages and progress records name the server."""
-        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

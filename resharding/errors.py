@@ -1,14 +1,6 @@
 """What stops a reshard, and what mends it."""
 
-from event_token.errors import Halt, Rebuild, UsageError
-
-
-class ServerGone(Rebuild):
-    """Raised when a database server is lost or undoes a transaction: connect again, go on."""
-
-
-class ServerRefuses(UsageError):  # noqa: N818 - named by what happened
-    """Raised when a database server refuses the account, its rights or its certificate."""
+from event_token.errors import Halt
 
 
 class DoesNotApply(Halt):

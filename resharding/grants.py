@@ -1,11 +1,10 @@
-"""What the account of a reshard may do, read from the server's own words."""
+"""The privileges that the account of a reshard needs."""
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from databases.grants import read_account
 from event_token import Flavor
-from resharding.server import rows
 
 # On sources the product's own tables are written.
 NEEDED: Final = (
@@ -20,20 +19,14 @@ NEEDED_TO_SWITCH: Final = {
     Flavor.MARIADB: (*NEEDED, *_TO_SWITCH, "CONNECTION ADMIN"),
 }
 
-_GLOBAL_GRANT: Final = re.compile(r"GRANT (.+?) ON \*\.\* TO ", re.IGNORECASE)
-
 
 def missing_grants(connection: Any, where: str, needed: Sequence[str] = NEEDED) -> list[str]:
-    """The privileges on everything that the account lacks, with the statement that mends it."""
-    [(who,)] = rows(connection, "SELECT CURRENT_USER()")
-    granted: set[str] = set()
-    for (line,) in rows(connection, "SHOW GRANTS"):
-        match = _GLOBAL_GRANT.match(str(line))
-        if match:
-            granted |= {name.strip().upper() for name in match[1].split(",")}
-    missing = [name for name in needed if name not in granted]
-    if not missing or "ALL PRIVILEGES" in granted:
+    """The privileges on everything that the account lacks, with the GRANT that adds them."""
+    account = read_account(connection)
+    missing = account.missing(needed)
+    if not missing:
         return []
-    user, _, host = str(who).rpartition("@")
     names = ", ".join(missing)
-    return [f"{where}: account {who} lacks {names}: GRANT {names} ON *.* TO '{user}'@'{host}';"]
+    return [
+        f"{where}: account {account.name} lacks {names}: GRANT {names} ON *.* TO {account.name};"
+    ]

@@ -5,30 +5,13 @@ The producers know these tables by name: their rows never become rows of a shard
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from databases.internal_tables import CHECKPOINT, INTERNAL_DATABASE, PLAN, ROLE, VERIFIED
+from databases.sql import rows, text_literal
 from event_token import StreamPosition
 from event_token.errors import Halt
-from resharding.apply.routing import INTERNAL_DATABASE
 from resharding.plan.reshard_plan import ReshardPlan
-from resharding.server import rows
-
-_TABLES: Final = {
-    "journal": "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, kind VARCHAR(16) NOT NULL, "
-    "sources TEXT NOT NULL, targets TEXT NOT NULL, hop_time_us BIGINT NULL",
-    "role": "reshard_id VARCHAR(64) NOT NULL, shard VARCHAR(128) NOT NULL, "
-    "role VARCHAR(16) NOT NULL, PRIMARY KEY (reshard_id, shard)",
-    "checkpoint": "reshard_id VARCHAR(64) NOT NULL, source_shard VARCHAR(128) NOT NULL, "
-    "seq BIGINT NOT NULL, position LONGTEXT NOT NULL, timestamp_us BIGINT NOT NULL, "
-    "token MEDIUMTEXT NOT NULL, PRIMARY KEY (reshard_id, source_shard)",
-    "heartbeat": "shard VARCHAR(128) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
-    "verified": "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, position LONGTEXT NOT NULL, "
-    "at_us BIGINT NOT NULL, differing BIGINT NOT NULL",
-    # Written for the place that it takes in the binlog.
-    "marker": "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
-    # What `reshard create` decided, so that applier and verify need nothing else.
-    "plan": "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, plan LONGTEXT NOT NULL",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +28,12 @@ class Checkpoint:
     token: str
 
 
-def make_internal_tables(connection: Any) -> None:
-    """Make the database and the tables that are missing."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"CREATE DATABASE IF NOT EXISTS {INTERNAL_DATABASE} CHARACTER SET utf8mb4 "
-            "COLLATE utf8mb4_bin"
-        )
-        for name, columns in _TABLES.items():
-            cursor.execute(
-                f"CREATE TABLE IF NOT EXISTS {INTERNAL_DATABASE}.{name} ({columns}) "
-                "ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-            )
-
-
 def read_checkpoints(connection: Any, reshard_id: str) -> dict[str, Checkpoint]:
     """The checkpoints of a target by source shard."""
     found = rows(
         connection,
         "SELECT source_shard, seq, position, timestamp_us, token "
-        f"FROM {INTERNAL_DATABASE}.checkpoint WHERE reshard_id = %s",
+        f"FROM {CHECKPOINT} WHERE reshard_id = %s",
         (reshard_id,),
     )
     return {source: Checkpoint(source, *rest) for source, *rest in found}
@@ -80,21 +49,18 @@ def move_statement(reshard_id: str, seq_before: int, checkpoint: Checkpoint) -> 
 
 def settle_statement(reshard_id: str, seq_before: int, checkpoint: Checkpoint) -> str:
     """The compare-and-set that ends a target transaction, with the position of its end."""
-    position = f", position = {_literal(checkpoint.position)}"
+    position = f", position = {text_literal(checkpoint.position)}"
     return _update(reshard_id, seq_before, checkpoint, position)
 
 
 def _update(reshard_id: str, seq_before: int, checkpoint: Checkpoint, position: str) -> str:
     return (
-        f"UPDATE {INTERNAL_DATABASE}.checkpoint SET seq = {checkpoint.seq}, "
-        f"timestamp_us = {checkpoint.timestamp_us}, token = {_literal(checkpoint.token)}{position} "
-        f"WHERE reshard_id = {_literal(reshard_id)} "
-        f"AND source_shard = {_literal(checkpoint.source)} AND seq = {seq_before}"
+        f"UPDATE {CHECKPOINT} SET seq = {checkpoint.seq}, "
+        f"timestamp_us = {checkpoint.timestamp_us}, "
+        f"token = {text_literal(checkpoint.token)}{position} "
+        f"WHERE reshard_id = {text_literal(reshard_id)} "
+        f"AND source_shard = {text_literal(checkpoint.source)} AND seq = {seq_before}"
     )
-
-
-def _literal(text: str) -> str:
-    return f"_utf8mb4 x'{text.encode().hex()}'"
 
 
 def merged_position(
@@ -129,19 +95,17 @@ def write_plan(connection: Any, plan: ReshardPlan) -> None:
     start = StreamPosition.from_string(plan.start)
     connection.begin()
     with connection.cursor() as cursor:
-        for table in ("plan", "checkpoint"):
-            cursor.execute(
-                f"DELETE FROM {INTERNAL_DATABASE}.{table} WHERE reshard_id = %s", (plan.reshard_id,)
-            )
+        for table in (PLAN, CHECKPOINT):
+            cursor.execute(f"DELETE FROM {table} WHERE reshard_id = %s", (plan.reshard_id,))
         cursor.execute(
-            f"INSERT INTO {INTERNAL_DATABASE}.plan VALUES (%s, %s)",
+            f"INSERT INTO {PLAN} VALUES (%s, %s)",
             (plan.reshard_id, plan.to_json()),
         )
         for source, at in start.shards.items():
             token = "" if at.token is None else at.token.to_string()
             timestamp_us = 0 if at.token is None else at.token.timestamp_us or 0
             cursor.execute(
-                f"INSERT INTO {INTERNAL_DATABASE}.checkpoint VALUES (%s, %s, %s, %s, %s, %s)",
+                f"INSERT INTO {CHECKPOINT} VALUES (%s, %s, %s, %s, %s, %s)",
                 (plan.reshard_id, source, at.seq, plan.start, timestamp_us, token),
             )
     connection.commit()
@@ -153,7 +117,7 @@ def read_plan(connection: Any, reshard_id: str, where: str) -> ReshardPlan | Non
         return None
     found = rows(
         connection,
-        f"SELECT plan FROM {INTERNAL_DATABASE}.plan WHERE reshard_id = %s",
+        f"SELECT plan FROM {PLAN} WHERE reshard_id = %s",
         (reshard_id,),
     )
     return ReshardPlan.from_json(found[0][0], where) if found else None
@@ -163,9 +127,7 @@ def reshards_on(connection: Any) -> list[str]:
     """The reshards whose plan stands on a server."""
     if not _has_plans(connection):
         return []
-    return [
-        name for (name,) in rows(connection, f"SELECT reshard_id FROM {INTERNAL_DATABASE}.plan")
-    ]
+    return [name for (name,) in rows(connection, f"SELECT reshard_id FROM {PLAN}")]
 
 
 def _has_plans(connection: Any) -> bool:
@@ -183,7 +145,7 @@ def write_verified(
     """Write on a target what its last comparison found: `switch` looks for it."""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"REPLACE INTO {INTERNAL_DATABASE}.verified VALUES (%s, %s, %s, %s)",
+            f"REPLACE INTO {VERIFIED} VALUES (%s, %s, %s, %s)",
             (reshard_id, position, at_us, differing),
         )
 
@@ -194,6 +156,6 @@ def write_roles(connection: Any, plan: ReshardPlan) -> None:
         for role, shards in (("source", plan.sources), ("target", plan.targets)):
             for shard in shards:
                 cursor.execute(
-                    f"REPLACE INTO {INTERNAL_DATABASE}.role VALUES (%s, %s, %s)",
+                    f"REPLACE INTO {ROLE} VALUES (%s, %s, %s)",
                     (plan.reshard_id, shard, role),
                 )

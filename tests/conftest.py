@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from producers.servers.flavor import version_of
+from databases.server_facts import version_of
 from shardstream.local.database_server import (
     NOT_DURABLE,
     Account,

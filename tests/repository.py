@@ -8,6 +8,7 @@ ROOT = Path(__file__).parent.parent
 # From the lowest to the highest; the ones that are not written yet have no files.
 PACKAGES = (
     "event_token",
+    "databases",
     "topics",
     "producers",
     "resharding",

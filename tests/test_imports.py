@@ -1,10 +1,12 @@
 """The one-way rule of imports: who may import whom, held against the source of all packages.
 
-`event_token <- topics <- producers, resharding, caching, spark_consumers <- shardstream`:
-never the other way, never sideways. Imports inside functions and for type checking count too.
+`event_token <- databases, topics <- producers, resharding, caching, spark_consumers <-
+shardstream`: never the other way, never sideways. Imports inside functions and for type checking count too, and
+so do modules that are named in strings, because something will import them by that name.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 
@@ -12,14 +14,15 @@ import pytest
 
 from tests.repository import PACKAGES, ROOT, module_name, python_files
 
+BASE = ("databases", "topics")
 MIDDLE = ("producers", "resharding", "caching", "spark_consumers")
 
 # What each package may import of the others.
 BELOW: dict[str, tuple[str, ...]] = {
     "event_token": (),
-    "topics": ("event_token",),
-    **dict.fromkeys(MIDDLE, ("event_token", "topics")),
-    "shardstream": ("event_token", "topics", *MIDDLE),
+    **dict.fromkeys(BASE, ("event_token",)),
+    **dict.fromkeys(MIDDLE, ("event_token", *BASE)),
+    "shardstream": ("event_token", *BASE, *MIDDLE),
 }
 
 # Other parts of the repository, which no package may need.
@@ -35,6 +38,9 @@ IMPURE_IMPORTS = (
 
 # event_token imports nothing else than the standard library and these.
 EVENT_TOKEN_MAY_IMPORT = frozenset(("mypy_extensions", "librt"))
+
+# It says what is compiled, in all packages.
+NAMES_OTHERS = ("topics.compiled",)
 
 # A subscriber and an application server must not need Spark or what comes with it.
 SPARK_EXTRA = frozenset(("pyspark", "pyarrow", "numpy", "pandas", "deltalake"))
@@ -69,10 +75,36 @@ def imported_modules(module: str, source: str, *, is_package: bool = False) -> I
                 pass
 
 
+# `package.part`, alone or within a longer text such as `python -m package.part`.
+MODULE_IN_TEXT = re.compile(rf"(?<![\w./-])({'|'.join(PACKAGES)})\.(\w+)")
+
+
+def named_modules(source: str) -> Iterator[str]:
+    """Yield the modules of this repository that source names in strings other than docstrings."""
+    tree = ast.parse(source)
+    docstrings = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        if id(node) not in docstrings:
+            for package, part in MODULE_IN_TEXT.findall(node.value):
+                path = ROOT / package / part
+                if path.is_dir() or path.with_suffix(".py").is_file():
+                    yield f"{package}.{part}"
+
+
 def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:
     """Return what the imports of a module's source break, one sentence each."""
     package = module.split(".", maxsplit=1)[0]
     broken: list[str] = []
+    for name in () if module in NAMES_OTHERS else named_modules(source):
+        top = name.split(".", maxsplit=1)[0]
+        if top != package and top not in BELOW[package]:
+            broken.append(f"{module} names {name} in a string: {package} may not import {top}")
     for name in imported_modules(module, source, is_package=is_package):
         top = name.split(".", maxsplit=1)[0]
         if top in PACKAGES and top != package and top not in BELOW[package]:
@@ -134,6 +166,10 @@ def test_every_folder_is_judged() -> None:
         ("producers.main", "if TYPE_CHECKING:\n    import shardstream.settings.model"),
         ("producers.main", "import importlib\nimportlib.import_module('caching.client')"),
         ("producers.main", "import tests.conftest"),
+        ("databases.connection", "import topics.names"),
+        ("topics.names", "from databases import sql"),
+        ("topics.names", "MODULES = ('producers.settings',)"),
+        ("topics.names", "run('python -m producers.settings')"),
         ("spark_consumers.source", "import producers"),
         ("caching.client", "import pyspark"),
     ],
@@ -161,6 +197,10 @@ def test_rule_finds_what_breaks_it(module: str, source: str) -> None:
         ),
         ("spark_consumers.source", "import numpy, pyspark.sql.datasource"),
         ("shardstream.commands.app", "import spark_consumers, producers.main"),
+        ("producers.main", "MODULES = ('topics.names', 'producers.settings')"),
+        ("producers.main", "import databases.sql"),
+        ("topics.names", "'producers.settings reads them'"),
+        ("topics.names", "NAMES = ('shardstream.toml', 'shardstream.a1', '_shardstream.schemas')"),
     ],
 )
 def test_rule_lets_the_rest_pass(module: str, source: str) -> None:

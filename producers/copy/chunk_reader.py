@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 import pymysql
 
+from databases.sql import rows
 from event_token import Flavor
 from producers.copy.chunk import Chunk, ChunkJob, ChunkRows, Piece, Place
 from producers.copy.chunk_rows import ChunkConnection
@@ -16,7 +17,7 @@ from producers.copy.errors import CannotCopy, ChunkHeld, ChunkSpoiled
 from producers.copy.throttle import Throttle
 from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
 from producers.servers.connection import server_errors
-from producers.servers.flavor import family_of, rows
+from producers.servers.flavor import family_of
 from producers.settings import ServerSettings
 
 # A transaction that the stream has sent is visible some ms later; a semi-synchronous one when its

@@ -6,13 +6,14 @@ from typing import Any, Final
 
 import pymysql
 
+from databases.connection import open_connection
+from databases.errors import ServerLost
 from producers.copy.binary_rows import RowPackets, value_ends
 from producers.copy.chunk import CHUNK_BYTES_MAX, ChunkRows, Piece
 from producers.copy.chunk_sql import key_literal, key_text
 from producers.copy.definition import TableDefinition
 from producers.copy.errors import ChunkSpoiled, ChunkTooLarge
-from producers.errors import ServerLost
-from producers.servers.connection import open_query_connection, server_errors
+from producers.servers.connection import server_errors
 from producers.settings import ServerSettings
 
 # One Kafka transaction of copied rows: binlog events wait no longer than one takes.
@@ -39,7 +40,7 @@ class ChunkConnection:
     def __init__(self, server: ServerSettings) -> None:
         """Connect; ServerRefused, ServerLost."""
         self.server = server
-        self.connection: Any = open_query_connection(server)
+        self.connection: Any = open_connection(server)
         with server_errors(server, "preparing to copy from"), self.connection.cursor() as cursor:
             for statement in _SESSION:
                 cursor.execute(statement)

@@ -7,7 +7,8 @@ from typing import Final
 import sqlglot
 from sqlglot.errors import TokenError
 
-from producers.copy.definition import KeyColumn, TableDefinition, quoted
+from databases.sql import quoted
+from producers.copy.definition import KeyColumn, TableDefinition
 from producers.decoder.tables import plan as ops
 from producers.decoder.tables.plan import ColumnPlan, TablePlan
 from producers.decoder.values.hidden_values import hidden_text

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Final
 
+from databases.errors import ServerLost
 from event_token import ShardstreamError
 from producers.copy.chunk import Chunk, ChunkJob
 from producers.copy.chunk_reader import ChunkReader
@@ -19,7 +20,6 @@ from producers.copy.table_copier import TableCopier
 from producers.copy.throttle import Throttle
 from producers.copy.windows import Window
 from producers.decoder import Decoder
-from producers.errors import ServerLost
 from producers.session.publisher import Publisher
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.names import ShardTopics

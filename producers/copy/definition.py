@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from databases.sql import quoted, rows
 from event_token import Flavor
 from producers.copy.errors import CannotCopy
 from producers.decoder.tables import plan as ops
@@ -42,7 +43,6 @@ from producers.decoder.values.hidden_values import HIDDEN_BYTES
 from producers.decoder.values.wire import encode_string
 from producers.filters.collations import BINARY, collation_number
 from producers.preflight.typed_columns import BYTES, NOTHING_DECLARED, TypedColumns
-from producers.servers.flavor import rows
 
 _TYPES: Final = {
     "tinyint": TINY,
@@ -187,11 +187,6 @@ def _index_rows(connection: Any, database: str, table: str) -> list[dict[str, An
         cursor.execute(statement)
         names = [column[0].lower() for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def quoted(name: str) -> str:
-    """An identifier for a statement."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _key(

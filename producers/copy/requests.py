@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from databases.connection import open_connection
+from databases.internal_tables import INTERNAL_DATABASE
+from databases.sql import rows
 from event_token.errors import ShardstreamError
 from producers.copy.chunk_sql import is_one_condition
 from producers.copy.definition import read_definition
 from producers.copy.errors import CannotCopy, refuse_left_out
 from producers.filters.rules import FilterSettings
-from producers.servers.connection import open_query_connection, server_errors
-from producers.servers.flavor import rows
+from producers.servers.connection import server_errors
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.progress.copy_topic import (
     CopyAction,
@@ -23,7 +25,13 @@ from topics.progress.copy_topic import (
 )
 
 # Databases of the server and of this project; their rows are nobody's.
-OWN_DATABASES: Final = ("mysql", "information_schema", "performance_schema", "sys", "_shardstream")
+OWN_DATABASES: Final = (
+    "mysql",
+    "information_schema",
+    "performance_schema",
+    "sys",
+    INTERNAL_DATABASE,
+)
 Name = tuple[str, str]
 
 
@@ -53,7 +61,7 @@ def inspect(
         return Inspection(request, tuple(named), tuple(problems))
     tables: list[Name] = []
     try:
-        connection = open_query_connection(server)
+        connection = open_connection(server)
         try:
             with server_errors(server, "looking at tables of"):
                 if not request.tables:

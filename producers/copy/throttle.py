@@ -4,12 +4,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from databases.connection import open_connection
+from databases.replica_status import StatusNotShown, replica_status
+from databases.sql import rows
 from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.errors import Problem
-from producers.servers.connection import open_query_connection, server_errors
-from producers.servers.flavor import rows
-from producers.servers.replica_status import StatusNotShown, replica_status
+from producers.servers.connection import server_errors
 from producers.settings import CopySettings, ServerSettings, ShardProducerSettings
 
 # One look lasts for all the chunks of this time.
@@ -62,7 +63,7 @@ class Throttle:
 
 def _lag_s(server: ServerSettings) -> int | None:
     """Seconds that a replica is behind, 0 for a primary, None where its replication rests."""
-    connection = open_query_connection(server)
+    connection = open_connection(server)
     try:
         with server_errors(server, "asking for the lag of"):
             status = replica_status(connection, server)

@@ -5,13 +5,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
 
+from databases.internal_tables import INTERNAL_DATABASE
 from producers.filters.masks import KEY_BYTES_MIN, Mask, MaskKind
 from producers.filters.where_syntax import Condition, RuleError, parse_where
-
-# The product's own tables are never left out: marks and checkpoints travel by them.
-INTERNAL_DATABASE: Final = "_shardstream"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from databases.sql import rows
 from event_token.errors import UsageError
 from producers.decoder.values.hidden_values import HIDDEN_BYTES
 from producers.errors import Problem
@@ -11,7 +12,6 @@ from producers.filters.collations import BINARY
 from producers.filters.rules import FilterSettings
 from producers.filters.source_column import SourceColumn
 from producers.preflight.typed_columns import BYTES
-from producers.servers.flavor import rows
 from producers.session.sharding_columns import sharding_columns
 from producers.settings import ShardProducerSettings
 from topics.records.table_shape import Column, ValueKind

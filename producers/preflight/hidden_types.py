@@ -7,13 +7,13 @@ for one table when its first row comes and when a statement may have changed it.
 from collections.abc import Callable
 from typing import Any, Final
 
+from databases.grants import privileges_on
+from databases.sql import rows
 from event_token import Flavor
 from producers.decoder.errors import HiddenType
 from producers.errors import Problem
-from producers.preflight.grants import privileges_on
 from producers.preflight.typed_columns import BYTES, TypedColumns, declaration, looks_binary
 from producers.servers.connection import server_errors
-from producers.servers.flavor import rows
 from producers.settings import ServerSettings, ShardProducerSettings
 
 _HIDDEN_COLUMNS: Final = (

@@ -4,13 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from databases.connection import open_connection
+from databases.errors import ServerLost
+from databases.grants import Account, read_account
+from databases.server_facts import version_of
+from databases.sql import rows
 from event_token import Flavor
 from event_token.errors import ShardstreamError
-from producers.errors import Problem, ServerLost
-from producers.preflight.grants import Account, missing_grants, read_account
+from producers.errors import Problem
+from producers.preflight.grants import missing_grants
 from producers.servers.binlog_filters import filter_problems
-from producers.servers.connection import open_query_connection, server_errors
-from producers.servers.flavor import MariadbFamily, ServerFamily, family_of, rows, version_of
+from producers.servers.connection import server_errors
+from producers.servers.flavor import MariadbFamily, ServerFamily, family_of
 from producers.settings import ServerSettings
 
 MYSQL_VERSION_MIN: Final = (8, 0, 14)  # binlog_row_metadata, and commit times in microseconds
@@ -100,7 +105,7 @@ def preflight(
     secret. `more` finds further problems by the same connection.
     """
     try:
-        connection = open_query_connection(server)
+        connection = open_connection(server)
     except ShardstreamError as error:
         mend = "check host, port, account, password and TLS files, and that the server runs"
         return [Problem(str(error), server.name, mend, passing=isinstance(error, ServerLost))]

@@ -6,10 +6,12 @@ A replica logs a transaction whose rows were filtered under the same GTID, so GT
 from collections.abc import Mapping
 from typing import Any, Final
 
+from databases.replica_status import StatusNotShown, replica_status
+from databases.server_facts import version_of
+from databases.sql import named_rows, rows
 from event_token import Flavor
 from producers.errors import Problem
-from producers.servers.flavor import ServerFamily, rows, version_of
-from producers.servers.replica_status import StatusNotShown, named_rows, replica_status
+from producers.servers.flavor import ServerFamily
 from producers.settings import ServerSettings
 
 _MYSQL_SAYS_BINARY_LOG_STATUS: Final = (8, 2, 0)

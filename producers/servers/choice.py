@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from databases.server_facts import ServerHistory
 from event_token import GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import Rebuild, Retry, ShardstreamError
 from producers.errors import BinlogPurged, ReplicaBehindLog, ServerBehindLog, ServerDiverged
-from producers.servers.flavor import ServerHistory
 from producers.start.resume import check_reachable, shown
 from topics.names import ShardTopics
 

@@ -1,27 +1,25 @@
-"""Connections to a database server: one for questions, one for the replication stream."""
+"""The connection that carries a server's replication stream."""
 
 import secrets
 import select
 import socket
 import ssl
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Final, Self
 
-import pymysql
-from pymysql.connections import Connection
+from pymysql.constants import ER
 
+import databases.connection
+from databases.connection import ACCESS_REFUSED, open_connection
+from databases.errors import ServerLost, ServerRefused
+from databases.server import DatabaseServer
 from event_token import GtidSet
 from event_token.errors import Halt, ShardstreamError
-from producers.errors import BinlogPurged, SameServerId, ServerLost, ServerRefused
+from producers.errors import BinlogPurged, SameServerId
 from producers.servers.dump_command import file_dump_command, register_command
 from producers.servers.flavor import STREAM_HEARTBEAT_S, ServerFamily
-from producers.settings import ServerSettings, TlsSettings
 
-CONNECT_TIMEOUT_S: Final = 10
-# The questions asked take milliseconds; a server that needs longer is as good as gone.
-QUERY_TIMEOUT_S: Final = 30
 # Three heartbeats of the server missed.
 STREAM_SILENCE_S_MAX: Final = 3 * STREAM_HEARTBEAT_S
 
@@ -35,18 +33,6 @@ BUFFER_BYTES_MAX: Final = 1024 * 1024 * 1024 + 1024 * 1024
 RANDOM_SERVER_ID_MIN: Final = 1 << 31
 RANDOM_SERVER_ID_MAX: Final = (1 << 32) - 1
 
-# ER_ACCESS_DENIED and its kin, wrong database, no such grant, account locked, password expired,
-# plugin or TLS demanded.
-_REFUSED: Final = frozenset(
-    {1044, 1045, 1049, 1130, 1142, 1227, 1251, 1698, 1820, 1862, 2026, 2059, 2061, 3118, 3159, 4151}
-)
-# Two settings of the server that would hide something: a limit of rows, which DEFAULT would give
-# again, and from MySQL 8.0.30 on the invisible keys that it makes itself. MariaDB takes the second
-# for a comment.
-_SESSION: Final = (
-    "SET SESSION time_zone = '+00:00', sql_select_limit = 18446744073709551615 "
-    "/*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
-)
 _ER_SOURCE_FATAL: Final = 1236
 _ER_PURGED: Final = 1789
 _ER_NOT_IN_BINLOG: Final = frozenset({1945, 1947, 1955})
@@ -57,70 +43,16 @@ def random_server_id() -> int:
     return RANDOM_SERVER_ID_MIN + secrets.randbelow(RANDOM_SERVER_ID_MAX - RANDOM_SERVER_ID_MIN)
 
 
-def open_query_connection(server: ServerSettings) -> Any:
-    """A connection for questions, in UTC and autocommit, that is shown all rows and keys.
-
-    Raises ServerRefused on credentials, grants or certificates, ServerLost when it is not reached.
-    """
-    with server_errors(server, "connecting"):
-        connection = Connection(
-            host=server.host,
-            port=server.port,
-            user=server.user,
-            password=server.password,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=QUERY_TIMEOUT_S,
-            write_timeout=QUERY_TIMEOUT_S,
-            **_tls_arguments(server.tls),
-        )
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(_SESSION)
-        except BaseException:
-            connection.close()
-            raise
-    return connection
-
-
-def _tls_arguments(tls: TlsSettings | None) -> dict[str, Any]:
-    # By default PyMySQL takes TLS where it is offered and verifies nothing: neither is wanted.
-    if tls is None:
-        return {"ssl_disabled": True}
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key)
-    except (OSError, ssl.SSLError) as error:
-        raise ServerRefused(f"TLS files cannot be used ({tls}): {error}") from error
-    # Certificates that MySQL makes itself lack the key ids that the strict mode of 3.13 asks for.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return {"ssl": context}
-
-
-@contextmanager
-def server_errors(server: ServerSettings, doing: str) -> Iterator[None]:
-    """Turn PyMySQL's errors inside the block into the project's; no message holds the password."""
-    try:
-        yield
-    except pymysql.err.MySQLError as error:
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        text = str(error.args[1]) if len(error.args) > 1 else str(error)
-        original = getattr(error, "original_exception", None)
-        where = f"{doing} {server.name} as {server.user}"
-        if isinstance(original, ssl.SSLError):
-            raise ServerRefused(f"{where}: TLS failed: {original}") from error
-        raise server_error(code, text, where) from error
-    except OSError as error:
-        raise ServerLost(f"{doing} {server.name} as {server.user}: {error}") from error
+def server_errors(server: DatabaseServer, doing: str) -> AbstractContextManager[None]:
+    """Translate PyMySQL's errors inside the block; an unknown error counts as a lost server."""
+    return databases.connection.server_errors(server, doing, server_error)
 
 
 def server_error(code: int, text: str, where: str) -> ShardstreamError:
     """The project's error for an error packet of the server. Pure."""
     message = f"{where}: server error {code}: {text}"
     lower = text.lower()
-    if code in _REFUSED:
+    if code in ACCESS_REFUSED or code == ER.BAD_DB_ERROR:
         return ServerRefused(message)
     if "same server_uuid/server_id" in lower or "same server_id" in lower:
         return SameServerId(
@@ -156,7 +88,7 @@ class ReplicationStream:
 
     @classmethod
     def open(
-        cls, server: ServerSettings, family: ServerFamily, position: GtidSet, server_id: int
+        cls, server: DatabaseServer, family: ServerFamily, position: GtidSet, server_id: int
     ) -> Self:
         """Connect, register and start the dump after `position`.
 
@@ -167,7 +99,7 @@ class ReplicationStream:
         )
 
     @classmethod
-    def open_file(cls, server: ServerSettings, family: ServerFamily, name: str) -> Self:
+    def open_file(cls, server: DatabaseServer, family: ServerFamily, name: str) -> Self:
         """The stream of one binlog file and those behind it, which ends with what is there."""
         server_id = random_server_id()  # Not the producer's: one would end the other.
         return cls._open(server, family, server_id, None, file_dump_command(server_id, name))
@@ -175,14 +107,14 @@ class ReplicationStream:
     @classmethod
     def _open(
         cls,
-        server: ServerSettings,
+        server: DatabaseServer,
         family: ServerFamily,
         server_id: int,
         position: GtidSet | None,
         command: bytes,
     ) -> Self:
         where = f"replication stream of {server.name}"
-        connection = open_query_connection(server)
+        connection = open_connection(server)
         try:
             with server_errors(server, "starting the replication stream of"):
                 with connection.cursor() as cursor:

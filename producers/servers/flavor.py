@@ -1,11 +1,10 @@
-"""All that differs between MySQL and MariaDB on the way to the stream, in one place."""
+"""How the replication stream of MySQL and of MariaDB is started."""
 
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
-from event_token.errors import Retry, UsageError
-from event_token.mariadb_gtid import parse_mariadb_gtid
+from databases.server_facts import MariadbFacts, MysqlFacts, ServerFacts
+from event_token import Flavor, GtidSet, MysqlGtidSet
+from event_token.errors import UsageError
 from producers.servers.dump_command import mariadb_dump_command, mysql_dump_command
 
 # The server speaks at least this often, so that silence means that it is gone.
@@ -13,35 +12,13 @@ STREAM_HEARTBEAT_S: Final = 10
 # While Kafka is away nothing is read: as long as a Kafka transaction may last (15 min is the
 # broker's usual maximum), the server keeps the connection.
 NET_WRITE_TIMEOUT_S: Final = 900
-# The oldest binlog may be purged between naming it and asking for its position.
-PURGE_RACE_ATTEMPTS: Final = 3
-# MySQL's new words for replicas.
-MYSQL_SAYS_REPLICA: Final = (8, 0, 22)
 _NANOSECONDS: Final = 1_000_000_000
 
 Statement = tuple[str, tuple[Any, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class ServerMoment:
-    """The server's clock and its executed set, read by one statement."""
-
-    clock_us: int
-    executed: str
-
-
-@dataclass(frozen=True, slots=True)
-class ServerHistory:
-    """What a server has executed, and what of it no longer stands in its binlogs."""
-
-    executed: GtidSet
-    purged: GtidSet
-
-
-class ServerFamily(Protocol):
+class ServerFamily(ServerFacts, Protocol):
     """What the producer asks of a family of servers."""
-
-    flavor: Flavor
 
     def session(self, position: GtidSet | None, identity: str) -> list[Statement]:
         """Statements before a dump after `position`, or of a file where that is None.
@@ -54,35 +31,9 @@ class ServerFamily(Protocol):
         """The command (without its packet header) that starts the stream after `position`."""
         ...
 
-    def moment(self, connection: Any) -> ServerMoment:
-        """Clock and executed set."""
-        ...
 
-    def history(self, connection: Any) -> ServerHistory:
-        """Executed and purged sets."""
-        ...
-
-    def before_file(self, connection: Any, name: str) -> GtidSet:
-        """All that was logged, here or in binlogs that are gone, before this file began."""
-        ...
-
-    def is_replica(self, connection: Any) -> bool:
-        """Whether the server applies another one's changes, now or when it is told to go on."""
-        ...
-
-    def own_name(self, connection: Any) -> str:
-        """What stands in the GTIDs of transactions that the server itself commits."""
-        ...
-
-    def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:
-        """MariaDB: the last number in the binlogs by domain and server. MySQL: empty."""
-        ...
-
-
-class MysqlFamily:
+class MysqlFamily(MysqlFacts):
     """MySQL 8.0 and later."""
-
-    flavor = Flavor.MYSQL
 
     def session(self, position: GtidSet | None, identity: str) -> list[Statement]:
         """See ServerFamily. Both names of each variable: 8.0 before .26 knows the older alone."""
@@ -102,49 +53,9 @@ class MysqlFamily:
             raise UsageError(f"position '{position}' is not MySQL's")
         return mysql_dump_command(server_id, position)
 
-    def moment(self, connection: Any) -> ServerMoment:
-        """See ServerFamily. The clock is taken at the statement's start, before the set is read."""
-        [(clock_us, executed)] = rows(
-            connection,
-            "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED), @@GLOBAL.gtid_executed",
-        )
-        return ServerMoment(int(clock_us), _one_line(executed))
 
-    def history(self, connection: Any) -> ServerHistory:
-        """See ServerFamily. One statement: a purge between two would look like a loss."""
-        [(executed, purged)] = rows(
-            connection, "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.gtid_purged"
-        )
-        return ServerHistory(MysqlGtidSet.parse(executed), MysqlGtidSet.parse(purged))
-
-    def before_file(self, connection: Any, name: str) -> GtidSet:
-        """See ServerFamily. The file's second event says it."""
-        found = rows(connection, "SHOW BINLOG EVENTS IN %s LIMIT 2", (name,))
-        texts = [str(row[5]) for row in found if row[2] == "Previous_gtids"]
-        if len(texts) != 1:
-            message = f"binlog {name} does not begin with the GTIDs before it"
-            raise Retry(message)
-        return MysqlGtidSet.parse(_one_line(texts[0]))
-
-    def is_replica(self, connection: Any) -> bool:
-        """See ServerFamily."""
-        [(version,)] = rows(connection, "SELECT @@version")
-        return bool(rows(connection, replica_status_statement(version)))
-
-    def own_name(self, connection: Any) -> str:
-        """See ServerFamily."""
-        return str(rows(connection, "SELECT @@server_uuid")[0][0])
-
-    def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:
-        """See ServerFamily."""
-        del connection
-        return {}
-
-
-class MariadbFamily:
+class MariadbFamily(MariadbFacts):
     """MariaDB 10.5 and later."""
-
-    flavor = Flavor.MARIADB
 
     def session(self, position: GtidSet | None, identity: str) -> list[Statement]:
         """See ServerFamily. Capability 4: the stream carries GTID events."""
@@ -169,56 +80,6 @@ class MariadbFamily:
         del position
         return mariadb_dump_command(server_id)
 
-    def moment(self, connection: Any) -> ServerMoment:
-        """See ServerFamily."""
-        [(clock_us, executed)] = rows(
-            connection,
-            "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED), @@GLOBAL.gtid_binlog_pos",
-        )
-        return ServerMoment(int(clock_us), _one_line(executed))
-
-    def history(self, connection: Any) -> ServerHistory:
-        """See ServerFamily. What is purged is what stood before the oldest binlog's first event."""
-        for _ in range(PURGE_RACE_ATTEMPTS):
-            oldest = rows(connection, "SHOW BINARY LOGS")[0][0]
-            [(purged, executed)] = rows(
-                connection,
-                "SELECT BINLOG_GTID_POS(%s, 4), @@GLOBAL.gtid_binlog_pos",
-                (oldest,),
-            )
-            if purged is not None:
-                return ServerHistory(MariadbGtidSet.parse(executed), MariadbGtidSet.parse(purged))
-        message = f"binlogs are purged faster than they can be named (the oldest was {oldest})"
-        raise Retry(message)
-
-    def before_file(self, connection: Any, name: str) -> GtidSet:
-        """See ServerFamily. The file's GTID list says it."""
-        [(before,)] = rows(connection, "SELECT BINLOG_GTID_POS(%s, 4)", (name,))
-        if before is None:
-            message = f"binlog {name} was purged while it was looked at"
-            raise Retry(message)
-        return MariadbGtidSet.parse(before)
-
-    def is_replica(self, connection: Any) -> bool:
-        """See ServerFamily. SHOW REPLICA STATUS would need one more grant.
-
-        Where replication is stopped, what it has applied and `read_only` tell.
-        """
-        if int(rows(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")[0][1]) > 0:
-            return True
-        [(applied, read_only)] = rows(connection, "SELECT @@GLOBAL.gtid_slave_pos, @@read_only")
-        return bool(applied) and is_on(read_only)
-
-    def own_name(self, connection: Any) -> str:
-        """See ServerFamily."""
-        return str(rows(connection, "SELECT @@server_id")[0][0])
-
-    def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:
-        """See ServerFamily."""
-        [(state,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_state")
-        gtids = [parse_mariadb_gtid(part) for part in str(state).split(",") if part]
-        return {(domain, server): number for domain, server, number in gtids}
-
 
 def family_of(flavor: Flavor) -> ServerFamily:
     """The family's statements."""
@@ -227,36 +88,3 @@ def family_of(flavor: Flavor) -> ServerFamily:
             return MysqlFamily()
         case Flavor.MARIADB:
             return MariadbFamily()
-
-
-def replica_status_statement(version: str) -> str:
-    """How a server of that `@@version` is asked for the sources that it follows. Pure."""
-    if "mariadb" in version.lower():
-        return "SHOW ALL SLAVES STATUS"
-    is_new = version_of(version) >= MYSQL_SAYS_REPLICA
-    return "SHOW REPLICA STATUS" if is_new else "SHOW SLAVE STATUS"
-
-
-def is_on(read_only: object) -> bool:
-    """What @@read_only says: 0 or 1; a word since MariaDB 12 (OFF, ON, NO_LOCK, ...). Pure."""
-    return str(read_only).upper() not in {"0", "OFF"}
-
-
-def version_of(text: str) -> tuple[int, int, int]:
-    """`8.0.36-log` as (8, 0, 36); MariaDB's `5.5.5-10.5.1-MariaDB` as (10, 5, 1)."""
-    numbers = text.removeprefix("5.5.5-").split("-")[0].split(".")
-    major, minor, patch = (int(n) for n in (*numbers, "0", "0")[:3])
-    return major, minor, patch
-
-
-def rows(connection: Any, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """All rows of a query."""
-    with connection.cursor() as cursor:
-        # Without values the text is sent as it stands: % in LIKE is no placeholder then.
-        cursor.execute(statement, values or None)
-        return list(cursor.fetchall())
-
-
-def _one_line(gtid_set: str) -> str:
-    # MySQL prints a line break after each comma.
-    return gtid_set.replace("\n", "")

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from databases.connection import open_connection
+from databases.server_facts import ServerHistory
 from event_token import GtidSet
 from event_token.errors import Rebuild, Retry, ShardstreamError
 from producers.errors import Problem, refused
@@ -13,8 +15,8 @@ from producers.filters.start_check import rule_problems
 from producers.preflight.hidden_types import hidden_type_problems
 from producers.preflight.server_checks import check_connection, logs_cascades
 from producers.servers.choice import ServerView, judge, must_stop, none_usable
-from producers.servers.connection import open_query_connection, server_errors
-from producers.servers.flavor import ServerFamily, ServerHistory, family_of
+from producers.servers.connection import server_errors
+from producers.servers.flavor import ServerFamily, family_of
 from producers.settings import ServerSettings, ShardProducerSettings
 from producers.start.mariadb_history import UnlistedNumbers
 from topics.names import ShardTopics
@@ -160,7 +162,7 @@ class ServerList:
 
 def open_server(server: ServerSettings, settings: ShardProducerSettings) -> OpenServer:
     """Connect to one server; ServerRefused when it is not set as streaming needs it."""
-    opened = OpenServer(server, family_of(settings.flavor), open_query_connection(server))
+    opened = OpenServer(server, family_of(settings.flavor), open_connection(server))
     try:
         if server.read:
             _check(opened, settings)

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
+from databases.server_facts import ServerMoment
 from producers.servers.connection import server_errors
-from producers.servers.flavor import ServerMoment
 from producers.servers.server_list import OpenServer
 from producers.settings import ShardProducerSettings
 

@@ -12,11 +12,12 @@ from typing import Any, Final
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
+from databases.connection import error_code, open_connection
+from databases.errors import ServerLost
+from databases.grants import privileges_on, read_account
+from databases.internal_tables import HEARTBEAT, INTERNAL_DATABASE, create_internal_tables
 from event_token.errors import ShardstreamError
-from producers.decoder.tables.plan import INTERNAL_DATABASE
-from producers.errors import ServerLost
-from producers.preflight.grants import privileges_on, read_account
-from producers.servers.connection import open_query_connection, server_errors
+from producers.servers.connection import server_errors
 from producers.servers.flavor import family_of
 from producers.servers.server_list import OpenServer
 from producers.session.heads import now_us
@@ -29,17 +30,10 @@ PAUSE_S: Final = 1.0
 CLOSE_S_MAX: Final = 1.0
 
 _MISSING: Final = frozenset({ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE})
-_TABLE: Final = f"{INTERNAL_DATABASE}.heartbeat"
-_TEXT: Final = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-_COLUMNS: Final = "shard VARCHAR(128) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL"
-_MAKE: Final = (
-    f"CREATE DATABASE IF NOT EXISTS {INTERNAL_DATABASE} {_TEXT}",
-    f"CREATE TABLE IF NOT EXISTS {_TABLE} ({_COLUMNS}) ENGINE=InnoDB {_TEXT}",
-)
 _CLOCK: Final = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
 # Shard, the own clock, the bound, the own clock: a primary's clock far from it is not believed.
 _WRITE: Final = (
-    f"INSERT INTO {_TABLE} (shard, at_us) "
+    f"INSERT INTO {HEARTBEAT} (shard, at_us) "
     f"SELECT %s, IF(ABS({_CLOCK} - %s) <= %s, {_CLOCK}, %s) "
     "ON DUPLICATE KEY UPDATE at_us = VALUES(at_us)"
 )
@@ -97,7 +91,7 @@ class HeartbeatWriter:
     def _find(self) -> OpenServer | None:
         for settings in self._settings.servers:
             with suppress(ShardstreamError):  # The primary may be another one.
-                server = OpenServer(settings, self._family, open_query_connection(settings))
+                server = OpenServer(settings, self._family, open_connection(settings))
                 if not _is_replica(server):
                     return server
         return None
@@ -127,10 +121,9 @@ def write_heartbeat(connection: Any, settings: ShardProducerSettings) -> None:
         try:
             cursor.execute(_WRITE, values)
         except MySQLError as error:
-            if not error.args or error.args[0] not in _MISSING:
+            if error_code(error) not in _MISSING:
                 raise
-            for statement in _MAKE:
-                cursor.execute(statement)
+            create_internal_tables(connection, (HEARTBEAT,))
             cursor.execute(_WRITE, values)
 
 
@@ -144,7 +137,7 @@ def heartbeat_warnings(settings: ShardProducerSettings) -> list[str]:
     missing: list[str] = []
     primaries = 0
     for server in settings.servers:
-        with suppress(ShardstreamError), closing(open_query_connection(server)) as connection:
+        with suppress(ShardstreamError), closing(open_connection(server)) as connection:
             with server_errors(server, "asking for the part of"):
                 if family.is_replica(connection):
                     has_replica |= server.read

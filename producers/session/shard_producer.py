@@ -6,13 +6,9 @@ from dataclasses import replace
 from threading import Event
 from typing import Final
 
+from databases.errors import ServerLost, ServerRefused
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
-from producers.errors import (
-    ReplicaBehindLog,
-    ServerLost,
-    ServerRefused,
-    TransactionTooLong,
-)
+from producers.errors import ReplicaBehindLog, TransactionTooLong
 from producers.servers.connection import random_server_id
 from producers.session.shard_session import Committed, ShardSession
 from producers.session.sharding_columns import sharding_columns

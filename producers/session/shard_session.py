@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any, Final
 
+from databases.errors import ServerLost
 from event_token import parse_gtid_set
 from producers.copy.copier import Copier
 from producers.decoder import BatchSummary, Decoder
 from producers.decoder.errors import RuleBroken, ServerError
-from producers.errors import LogDisagrees, PublisherSpent, ServerLost
+from producers.errors import LogDisagrees, PublisherSpent
 from producers.filters.start_check import rule_problems
 from producers.filters.table_filters import TableFilters
 from producers.preflight.hidden_types import server_types

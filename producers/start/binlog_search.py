@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
+from databases.server_facts import ServerHistory
+from databases.sql import rows
 from event_token import (
     Flavor,
     GtidSet,
@@ -18,7 +20,7 @@ from event_token import (
 )
 from event_token.errors import UsageError
 from producers.servers.connection import ReplicationStream, server_errors
-from producers.servers.flavor import ServerFamily, ServerHistory, rows
+from producers.servers.flavor import ServerFamily
 from producers.settings import ServerSettings
 from producers.start.binlog_transactions import BinlogTransaction, RunningSet, transactions
 from producers.start.times import iso

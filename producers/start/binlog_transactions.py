@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from databases.errors import ServerLost
 from event_token import Flavor, RunningMariadbSet, RunningMysqlSet
 from producers.decoder.events import event_types as types
 from producers.decoder.events.gtid_events import (
@@ -15,7 +16,6 @@ from producers.decoder.events.gtid_events import (
     read_mysql_gtid,
     read_tagged_gtid,
 )
-from producers.errors import ServerLost
 from producers.servers.connection import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
 
 _PACKET_HEADER: Final = 4

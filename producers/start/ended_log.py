@@ -5,7 +5,9 @@ from typing import Any, Final
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
-from producers.servers.flavor import rows
+from databases.connection import error_code
+from databases.internal_tables import JOURNAL
+from databases.sql import rows
 from topics.kafka.client import ClientConfig
 from topics.names import ShardTopics
 from topics.schemas.ids import SchemaIds
@@ -39,10 +41,10 @@ def ended_by(
 
 
 def _cancelled_on_server(connection: Any) -> set[str]:
-    statement = "SELECT reshard_id FROM _shardstream.journal WHERE kind = 'CANCELLED'"
+    statement = f"SELECT reshard_id FROM {JOURNAL} WHERE kind = 'CANCELLED'"  # noqa: S608 - our own name
     try:
         return {str(reshard_id) for (reshard_id,) in rows(connection, statement)}
     except MySQLError as error:
-        if error.args and error.args[0] in _NO_JOURNAL:
+        if error_code(error) in _NO_JOURNAL:
             return set()
         raise

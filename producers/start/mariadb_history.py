@@ -8,9 +8,11 @@ what it has, and says nothing of the hole.
 from contextlib import closing
 from typing import Any
 
+from databases.server_facts import ServerHistory
+from databases.sql import rows
 from event_token import MariadbGtidSet
 from producers.servers.connection import ReplicationStream, server_errors
-from producers.servers.flavor import ServerFamily, ServerHistory, rows
+from producers.servers.flavor import ServerFamily
 from producers.settings import ServerSettings
 from producers.start.binlog_transactions import transactions
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
+from databases.server_facts import ServerHistory
 from event_token import Flavor, GtidSet, parse_gtid_set
 from event_token.errors import UsageError
 from producers.errors import BinlogPurged, LogDisagrees, ReplicaBehindLog, ServerBehindLog
-from producers.servers.flavor import ServerHistory
 from producers.start.times import parse_time
 from topics.names import ShardTopics
 from topics.progress.record import Progress, cell_start_us

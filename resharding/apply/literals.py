@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from databases.sql import text_literal
 from topics.records.table_shape import Column, ValueKind
 from topics.records.vevent import OffCalendar, Value
 
@@ -31,7 +32,7 @@ def literal_writer(column: Column) -> ToLiteral:
         if value is None:
             return "NULL"
         if isinstance(value, OffCalendar):
-            return _text(value)
+            return text_literal(value)
         return write(value)
 
     return literal
@@ -49,13 +50,13 @@ def _writer(column: Column) -> ToLiteral:
         case ValueKind.DECIMAL:
             return _decimal
         case ValueKind.STRING:
-            return _text
+            return text_literal
         case ValueKind.JSON:
             return _json
         case ValueKind.ENUM:
-            return lambda value: "0" if is_error_label(column, value) else _text(value)
+            return lambda value: "0" if is_error_label(column, value) else text_literal(value)
         case ValueKind.SET:
-            return lambda value: _text(",".join(value))
+            return lambda value: text_literal(",".join(value))
         case ValueKind.BYTES:
             return lambda value: f"x'{value.hex()}'"
         case ValueKind.DATE:
@@ -68,20 +69,22 @@ def _writer(column: Column) -> ToLiteral:
             return str  # whole numbers: integers, YEAR, BIT
 
 
-def _text(value: str) -> str:
-    return f"_utf8mb4 x'{value.encode().hex()}'"
-
-
 def _json(text: str) -> str:
     """A JSON document; numbers that are no doubles are set as the decimals that they are.
 
     The server would read 12.50 as a double, and print 12.5.
     """
     if not _MAY_BE_DECIMAL.search(text):
-        return _text(text)
+        return text_literal(text)
     document = json.loads(text, parse_float=_Digits, parse_int=_Digits)
-    decimals = "".join(f", {_text(path)}, {number}" for path, number in _decimals(document, "$"))
-    return f"JSON_SET(CAST({_text(text)} AS JSON){decimals})" if decimals else _text(text)
+    decimals = "".join(
+        f", {text_literal(path)}, {number}" for path, number in _decimals(document, "$")
+    )
+    return (
+        f"JSON_SET(CAST({text_literal(text)} AS JSON){decimals})"
+        if decimals
+        else text_literal(text)
+    )
 
 
 class _Digits(str):

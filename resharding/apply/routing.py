@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from databases.internal_tables import INTERNAL_DATABASE
 from event_token import KeyRange
 from event_token.errors import UsageError
 from resharding.errors import DefinitionChanged, DoesNotApply
@@ -16,8 +17,6 @@ from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import Vindex, vindex_named
 from topics.records.vevent import EventType, Row, VEvent
 
-# Where the product keeps its own tables on a server; rows there are no rows of the keyspace.
-INTERNAL_DATABASE: Final = "_shardstream"
 # Schemas of the servers themselves.
 SYSTEM_DATABASES: Final = frozenset(("mysql", "sys", "information_schema", "performance_schema"))
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from databases.sql import quoted
 from resharding.apply.literals import ToLiteral, is_error_label, literal_writer
 from resharding.apply.routing import Change, Upsert, place_of
 from resharding.errors import DoesNotApply
-from resharding.server import quoted
 from topics.records.table_shape import TableShape, ValueKind
 from topics.records.vevent import Row, VEvent
 

@@ -5,18 +5,13 @@ from typing import Any, Final
 
 import pymysql
 
+from databases.connection import error_text, is_transient, server_errors
+from databases.sql import rows
 from resharding.apply.routing import place_of
 from resharding.apply.statements import Statement, TargetTable
 from resharding.errors import CheckpointMoved, DoesNotApply
 from resharding.internal_tables import Checkpoint, read_checkpoints
-from resharding.server import (
-    ReshardServer,
-    error_text,
-    is_passing,
-    open_session,
-    rows,
-    server_errors,
-)
+from resharding.server import ReshardServer, open_session
 
 # Strict: a value that does not fit stops the applier. Dates off the calendar are dates that the
 # source holds, and 0 in an AUTO_INCREMENT column is 0.
@@ -114,7 +109,7 @@ class TargetSession:
                 else:
                     changed = connection.next_result()
             except pymysql.err.MySQLError as error:
-                if is_passing(error):
+                if is_transient(error):
                     raise
                 raise refused(statement, self.server, error) from error
             if statement.one_row and changed != 1:
@@ -133,7 +128,7 @@ class TargetSession:
             warnings = rows(connection, "SHOW WARNINGS")
             connection.query(f"SET SESSION sql_mode = '{STRICT_MODE}'")
         except pymysql.err.MySQLError as error:
-            if is_passing(error):
+            if is_transient(error):
                 raise
             raise refused(statement, self.server, error) from error
         codes = [code for _, code, _ in warnings]

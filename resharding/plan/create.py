@@ -11,17 +11,15 @@ from typing import Any, Final
 
 import pymysql
 
+from databases.connection import error_text, server_errors
+from databases.errors import ServerLost, ServerRefused
+from databases.internal_tables import create_internal_tables
+from databases.sql import quoted
 from event_token import ShardName, StreamPosition, tiles
 from event_token.errors import Retry, UsageError
 from resharding.apply.routing import Routes
-from resharding.errors import ServerGone, ServerRefuses
 from resharding.grants import missing_grants
-from resharding.internal_tables import (
-    make_internal_tables,
-    reshards_on,
-    write_plan,
-    write_roles,
-)
+from resharding.internal_tables import reshards_on, write_plan, write_roles
 from resharding.plan.reshard_plan import ReshardPlan, range_of
 from resharding.plan.tables import (
     TableDefinition,
@@ -30,7 +28,7 @@ from resharding.plan.tables import (
     source_problems,
     target_problems,
 )
-from resharding.server import ReshardServer, error_text, open_session, quoted, server_errors
+from resharding.server import ReshardServer, open_session
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
 from topics.kafka.topic_settings import TopicSettings
@@ -95,7 +93,7 @@ def create_reshard(request: CreateRequest) -> ReshardPlan:
             )
         for shard, connection in connections.items():
             with server_errors(request.servers[shard], "writing the reshard's roles on"):
-                make_internal_tables(connection)
+                create_internal_tables(connection)
                 write_roles(connection, plan)
         for shard in request.targets:
             with server_errors(request.servers[shard], "writing the reshard's plan on"):
@@ -199,7 +197,7 @@ def _connect(request: CreateRequest, stack: ExitStack) -> dict[str, Any]:
             stack.callback(connection.close)
             with server_errors(server, "looking at"):
                 problems += missing_grants(connection, server.name)
-        except (ServerGone, ServerRefuses) as error:
+        except (ServerLost, ServerRefused) as error:
             problems.append(str(error))
     addresses = [(s.host, s.port) for s in map(request.servers.__getitem__, connections)]
     if len(set(addresses)) < len(addresses):

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from databases.sql import quoted, rows
 from resharding.apply.routing import Routes
-from resharding.server import quoted, rows
 from topics.records.table_shape import Column, ValueKind
 
 # What stands at the end of SHOW CREATE TABLE and is no part of the definition.

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final, Self
 
+from databases.connection import server_errors
 from event_token.errors import Halt, UsageError
 from resharding.internal_tables import read_checkpoints
-from resharding.server import server_errors
 from resharding.switch.decision import (
     Action,
     JournalRow,

@@ -1,9 +1,11 @@
 """`complete`: removes what a switched reshard has left on the servers."""
 
+from databases.connection import server_errors
+from databases.errors import ServerLost
+from databases.internal_tables import INTERNAL_DATABASE
+from databases.sql import rows
 from event_token.errors import UsageError
-from resharding.apply.routing import INTERNAL_DATABASE
-from resharding.errors import ServerGone
-from resharding.server import open_session, rows, server_errors
+from resharding.server import open_session
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.topology_steps import entry_of, moved
 from topics.keyspace.topology import ReshardState, read_topology, update_topology
@@ -30,7 +32,7 @@ def run_complete(settings: SwitchSettings) -> list[str]:
     for source in entry.sources:
         try:
             _remove(settings, source)
-        except ServerGone as error:
+        except ServerLost as error:
             left.append(f"source {source} keeps its rows in {INTERNAL_DATABASE}: {error}")
     update_topology(
         settings.kafka,

@@ -4,11 +4,11 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from databases.connection import server_errors
+from databases.internal_tables import INTERNAL_DATABASE, VERIFIED
 from event_token import GtidSet, parse_gtid_set
 from event_token.errors import UsageError
-from resharding.apply.routing import INTERNAL_DATABASE
 from resharding.internal_tables import read_checkpoints
-from resharding.server import server_errors
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
 from topics.kafka.partition_end import read_tail
@@ -58,7 +58,7 @@ def _verify_problems(settings: SwitchSettings, target: ShardWrites) -> list[str]
     found: list[tuple[object, ...]] = []
     if tables != [(0,)]:
         found = target.query(
-            f"SELECT differing FROM {INTERNAL_DATABASE}.verified WHERE reshard_id = %s",
+            f"SELECT differing FROM {VERIFIED} WHERE reshard_id = %s",
             (settings.reshard_id,),
         )
     if not found:

@@ -12,21 +12,13 @@ from typing import Any, Final
 
 import pymysql
 
+from databases.connection import error_code, error_text, is_transient, server_errors
+from databases.errors import ServerLost
+from databases.internal_tables import JOURNAL, create_internal_tables
+from databases.sql import quoted, rows
 from event_token.errors import Halt, UsageError
-from resharding.apply.routing import INTERNAL_DATABASE
-from resharding.errors import ServerGone
 from resharding.grants import NEEDED_TO_SWITCH, missing_grants
-from resharding.internal_tables import make_internal_tables
-from resharding.server import (
-    ReshardServer,
-    error_code,
-    error_text,
-    is_passing,
-    open_session,
-    quoted,
-    rows,
-    server_errors,
-)
+from resharding.server import ReshardServer, open_session
 from resharding.switch.decision import JournalRow, Kind
 
 # A killed session rolls its transaction back first.
@@ -41,13 +33,13 @@ _DUPLICATE: Final = 1062
 _UNAUTHENTICATED: Final = "unauthenticated user"
 _STRINGS: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'")
 _LOCKED: Final = re.compile(r"\bACCOUNT LOCK\b")
-_JOURNAL: Final = f"{INTERNAL_DATABASE}.journal"
+_JOURNAL: Final = JOURNAL
 
 
 class ShardWrites:
     """One server of a reshard, claimed by one command.
 
-    `accounts`: all that the application writes with, as user@host. ServerGone when the server or
+    `accounts`: all that the application writes with, as user@host. ServerLost when the server or
     the claim is lost: the command ends, and can be run again.
     """
 
@@ -90,7 +82,7 @@ class ShardWrites:
                 self._kill(int(holder))
             [(is_held,)] = rows(self._connection, "SELECT GET_LOCK(%s, %s)", (name, CLAIM_S))
         if is_held != 1:
-            raise ServerGone(f"{self.server.name}: another command of this reshard is at work")
+            raise ServerLost(f"{self.server.name}: another command of this reshard is at work")
 
     def close(self) -> None:
         """Give the claim up."""
@@ -114,7 +106,7 @@ class ShardWrites:
         try:
             [(statement,)] = rows(self._connection, "SHOW CREATE USER %s@%s", (user, host))
         except pymysql.err.MySQLError as error:
-            if is_passing(error):
+            if is_transient(error):
                 raise
             raise UsageError(
                 f"{self.server.name}: there is no account {user}@{host}: create it, on a target "
@@ -194,7 +186,7 @@ class ShardWrites:
                     )
             except pymysql.err.MySQLError as error:
                 if error_code(error) in _NO_SUCH_TABLE:
-                    make_internal_tables(self._connection)
+                    create_internal_tables(self._connection)
                 elif error_code(error) != _DUPLICATE:
                     raise
 

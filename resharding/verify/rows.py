@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from databases.sql import quoted
 from resharding.apply.routing import Route
 from resharding.plan.tables import TableDefinition
-from resharding.server import quoted
 from topics.records.table_shape import ValueKind
 from topics.records.vevent import Value
 

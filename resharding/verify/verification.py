@@ -12,19 +12,17 @@ from typing import Any, Final
 
 import pymysql
 
+from databases.connection import error_text, server_errors
+from databases.internal_tables import MARKER, create_internal_tables
+from databases.sql import quoted, rows
 from event_token import Flavor, KeyRange, ShardName, StreamPosition, parse_gtid_set
 from event_token.errors import Halt, Retry, UsageError
-from resharding.apply.routing import INTERNAL_DATABASE, Route, Routes
+from resharding.apply.routing import Route, Routes
 from resharding.apply.target_session import TargetSession
-from resharding.internal_tables import (
-    make_internal_tables,
-    merged_position,
-    read_checkpoints,
-    write_verified,
-)
+from resharding.internal_tables import merged_position, read_checkpoints, write_verified
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.plan.tables import TableDefinition, read_definitions
-from resharding.server import ReshardServer, error_text, open_session, quoted, rows, server_errors
+from resharding.server import ReshardServer, open_session
 from resharding.verify.rows import Key, Place, RawRow, TableReader, give_bytes
 from resharding.verify.window import Window
 from topics.kafka.client import ClientConfig
@@ -160,10 +158,10 @@ class _Comparison:
         connection = open_session(server)
         try:
             with server_errors(server, "writing a marker on"):
-                make_internal_tables(connection)
+                create_internal_tables(connection)
                 with connection.cursor() as cursor:
                     cursor.execute(
-                        f"REPLACE INTO {INTERNAL_DATABASE}.marker VALUES (%s, %s)",
+                        f"REPLACE INTO {MARKER} VALUES (%s, %s)",
                         (self._plan.reshard_id, time.time_ns() // 1_000),
                     )
                 [(executed,)] = rows(connection, _EXECUTED[server.flavor])

@@ -8,12 +8,13 @@ those rows are laid over the snapshot, in temporary tables that the target's ser
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from databases.internal_tables import INTERNAL_DATABASE
+from databases.sql import quoted, rows
 from event_token.errors import Retry
-from resharding.apply.routing import INTERNAL_DATABASE, Routes, Upsert, check_full_image
+from resharding.apply.routing import Routes, Upsert, check_full_image
 from resharding.apply.statements import StatementBuilder, TargetTable
 from resharding.apply.target_session import TargetSession
 from resharding.plan.reshard_plan import ReshardPlan
-from resharding.server import quoted, rows
 from resharding.verify.rows import Place
 from topics.kafka.client import ClientConfig
 from topics.reading.planner import ShardRange

@@ -11,12 +11,13 @@ from types import FrameType
 
 from rich.console import Console
 
+from databases.connection import server_errors
 from event_token.errors import UsageError
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
 from resharding.internal_tables import Checkpoint, read_checkpoints, read_plan
 from resharding.plan.create import CreateRequest, create_reshard
 from resharding.plan.reshard_plan import ReshardPlan
-from resharding.server import ReshardServer, open_session, server_errors
+from resharding.server import ReshardServer, open_session
 from shardstream.commands.keyspace_topology import ensure_topology
 from shardstream.settings.model import Settings
 from shardstream.settings.producers import filter_settings, topic_settings

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pymysql
 
+from databases.connection import is_transient
 from event_token.errors import Halt, UsageError
-from resharding.server import is_passing
 from shardstream.demo.shop import Connect, keyspace_id
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ShardEntry, read_topology
@@ -109,7 +109,7 @@ class ShopSession:
                     connection.commit()
             except pymysql.err.MySQLError as error:
                 self._forget(shard)
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 refusals += 1
                 if time.monotonic() - began_s > REFUSED_S_MAX:

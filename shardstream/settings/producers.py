@@ -1,16 +1,20 @@
 """From the settings file to what producers and topics take."""
 
+from pathlib import Path
+
+from databases.server import TlsSettings
 from event_token import Flavor
 from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.where_syntax import RuleError
 from producers.preflight.typed_columns import TypedColumns
-from producers.settings import CopySettings, ServerSettings, ShardProducerSettings, TlsSettings
+from producers.settings import CopySettings, ServerSettings, ShardProducerSettings
 from shardstream.settings.model import (
     RuleSection,
     SecretSource,
     ServerSection,
     Settings,
+    TlsSection,
     read_secret,
 )
 from topics.kafka.topic_settings import TopicSettings
@@ -75,16 +79,20 @@ def _rule(section: RuleSection) -> Rule:
 
 
 def _server(section: ServerSection, settings: Settings) -> ServerSettings:
-    tls = None
-    if section.tls is not None:
-        paths = section.tls
-        tls = TlsSettings(
-            ca=str(settings.folder / paths.ca),
-            cert=None if paths.cert is None else str(settings.folder / paths.cert),
-            key=None if paths.key is None else str(settings.folder / paths.key),
-        )
+    tls = tls_settings(section.tls, settings.folder)
     password = section.password(settings.folder).get_secret_value()
     return ServerSettings(section.host, section.port, section.user, password, tls, section.read)
+
+
+def tls_settings(section: TlsSection | None, folder: Path) -> TlsSettings | None:
+    """TLS to a server, with paths relative to the settings file; None for clear text."""
+    if section is None:
+        return None
+    return TlsSettings(
+        ca=str(folder / section.ca),
+        cert=None if section.cert is None else str(folder / section.cert),
+        key=None if section.key is None else str(folder / section.key),
+    )
 
 
 def topic_settings(settings: Settings) -> TopicSettings:

@@ -5,6 +5,7 @@ from event_token.errors import UsageError
 from resharding.server import ReshardServer
 from resharding.switch.settings import SwitchSettings
 from shardstream.settings.model import ReshardSection, Settings
+from shardstream.settings.producers import tls_settings
 
 
 def reshard_section(settings: Settings, keyspace: str) -> ReshardSection:
@@ -24,19 +25,14 @@ def reshard_server(settings: Settings, keyspace: str, shard: str) -> ReshardServ
     account = reshard_section(settings, keyspace)
     section = settings.shard(keyspace, shard)
     server = section.servers[0]
-    tls = server.tls
-    paths = (None, None, None) if tls is None else (tls.ca, tls.cert, tls.key)
-    ca, cert, key = (None if path is None else str(settings.folder / path) for path in paths)
     return ReshardServer(
-        shard,
-        Flavor(section.flavor),
         server.host,
         server.port,
         account.user,
         account.password(settings.folder).get_secret_value(),
-        ca,
-        cert,
-        key,
+        tls_settings(server.tls, settings.folder),
+        shard=shard,
+        flavor=Flavor(section.flavor),
     )
 
 

@@ -10,9 +10,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from databases.internal_tables import create_internal_tables
 from event_token import Flavor
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
-from resharding.internal_tables import make_internal_tables, read_checkpoints, write_plan
+from resharding.internal_tables import read_checkpoints, write_plan
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -42,9 +43,13 @@ NUMBERS = frozenset(
 
 def admin_of(database: DatabaseFixture, shard: str) -> ReshardServer:
     """The server with an account that may do everything."""
-    flavor = Flavor(database.flavor.value)
     return ReshardServer(
-        shard, flavor, database.host, database.port, database.root_user, ROOT_PASSWORD
+        database.host,
+        database.port,
+        database.root_user,
+        ROOT_PASSWORD,
+        shard=shard,
+        flavor=Flavor(database.flavor.value),
     )
 
 
@@ -109,7 +114,7 @@ def begin(plan: ReshardPlan, targets: dict[str, DatabaseFixture]) -> None:
     """Write the plan and its checkpoints on the targets."""
     for database in targets.values():
         with database.connect() as connection:
-            make_internal_tables(connection)
+            create_internal_tables(connection)
             write_plan(connection, plan)
 
 

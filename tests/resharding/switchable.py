@@ -8,8 +8,9 @@ from typing import Any
 
 import pymysql
 
+from databases.internal_tables import create_internal_tables
 from resharding.apply.applier import ApplierSettings
-from resharding.internal_tables import make_internal_tables, write_roles
+from resharding.internal_tables import write_roles
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.switch.settings import SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -124,7 +125,7 @@ def split(
             stack.enter_context(producing(settings_of(database, kafka, keyspace, shard=shard)))
         for shard, database in by_shard.items():
             with database.connect() as connection, connection.cursor() as cursor:
-                make_internal_tables(connection)
+                create_internal_tables(connection)
                 cursor.execute(f"CREATE DATABASE {schema}")
                 cursor.execute(f"CREATE TABLE {schema}.t (id BIGINT PRIMARY KEY)")
                 if shard == SOURCE:

@@ -1,15 +1,13 @@
 """Sessions of a reshard on real servers."""
 
-from event_token import Flavor
-from resharding.server import ReshardServer, open_session
+from resharding.server import open_session
 from tests.conftest import DatabaseFixture
+from tests.resharding.shards import admin_of
 
 
 def test_a_session_is_shown_all_rows(database: DatabaseFixture) -> None:
     """A limit of rows that the server has for all sessions would make verify and reads wrong."""
-    server = ReshardServer(
-        "-80", Flavor(database.flavor.value), database.host, database.port, database.root_user, ""
-    )
+    server = admin_of(database, "-80")
     with database.connect() as root, root.cursor() as cursor:
         cursor.execute("SET GLOBAL sql_select_limit = 1")
         try:

@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from databases.server_facts import version_of
 from event_token import Flavor, UsageError
 from producers.preflight.typed_columns import BYTES, TypedColumns
-from producers.servers.flavor import version_of
 from shardstream.local.mariadb_binaries import find_mariadb
 from shardstream.local.mysql_binaries import find_mysql
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from databases.errors import ServerRefused
 from producers.decoder import RuleBroken
-from producers.errors import ServerRefused
 from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.settings import ShardProducerSettings

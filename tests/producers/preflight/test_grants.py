@@ -2,8 +2,9 @@
 
 import pytest
 
+from databases.grants import Account, global_privileges
 from event_token import Flavor
-from producers.preflight.grants import Account, global_privileges, missing_grants
+from producers.preflight.grants import missing_grants
 from producers.settings import ServerSettings
 
 SERVER = ServerSettings("db", 3306, "stream", "secret")

@@ -1,7 +1,7 @@
 """Declared types in a running producer: at the start, in stream and copy, for a later table."""
 
+from databases.errors import ServerRefused
 from producers.decoder import HiddenType
-from producers.errors import ServerRefused
 from producers.filters.rules import FilterSettings, TablePattern
 from producers.preflight.typed_columns import TypedColumns
 from shardstream.commands.preflight import shard_problems

@@ -1,7 +1,7 @@
 """What the tests of failover share: replicas of both families, and who is followed."""
 
+from databases.sql import rows
 from event_token import Flavor
-from producers.servers.flavor import rows
 from producers.settings import ShardProducerSettings
 from tests.conftest import DatabaseFixture
 from tests.producers.session.producing import wait_for

@@ -2,18 +2,12 @@
 
 import pytest
 
+from databases.errors import ServerLost, ServerRefused
+from databases.server_facts import ServerHistory
 from event_token import Flavor, GtidSet, Halt, MysqlGtidSet, parse_gtid_set
 from event_token.errors import ShardstreamError
-from producers.errors import (
-    BinlogPurged,
-    ReplicaBehindLog,
-    ServerBehindLog,
-    ServerDiverged,
-    ServerLost,
-    ServerRefused,
-)
+from producers.errors import BinlogPurged, ReplicaBehindLog, ServerBehindLog, ServerDiverged
 from producers.servers.choice import ServerView, judge, must_stop, none_usable
-from producers.servers.flavor import ServerHistory
 from producers.servers.watch import Trail
 from topics.names import ShardTopics
 

@@ -4,19 +4,23 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from databases.connection import open_connection
+from databases.errors import ServerLost, ServerRefused
+from databases.server import TlsSettings
+from databases.server_facts import is_on
+from databases.sql import rows
 from event_token import Flavor, GtidSet, MysqlGtidSet
 from producers.copy.definition import read_definition
-from producers.errors import BinlogPurged, SameServerId, ServerLost, ServerRefused
+from producers.errors import BinlogPurged, SameServerId
 from producers.servers.connection import (
     BUFFER_BYTES,
     RANDOM_SERVER_ID_MIN,
     ReplicationStream,
-    open_query_connection,
     random_server_id,
     server_error,
 )
-from producers.servers.flavor import family_of, is_on, rows
-from producers.settings import ServerSettings, TlsSettings
+from producers.servers.flavor import family_of
+from producers.settings import ServerSettings
 from shardstream.local.certificates import Certificates
 from tests.conftest import DatabaseFixture
 
@@ -36,7 +40,7 @@ def settings_of(database: DatabaseFixture, tls: TlsSettings | None = None) -> Se
 
 def executed(database: DatabaseFixture) -> GtidSet:
     """The server's executed set."""
-    connection = open_query_connection(settings_of(database))
+    connection = open_connection(settings_of(database))
     try:
         return family_of(Flavor(database.flavor.value)).history(connection).executed
     finally:
@@ -134,7 +138,7 @@ def test_buffer_grows_for_a_large_event_and_shrinks_again(mysql_a: DatabaseFixtu
 
 def test_query_connection_speaks_utc(database: DatabaseFixture) -> None:
     """Clocks are read in UTC whatever the server's own zone."""
-    connection = open_query_connection(settings_of(database))
+    connection = open_connection(settings_of(database))
     try:
         assert rows(connection, "SELECT @@SESSION.time_zone") == [("+00:00",)]
     finally:
@@ -155,7 +159,7 @@ def test_query_connection_is_shown_all_rows_and_keys(database: DatabaseFixture) 
         cursor.execute("INSERT INTO t VALUES (1), (2)")
         try:
             cursor.execute(limit.format(1))
-            connection = open_query_connection(settings_of(database))
+            connection = open_connection(settings_of(database))
             found = rows(connection, f"SELECT v FROM {name}.t")
             shown = rows(connection, f"SHOW CREATE TABLE {name}.t")[0][1]
             if is_mysql:
@@ -182,7 +186,7 @@ def test_read_only_is_a_number_or_a_word(value: object, on: bool) -> None:
 def test_other_authority_is_refused(mysql_a: DatabaseFixture, certificates: Certificates) -> None:
     """A certificate that the named authority did not sign ends the attempt."""
     with pytest.raises(ServerRefused, match="TLS failed"):
-        open_query_connection(settings_of(mysql_a, TlsSettings(certificates.ca)))
+        open_connection(settings_of(mysql_a, TlsSettings(certificates.ca)))
 
 
 def test_other_host_name_is_refused(mysql_a: DatabaseFixture) -> None:
@@ -190,7 +194,7 @@ def test_other_host_name_is_refused(mysql_a: DatabaseFixture) -> None:
     own_authority = str(mysql_a.server.datadir / "ca.pem")
 
     with pytest.raises(ServerRefused, match="TLS failed"):
-        open_query_connection(settings_of(mysql_a, TlsSettings(own_authority)))
+        open_connection(settings_of(mysql_a, TlsSettings(own_authority)))
 
 
 def test_server_without_tls_is_refused_when_tls_is_set(
@@ -200,7 +204,7 @@ def test_server_without_tls_is_refused_when_tls_is_set(
     database = start_mariadb(("--skip-ssl",))
 
     with pytest.raises(ServerRefused):
-        open_query_connection(settings_of(database, TlsSettings(certificates.ca)))
+        open_connection(settings_of(database, TlsSettings(certificates.ca)))
 
 
 def test_wrong_password_is_refused_without_showing_it(database: DatabaseFixture) -> None:
@@ -208,7 +212,7 @@ def test_wrong_password_is_refused_without_showing_it(database: DatabaseFixture)
     server = ServerSettings(database.host, database.port, database.user, MARKER)
 
     with pytest.raises(ServerRefused, match="Access denied") as raised:
-        open_query_connection(server)
+        open_connection(server)
 
     assert MARKER not in str(raised.value) + repr(server)
 
@@ -216,7 +220,7 @@ def test_wrong_password_is_refused_without_showing_it(database: DatabaseFixture)
 def test_nobody_listening_is_a_lost_server() -> None:
     """An unreachable server may come back: another life may be tried."""
     with pytest.raises(ServerLost, match=r"127\.0\.0\.1:1"):
-        open_query_connection(ServerSettings("127.0.0.1", 1, "nobody", MARKER))
+        open_connection(ServerSettings("127.0.0.1", 1, "nobody", MARKER))
 
 
 def test_server_errors_have_their_names() -> None:

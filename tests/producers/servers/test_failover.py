@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from databases.sql import rows
 from event_token import Halt
 from producers.errors import ServerBehindLog, ServerDiverged
-from producers.servers.flavor import rows
 from producers.settings import ProducerState, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture, StartServer

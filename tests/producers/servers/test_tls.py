@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from producers.errors import ServerRefused
-from producers.servers.connection import open_query_connection
-from producers.servers.flavor import rows
-from producers.settings import TlsSettings
+from databases.connection import open_connection
+from databases.errors import ServerRefused
+from databases.server import TlsSettings
+from databases.sql import rows
 from shardstream.local.certificates import Certificates
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import StartServer
@@ -58,7 +58,7 @@ def test_producer_streams_over_verified_tls(
 
     check_log(log)
     assert replay(log, name, "t") == table_rows(database, name, "t")
-    connection = open_query_connection(server)
+    connection = open_connection(server)
     try:
         assert rows(connection, "SHOW STATUS LIKE 'Ssl_cipher'")[0][1]
     finally:

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from databases.connection import open_connection
 from event_token import Flavor, Rebuild, Retry, parse_gtid_set
 from producers.preflight.typed_columns import BYTES, TypedColumns
-from producers.servers.connection import open_query_connection
 from producers.servers.flavor import family_of
 from producers.session.shard_producer import run_shard
 from producers.settings import ProducerState, ProducerStatus, ServerSettings, ShardProducerSettings
@@ -248,7 +248,7 @@ def wait_caught_up(settings: ShardProducerSettings) -> None:
     """Wait until the committed progress includes all that the server has executed by now."""
     topics = ShardTopics(settings.keyspace, settings.shard)
     schema_ids = open_schema_ids(settings.kafka, None)
-    connection = open_query_connection(settings.servers[0])
+    connection = open_connection(settings.servers[0])
     try:
         executed = family_of(settings.flavor).history(connection).executed
     finally:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from databases.sql import rows
 from event_token import Flavor
-from producers.servers.flavor import rows
 from producers.session.heartbeat_rows import PRIVILEGES, HeartbeatWriter, heartbeat_warnings
 from producers.settings import ServerSettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster

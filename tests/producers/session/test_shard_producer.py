@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from databases.errors import ServerRefused
 from event_token import Halt, UsageError
-from producers.errors import BinlogPurged, SameServerId, ServerBehindLog, ServerRefused
+from producers.errors import BinlogPurged, SameServerId, ServerBehindLog
 from producers.settings import ProducerState, ServerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.conftest import DatabaseFixture, StartServer

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from databases.server_facts import ServerHistory
 from event_token import Flavor, MariadbGtidSet, MysqlGtidSet, UsageError
 from producers.errors import BinlogPurged, LogDisagrees, ReplicaBehindLog, ServerBehindLog
-from producers.servers.flavor import ServerHistory
 from producers.start.resume import (
     LastRow,
     LogEnd,

@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from databases.connection import open_connection
+from databases.sql import rows
 from event_token import Flavor, MariadbGtidSet, UsageError
 from producers.errors import BinlogPurged
-from producers.servers.connection import ReplicationStream, open_query_connection
-from producers.servers.flavor import family_of, rows
+from producers.servers.connection import ReplicationStream
+from producers.servers.flavor import family_of
 from producers.start.binlog_search import find_start
 from producers.start.binlog_transactions import BinlogTransaction, transactions
 from producers.start.mariadb_history import UnlistedNumbers
@@ -59,14 +61,14 @@ def insert(database: DatabaseFixture, name: str, ids: range, *, every_s: float) 
 def start_at(database: DatabaseFixture, time_us: int) -> str:
     """The position that a start at this time takes, as text."""
     server, family = server_of(database), family_of(Flavor(database.flavor.value))
-    with closing(open_query_connection(server)) as connection:
+    with closing(open_connection(server)) as connection:
         history = UnlistedNumbers().added_to(family.history(connection), server, family, connection)
         return str(find_start(server, family, connection, time_us, history).position)
 
 
 def executed(database: DatabaseFixture) -> str:
     """The server's executed set as text."""
-    with closing(open_query_connection(server_of(database))) as connection:
+    with closing(open_connection(server_of(database))) as connection:
         return str(family_of(Flavor(database.flavor.value)).history(connection).executed)
 
 
@@ -167,7 +169,7 @@ def test_mariadb_from_a_backup_does_not_pass_for_complete(
 
     assert isinstance(error, BinlogPurged)
     server, family = server_of(mariadb), family_of(Flavor.MARIADB)
-    with closing(open_query_connection(server)) as connection:
+    with closing(open_connection(server)) as connection:
         history = UnlistedNumbers().added_to(family.history(connection), server, family, connection)
     assert MariadbGtidSet.parse("0-7-100").includes(history.purged)
     assert not MariadbGtidSet.parse("0-7-99").includes(history.purged)

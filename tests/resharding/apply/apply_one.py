@@ -22,7 +22,7 @@ def main() -> None:
     shard, flavor, host, port, user = told["target"]
     settings = ApplierSettings(
         plan=ReshardPlan.from_json(told["plan"], "the test"),
-        target=ReshardServer(shard, Flavor(flavor), host, port, user, ""),
+        target=ReshardServer(host, port, user, "", shard=shard, flavor=Flavor(flavor)),
         kafka=ClientConfig(told["kafka"]),
     )
     run_applier(settings, threading.Event())

@@ -1,0 +1,142 @@
+"""Connections to a database server, and the one place where PyMySQL's errors become ours."""
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pymysql.connections import Connection
+from pymysql.constants import CLIENT
+from pymysql.err import MySQLError
+
+from databases.errors import ServerLost, ServerRefused
+from databases.server import DatabaseServer, TlsSettings
+from event_token.errors import ShardstreamError
+
+CONNECT_TIMEOUT_S: Final = 10
+# Queries take milliseconds; a server that needs longer is as good as gone.
+QUERY_TIMEOUT_S: Final = 30
+
+# Access denied in its forms, missing privilege, locked account, expired password, and a plugin or
+# TLS that the server demands.
+ACCESS_REFUSED: Final = frozenset(
+    {1044, 1045, 1130, 1142, 1143, 1227, 1251, 1698, 1820, 1862, 2026, 2059, 2061, 3118, 3159, 4151}
+)
+# Killed or aborted connections, shutdown, deadlock, lock wait timeout, read only (a failover).
+_TRANSIENT: Final = frozenset(
+    {1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1205, 1213, 1290, 1317, 1792, 1927}
+)
+# Made by the client: the server was not reached, or the connection broke.
+_CLIENT_ERRORS: Final = range(2000, 2100)
+
+# Two server settings would hide something: a row limit, which DEFAULT would restore, and from MySQL
+# 8.0.30 on the invisible primary keys that it generates. MariaDB reads the second as a comment.
+_SESSION: Final = (
+    "SET SESSION time_zone = '+00:00', sql_select_limit = 18446744073709551615 "
+    "/*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
+)
+
+# (server's error number, its text, where) -> the project's error; None: let PyMySQL's error pass.
+Translate = Callable[[int, str, str], ShardstreamError | None]
+
+
+def open_connection(
+    server: DatabaseServer,
+    *,
+    answer_timeout_s: int = QUERY_TIMEOUT_S,
+    many_statements: bool = False,
+) -> Any:
+    """A PyMySQL connection in UTC and autocommit that is shown all rows and keys.
+
+    `many_statements` allows several statements per packet. Raises ServerRefused on credentials,
+    privileges or certificates, ServerLost on anything else that keeps it from connecting.
+    """
+    with server_errors(server, "connecting to", lost_or_refused):
+        return Connection(
+            host=server.host,
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=answer_timeout_s,
+            write_timeout=answer_timeout_s,
+            client_flag=CLIENT.MULTI_STATEMENTS if many_statements else 0,
+            init_command=_SESSION,
+            **_tls_arguments(server.tls),
+        )
+
+
+def _tls_arguments(tls: TlsSettings | None) -> dict[str, Any]:
+    # By default PyMySQL uses TLS where it is offered and verifies nothing: neither is wanted.
+    if tls is None:
+        return {"ssl_disabled": True}
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ServerRefused(f"TLS files cannot be used ({tls}): {error}") from error
+    # Certificates that MySQL generates lack the key ids that the strict mode of 3.13 asks for.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return {"ssl": context}
+
+
+def known_error(code: int, text: str, where: str) -> ShardstreamError | None:
+    """ServerRefused, ServerLost, or None for an error of the statement itself. Pure."""
+    message = f"{where}: server error {code}: {text}"
+    if code in ACCESS_REFUSED:
+        return ServerRefused(message)
+    if _is_transient(code):
+        return ServerLost(message)
+    return None
+
+
+def lost_or_refused(code: int, text: str, where: str) -> ShardstreamError:
+    """ServerRefused, or ServerLost for all other errors. Pure."""
+    return known_error(code, text, where) or ServerLost(f"{where}: server error {code}: {text}")
+
+
+def _is_transient(code: int) -> bool:
+    return code == 0 or code in _TRANSIENT or code in _CLIENT_ERRORS
+
+
+@contextmanager
+def server_errors(
+    server: DatabaseServer, doing: str, translate: Translate = known_error
+) -> Iterator[None]:
+    """Translate PyMySQL's errors inside the block; no message holds the password."""
+    where = f"{doing} {server.name} as {server.user}"
+    try:
+        yield
+    except MySQLError as error:
+        original = getattr(error, "original_exception", None)
+        if isinstance(original, ssl.SSLError):
+            raise ServerRefused(f"{where}: TLS failed: {original}") from error
+        translated = translate(error_code(error), _text(error), where)
+        if translated is None:
+            raise
+        raise translated from error
+    except OSError as error:
+        raise ServerLost(f"{where}: {error}") from error
+
+
+def is_transient(error: MySQLError) -> bool:
+    """Whether the connection or the account is at fault, not the statement."""
+    code = error_code(error)
+    return code in ACCESS_REFUSED or _is_transient(code)
+
+
+def error_code(error: MySQLError) -> int:
+    """The server's error number; 0 where the client raised it without one."""
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 0
+
+
+def error_text(error: MySQLError) -> str:
+    """The server's error number and text."""
+    return f"server error {error_code(error)}: {_text(error)}"
+
+
+def _text(error: MySQLError) -> str:
+    return str(error.args[1]) if len(error.args) > 1 else str(error)

@@ -1,0 +1,11 @@
+"""Errors of database servers, by what the caller has to do."""
+
+from event_token.errors import Rebuild, UsageError
+
+
+class ServerLost(Rebuild):
+    """Raised when a connection is lost or the server rolls back: connect again and go on."""
+
+
+class ServerRefused(UsageError):  # noqa: N818 - named by what happened
+    """Raised when a server refuses the account, its privileges, its certificate or its settings."""

@@ -1,0 +1,48 @@
+"""Our own tables in the database `_shardstream`, which producers never log as rows."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+INTERNAL_DATABASE: Final = "_shardstream"
+
+HEARTBEAT: Final = f"{INTERNAL_DATABASE}.heartbeat"
+JOURNAL: Final = f"{INTERNAL_DATABASE}.journal"
+CHECKPOINT: Final = f"{INTERNAL_DATABASE}.checkpoint"
+ROLE: Final = f"{INTERNAL_DATABASE}.role"
+PLAN: Final = f"{INTERNAL_DATABASE}.plan"
+VERIFIED: Final = f"{INTERNAL_DATABASE}.verified"
+MARKER: Final = f"{INTERNAL_DATABASE}.marker"
+
+_COLUMNS: Final = {
+    # Written on the primary while a replica is read: how far the replica is.
+    HEARTBEAT: "shard VARCHAR(128) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
+    # The marks of a reshard: END on sources, BEGIN on targets, CANCELLED on both.
+    JOURNAL: "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, kind VARCHAR(16) NOT NULL, "
+    "sources TEXT NOT NULL, targets TEXT NOT NULL, hop_time_us BIGINT NULL",
+    # How far a target has each source; its token is the origin of the rows behind it.
+    CHECKPOINT: "reshard_id VARCHAR(64) NOT NULL, source_shard VARCHAR(128) NOT NULL, "
+    "seq BIGINT NOT NULL, position LONGTEXT NOT NULL, timestamp_us BIGINT NOT NULL, "
+    "token MEDIUMTEXT NOT NULL, PRIMARY KEY (reshard_id, source_shard)",
+    # Which shards of a reshard are sources and which are targets.
+    ROLE: "reshard_id VARCHAR(64) NOT NULL, shard VARCHAR(128) NOT NULL, "
+    "role VARCHAR(16) NOT NULL, PRIMARY KEY (reshard_id, shard)",
+    # What `reshard create` decided, so that applier and verify need nothing else.
+    PLAN: "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, plan LONGTEXT NOT NULL",
+    # The result of the last comparison.
+    VERIFIED: "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, position LONGTEXT NOT NULL, "
+    "at_us BIGINT NOT NULL, differing BIGINT NOT NULL",
+    # Written for its place in the binlog alone.
+    MARKER: "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
+}
+_CHARSET: Final = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+
+
+def create_internal_tables(connection: Any, tables: Iterable[str] = tuple(_COLUMNS)) -> None:
+    """Create the database and those of the tables that do not exist."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE IF NOT EXISTS {INTERNAL_DATABASE} {_CHARSET}")
+        for table in tables:
+            columns = _COLUMNS[table]
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {table} ({columns}) ENGINE=InnoDB {_CHARSET}"
+            )
