@@ -1,8 +1,8 @@
 """The one-way rule of imports: who may import whom, held against the source of all packages.
 
 `event_token <- databases, topics <- producers, resharding, caching, spark_consumers <-
-shardstream`: never the other way, never sideways. Imports inside functions and for type checking count too, and
-so do modules that are named in strings, because something will import them by that name.
+shardstream`: never the other way, never sideways. Imports inside functions and for type checking
+count too, and so do modules that are named in strings: something imports them by that name.
 """
 
 import ast
