@@ -3,7 +3,7 @@
 from random import Random
 
 from event_token import Flavor, GtidError, MariadbGtidSet, MysqlGtidSet, parse_gtid_set
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.event_token.strategies import TAGS, UUIDS, mysql_set
 
 PAIRS = 300

@@ -13,7 +13,7 @@ from shardstream.local.database_server import (
     MariadbServer,
     MysqlServer,
 )
-from tests.conftest import DatabaseFixture, _end
+from tests.database_servers import DatabaseFixture, end
 from tests.producers.decoder.case_files import Case
 
 FIRST_SERVER_ID = 9200
@@ -26,10 +26,10 @@ class OwnServers:
         self._folder = folder
         self._kinds = kinds
         self._started: list[DatabaseServer] = []
-        self._running: dict[tuple[Flavor, tuple[str, ...]], DatabaseFixture] = {}
+        self.running: dict[tuple[Flavor, tuple[str, ...]], DatabaseFixture] = {}
 
     def with_options(self, flavor: Flavor, options: tuple[str, ...]) -> DatabaseFixture:
-        found = self._running.get((flavor, options))
+        found = self.running.get((flavor, options))
         if found is None:
             number = len(self._started)
             server = self._kinds[flavor](
@@ -41,12 +41,12 @@ class OwnServers:
             )
             self._started.append(server)
             server.start()
-            found = self._running[flavor, options] = DatabaseFixture(server)
+            found = self.running[flavor, options] = DatabaseFixture(server)
         return found
 
     def end(self) -> None:
         for server in self._started:
-            _end(server)
+            end(server)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pymysql
 
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.resharding.switchable import app_session
 from tests.resharding.writers import USERS, WRITERS, Writer
 

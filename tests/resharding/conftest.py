@@ -5,17 +5,17 @@ from collections.abc import Iterator
 import pytest
 
 from shardstream.local.database_server import NOT_DURABLE, MysqlServer
-from tests.conftest import DatabaseFixture, _own_account, _running
+from tests.database_servers import DatabaseFixture, own_account, running
 
 
 @pytest.fixture(scope="session")
 def mysql_c(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseFixture]:
     """A third MySQL server."""
-    yield from _running(
+    yield from running(
         MysqlServer(
             tmp_path_factory.mktemp("mysql_c"),
             server_id=9004,
-            account=_own_account(),
+            account=own_account(),
             extra_args=NOT_DURABLE,
             die_with_parent=True,
         )

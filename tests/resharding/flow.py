@@ -9,7 +9,7 @@ from typing import Any
 
 from event_token import StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import Running, WrittenLog, read_log, settings_of, wait_for
 from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.switchable import APP, make_account

@@ -17,7 +17,7 @@ from resharding.internal_tables import read_checkpoints, write_plan
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import (
     WAIT_S,
     Running,

@@ -14,7 +14,7 @@ from resharding.internal_tables import write_roles
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.switch.settings import SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import producing, settings_of
 from tests.resharding.shards import Sources, admin_of, applying, begin, sources_of, wait_applied
 from topics.kafka.partition_end import read_to_end

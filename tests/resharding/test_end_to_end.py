@@ -12,7 +12,7 @@ import pytest
 from resharding.switch.decision import Action
 from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
-from tests.conftest import DatabaseFixture, StartServer
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import wait_caught_up, wait_for
 from tests.resharding.application import write_old_rows

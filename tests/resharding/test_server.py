@@ -1,7 +1,7 @@
 """Sessions of a reshard on real servers."""
 
 from resharding.server import open_session
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.resharding.shards import admin_of
 
 

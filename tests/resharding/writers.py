@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 
 from event_token import KeyRange, ShardName
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named
 

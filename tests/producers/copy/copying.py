@@ -3,7 +3,7 @@
 from typing import Any
 
 from producers.settings import ShardProducerSettings
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import WrittenLog, wait_for
 from topics.names import ShardTopics
 from topics.progress.copy_topic import (

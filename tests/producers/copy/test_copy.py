@@ -1,7 +1,7 @@
 """One producer copies tables while it streams: rows that were there before join its log."""
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import (
     check_copied_log,
     replay_upserts,

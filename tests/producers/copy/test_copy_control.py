@@ -8,7 +8,7 @@ from producers.decoder import UnsupportedColumn
 from producers.decoder.tables.key_watch import KeyWatch
 from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import (
     check_copied_log,
     replay_upserts,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from producers.settings import CopySettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import (
     check_copied_log,
     check_no_stale_read,

@@ -14,7 +14,7 @@ from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import check_copied_log, request, wait_state
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (

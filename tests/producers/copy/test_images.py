@@ -14,7 +14,7 @@ from producers.decoder.tables.plan import TablePlan
 from producers.filters.collations import collation_named
 from producers.filters.source_column import SourceColumn
 from producers.filters.table_filters import source_columns
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.case_files import Case, all_cases
 from tests.producers.decoder.decoding import ALL_ROWS, Message, Sink, new_decoder, types_of

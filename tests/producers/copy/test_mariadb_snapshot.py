@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from producers.copy.chunk_reader import MariadbSnapshot
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import WAIT_S
 from topics.kafka.deadline import Deadline
 

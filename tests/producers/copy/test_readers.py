@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import start, wait_state
 from tests.producers.session.producing import producing, settings_of, wait_caught_up
 from tests.topics.stream.shard_writer import provision

@@ -11,7 +11,7 @@ from event_token import Flavor
 from producers.copy.throttle import lag_problems
 from producers.settings import CopySettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture, StartServer
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.copy.copying import (
     check_copied_log,
     check_no_stale_read,

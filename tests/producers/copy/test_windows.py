@@ -17,7 +17,7 @@ from producers.copy.chunk_reader import ChunkReader
 from producers.copy.chunk_rows import ChunkConnection
 from producers.copy.throttle import Throttle
 from producers.settings import CopySettings
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.copy.window_scene import LogTemplate, Rows, Scene
 from tests.producers.servers.replication import executed, statements
 from tests.producers.session.producing import server_of

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pymysql
 
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 
 # By table: its definition, its key, and the i-th key's values.
 TABLES: dict[str, tuple[str, list[str]]] = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from event_token import Flavor, MysqlGtidSet
 from producers.servers.dump_command import encode_mysql_gtid_set
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 
 # A dump that ends with an EOF packet instead of waiting for more.
 _NON_BLOCKING = 1

@@ -10,7 +10,7 @@ from producers.decoder import BatchSummary, Decoder
 from producers.preflight.hidden_types import ServerTypes
 from producers.preflight.typed_columns import TypedColumns
 from producers.settings import ServerSettings
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
 from topics.kafka.client import RECORD_BYTES_MAX
 from topics.records.codec import VEventCodec

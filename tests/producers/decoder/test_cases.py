@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from producers import decoder as decoder_package
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.case_files import Case, all_cases
 from tests.producers.decoder.decoding import decode, types_of

@@ -4,7 +4,7 @@ import pytest
 
 from producers.decoder.values.charset import decode_text
 from producers.decoder.values.legacy_charsets import UnmappedText
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import decode
 from tests.producers.decoder.test_cases import run_statements

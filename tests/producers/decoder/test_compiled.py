@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from producers.compiled import GROUP
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.workload import run_workload
 from topics.compiled import GROUP as READING

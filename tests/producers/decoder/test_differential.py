@@ -8,7 +8,7 @@ import pytest
 
 from event_token import Flavor
 from producers.preflight.typed_columns import TypedColumns
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import decode, types_of
 from tests.producers.decoder.random_tables import RandomTable

@@ -13,7 +13,7 @@ from producers.preflight.hidden_types import ServerTypes
 from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
 from producers.session.sharding_columns import sharding_columns
 from producers.settings import ServerSettings
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder, types_of
 from tests.producers.decoder.test_cases import run_statements

@@ -9,7 +9,7 @@ from event_token import EventToken, Flavor, parse_gtid_set
 from producers.decoder import UnsupportedEvent, WriteAfterEnd
 from producers.filters.rules import FilterSettings, TablePattern
 from producers.filters.table_filters import TableFilters
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, SHARD, Sink, decode, new_decoder
 from topics.progress.record import MarkKind, cell_start_us

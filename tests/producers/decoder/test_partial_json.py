@@ -4,7 +4,7 @@ import json
 import random
 from typing import Any
 
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, packets_of
 from tests.producers.decoder.decoding import decode
 from tests.producers.decoder.test_transactions import kind_of

@@ -7,7 +7,7 @@ import pytest
 
 from event_token import Flavor, UsageError
 from producers.decoder import CorruptBinlog
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, packets_of
 from tests.producers.decoder.decoding import (
     ALL_ROWS,

@@ -11,7 +11,7 @@ from producers.decoder.events.query_events import (
     classify,
     declares_cascade,
 )
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
 from tests.producers.decoder.test_cases import run_statements

@@ -20,7 +20,7 @@ from producers.decoder import (
     StreamEnded,
     UnsupportedEvent,
 )
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, packets_of
 from tests.producers.decoder.decoding import (
     ALL_ROWS,

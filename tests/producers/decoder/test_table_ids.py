@@ -2,7 +2,7 @@
 
 from event_token import Flavor
 from producers.decoder.events.event_types import TABLE_MAP, WRITE_ROWS, WRITE_ROWS_V1
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, packets_of
 from tests.producers.decoder.decoding import decode
 from tests.producers.decoder.test_cases import run_statements

@@ -6,7 +6,7 @@ from event_token import Flavor, MysqlGtidSet
 from producers.decoder import UnsupportedEvent
 from producers.decoder.events import prepared
 from producers.decoder.events.format_event import YEAR_HAS_SIGN
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
 from tests.producers.decoder.test_cases import run_statements

@@ -14,7 +14,7 @@ from producers.decoder.events.format_event import (
     YEAR_SIGN_UNKNOWN,
     year_sign,
 )
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, packets_of
 from tests.producers.decoder.decoding import decode
 from tests.producers.decoder.test_cases import run_statements

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from event_token import Flavor
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 
 COLUMNS = (
     "id BIGINT PRIMARY KEY",

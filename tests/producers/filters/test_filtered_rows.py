@@ -9,7 +9,7 @@ from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.table_filters import TableFilters
 from producers.session.sharding_columns import sharding_columns
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import Sink, decode
 from tests.producers.decoder.test_cases import run_statements

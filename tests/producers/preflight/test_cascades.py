@@ -2,7 +2,7 @@
 
 from producers.decoder import UnloggedCascade
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import StartServer
+from tests.database_servers import StartServer
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import RunningProducer, settings_of
 

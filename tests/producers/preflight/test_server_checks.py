@@ -5,7 +5,7 @@ from collections.abc import Callable
 from event_token import Flavor
 from producers.preflight.server_checks import Problem, preflight
 from producers.settings import ServerSettings
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 
 MARKER = "s3cret-marker"
 

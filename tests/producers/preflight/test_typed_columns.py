@@ -6,7 +6,7 @@ from producers.filters.rules import FilterSettings, TablePattern
 from producers.preflight.typed_columns import TypedColumns
 from shardstream.commands.preflight import shard_problems
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import start, wait_state
 from tests.producers.session.producing import RunningProducer, read_log, settings_of, wait_caught_up
 from topics.progress.copy_topic import CopyState

@@ -22,7 +22,7 @@ from producers.servers.connection import (
 from producers.servers.flavor import family_of
 from producers.settings import ServerSettings
 from shardstream.local.certificates import Certificates
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 
 WAIT_S = 20.0
 QUIET_S = 0.5

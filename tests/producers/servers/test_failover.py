@@ -11,7 +11,7 @@ from event_token import Halt
 from producers.errors import ServerBehindLog, ServerDiverged
 from producers.settings import ProducerState, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture, StartServer
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import (
     executed,
     follow,

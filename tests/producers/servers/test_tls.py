@@ -11,7 +11,7 @@ from databases.server import TlsSettings
 from databases.sql import rows
 from shardstream.local.certificates import Certificates
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import StartServer
+from tests.database_servers import StartServer
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (
     RunningProducer,

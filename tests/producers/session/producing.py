@@ -18,7 +18,7 @@ from producers.servers.flavor import family_of
 from producers.session.shard_producer import run_shard
 from producers.settings import ProducerState, ProducerStatus, ServerSettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_end import read_tail, read_to_end
 from topics.names import ShardTopics

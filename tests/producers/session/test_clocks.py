@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from producers.session.heads import believed_us, clock_ahead_us
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture, StartServer
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import follow, promote, statements, wait_same
 from tests.producers.session.producing import (
     WrittenLog,

@@ -9,7 +9,7 @@ from event_token import Flavor
 from producers.session.heartbeat_rows import PRIVILEGES, HeartbeatWriter, heartbeat_warnings
 from producers.settings import ServerSettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture, StartServer
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import follow, followed, promote, statements, wait_same
 from tests.producers.session.producing import (
     check_log,

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from event_token import Halt
 from producers.session import publisher, shard_producer
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (
     RunningProducer,

@@ -4,7 +4,7 @@ import pytest
 
 from producers.decoder import WriteAfterEnd
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import (
     SHARD,
     RunningProducer,

@@ -12,7 +12,7 @@ import pymysql
 
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture, StartServer
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
     ProducerProcess,
     check_log,

@@ -9,7 +9,7 @@ from event_token import Halt, UsageError
 from producers.errors import BinlogPurged, SameServerId, ServerBehindLog
 from producers.settings import ProducerState, ServerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture, StartServer
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
     WAIT_S,
     RunningProducer,

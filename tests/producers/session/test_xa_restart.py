@@ -2,7 +2,7 @@
 
 from event_token import parse_gtid_set
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import (
     ProducerProcess,
     check_log,

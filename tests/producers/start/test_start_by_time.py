@@ -18,7 +18,7 @@ from producers.start.binlog_transactions import BinlogTransaction, transactions
 from producers.start.mariadb_history import UnlistedNumbers
 from producers.start.times import iso, parse_time
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture, StartServer
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
     RunningProducer,
     producing,

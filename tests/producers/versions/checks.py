@@ -5,7 +5,7 @@ import pytest
 
 from event_token import Flavor
 from producers.preflight.server_checks import preflight
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.conftest import OwnServers
 from tests.producers.copy.test_images import check_copied_rows
 from tests.producers.decoder.case_files import Case, cases_for

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.conftest import OwnServers
 from tests.producers.copy.test_images import leaves_rows
 from tests.producers.decoder.case_files import Case, cases_for

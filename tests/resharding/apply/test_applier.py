@@ -12,7 +12,7 @@ from resharding.apply.applier import ApplierSettings
 from resharding.errors import CheckpointMoved, DefinitionChanged, DoesNotApply
 from resharding.plan.reshard_plan import ReshardPlan
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.resharding.shards import (
     ApplierProcess,

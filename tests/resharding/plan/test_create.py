@@ -11,7 +11,7 @@ from event_token.errors import UsageError
 from resharding.plan import create
 from resharding.plan.create import CreateRequest, create_reshard
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.resharding.apply.test_applier import fresh_schema, settings_of
 from tests.resharding.shards import Sources, admin_of, applying, sources_of, wait_applied

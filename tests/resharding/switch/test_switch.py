@@ -14,7 +14,7 @@ from resharding.switch.complete import run_complete
 from resharding.switch.decision import Action, JournalRow, Kind, Step
 from resharding.switch.shard_writes import ShardWrites
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import WAIT_S, read_log, wait_for
 from tests.resharding.shards import admin_of
 from tests.resharding.switchable import (

@@ -6,7 +6,7 @@ import pytest
 
 from resharding.verify.verification import Verified, VerifySettings, verify_target
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.resharding.apply.test_applier import fresh_schema, settings_of
 from tests.resharding.shards import (

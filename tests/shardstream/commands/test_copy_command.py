@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.shardstream.command_line import background, run, write_settings
 
 ROWS = 3_000

@@ -7,7 +7,7 @@ import pytest
 
 from event_token import EventToken, StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.shardstream.command_line import background, run, streaming, write_settings
 
 

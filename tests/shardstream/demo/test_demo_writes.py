@@ -11,7 +11,7 @@ import pytest
 from shardstream.demo.sharded_writes import Change, ShardDirectory, ShopSession
 from shardstream.demo.shop import keyspace_id
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace
 from topics.kafka.topic_settings import TopicSettings

@@ -6,7 +6,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from event_token import Flavor
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture, StartServer
+from tests.database_servers import DatabaseFixture, StartServer
 
 
 def _ask(database: DatabaseFixture, sql: str, **arguments: object) -> tuple[object, ...]:

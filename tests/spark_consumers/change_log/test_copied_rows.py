@@ -13,7 +13,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
 from spark_consumers.change_log.run import run_changelog
 from spark_consumers.change_log.state_query import state_as_of
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import server_rows, start, wait_state
 from tests.producers.copy.traffic import TABLES, Traffic
 from tests.producers.session.producing import (

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from event_token import KeyRange
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.conftest import DatabaseFixture
+from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import producing, settings_of, wait_caught_up
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace, provision_schemas_topic, provision_shard

@@ -1,0 +1,81 @@
+"""Real database servers for tests: started when asked for, dead with pytest."""
+
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+from databases.server_facts import version_of
+from shardstream.local.database_server import NOT_DURABLE, Account, DatabaseServer
+
+SERVER_ID_FIRST_OWN = 9100
+
+
+class DatabaseFixture:
+    """A running server: root connections, a replication account, fresh schema names."""
+
+    def __init__(self, server: DatabaseServer) -> None:
+        """Take a server that runs."""
+        self.server = server
+        self.flavor = server.flavor
+        self.host = server.host
+        self.port = server.port
+        self.root_user = server.root_user
+        self.user = server.user
+        self.password = server.password
+        self.connect = server.connect
+
+    @cached_property
+    def version(self) -> tuple[int, int, int]:
+        """The server's version."""
+        return version_of(self.server.binaries().version)
+
+    def new_database(self) -> str:
+        """Create a schema with a name of its own and give the name."""
+        name = f"db_{secrets.token_hex(4)}"
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {name}")
+        return name
+
+
+StartServer = Callable[..., DatabaseFixture]
+
+
+def own_account() -> Account:
+    """A replication account with a password of this session."""
+    return Account("shardstream", secrets.token_hex(8))
+
+
+def running(server: DatabaseServer) -> Iterator[DatabaseFixture]:
+    """Start a server and end it when the generator is closed."""
+    try:
+        server.start()
+        yield DatabaseFixture(server)
+    finally:
+        end(server)
+
+
+def end(server: DatabaseServer) -> None:
+    """Kill a server and remove its 100 MB of data; its log stays, to explain a failure."""
+    server.kill()
+    if server.datadir.exists():
+        shutil.rmtree(server.datadir)
+
+
+def starter(kind: type[DatabaseServer], folder: Path, started: list[DatabaseServer]) -> StartServer:
+    """A function that starts servers with settings of their own and adds them to `started`."""
+
+    def start(extra_args: tuple[str, ...] = ()) -> DatabaseFixture:
+        server = kind(
+            folder / f"{kind.flavor}-{len(started)}",
+            server_id=SERVER_ID_FIRST_OWN + len(started),
+            account=own_account(),
+            extra_args=(*NOT_DURABLE, *extra_args),
+            die_with_parent=True,
+        )
+        started.append(server)
+        server.start()
+        return DatabaseFixture(server)
+
+    return start
