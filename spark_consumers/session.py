@@ -1,4 +1,4 @@
-"""A Spark session that the product's jobs need: the two formats registered, times in UTC."""
+"""Builds the Spark session of the jobs in this package, with both formats registered."""
 
 import os
 import sys
@@ -13,8 +13,8 @@ from spark_consumers.source.data_source import ShardstreamSource
 
 LOOPBACK = "127.0.0.1"
 
-# Spark's own stop of a Python query runs a regular expression over a long message, which
-# overflows the default stack of its threads.
+# When Spark stops a Python query it runs a regular expression over a long message, which overflows
+# the default stack of its threads.
 JVM_STACK = "-Xss8m"
 
 SETTINGS = {
@@ -22,15 +22,17 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": JVM_STACK,
-    # The checkpoint of a query that is read by hand for its batch's end (checkpoint_files).
+    # Python on a loaded machine may take longer to connect than the default of 15 s.
+    "spark.python.authenticate.socketTimeout": "120s",
+    # The change log reads the end of each batch from the checkpoint's files (checkpoint_files).
     "spark.sql.streaming.offsetLog.formatVersion": "1",
-    # A batch's files are for restarts only: two would do, and people look at some more.
+    # Restarts need two batches of checkpoint files; the others help an operator.
     "spark.sql.streaming.minBatchesToRetain": "20",
 }
 
 
 def register(spark: SparkSession) -> None:
-    """Make formats `shardstream` and `shardstream_delta` known to a session."""
+    """Register the formats `shardstream` and `shardstream_delta` with a session."""
     spark.dataSource.register(ShardstreamSource)
     spark.dataSource.register(ChangeLogSink)
 
@@ -38,10 +40,10 @@ def register(spark: SparkSession) -> None:
 def build_session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return a session with both formats. Under spark-submit leave `master` to it.
+    """Return a session with both formats. Under spark-submit, leave out `master`.
 
-    A local master stays on loopback. The JVM's settings hold only where none runs yet in this
-    process.
+    A local master listens on loopback only. JVM settings take effect only if this process runs no
+    JVM yet.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))

@@ -1,1 +1,1 @@
-"""The change log: every change once, in a Delta table."""
+"""The change log: a Delta table that holds every change exactly once."""

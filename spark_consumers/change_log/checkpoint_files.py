@@ -1,7 +1,7 @@
-"""What a streaming query's checkpoint says about the query: its id, and where each batch ends.
+"""Reads a streaming query's checkpoint: the query's id, and where each batch ends.
 
-Spark writes both files before the first batch, and before each batch, runs. They are read through
-pyarrow, so local folders, HDFS and S3 alike.
+Spark writes the id before the first batch and the end of a batch before that batch runs. Files are
+read through pyarrow, from local folders, HDFS or S3.
 """
 
 import json
@@ -11,26 +11,26 @@ from pyarrow import fs
 from event_token.errors import Halt
 from spark_consumers.source.stream_offset import StreamOffset
 
-# `v1`, then a line of query metadata, then a line a source; a source without an offset has `-`.
+# `v1`, one line of query metadata, then one line per source (`-`: no offset).
 _OFFSET_LOG_VERSION = "v1"
 _SOURCES_FROM_LINE = 2
 
 
 def query_id(checkpoint: str) -> str:
-    """The id that Spark drew when the checkpoint was made; a new checkpoint has another one."""
+    """Return the query id that Spark chose when it created the checkpoint."""
     text = _read(checkpoint, "metadata")
     try:
         found = json.loads(text)["id"]
     except (ValueError, KeyError, TypeError) as error:
-        raise Halt(f"{checkpoint}/metadata is no query's metadata: {text[:200]!r}") from error
+        raise Halt(f"{checkpoint}/metadata holds no query id: {text[:200]!r}") from error
     return str(found)
 
 
 def batch_end(checkpoint: str, batch_id: int) -> StreamOffset | None:
-    """Where a planned batch ends; None when the query does not read from shardstream alone."""
+    """Return where a planned batch ends, or None if the query has other sources too."""
     lines = _read(checkpoint, f"offsets/{batch_id}").splitlines()
     if not lines or lines[0] != _OFFSET_LOG_VERSION:
-        raise Halt(f"{checkpoint}/offsets/{batch_id} is not of version {_OFFSET_LOG_VERSION}")
+        raise Halt(f"{checkpoint}/offsets/{batch_id} does not have version {_OFFSET_LOG_VERSION}")
     sources = lines[_SOURCES_FROM_LINE:]
     if len(sources) != 1:
         return None
@@ -51,6 +51,6 @@ def _read(checkpoint: str, name: str) -> str:
             return bytes(stream.read()).decode("utf-8")
     except FileNotFoundError as error:
         raise Halt(
-            f"{path} is not there: set option checkpointLocation on the query itself, and keep the "
-            f"checkpoint for as long as the change log grows"
+            f"{path} is missing: set option checkpointLocation on the query itself, and keep the "
+            f"checkpoint for as long as the change log is written"
         ) from error

@@ -1,15 +1,15 @@
-"""Commits of the change log to its Delta table: each change once, whatever is replayed.
+"""Commits batches of the change log to its Delta table, each change exactly once.
 
-Three marks travel in every commit, as Delta application transactions, which survive log clean-up:
-- of the query (by the id in its checkpoint): the last batch in the table. A batch that Spark runs
-  again, because it died between our commit and its own, is found there and writes nothing;
-- of each shard: the last `seq` in the table. So a second query, or one whose checkpoint was lost,
-  cannot put changes in twice, nor leave some out in silence;
-- of the table: how many rows it has, so that nobody has to count them;
-- of a shard that the stream hopped to without marks: its seqs may have holes, for what was seen
-  before the hop was left out.
-delta-rs itself neither skips a stale transaction nor keeps its version from going down; of two
-commits at once with the same mark, the second one fails.
+Every commit carries marks, stored as Delta application transactions, which survive log clean-up:
+- per query (the id in its checkpoint): the last batch in the table. If Spark dies between our
+  commit and its own, it runs the batch again; the mark shows that there is nothing to write.
+- per shard: the last `seq` in the table. A second query, or one that lost its checkpoint, can
+  neither repeat changes nor skip some silently.
+- per table: its number of rows, so that nobody has to count them.
+- per shard that the stream hopped to without marks: its seqs may have holes, because rows that
+  were read before the hop are left out.
+delta-rs neither skips a stale transaction nor stops a mark from going down. Of two concurrent
+commits with the same mark, the second one fails.
 """
 
 import json
@@ -34,14 +34,14 @@ ROWS_MARK = "shardstream.rows"
 
 @dataclass(frozen=True, slots=True)
 class SeqSpan:
-    """Rows of one shard in a batch: `rows` of them, from `first` to `last`."""
+    """The rows of one shard in a batch: their number, and their first and last seq."""
 
     first: int
     last: int
     rows: int
 
     def joined(self, other: "SeqSpan") -> "SeqSpan":
-        """Both spans as one."""
+        """Return one span that covers both."""
         return SeqSpan(
             min(self.first, other.first), max(self.last, other.last), self.rows + other.rows
         )
@@ -49,7 +49,7 @@ class SeqSpan:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A Parquet file in the table's folder, not yet part of the table."""
+    """A Parquet file in the table's folder that no commit has added yet."""
 
     path: str
     size: int
@@ -59,9 +59,10 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is to be committed. `contiguous`: the query takes every record of its shards.
+    """A batch to commit.
 
-    Not of the `hopped` ones, though: those were hopped to without marks.
+    `contiguous`: the query takes every record of its shards, except of the `hopped` ones, which
+    the stream hopped to without marks.
     """
 
     batch_id: int
@@ -74,24 +75,25 @@ class Batch:
 
 
 def query_mark(query: str) -> str:
-    """Name of the mark that holds a query's last batch."""
+    """Return the name of the mark that holds a query's last batch."""
     return f"shardstream.query.{query}"
 
 
 def shard_mark(shard: str) -> str:
-    """Name of the mark that holds a shard's last seq."""
+    """Return the name of the mark that holds a shard's last seq."""
     return f"shardstream.seq.{shard}"
 
 
 def hopped_mark(shard: str) -> str:
-    """Name of the mark of a shard that was hopped to without marks of the reshard."""
+    """Return the name of the mark of a shard that was hopped to without marks."""
     return f"shardstream.hopped.{shard}"
 
 
 def is_replay(batch: Batch, last_batch: int | None, last_seqs: Mapping[str, int | None]) -> bool:
-    """Tell a batch that the table holds already from one to be added.
+    """Tell whether the table already holds a batch.
 
-    ChangeLogConflict when neither is true: part of it would be repeated, or something left out.
+    ChangeLogConflict when the batch is neither a replay nor the next one: committing it would
+    repeat changes or leave some out.
     """
     if last_batch is not None and batch.batch_id <= last_batch:
         for shard, span in batch.spans.items():
@@ -99,8 +101,8 @@ def is_replay(batch: Batch, last_batch: int | None, last_seqs: Mapping[str, int 
             if last is None or span.last > last:
                 raise ChangeLogConflict(
                     f"batch {batch.batch_id} of query {batch.query_id} is in the change log, but "
-                    f"shard {shard} only up to seq {last} of {span.last}: the checkpoint was put "
-                    f"back by hand? Let the query begin with a new checkpoint and a new table"
+                    f"shard {shard} only up to seq {last} of {span.last}: the checkpoint was "
+                    f"reset or restored. Start with a new checkpoint and a new table"
                 )
         return True
     for shard, span in batch.spans.items():
@@ -112,26 +114,26 @@ def is_replay(batch: Batch, last_batch: int | None, last_seqs: Mapping[str, int 
 def _check_follows(shard: str, span: SeqSpan, last: int | None, *, contiguous: bool) -> None:
     if last is not None and span.first <= last:
         raise ChangeLogConflict(
-            f"the change log holds shard {shard} up to seq {last}, and this query begins at seq "
-            f"{span.first}: it would repeat changes. Was its checkpoint lost, or does another "
-            f"query write to the table? Start from the position in the table's last commit"
+            f"the change log holds shard {shard} up to seq {last}, but this query begins at seq "
+            f"{span.first} and would repeat changes: its checkpoint was lost, or another query "
+            f"writes to the table. Start from the position in the table's last commit"
         )
     if not contiguous:
         return
     if last is not None and span.first != last + 1:
         raise ChangeLogConflict(
-            f"the change log holds shard {shard} up to seq {last}, and this query begins at seq "
-            f"{span.first}: changes would be left out. Start from the position in the table's "
+            f"the change log holds shard {shard} up to seq {last}, but this query begins at seq "
+            f"{span.first} and would leave changes out. Start from the position in the table's "
             f"last commit, or write to a new table"
         )
     if span.rows != span.last - span.first + 1:
         raise ChangeLogConflict(
-            f"a batch has {span.rows} rows of shard {shard} for seq {span.first} to {span.last}"
+            f"the batch has {span.rows} rows of shard {shard} for seq {span.first} to {span.last}"
         )
 
 
 def ensure_table(path: str, schema: pa.Schema, storage_options: Mapping[str, str]) -> None:
-    """Make the table unless it is there. UsageError when it has other columns."""
+    """Create the table unless it exists. UsageError when it has other columns."""
     DeltaTable.create(
         path,
         schema=schema,
@@ -147,20 +149,20 @@ def ensure_table(path: str, schema: pa.Schema, storage_options: Mapping[str, str
     if found != wanted:
         differ = sorted({name for name, _ in set(found) ^ set(wanted)})
         raise UsageError(
-            f"the Delta table {path} has other columns than this query ({', '.join(differ)}): "
+            f"the Delta table {path} and this query differ in columns ({', '.join(differ)}): "
             f"write to a new table"
         )
 
 
 def open_table(path: str, storage_options: Mapping[str, str]) -> DeltaTable:
-    """Return the table as it is now."""
+    """Open the newest version of the table."""
     return DeltaTable(path, storage_options=dict(storage_options))
 
 
 def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
-    """Add a batch's files to a table; False when it held the batch already.
+    """Add the files of a batch to a table; return False if the table held the batch already.
 
-    ChangeLogConflict: see `is_replay`; also when another writer has committed since it was opened.
+    ChangeLogConflict: see `is_replay`; also if another writer committed since the table was opened.
     """
     last_seqs = {shard: table.transaction_version(shard_mark(shard)) for shard in batch.spans}
     last_batch = table.transaction_version(query_mark(batch.query_id))
@@ -184,7 +186,7 @@ def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
         if "oncurrent transaction" not in str(error):
             raise
         raise ChangeLogConflict(
-            f"another query has written to {table.table_uri} at the same moment: {error}"
+            f"another query wrote to {table.table_uri} at the same time: {error}"
         ) from error
     return True
 
@@ -209,7 +211,7 @@ def _add_action(file: WrittenFile) -> AddAction:
 
 
 def file_stats(rows: int, bounds: Mapping[str, tuple[object, object]]) -> str:
-    """Delta's statistics of a file: how many rows, and the least and greatest values."""
+    """Return Delta's statistics of a file as JSON: number of rows, least and greatest values."""
     return json.dumps(
         {
             "numRecords": rows,
@@ -221,7 +223,7 @@ def file_stats(rows: int, bounds: Mapping[str, tuple[object, object]]) -> str:
 
 
 def join_spans(found: Iterable[Mapping[str, SeqSpan]]) -> dict[str, SeqSpan]:
-    """The spans of all tasks together, by shard."""
+    """Combine the spans of all tasks, by shard."""
     joined: dict[str, SeqSpan] = {}
     for spans in found:
         for shard, span in spans.items():

@@ -4,9 +4,9 @@
         commerce /lake/commerce --checkpoint /lake/commerce.checkpoint
         --option kafka.bootstrap.servers=broker:9092
 
-(in one line). Executors need the packages event_token, topics and spark_consumers with their
-dependencies, as in any PySpark job (an image, or an archive). SIGTERM and Ctrl-C end it between
-two looks; what was under way is run again from the checkpoint.
+(on one line). Executors need the packages event_token, topics and spark_consumers with their
+dependencies, as in any PySpark job (an image or an archive). SIGTERM and Ctrl-C stop the job; a
+batch that is cut off runs again from the checkpoint.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from spark_consumers.session import build_session
 
 EXIT_USAGE = 2
-# spark-submit starts the JVM first and tells Python where it listens.
+# spark-submit starts the JVM first and passes the port on which it listens.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job; return the exit status: 0, 1 for a halt, 2 for bad input."""
+    """Run the job; return its exit status: 0, 1 for a halt, 2 for bad input."""
     asked = _parse(arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -59,9 +59,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="change_log_job")
     parser.add_argument("keyspace")
     parser.add_argument("target", help="folder or URI of the Delta table")
-    parser.add_argument("--checkpoint", help="default: TARGET and .checkpoint")
+    parser.add_argument(
+        "--checkpoint", help="checkpoint folder or URI (default: TARGET.checkpoint)"
+    )
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--master", help="default: local[*], or what spark-submit says")
+    parser.add_argument(
+        "--master", help="Spark master (default: local[*], or the one given to spark-submit)"
+    )
     parser.add_argument("--available-now", action="store_true")
     return parser.parse_args(arguments)
 
@@ -69,7 +73,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"--option {text!r}: write it as NAME=VALUE")
+        raise UsageError(f"--option {text!r} is not NAME=VALUE")
     return name, value
 
 

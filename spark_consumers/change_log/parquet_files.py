@@ -1,8 +1,8 @@
-"""What a task of the change log writes: sorted Parquet files in the table's folder.
+"""Writes the rows of a task as sorted Parquet files into the table's folder.
 
-Files of a task that failed, or of a batch that was replayed, are never part of the table; they
-stay as orphans until `DeltaTable(path).vacuum(full=True, dry_run=False)` removes them once they
-are older than a week. Nothing else may remove them: a commit may have been made unseen.
+Files of a failed task or a replayed batch never become part of the table. They stay as orphans
+until `DeltaTable(path).vacuum(full=True, dry_run=False)` removes those older than a week. Nothing
+else may remove them, because the commit may have succeeded without Spark's knowledge.
 """
 
 import time
@@ -18,20 +18,20 @@ from pyarrow import fs
 
 from spark_consumers.change_log.delta_commit import SeqSpan, WrittenFile, file_stats, join_spans
 
-# The merged order (design.md, 4).
+# The order of the merged stream.
 ORDER = ("timestamp_us", "shard", "offset")
-# Enough to find files by shard and time; longer texts would bloat the table's log.
+# Enough to find files by shard and time; statistics of text columns would bloat the table's log.
 STATS_COLUMNS = ("timestamp_us", "shard", "seq", "offset", "database", "table")
-# Arrow memory that a task gathers before it sorts and writes: two tasks on a small machine must
-# fit beside Spark, and Parquet of this size is good to read.
+# Arrow bytes that a task collects before it sorts and writes a file: two tasks must fit beside
+# Spark on a small machine, and Parquet files of this size read well.
 FILE_ARROW_BYTES_MAX = 128 * 1024 * 1024
 
 
 def write_files(
     path: str, batches: Iterable[pa.RecordBatch], storage_options: Mapping[str, str]
 ) -> tuple[list[WrittenFile], dict[str, SeqSpan]]:
-    """Write a task's batches; return the files, and the seqs of each shard."""
-    # The handler resolves s3:// and the like as delta-rs does, with the same options.
+    """Write the batches of a task; return the files and the seqs of each shard."""
+    # The handler resolves URLs such as s3:// as delta-rs does, with the same options.
     handler: Any = DeltaStorageHandler(path, dict(storage_options))
     filesystem = fs.PyFileSystem(handler)
     files = []
@@ -59,7 +59,7 @@ def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def in_order(table: pa.Table) -> pa.Table:
-    """Return the rows in merged order; those of one range of one shard are so already."""
+    """Return the rows in merged order; rows of one shard usually are."""
     times = table["timestamp_us"].to_numpy()
     offsets = table["offset"].to_numpy()
     is_one_shard = pc.count_distinct(table["shard"]).as_py() == 1
@@ -71,7 +71,7 @@ def in_order(table: pa.Table) -> pa.Table:
 
 
 def seq_spans(table: pa.Table) -> dict[str, SeqSpan]:
-    """The first and last seq of each shard, and how many rows it has."""
+    """Return the first seq, last seq and number of rows per shard."""
     grouped = table.group_by("shard").aggregate([("seq", "min"), ("seq", "max"), ("seq", "count")])
     return {
         row["shard"]: SeqSpan(row["seq_min"], row["seq_max"], row["seq_count"])

@@ -1,4 +1,4 @@
-"""Runs the change log: one streaming query from the merged stream into a Delta table."""
+"""Runs the change log: a streaming query from the merged stream into a Delta table."""
 
 import importlib
 import json
@@ -20,25 +20,30 @@ from spark_consumers.source.stream_offset import StreamOffset
 
 Trigger = Literal["availableNow", "processingTime"]
 
-# How soon a stop is noticed, and how often progress is told.
+# How often progress is reported, and so how soon a stop is noticed.
 LOOK_S = 0.2
-# Between batches: one file a shard and second is what a table of this kind can be read with; less
+# Time between batches: one file per shard and second keeps the table readable; a shorter interval
 # would show changes sooner and leave more small files to compact.
 INTERVAL_S = 1.0
-# A query that died of a passing fault (brokers out of reach) begins again from its checkpoint;
-# as many times in a row, without a batch in between, it is not passing.
+# A query that fails on a transient fault (brokers unreachable) restarts from its checkpoint. After
+# this many restarts without a batch in between, the fault is not transient.
 RESTARTS_MAX = 10
 RESTART_PAUSE_S = 5.0
 
 _OURS = ("event_token.", "topics.", "spark_consumers.")
+# Spark gives a Python worker 10 s to start, without a setting; a loaded machine may take longer.
+_TRANSIENT = (
+    "Timed out while waiting for the Python worker to connect back",
+    "Python worker failed to connect back",
+)
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*\.[A-Z]\w*): (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeLogProgress:
-    """Where the change log stands: rows in the table, the frontier, and who holds it back.
+    """Progress of the change log: rows in the table, the frontier, and which shard holds it back.
 
-    `frontier_us` is None before the first batch; `waiting` is "" when nobody is waited for.
+    `frontier_us` is None before the first batch; `waiting` is "" when no shard is waited for.
     """
 
     rows: int
@@ -60,14 +65,14 @@ def run_changelog(
     on_progress: Callable[[ChangeLogProgress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> ChangeLogProgress:
-    """Write every change of a keyspace to the Delta table `target`, each once; return the end.
+    """Write every change of a keyspace to the Delta table `target` once; return the final progress.
 
     `options` are those of format `shardstream` (kafka.bootstrap.servers, start, keyRange,
-    maxRowsPerBatch, ...; `start` counts for a new checkpoint only). With `availableNow` it ends
-    once all that was there is in the table, else when `stop` is set. A batch that is cut off by
-    `stop` or by a death is run again from the checkpoint, and is in the table once.
+    maxRowsPerBatch, ...); `start` applies only to a new checkpoint. With `availableNow` the run
+    ends once everything that was on Kafka is in the table, else when `stop` is set. A batch cut
+    off by `stop` or a crash runs again from the checkpoint and is in the table once.
 
-    ShardstreamError as raised in the query (UsageError, Halt); a passing fault only after some
+    Raises the ShardstreamError that ended the query; a transient one only after RESTARTS_MAX
     restarts.
     """
     run = _Run(spark, target, on_progress, stop or threading.Event())
@@ -78,7 +83,7 @@ def run_changelog(
     sink = {
         "path": target,
         "checkpointLocation": checkpoint,
-        # With a filter some seqs are left out on purpose.
+        # A filter leaves out seqs on purpose.
         "contiguous": "true" if "table" not in source else "false",
         **{STORAGE_PREFIX + name: value for name, value in storage.items()},
     }
@@ -94,7 +99,7 @@ def run_changelog(
 
 
 class _Run:
-    """A query that is started, watched, and started again after passing faults."""
+    """A query that is watched, and restarted after transient faults."""
 
     def __init__(
         self,
@@ -111,14 +116,14 @@ class _Run:
         self._last = ChangeLogProgress(0, None, -1, "")
 
     def translated(self, ask: Callable[[], Any]) -> Any:
-        """Return what Spark answers; raise our own error where one is behind Spark's."""
+        """Call Spark; raise the ShardstreamError behind a Spark exception."""
         try:
             return ask()
         except PySparkException as error:
             raise original_error(str(error)) from error
 
     def until_done(self, start: Callable[[], StreamingQuery]) -> ChangeLogProgress:
-        """Run the query to its end, or until asked to stop."""
+        """Run the query until it ends or `stop` is set."""
         restarts = 0
         while True:
             batch_before = self._last.batch_id
@@ -154,12 +159,12 @@ class _Run:
 
 
 def rows_in(target: str, storage_options: Mapping[str, str]) -> int:
-    """How many rows the change log has, without reading any."""
+    """Return the number of rows in the change log without reading them."""
     return open_table(target, storage_options).transaction_version(ROWS_MARK) or 0
 
 
 def progress_of(query: StreamingQuery, rows: int, last: ChangeLogProgress) -> ChangeLogProgress:
-    """Read the newest batch's end and status off the query."""
+    """Return the progress that the query reports for its newest batch."""
     progress = query.lastProgress
     if progress is None or not progress["sources"]:
         return ChangeLogProgress(rows, last.frontier_us, last.batch_id, last.waiting)
@@ -173,17 +178,19 @@ def progress_of(query: StreamingQuery, rows: int, last: ChangeLogProgress) -> Ch
 
 
 def _document(value: object) -> dict[str, object]:
-    """Spark gives offsets as JSON text, as parsed JSON, or not at all."""
+    """Parse an offset: Spark reports it as JSON text, as parsed JSON, or not at all."""
     found = json.loads(value) if isinstance(value, str) and value else value
     return found if isinstance(found, dict) else {}
 
 
 def original_error(text: str) -> ShardstreamError:
-    """Return the error of ours that a Spark exception carries in its text, else a Halt with it."""
+    """Return the ShardstreamError named in the text of a Spark exception, else a Halt or Retry."""
     for name, message in reversed(_RAISED.findall(text)):
         if name.startswith(_OURS):
             module, _, class_name = name.rpartition(".")
             found = getattr(importlib.import_module(module), class_name, None)
             if isinstance(found, type) and issubclass(found, ShardstreamError):
                 return found(message)
+    if any(message in text for message in _TRANSIENT):
+        return Retry(f"Spark: {text}")
     return Halt(f"Spark: {text}")

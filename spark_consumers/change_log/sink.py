@@ -1,9 +1,14 @@
-"""`writeStream.format("shardstream_delta")`: the merged stream into Delta, each change once.
+"""`writeStream.format("shardstream_delta")`: appends the merged stream to Delta, each change once.
 
-Executors write Parquet files, the driver commits them through delta-rs (`delta_commit` says how
-replays are told). Options: `path`; `checkpointLocation`, on the query itself; `contiguous` (true:
-the query takes every record of its shards, so a hole is an error); `storage.*`, given to delta-rs
-without the prefix. The rows need the columns timestamp_us, shard, seq and offset.
+Executors write Parquet files and the driver commits them through delta-rs (`delta_commit` tells
+how replays are recognized). The rows need the columns timestamp_us, shard, seq and offset.
+
+| option | meaning |
+|---|---|
+| path | folder or URL of the Delta table (required) |
+| checkpointLocation | the query's checkpoint (required, set on the query itself) |
+| contiguous | `true`: the query takes every record of its shards, so a hole is an error |
+| storage.* | storage options for delta-rs, without the prefix |
 """
 
 from collections.abc import Iterator
@@ -35,7 +40,7 @@ STORAGE_PREFIX = "storage."
 
 @dataclass
 class TaskFiles(WriterCommitMessage):
-    """What one task has written."""
+    """The files that one task has written."""
 
     files: list[WrittenFile]
     spans: dict[str, SeqSpan]
@@ -52,13 +57,16 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Any) -> "SinkOptions":
-        """Read the options; UsageError where one is missing."""
+        """Parse the options; UsageError when one is missing."""
         path, checkpoint = options.get("path"), options.get("checkpointLocation")
         if not path:
-            raise UsageError(f"{SINK_FORMAT}: option path names the folder of the Delta table")
+            raise UsageError(
+                f"{SINK_FORMAT}: set option path to the folder or URL of the Delta table"
+            )
         if not checkpoint:
             raise UsageError(
-                f"{SINK_FORMAT}: set option checkpointLocation on the query; its id tells replays"
+                f"{SINK_FORMAT}: set option checkpointLocation on the query: the checkpoint's id "
+                f"tells replayed batches"
             )
         storage = {
             name[len(STORAGE_PREFIX) :]: value
@@ -69,43 +77,43 @@ class SinkOptions:
 
 
 class ChangeLogSink(DataSource):
-    """The data source that `register` makes known to Spark."""
+    """The data source that `register` registers with Spark."""
 
     @classmethod
     def name(cls) -> str:
-        """Name of the format."""
+        """Return the name of the format."""
         return SINK_FORMAT
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> "ChangeLogWriter":
-        """Return the writer of a query; UsageError on bad options and columns."""
+        """Return the writer of a query; UsageError on bad options or missing columns."""
         if overwrite:
-            raise UsageError(f"{SINK_FORMAT} appends: use output mode append")
+            raise UsageError(f"{SINK_FORMAT} supports output mode append only")
         missing = [name for name in NEEDED if name not in schema.names]
         if missing:
             raise UsageError(f"{SINK_FORMAT}: the rows lack {', '.join(missing)}")
         options = SinkOptions.parse(self.options)
-        # Before the first task: its files go into the table's folder.
+        # Tasks write into the table's folder, so the table must exist before the first one.
         ensure_table(options.path, arrow_schema(schema), options.storage)
         return ChangeLogWriter(options, schema)
 
 
 class ChangeLogWriter(DataSourceStreamArrowWriter):
-    """Writes on executors, commits on the driver."""
+    """Writes on executors and commits on the driver."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        """Take what to write where."""
+        """Keep the options and the schema."""
         self._options = options
         self._schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
-        """Write a task's rows; a task without rows writes nothing."""
+        """Write the rows of a task; a task without rows writes no file."""
         files, spans = write_files(self._options.path, iterator, self._options.storage)
         return TaskFiles(files, spans)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit a batch, unless the table has it. A batch without rows leaves no trace."""
+        """Commit a batch unless the table holds it. An empty batch is not committed."""
         written = [message for message in messages if isinstance(message, TaskFiles)]
         files = [file for message in written for file in message.files]
         if not files:
@@ -125,9 +133,9 @@ class ChangeLogWriter(DataSourceStreamArrowWriter):
         commit(table, arrow_schema(self._schema), batch)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Leave the files: the commit may have been made although Spark did not see it."""
+        """Keep the files: the commit may have succeeded without Spark's knowledge."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema of the files; timestamps are in UTC, whatever the session's zone is."""
+    """Return the Arrow schema of the files; timestamps are in UTC in every session time zone."""
     return to_arrow_schema(schema, timezone="UTC")

@@ -24,7 +24,7 @@ from topics.records.table_shape import UNSIGNED_LONG_BYTES, Column, ValueKind
 
 _DECIMALS = re.compile(r"\(([0-6])\)")
 
-# What a query's column takes besides its own kind: no value changes its meaning on the way.
+# Kinds that a query's column accepts besides its own, because no value changes its meaning.
 _WIDER: dict[ValueKind, frozenset[ValueKind]] = {
     ValueKind.LONG: frozenset({ValueKind.INT, ValueKind.YEAR}),
     ValueKind.INT: frozenset({ValueKind.YEAR}),
@@ -33,8 +33,8 @@ _WIDER: dict[ValueKind, frozenset[ValueKind]] = {
 }
 
 
-def builder_for(kind: pa.DataType) -> ColumnBuilder:  # the types of output_columns alone
-    """A column in the making for an Arrow type."""
+def builder_for(kind: pa.DataType) -> ColumnBuilder:  # only for the types of output_columns
+    """Return the builder of an Arrow type."""
     if pa.types.is_struct(kind):
         return StructBuilder([builder_for(kind.field(i).type) for i in range(kind.num_fields)])
     if pa.types.is_list(kind):
@@ -57,7 +57,7 @@ def builder_for(kind: pa.DataType) -> ColumnBuilder:  # the types of output_colu
 
 
 def skipper_for(column: Column) -> av.ValueReader:
-    """What passes a column's values."""
+    """Return a reader that skips the values of a column."""
     match column.kind:
         case ValueKind.UNSIGNED_LONG | ValueKind.BIT64:
             return av.FixedSkipper(UNSIGNED_LONG_BYTES)
@@ -76,7 +76,7 @@ def skipper_for(column: Column) -> av.ValueReader:
 
 
 def reader_for(column: Column, into: ColumnBuilder) -> av.ValueReader:
-    """What takes a column's values into a builder that fits them (see `check_fits`)."""
+    """Return a reader of a column's values into a builder that fits them (see `check_fits`)."""
     match into:
         case Int32Builder():
             return av.Int32Reader(into)
@@ -100,7 +100,7 @@ def reader_for(column: Column, into: ColumnBuilder) -> av.ValueReader:
 
 
 def json_value_for(column: Column) -> jv.JsonValue:
-    """What writes a column's values as JSON, as `topics.records.event_json` has them."""
+    """Return the JSON writer of a column's values, as in `topics.records.event_json`."""
     match column.kind:
         case ValueKind.UNSIGNED_LONG | ValueKind.BIT64:
             return jv.JsonUnsigned()
@@ -128,22 +128,22 @@ def json_value_for(column: Column) -> jv.JsonValue:
 
 
 def _declared_decimals(column: Column) -> int:
-    """Digits of the second in `datetime(3)`."""
+    """Return the fractional digits of the declared type: 3 for `datetime(3)`."""
     declared = _DECIMALS.search(column.sql_type)
     return 0 if declared is None else int(declared[1])
 
 
 def check_fits(column: Column, target: Column, where: str) -> None:
-    """Raise ShapeConflict unless every value of `column` is one of `target` in the same sense."""
+    """Raise ShapeConflict unless `target` can hold every value of `column` unchanged."""
     fits = column.kind is target.kind or column.kind in _WIDER.get(target.kind, ())
     if fits and target.kind is ValueKind.DECIMAL:
         is_text = pa.types.is_string(arrow_type(target))
         fits = is_text or (column.scale == target.scale and column.precision <= target.precision)
     if not fits:
         raise ShapeConflict(
-            f"{where}: column '{column.name}' is {_type_name(column)} there and "
-            f"{_type_name(target)} in this query; read the table without option table (JSON "
-            f"text), or start behind the change of type"
+            f"{where}: column '{column.name}' is {_type_name(column)} there, but "
+            f"{_type_name(target)} in this query: start after the type was changed, or read the "
+            f"table without option table (as JSON text)"
         )
 
 

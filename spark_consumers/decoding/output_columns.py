@@ -1,8 +1,7 @@
-"""The columns that a reader in Spark sees: names, order and types, in Arrow's words and Spark's.
+"""The columns of a Spark reader: names, order and Arrow types.
 
-Without option `table` a row's images are JSON text, so that one DataFrame holds all tables. With
-it they are structs, with the columns of the newest version of that table that is known when the
-query starts.
+Without option `table` row images are JSON text, so that one DataFrame holds all tables. With it
+they are structs that have the columns of the table's newest version when the query starts.
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import pyarrow as pa
 from event_token.errors import UsageError
 from topics.records.table_shape import UNSIGNED_LONG_DIGITS, Column, TableShape, ValueKind
 
-# Arrow's and Spark's decimals have at most this many digits; MySQL's have up to 65.
+# Arrow and Spark decimals have at most this many digits, MySQL's up to 65.
 DECIMAL128_DIGITS = 38
 
 ENVELOPE_TYPES: dict[str, pa.DataType] = {
@@ -45,10 +44,10 @@ IMAGES = ("before", "after")
 
 @dataclass(frozen=True, slots=True)
 class OutputColumns:
-    """What a query asked for.
+    """The columns that a query asked for.
 
     `names` are envelope columns and images in the order of `ENVELOPE_TYPES`. `shape` is the table
-    version whose columns the structs have, None for JSON text; `fields` are the struct's columns.
+    version that the structs follow, None for JSON text; `fields` are the columns of each struct.
     """
 
     names: tuple[str, ...]
@@ -57,13 +56,13 @@ class OutputColumns:
     fields: tuple[tuple[str, tuple[int, ...]], ...]  # (image, column indexes of `shape`)
 
     def struct_columns(self, image: str) -> tuple[Column, ...]:
-        """Columns of the typed struct of an image."""
+        """Return the columns of an image's struct."""
         if self.shape is None:
-            raise ValueError("columns of JSON text are not known beforehand")
+            raise ValueError("images are JSON text: they have no struct")
         return tuple(self.shape.columns[i] for i in dict(self.fields)[image])
 
     def arrow_schema(self) -> pa.Schema:
-        """The schema of the batches."""
+        """Return the Arrow schema of the batches."""
         return pa.schema([pa.field(name, self._type(name)) for name in self.names])
 
     def _type(self, name: str) -> pa.DataType:
@@ -75,9 +74,9 @@ class OutputColumns:
 def choose_columns(
     asked: str | None, shape: TableShape | None = None, shape_schema_id: int = -1
 ) -> OutputColumns:
-    """Return the columns of a comma-separated list, all when it is None.
+    """Parse a comma-separated list of columns; None means all.
 
-    With a shape, `after.name` asks for one column of a struct. UsageError on unknown names.
+    With a shape, `after.name` selects one column of a struct. UsageError on unknown names.
     """
     whole = tuple(range(len(shape.columns))) if shape else ()
     if asked is None:
@@ -95,9 +94,9 @@ def choose_columns(
             names.add(image)
             chosen.setdefault(image, set()).add(_column_index(shape, column, item))
         else:
-            hint = "" if shape else " (columns of a table can be asked for with option table)"
+            hint = "" if shape else " (columns of a table need option table)"
             raise UsageError(
-                f"option columns: there is no '{item}'{hint}; there are {', '.join(ENVELOPE_TYPES)}"
+                f"option columns: no column '{item}'{hint}; there are {', '.join(ENVELOPE_TYPES)}"
             )
     if not names:
         raise UsageError("option columns: the list is empty")
@@ -114,13 +113,13 @@ def _column_index(shape: TableShape, column: str, item: str) -> int:
         if each.name == column:
             return i
     raise UsageError(
-        f"option columns: there is no '{item}'; {shape.database}.{shape.table} has "
+        f"option columns: no column '{item}'; {shape.database}.{shape.table} has "
         f"{', '.join(c.name for c in shape.columns)}"
     )
 
 
 def arrow_type(column: Column) -> pa.DataType:
-    """The Arrow type of a table's column. TIME is microseconds, negative or over a day at times."""
+    """Return the Arrow type of a column. TIME is int64 microseconds; it may exceed a day."""
     match column.kind:
         case ValueKind.INT | ValueKind.YEAR:
             return pa.int32()

@@ -27,19 +27,19 @@ from topics.records.table_shape import ENVELOPE_VERSION, Column, TableShape, sha
 
 @dataclass(frozen=True, slots=True)
 class PlanMaker:
-    """Makes the plan of a schema id, with the columns' builders as targets."""
+    """Builds the plan of a schema id: which builder each field of a record goes to."""
 
     output: OutputColumns
     builders: dict[str, ColumnBuilder]
     text_of: Callable[[int], str]
 
     def plan_of(self, schema_id: int) -> Plan:
-        """Return the plan. UnknownSchema, ShapeConflict: see there."""
+        """Return the plan. Raises UnknownSchema and ShapeConflict."""
         schema = json.loads(self.text_of(schema_id))
         if schema.get("envelope") != ENVELOPE_VERSION:
             raise UnknownSchema(
-                f"schema {schema_id} has envelope version {schema.get('envelope')}, this release "
-                f"reads {ENVELOPE_VERSION}: update the reader"
+                f"schema {schema_id} has envelope version {schema.get('envelope')}, not "
+                f"{ENVELOPE_VERSION}, the one that this release reads: upgrade the reader"
             )
         shape = shape_of(schema)
         if shape is None:
@@ -59,10 +59,10 @@ class PlanMaker:
         fields = schema["fields"]
         if not isinstance(fields, list) or fields[-1]["name"] != "statement":
             raise UnknownSchema(
-                f"schema {schema_id} describes neither rows nor statements: update the reader"
+                f"schema {schema_id} describes neither rows nor statements: upgrade the reader"
             )
         if self.output.shape is not None:
-            # A statement belongs to no table: the log does not parse SQL.
+            # A statement is logged without its table, because producers do not parse it.
             return _plan(SKIP, schema_id)
         images: list[Image | None] = [
             JsonImage([], [], builder) if isinstance(builder, TextBuilder) else None
@@ -112,14 +112,14 @@ class PlanMaker:
         return TypedImage(readers, [builder for _, builder in wanted.values()], into)
 
     def _check_known(self, column: Column, schema_id: int, where: str) -> None:
-        """Refuse a column that was added after the query's columns were fixed."""
+        """Refuse a column that was added after the query chose its columns."""
         target = self.output.shape
         if target is None or schema_id <= self.output.shape_schema_id:
             return
         if column.name not in {c.name for c in target.columns}:
             raise ShapeConflict(
-                f"{where}: column '{column.name}' was added after this query's columns were fixed "
-                f"(schema {self.output.shape_schema_id}); start the query again to read it"
+                f"{where}: column '{column.name}' was added after this query chose its columns "
+                f"(schema {self.output.shape_schema_id}): restart the query to read it"
             )
 
 

@@ -1,4 +1,4 @@
-"""Shard-log records to Arrow record batches, with only the columns asked for."""
+"""Decodes records of a shard log into Arrow record batches of the requested columns."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,9 +29,9 @@ from topics.records.vevent import TokenText
 
 
 class ShardDecoder:
-    """Decodes the records of one shard log, in order, into batches of the columns asked for.
+    """Decodes the records of one shard log, in order, into batches of the requested columns.
 
-    After an error it is spent: half a row may stand in its columns.
+    It cannot be used after an error, because its columns may hold half a row.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ShardDecoder:
         text_of: Callable[[int], str],
         key_range: KeyRange | None = None,
     ) -> None:
-        """`text_of` gives the text of a schema id. `key_range`: only this part of the shard."""
+        """`text_of` returns the schema text of an id; rows outside `key_range` are left out."""
         self.shard = shard
         self._schema = output.arrow_schema()
         self._builders = {field.name: builder_for(field.type) for field in self._schema}
@@ -60,9 +60,9 @@ class ShardDecoder:
         )
 
     def begin(self, first_seq: int, late_before_us: int, seen: SeenBefore | None = None) -> None:
-        """Expect `first_seq` next; records older than `late_before_us` came late.
+        """Expect `first_seq` next; records older than `late_before_us` are late.
 
-        `seen`: what a stream that hopped here without marks had read: that is left out.
+        `seen`: what the stream had read before it hopped here without marks; those are dropped.
         """
         self._loop.seq = first_seq - 1
         self._loop.late_before_us = late_before_us
@@ -70,21 +70,21 @@ class ShardDecoder:
 
     @property
     def last_seq(self) -> int:
-        """Number of the last record decoded."""
+        """The seq of the last record decoded."""
         return int(self._loop.seq)
 
     def decode(self, records: Sequence[bytes], offsets: Sequence[int]) -> pa.RecordBatch:
-        """Return the records' rows: not those of other tables or ranges, or seen before a hop.
+        """Return the rows of the records, without other tables, other ranges and rows seen before.
 
-        BrokenLog: a record cannot be read, or its `seq` is not the next one. RowImageMissing: it
-        cannot be told whether a row lies in the key range.
+        BrokenLog: a record cannot be read, or its `seq` is not the next one. RowImageMissing: a
+        row lacks what is needed to tell whether it lies in the key range.
         """
         try:
             self._loop.decode(list(records), list(offsets))
         except Broken as error:
             raise BrokenLog(
                 f"shard {self.shard}, offset {self._loop.offset}: {error}: the log has lost or "
-                f"repeated records; nothing behind this point can be trusted"
+                f"repeated records, and nothing after this point can be trusted"
             ) from error
         except CannotTell as error:
             raise RowImageMissing(
@@ -120,7 +120,7 @@ def _hop_filter(seen: SeenBefore) -> HopFilter:
 
 
 def take_array(builder: ColumnBuilder, kind: pa.DataType) -> pa.Array:
-    """Return what was built as an Arrow array; the builder begins anew."""
+    """Return what was built as an Arrow array, and reset the builder."""
     taken = builder.take()
     rows = int(taken.rows)
     valid = _bits(taken.valid) if taken.valid else None
@@ -145,5 +145,5 @@ def take_array(builder: ColumnBuilder, kind: pa.DataType) -> pa.Array:
 
 
 def _bits(flags: bytes) -> pa.Buffer:
-    """Return one bit for each byte."""
+    """Pack one byte per flag into one bit per flag."""
     return pa.py_buffer(np.packbits(np.frombuffer(flags, np.uint8), bitorder="little").tobytes())

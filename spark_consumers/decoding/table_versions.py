@@ -1,4 +1,4 @@
-"""The newest version of a table that has been registered: what the typed columns are made of."""
+"""Looks up the newest registered version of a table, which decides the typed columns."""
 
 import json
 
@@ -13,7 +13,7 @@ from topics.schemas.confluent import RegistrySchemaIds
 def newest_version(
     kafka: ClientConfig, registry_url: str | None, database: str, table: str
 ) -> tuple[TableShape, int]:
-    """Return a table's newest registered version, and its schema id.
+    """Return the newest registered version of a table and its schema id.
 
     UsageError when no row of the table has been logged yet.
     """
@@ -25,13 +25,13 @@ def newest_version(
     if found is None or shape is None:
         raise UsageError(
             f"option table: no row of {database}.{table} has been logged yet, so its columns are "
-            f"not known; read without option table, or start once it has rows"
+            f"unknown: start the query once the table has rows, or leave out option table"
         )
     return shape, found[0]
 
 
 def _newest_in_topic(kafka: ClientConfig, database: str, table: str) -> tuple[int, str] | None:
-    # A schema that was registered twice at once has the id of its first record.
+    # If two producers registered a schema at once, its id is the offset of the first record.
     ids: dict[str, int] = {}
     newest: str | None = None
     for record in read_to_end(kafka, SCHEMAS_TOPIC):

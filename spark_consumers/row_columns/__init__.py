@@ -1,3 +1,3 @@
-"""Shard-log records into Arrow columns, row by row: compiled by mypyc, right uncompiled too."""
+"""Decodes shard-log records into Arrow columns: compiled by mypyc, also runs uncompiled."""
 
-import topics.records  # noqa: F401 - which refuses a stale build of these modules, too
+import topics.records  # noqa: F401 - refuses a stale build of these modules too

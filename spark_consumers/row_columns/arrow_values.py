@@ -1,6 +1,6 @@
-"""Readers of column values into Arrow columns: one class a way of lying on the wire.
+"""Reads column values into Arrow column builders, one class per wire format. Typed for mypyc.
 
-`take` is called where a value follows, `null` where there is none.
+`take` reads a value from the cursor; `null` handles a row without a value.
 """
 
 from librt.strings import read_f32_le, read_f64_le, read_i64_be
@@ -20,14 +20,14 @@ from topics.records.cursor import Cursor
 
 
 class ValueReader:
-    """Takes one column's values off the wire."""
+    """Reads the values of one column."""
 
     def take(self, cursor: Cursor) -> None:
-        """Take a value."""
+        """Read a value."""
         raise NotImplementedError
 
     def null(self) -> None:
-        """Note a row without a value."""
+        """Handle a null."""
         raise NotImplementedError
 
 
@@ -39,27 +39,27 @@ class Int32Reader(ValueReader):
         self.into: Int32Builder = into
 
     def take(self, cursor: Cursor) -> None:
-        """Take a value."""
+        """Read a value."""
         self.into.add(cursor.take_long())
 
     def null(self) -> None:
-        """Note a row without a value."""
+        """Handle a null."""
         self.into.add_null()
 
 
 class Int64Reader(ValueReader):
-    """int, long and the times that are longs."""
+    """int, long and the temporal types stored as longs."""
 
     def __init__(self, into: Int64Builder) -> None:
         """Append to `into`."""
         self.into: Int64Builder = into
 
     def take(self, cursor: Cursor) -> None:
-        """Take a value."""
+        """Read a value."""
         self.into.add(cursor.take_long())
 
     def null(self) -> None:
-        """Note a row without a value."""
+        """Handle a null."""
         self.into.add_null()
 
 
@@ -71,18 +71,18 @@ class FloatReader(ValueReader):
         self.into: FloatBuilder = into
 
     def take(self, cursor: Cursor) -> None:
-        """Take a value."""
+        """Read a value."""
         at = cursor.at
         cursor.skip(4)
         self.into.add(read_f32_le(cursor.record, at))
 
     def null(self) -> None:
-        """Note a row without a value."""
+        """Handle a null."""
         self.into.add_null()
 
 
 class DoubleReader(ValueReader):
-    """double, or float into a column that is a double by now."""
+    """double, or float for a column that has become a double."""
 
     def __init__(self, into: DoubleBuilder, is_float: bool) -> None:
         """Append to `into`."""
@@ -90,7 +90,7 @@ class DoubleReader(ValueReader):
         self.is_float: bool = is_float
 
     def take(self, cursor: Cursor) -> None:
-        """Take a value."""
+        """Read a value."""
         at = cursor.at
         if self.is_float:
             cursor.skip(4)
@@ -100,7 +100,7 @@ class DoubleReader(ValueReader):
             self.into.add(read_f64_le(cursor.record, at))
 
     def null(self) -> None:
-        """Note a row without a value."""
+        """Handle a null."""
         self.into.add_null()
 
 
@@ -112,16 +112,16 @@ class TextReader(ValueReader):
         self.into: TextBuilder = into
 
     def take(self, cursor: Cursor) -> None:
-        """Take a value."""
+        """Read a value."""
         self.into.add(cursor.take_bytes())
 
     def null(self) -> None:
-        """Note a row without a value."""
+        """Handle a null."""
         self.into.add_null()
 
 
 class DecimalReader(ValueReader):
-    """decimal into decimal128: bytes of any length, or fixed(`fixed`) where that is not 0."""
+    """decimal as decimal128, stored as bytes or (`fixed` not 0) as fixed(`fixed`)."""
 
     def __init__(self, into: DecimalBuilder, fixed: i64) -> None:
         """Append to `into`."""
@@ -129,7 +129,7 @@ class DecimalReader(ValueReader):
         self.fixed: i64 = fixed
 
     def take(self, cursor: Cursor) -> None:
-        """Take a value."""
+        """Read a value."""
         size = self.fixed
         if size == 0:
             size = cursor.take_size()
@@ -149,12 +149,12 @@ class DecimalReader(ValueReader):
             self.into.add_big(number)
 
     def null(self) -> None:
-        """Note a row without a value."""
+        """Handle a null."""
         self.into.add_null()
 
 
 class DecimalTextReader(ValueReader):
-    """decimal of more digits than decimal128 holds, into its text."""
+    """decimal with more digits than decimal128 holds, as text."""
 
     def __init__(self, into: TextBuilder, scale: int) -> None:
         """Append to `into`."""
@@ -162,12 +162,12 @@ class DecimalTextReader(ValueReader):
         self.scale: int = scale
 
     def take(self, cursor: Cursor) -> None:
-        """Take a value."""
+        """Read a value."""
         number = int.from_bytes(cursor.take_bytes(), "big", signed=True)
         self.into.add(decimal_text(number, self.scale))
 
     def null(self) -> None:
-        """Note a row without a value."""
+        """Handle a null."""
         self.into.add_null()
 
 
@@ -179,7 +179,7 @@ class TextListReader(ValueReader):
         self.into: TextListBuilder = into
 
     def take(self, cursor: Cursor) -> None:
-        """Take a value."""
+        """Read a value."""
         items = self.into.items
         count = cursor.take_block_count()
         while count != 0:
@@ -190,52 +190,52 @@ class TextListReader(ValueReader):
         self.into.end_value()
 
     def null(self) -> None:
-        """Note a row without a value."""
+        """Handle a null."""
         self.into.add_null()
 
 
 class VarintSkipper(ValueReader):
-    """Passes int and long."""
+    """Skips int and long."""
 
     def take(self, cursor: Cursor) -> None:
-        """Pass a value."""
+        """Skip a value."""
         cursor.take_long()
 
     def null(self) -> None:
-        """Pass a row without a value."""
+        """Do nothing for a null."""
 
 
 class FixedSkipper(ValueReader):
-    """Passes values of `size` bytes."""
+    """Skips values of `size` bytes."""
 
     def __init__(self, size: i64) -> None:
-        """Pass `size` bytes a value."""
+        """Skip `size` bytes per value."""
         self.size: i64 = size
 
     def take(self, cursor: Cursor) -> None:
-        """Pass a value."""
+        """Skip a value."""
         cursor.skip(self.size)
 
     def null(self) -> None:
-        """Pass a row without a value."""
+        """Do nothing for a null."""
 
 
 class TextSkipper(ValueReader):
-    """Passes string and bytes."""
+    """Skips string and bytes."""
 
     def take(self, cursor: Cursor) -> None:
-        """Pass a value."""
+        """Skip a value."""
         cursor.skip_bytes()
 
     def null(self) -> None:
-        """Pass a row without a value."""
+        """Do nothing for a null."""
 
 
 class TextListSkipper(ValueReader):
-    """Passes an array of strings."""
+    """Skips an array of strings."""
 
     def take(self, cursor: Cursor) -> None:
-        """Pass a value."""
+        """Skip a value."""
         count = cursor.take_block_count()
         while count != 0:
             while count > 0:
@@ -244,4 +244,4 @@ class TextListSkipper(ValueReader):
             count = cursor.take_block_count()
 
     def null(self) -> None:
-        """Pass a row without a value."""
+        """Do nothing for a null."""

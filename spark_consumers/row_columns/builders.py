@@ -1,7 +1,7 @@
-"""Arrow columns in the making: plain buffers that grow by one value at a time.
+"""Arrow column builders: plain buffers to which one value is appended at a time.
 
-Typed for mypyc. A column's buffers are taken with `take()` once all rows of a batch are in, and
-the column then begins anew; `columnar` makes Arrow arrays of them.
+Typed for mypyc. `take()` returns the buffers of a batch and resets the builder; `shard_decoder`
+turns buffers into Arrow arrays.
 """
 
 from typing import Final
@@ -9,14 +9,14 @@ from typing import Final
 from librt.strings import BytesWriter, write_f32_le, write_f64_le, write_i32_le, write_i64_le
 from mypy_extensions import i32, i64, u8
 
-# Arrow's strings and lists have signed 32-bit offsets.
+# Arrow strings and lists have signed 32-bit offsets.
 COLUMN_BYTES_MAX: Final = 0x7FFFFFFF
 INT32_MAX: Final = 0x7FFFFFFF
 _UNSIGNED_64_MASK: Final = 0xFFFFFFFFFFFFFFFF
 
 
 class Buffers:
-    """What a column of `rows` rows is made of; `valid` has one byte a row, or is empty."""
+    """The buffers of a column; `valid` has one byte per row, or is empty if no row is null."""
 
     def __init__(self, rows: int, valid: bytes, values: bytes, offsets: bytes) -> None:
         """Hold the buffers."""
@@ -27,10 +27,10 @@ class Buffers:
 
 
 class ColumnBuilder:
-    """A column in the making; the values of rows without one are zero bytes."""
+    """Builds a column; null rows have zero bytes as their value."""
 
     def __init__(self) -> None:
-        """Begin with no rows."""
+        """Start without rows."""
         self.rows: i64 = 0
         self.has_nulls: bool = False
         self.valid: BytesWriter = BytesWriter()
@@ -38,26 +38,26 @@ class ColumnBuilder:
         self.offsets: BytesWriter = BytesWriter()
 
     def add_null(self) -> None:
-        """Append a row without a value."""
+        """Append a null."""
         raise NotImplementedError
 
     def count_value(self) -> None:
-        """Count a row whose value has been written."""
+        """Count a row whose value was written to the buffers."""
         if self.has_nulls:
             self.valid.append(u8(1))
         self.rows += 1
 
     def count_null(self) -> None:
-        """Count a row without a value, whose filler has been written."""
+        """Count a null row whose filler was written to the buffers."""
         if not self.has_nulls:
-            # Most columns have no null in a batch: the first one makes the earlier rows say so.
+            # Most columns have no null in a batch, so validity is tracked from the first one on.
             self.valid.write(b"\x01" * int(self.rows))
             self.has_nulls = True
         self.valid.append(u8(0))
         self.rows += 1
 
     def take(self) -> Buffers:
-        """Return the buffers and begin anew."""
+        """Return the buffers and reset the builder."""
         taken = Buffers(
             self.rows, self.valid.getvalue(), self.values.getvalue(), self.offsets.getvalue()
         )
@@ -80,7 +80,7 @@ class Int32Builder(ColumnBuilder):
         self.count_value()
 
     def add_null(self) -> None:
-        """Append a row without a value."""
+        """Append a null."""
         write_i32_le(self.values, 0)
         self.count_null()
 
@@ -94,7 +94,7 @@ class Int64Builder(ColumnBuilder):
         self.count_value()
 
     def add_null(self) -> None:
-        """Append a row without a value."""
+        """Append a null."""
         write_i64_le(self.values, 0)
         self.count_null()
 
@@ -108,7 +108,7 @@ class FloatBuilder(ColumnBuilder):
         self.count_value()
 
     def add_null(self) -> None:
-        """Append a row without a value."""
+        """Append a null."""
         write_f32_le(self.values, 0.0)
         self.count_null()
 
@@ -122,13 +122,13 @@ class DoubleBuilder(ColumnBuilder):
         self.count_value()
 
     def add_null(self) -> None:
-        """Append a row without a value."""
+        """Append a null."""
         write_f64_le(self.values, 0.0)
         self.count_null()
 
 
 class BooleanBuilder(ColumnBuilder):
-    """bool: one byte a row here, one bit in Arrow."""
+    """bool: one byte per row here, one bit in Arrow."""
 
     def add(self, value: bool) -> None:
         """Append a value."""
@@ -136,7 +136,7 @@ class BooleanBuilder(ColumnBuilder):
         self.count_value()
 
     def add_null(self) -> None:
-        """Append a row without a value."""
+        """Append a null."""
         self.values.append(u8(0))
         self.count_null()
 
@@ -156,14 +156,14 @@ class DecimalBuilder(ColumnBuilder):
         self.count_value()
 
     def add_null(self) -> None:
-        """Append a row without a value."""
+        """Append a null."""
         write_i64_le(self.values, 0)
         write_i64_le(self.values, 0)
         self.count_null()
 
 
 class TextBuilder(ColumnBuilder):
-    """String and binary: the bytes, and where each value ends."""
+    """string and binary: the bytes, and the end of each value."""
 
     def add(self, value: bytes) -> None:
         """Append a value."""
@@ -171,19 +171,19 @@ class TextBuilder(ColumnBuilder):
         self.end_value()
 
     def end_value(self) -> None:
-        """Append what was written to `values` since the last one as a value."""
+        """Append the bytes written to `values` since the last value as one value."""
         self._write_end()
         self.count_value()
 
     def add_null(self) -> None:
-        """Append a row without a value."""
+        """Append a null."""
         self._write_end()
         self.count_null()
 
     def _write_end(self) -> None:
         size: i64 = len(self.values)
         if size > COLUMN_BYTES_MAX:
-            raise ValueError(f"a batch has over {COLUMN_BYTES_MAX} bytes in one column")
+            raise ValueError(f"a batch has more than {COLUMN_BYTES_MAX} bytes in one column")
         write_i32_le(self.offsets, i32(size))
 
 
@@ -191,23 +191,23 @@ class TextListBuilder(ColumnBuilder):
     """list<string>: `items` holds the strings of all rows."""
 
     def __init__(self) -> None:
-        """Begin with no rows."""
+        """Start without rows."""
         super().__init__()
         self.items: TextBuilder = TextBuilder()
 
     def end_value(self) -> None:
-        """Append the items that were added since the last value as a value."""
+        """Append the items added since the last value as one value."""
         write_i32_le(self.offsets, i32(self.items.rows))
         self.count_value()
 
     def add_null(self) -> None:
-        """Append a row without a value."""
+        """Append a null."""
         write_i32_le(self.offsets, i32(self.items.rows))
         self.count_null()
 
 
 class StructBuilder(ColumnBuilder):
-    """A struct: only whether a row has it; its children are columns of their own."""
+    """A struct: only whether a row has it; its children are separate columns."""
 
     def __init__(self, children: list[ColumnBuilder]) -> None:
         """Take the columns of the struct, in order."""
@@ -215,7 +215,7 @@ class StructBuilder(ColumnBuilder):
         self.children: list[ColumnBuilder] = children
 
     def add_null(self) -> None:
-        """Append a row without the struct."""
+        """Append a null struct."""
         for child in self.children:
             child.add_null()
         self.count_null()

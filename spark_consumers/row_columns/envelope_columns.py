@@ -1,13 +1,13 @@
-"""The columns of the envelope that a query asked for. Typed for mypyc."""
+"""The envelope columns that a query asked for. Typed for mypyc."""
 
 from spark_consumers.row_columns.builders import BooleanBuilder, Int64Builder, TextBuilder
 
 
 class EnvelopeColumns:
-    """The envelope's columns; None where nobody asked for one."""
+    """One builder per envelope column; None for columns that were not requested."""
 
     def __init__(self) -> None:
-        """Begin with none asked for."""
+        """Start without requested columns."""
         self.type: TextBuilder | None = None
         self.database: TextBuilder | None = None
         self.table: TextBuilder | None = None

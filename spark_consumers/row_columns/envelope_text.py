@@ -1,4 +1,4 @@
-"""Writes what an envelope says besides its plain fields. Typed for mypyc."""
+"""Writes the envelope's token, absent columns and invalid dates as text. Typed for mypyc."""
 
 from binascii import crc32
 from typing import Final
@@ -39,7 +39,7 @@ def opaque_token(cursor: Cursor, token_version: i64) -> bytes:
     """Write the token at the cursor as `event_token.EventToken.to_string` does."""
     out = BytesWriter()
     out.append(u8(token_version))
-    # The flags come before the fields, and say whether an origin comes after them.
+    # The flags precede the fields and tell whether an origin follows them.
     timestamp_us = cursor.take_long()
     shard = cursor.take_bytes()
     position = cursor.take_bytes()
@@ -85,7 +85,7 @@ def _write_name(out: BytesWriter, name: str) -> None:
 
 
 def write_texts(out: BytesWriter, names: list[str], texts: dict[int, str]) -> None:
-    """Write off-calendar texts as a JSON object by column name."""
+    """Write the texts of invalid dates as a JSON object by column name."""
     out.write(b"{")
     is_first = True
     for column in sorted(texts):
@@ -99,7 +99,7 @@ def write_texts(out: BytesWriter, names: list[str], texts: dict[int, str]) -> No
 
 
 def write_absent(out: BytesWriter, names: list[str], bits: bytes) -> None:
-    """Write the names of the columns that a bit map lacks as a JSON list; no bits: no image."""
+    """Write the names of columns missing from a bit map as a JSON list; no bits: no image."""
     out.write(b"[")
     is_first = True
     column: i64 = 0

@@ -1,7 +1,7 @@
-"""Row images: what a plan does with each column of one table version. Typed for mypyc.
+"""Row images: how the columns of one table version are decoded. Typed for mypyc.
 
-An image on the wire has all columns of its version, each a nullable value; a bit map says which
-of them the server logged (MINIMAL images leave columns out, which is not NULL).
+An image on the wire has all columns of its version as nullable values. A bit map tells which of
+them the server logged: MINIMAL images leave columns out, which is not the same as NULL.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ _CLOSE_OBJECT: Final = 0x7D
 
 
 def has_column(bits: bytes, column: i64) -> bool:
-    """Tell whether the bit map has the column."""
+    """Tell whether a column is in the bit map."""
     at = column >> 3
     if at >= len(bits):
         return False
@@ -33,47 +33,47 @@ def has_column(bits: bytes, column: i64) -> bool:
 
 
 class Image:
-    """What is done with one image of a record."""
+    """Decodes one image of a record."""
 
     def read(self, cursor: Cursor, bits: bytes, texts: dict[int, str]) -> None:
-        """Take an image whose columns are `bits`; `texts`: off-calendar texts by column."""
+        """Read an image whose columns are `bits`; `texts`: invalid dates by column."""
         raise NotImplementedError
 
     def null(self) -> None:
-        """Note that the record has no such image."""
+        """Handle a record without this image."""
         raise NotImplementedError
 
 
 class SkippedImage(Image):
-    """Nobody asked for this image."""
+    """Skips an image that was not requested."""
 
     def __init__(self, readers: list[ValueReader]) -> None:
-        """Take a skipper a column."""
+        """Take one skipper per column."""
         self.readers: list[ValueReader] = readers
 
-    def read(self, cursor: Cursor, bits: bytes, texts: dict[int, str]) -> None:  # noqa: ARG002 - as above
-        """Pass the image."""
+    def read(self, cursor: Cursor, bits: bytes, texts: dict[int, str]) -> None:  # noqa: ARG002 - the signature of Image
+        """Skip the image."""
         for reader in self.readers:
             if cursor.take_present():
                 reader.take(cursor)
 
     def null(self) -> None:
-        """Pass a record without the image."""
+        """Do nothing for a record without the image."""
 
 
 class TypedImage(Image):
-    """An image into a struct of Arrow columns."""
+    """Decodes an image into a struct of Arrow columns."""
 
     def __init__(
         self, readers: list[ValueReader], missing: list[ColumnBuilder], into: StructBuilder
     ) -> None:
-        """Take a reader a column of the version; `missing`: the struct's other columns."""
+        """Take one reader per column of the version; `missing`: the struct's other columns."""
         self.readers: list[ValueReader] = readers
         self.missing: list[ColumnBuilder] = missing
         self.into: StructBuilder = into
 
-    def read(self, cursor: Cursor, bits: bytes, texts: dict[int, str]) -> None:  # noqa: ARG002 - as above
-        """Append the image; columns that are absent are null, as off-calendar dates are."""
+    def read(self, cursor: Cursor, bits: bytes, texts: dict[int, str]) -> None:  # noqa: ARG002 - the signature of Image
+        """Append the image; absent columns and invalid dates become null."""
         for reader in self.readers:
             if cursor.take_present():
                 reader.take(cursor)
@@ -84,21 +84,21 @@ class TypedImage(Image):
         self.into.count_value()
 
     def null(self) -> None:
-        """Append a row without the image."""
+        """Append a null image."""
         self.into.add_null()
 
 
 class JsonImage(Image):
-    """An image into one JSON object."""
+    """Decodes an image into a JSON object."""
 
     def __init__(self, names: list[bytes], values: list[JsonValue], into: TextBuilder) -> None:
-        """Take `"name":` and the writer of each column."""
+        """Take `"name":` and the value writer of each column."""
         self.names: list[bytes] = names
         self.values: list[JsonValue] = values
         self.into: TextBuilder = into
 
     def read(self, cursor: Cursor, bits: bytes, texts: dict[int, str]) -> None:
-        """Append the image; absent columns are absent, off-calendar dates their text."""
+        """Append the image; absent columns are left out, invalid dates are their text."""
         out = self.into.values
         out.append(u8(_OPEN_OBJECT))
         is_first = True
@@ -119,7 +119,7 @@ class JsonImage(Image):
         self.into.end_value()
 
     def null(self) -> None:
-        """Append a row without the image."""
+        """Append a null image."""
         self.into.add_null()
 
 
@@ -132,13 +132,13 @@ def _write_absent_value(out: BytesWriter, texts: dict[int, str], column: int) ->
 
 
 class KeyColumns:
-    """The primary key of one table version, as JSON arrays of its values in key order."""
+    """Extracts the primary key of one table version as a JSON array in key order."""
 
     def __init__(
         self, skippers: list[ValueReader], columns: list[int], values: list[JsonValue]
     ) -> None:
-        """Take a skipper a column of the version, and the key's column indexes and writers."""
-        # What stands behind the last column of the key is not looked at.
+        """Take one skipper per column of the version, and the key's column indexes and writers."""
+        # Columns after the last key column need not be read.
         self.skippers: list[ValueReader] = skippers[: max(columns) + 1]
         self.columns: list[int] = columns
         self.values: list[JsonValue] = values
@@ -146,7 +146,7 @@ class KeyColumns:
         self.places: list[int] = [-1] * len(skippers)
 
     def find(self, record: bytes, at: i64) -> None:
-        """Find the columns' values in the image that begins at byte `at` of a record."""
+        """Locate the column values of the image that begins at byte `at` of a record."""
         cursor = self.cursor
         cursor.open(record, at)
         column: i64 = 0
@@ -159,7 +159,7 @@ class KeyColumns:
             column += 1  # noqa: SIM113 - enumerate() would not count in native integers
 
     def of_image(self, record: bytes, at: i64) -> bytes:
-        """Return the key in the image at byte `at`; empty where a column of it is absent."""
+        """Return the key of the image at byte `at`; empty if one of its columns is absent."""
         if at < 0:
             return b""
         self.find(record, at)

@@ -1,4 +1,9 @@
-"""Readers of column values into JSON text, one class a kind. Typed for mypyc."""
+"""Writes column values as JSON text, one class per kind. Typed for mypyc.
+
+The JSON is that of `topics.records.event_json`, which converts the Python values of a decoded
+event. This module instead copies bytes of the record into an Arrow column and creates no Python
+values; a property test holds the two against each other.
+"""
 
 from base64 import b64encode
 from typing import Final
@@ -29,7 +34,7 @@ class JsonValue:
     """Writes one column's values as JSON."""
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         raise NotImplementedError
 
 
@@ -37,19 +42,19 @@ class JsonNumber(JsonValue):
     """int, long."""
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         write_number(out, cursor.take_long())
 
 
 class JsonFloat(JsonValue):
-    """float and double, in the fewest digits; neither server stores infinities or NaN."""
+    """float and double in the fewest digits; no server stores infinities or NaN."""
 
     def __init__(self, is_double: bool) -> None:
-        """Take eight bytes for a double, four for a float."""
+        """Read eight bytes for a double, four for a float."""
         self.is_double: bool = is_double
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         at = cursor.at
         value: float
         if self.is_double:
@@ -59,17 +64,17 @@ class JsonFloat(JsonValue):
             cursor.skip(4)
             value = read_f32_le(cursor.record, at)
         if value - value != 0.0:
-            raise ValueError("a number that is not finite")
-        # Python's own repr is the shortest for 64 bits; numpy knows the shortest for 32.
+            raise ValueError("a float value is not finite")
+        # Python's repr is the shortest text of 64 bits, numpy's str that of 32 bits.
         text = repr(value) if self.is_double else str(float32(value))
         out.write(text.encode("ascii"))
 
 
 class JsonUnsigned(JsonValue):
-    """fixed(9): an integer of 64 bits without a sign."""
+    """fixed(9): an unsigned 64-bit integer."""
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         at = cursor.at
         cursor.skip(9)
         high: i64 = cursor.record[at]
@@ -83,14 +88,14 @@ class JsonUnsigned(JsonValue):
 
 
 class JsonDecimal(JsonValue):
-    """decimal, as a string: JSON's readers would round it."""
+    """decimal, as a string: JSON parsers would round a number."""
 
     def __init__(self, scale: i64) -> None:
-        """Take the scale of the column."""
+        """Keep the scale of the column."""
         self.scale: i64 = scale
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         size = cursor.take_size()
         out.append(u8(_QUOTE))
         if size <= 8:
@@ -107,7 +112,7 @@ class JsonString(JsonValue):
     """string."""
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         size = cursor.take_size()
         at = cursor.at
         cursor.at = at + size
@@ -118,7 +123,7 @@ class JsonBase64(JsonValue):
     """bytes, in base64."""
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         out.append(u8(_QUOTE))
         out.write(b64encode(cursor.take_bytes()))
         out.append(u8(_QUOTE))
@@ -128,7 +133,7 @@ class JsonDate(JsonValue):
     """date: YYYY-MM-DD."""
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         out.append(u8(_QUOTE))
         write_date(out, cursor.take_long())
         out.append(u8(_QUOTE))
@@ -138,26 +143,26 @@ class JsonTime(JsonValue):
     """time: [-]HH:MM:SS[.ffffff]."""
 
     def __init__(self, decimals: i64) -> None:
-        """Take the digits of the second that the column declares."""
+        """Keep the fractional digits that the column declares."""
         self.decimals: i64 = decimals
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         out.append(u8(_QUOTE))
         write_time(out, cursor.take_long(), self.decimals)
         out.append(u8(_QUOTE))
 
 
 class JsonMoment(JsonValue):
-    """datetime and timestamp; the latter ends in Z."""
+    """datetime and timestamp; a timestamp ends in Z."""
 
     def __init__(self, is_utc: bool, decimals: i64) -> None:
-        """Tell a timestamp from a datetime; `decimals` as declared."""
+        """`is_utc`: a timestamp; `decimals`: the declared fractional digits."""
         self.is_utc: bool = is_utc
         self.decimals: i64 = decimals
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         out.append(u8(_QUOTE))
         write_moment(out, cursor.take_long(), self.decimals)
         if self.is_utc:
@@ -169,11 +174,11 @@ class JsonStringList(JsonValue):
     """array of strings."""
 
     def __init__(self) -> None:
-        """Have a writer for the single items."""
+        """Create the writer of the items."""
         self.item: JsonString = JsonString()
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         out.append(u8(_OPEN))
         is_first = True
         count = cursor.take_block_count()
@@ -189,8 +194,8 @@ class JsonStringList(JsonValue):
 
 
 class JsonVerbatim(JsonValue):
-    """The server's JSON text, which it keeps valid."""
+    """The JSON text of the server, which is always valid."""
 
     def write(self, cursor: Cursor, out: BytesWriter) -> None:
-        """Take a value and write it."""
+        """Read a value and write it as JSON."""
         out.write(cursor.take_bytes())

@@ -1,4 +1,4 @@
-"""Writes values as text: numbers, dates and JSON strings, byte by byte. Typed for mypyc."""
+"""Writes numbers, dates and JSON strings as text, byte by byte. Typed for mypyc."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from mypy_extensions import i64, u8
 SECOND_US: Final = 1_000_000
 DAY_US: Final = 86_400_000_000
 
-# The one number that cannot be negated in 64 bits; it is written as text.
+# The only 64-bit number that cannot be negated.
 _INT64_MIN: Final = -0x8000000000000000
 
 _HEX: Final = b"0123456789abcdef"
@@ -22,10 +22,10 @@ _DOT: Final = 0x2E
 
 
 def write_digits(out: BytesWriter, number: i64, width: i64) -> None:
-    """Write a number that is not negative in at least `width` digits."""
+    """Write a non-negative number in at least `width` digits."""
     digits: i64 = 1
     bound: i64 = 10
-    # 19 digits are the most that 64 bits hold; a twentieth bound would overflow.
+    # 64 bits hold at most 19 digits; a bound of 20 digits would overflow.
     while digits < 19 and number >= bound:
         digits += 1
         if digits < 19:
@@ -77,7 +77,7 @@ def decimal_text(number: int, scale: int) -> bytes:
 
 def write_date(out: BytesWriter, days: i64) -> None:
     """Write days since 1970-01-01 as YYYY-MM-DD (proleptic Gregorian calendar)."""
-    # Years that begin in March put the leap day last; eras of 400 years have 146097 days.
+    # In years that begin in March the leap day comes last; 400 years have 146097 days.
     shifted = days + 719468
     era = shifted // 146097
     day_of_era = shifted - era * 146097
@@ -99,9 +99,9 @@ def write_date(out: BytesWriter, days: i64) -> None:
 
 
 def write_clock(out: BytesWriter, time_us: i64, decimals: i64) -> None:
-    """Write HH:MM:SS of a time that is not negative, with `decimals` digits of the second.
+    """Write a non-negative time as HH:MM:SS with at least `decimals` fractional digits.
 
-    Digits beyond those are written too, up to the last one that is not zero.
+    Further fractional digits are written up to the last one that is not zero.
     """
     seconds = time_us // SECOND_US
     micros = time_us - seconds * SECOND_US
@@ -136,7 +136,7 @@ def write_moment(out: BytesWriter, moment_us: i64, decimals: i64) -> None:
 
 
 def write_json_string(out: BytesWriter, record: bytes, begin: i64, end: i64) -> None:
-    """Write bytes begin to end of a record, UTF-8 text, as a JSON string with its quotes."""
+    """Write bytes begin to end of a record (UTF-8) as a JSON string with quotes."""
     out.append(u8(_QUOTE))
     written = begin
     at = begin

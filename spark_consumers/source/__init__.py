@@ -1,1 +1,1 @@
-"""The Spark data source: offsets, planning and reading tasks."""
+"""The Spark data source: its options, the planning of batches, and the tasks that read them."""

@@ -1,4 +1,4 @@
-"""Where reading begins and ends: options, the topology and progress together give positions."""
+"""Resolves where a query begins and a batch query ends, and the hops between the two."""
 
 from event_token import StreamPosition
 from event_token.errors import Retry, UsageError
@@ -14,13 +14,13 @@ from topics.reading.unmarked_hop import unmarked_hop, unmarked_targets
 from topics.schemas.ids import SchemaIds
 from topics.stream.start_positions import EARLIEST, LATEST, resolve_start
 
-# All progress up to a batch query's end is on Kafka when its hops are looked for.
+# Longest search for one hop: all progress up to the end of a batch query is on Kafka already.
 HOP_WAIT_S = 60.0
 HOP_POLL_S = 0.1
 
 
 def stream_start(options: SourceOptions, schema_ids: SchemaIds) -> StreamOffset:
-    """Where a new query begins; `latest` where the options do not say."""
+    """Return where a new streaming query begins; the default is `latest`."""
     topology = _topology(options)
     start = LATEST if options.start is None else options.start
     return _offset(topology, _resolve(options, schema_ids, topology, start))
@@ -29,10 +29,10 @@ def stream_start(options: SourceOptions, schema_ids: SchemaIds) -> StreamOffset:
 def batch_bounds(
     options: SourceOptions, schema_ids: SchemaIds
 ) -> tuple[StreamOffset, StreamPosition]:
-    """Where a batch query begins (`earliest` unless said) and ends.
+    """Return where a batch query begins (default: `earliest`) and where it ends.
 
-    The end `latest` is the frontier: the least head of all shards now, so that the result is
-    whole up to one moment. What lies beyond it is another query's.
+    The end `latest` is the frontier, the lowest head (watermark) of all shards now, so the result
+    is complete up to one moment.
     """
     topology = _topology(options)
     start = _resolve(
@@ -53,7 +53,7 @@ def batch_bounds(
 def batch_legs(
     options: SourceOptions, schema_ids: SchemaIds, start: StreamOffset, end: StreamPosition
 ) -> list[tuple[StreamOffset, StreamPosition]]:
-    """What lies between, as pairs of places of the same shards: one more for each hop."""
+    """Return pairs of positions of the same shards from start to end, one more per hop."""
     deadline = Deadline(HOP_WAIT_S)
     legs: list[tuple[StreamOffset, StreamPosition]] = []
     leg_start = start
@@ -71,7 +71,7 @@ def _next_hop(
     end: StreamPosition,
     deadline: Deadline,
 ) -> tuple[StreamPosition, StreamOffset]:
-    """The two sides of the first hop behind `start`."""
+    """Return the positions before and after the first hop after `start`."""
     topology = _topology(options)
     planner = Planner(start.position, options.key_range, until_us=end.frontier_us)
     feed = ProgressFeed(options.kafka, options.keyspace, schema_ids)
@@ -107,7 +107,7 @@ def _next_hop(
 def batch_splits(
     options: SourceOptions, schema_ids: SchemaIds, start: StreamPosition, end: StreamPosition
 ) -> Splits:
-    """Where big ranges may be split, at bounds of Kafka transactions."""
+    """Choose where large ranges may be split: at the bounds of Kafka transactions."""
     splits = {}
     for shard, part in ranges_between(start, end).items():
         if part.rows <= options.max_rows_per_task:
@@ -138,7 +138,7 @@ def _resolve(
 
 
 def _offset(topology: Topology, position: StreamPosition) -> StreamOffset:
-    """The offset at which a query begins, not knowing what came before."""
+    """Return the offset of a query that begins here and has read nothing before."""
     return StreamOffset(position, seen=unmarked_targets(topology)).moved_to(position, {})
 
 

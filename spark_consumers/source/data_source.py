@@ -1,8 +1,8 @@
 """`spark.read` and `spark.readStream` with format `shardstream`: the merged stream as rows.
 
-A batch holds exactly the rows with frontier(previous) <= timestamp < frontier; inside it each task
-yields one shard's rows in order, and (timestamp_us, shard, offset) orders the whole. Options:
-see `source_options`; columns: see `output_columns`.
+A batch holds exactly the rows with frontier(previous) <= timestamp < frontier. Each task yields
+rows of one shard in order; (timestamp_us, shard, offset) orders the batch. For the options see
+`source.options`, for the columns `decoding.output_columns`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ SOURCE_FORMAT = "shardstream"
 
 
 class ShardPartition(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, task: TaskRange) -> None:
         super().__init__(task)
@@ -50,7 +50,7 @@ class ShardPartition(InputPartition):
 
 
 class ShardstreamSource(DataSource):
-    """The data source that `register` makes known to Spark."""
+    """The data source that `register` registers with Spark."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -59,11 +59,11 @@ class ShardstreamSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Name of the format."""
+        """Return the name of the format."""
         return SOURCE_FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns; with option table those of its newest version at this moment."""
+        """Return the columns; with option table those of its newest version now."""
         options = self._parsed
         if options.table is None:
             self._output = choose_columns(options.columns)
@@ -87,8 +87,8 @@ class ShardstreamSource(DataSource):
     def _log_source(self, schema: StructType) -> LogSource:
         if self._output is None:
             raise UsageError(
-                f"format {SOURCE_FORMAT} knows its columns ({', '.join(schema.names)} were "
-                f"given): leave out schema(...), and use option columns"
+                f"format {SOURCE_FORMAT} has a fixed schema, but schema(...) was called with "
+                f"{', '.join(schema.names)}: remove the call and use option columns"
             )
         options = self._parsed
         return LogSource(
@@ -97,14 +97,14 @@ class ShardstreamSource(DataSource):
 
 
 class ShardstreamReader(DataSourceReader):
-    """Reads once, from option start to option end."""
+    """Reads the range from option start to option end once."""
 
     def __init__(self, options: SourceOptions, source: LogSource) -> None:
         self._options = options
         self._source = source
 
     def partitions(self) -> Sequence[ShardPartition]:
-        """Plan the tasks: a shard's range each, big ones split."""
+        """Plan one task per shard; large ranges are split."""
         schema_ids = schema_ids_of(self._options.kafka, self._options.registry_url)
         start, end = batch_bounds(self._options, schema_ids)
         tasks: list[TaskRange] = []
@@ -114,7 +114,7 @@ class ShardstreamReader(DataSourceReader):
         return [ShardPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows."""
+        """Yield the rows of one task."""
         return _read(self._source, partition)
 
 
@@ -134,18 +134,18 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return self._planning
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
-        """Return where option start lies; used with a new checkpoint only."""
+        """Return where option start lies; Spark asks only for a new checkpoint."""
         schema_ids = schema_ids_of(self._options.kafka, self._options.registry_url)
         return stream_start(self._options, schema_ids).to_document()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the bound of a batch."""
+        """Return the most rows of a batch."""
         return ReadMaxRows(self._options.max_rows_per_batch)
 
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, object], limit: ReadLimit
     ) -> dict[str, object]:
-        """Return the end of the next batch; `start` itself while nothing can be read."""
+        """Return the end of the next batch, or `start` itself while nothing can be read."""
         begin = StreamOffset.from_document(start)
         planning = self._batches()
         if self._ends_now and not planning.has_end:
@@ -161,26 +161,26 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return self._options.max_rows_per_batch
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """End at the progress that is there when the first batch is planned."""
+        """End at the progress that is on Kafka when the first batch is planned."""
         self._ends_now = True
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802 - Spark's name
-        """Return each shard's head, and which shards are waited for: for the query's status."""
+        """Return each shard's head and the shards waited for, shown in the query's progress."""
         return None if self._planning is None else self._planning.status()
 
     def partitions(
         self, start: dict[str, object], end: dict[str, object]
     ) -> Sequence[ShardPartition]:
-        """Return the tasks of a batch: a pure function of its two ends."""
+        """Return the tasks of a batch, a pure function of its two offsets."""
         tasks = tasks_between(StreamOffset.from_document(start), StreamOffset.from_document(end))
         return [ShardPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows."""
+        """Yield the rows of one task."""
         return _read(self._source, partition)
 
     def stop(self) -> None:
-        """Leave Kafka."""
+        """Close the Kafka clients."""
         if self._planning is not None:
             self._planning.close()
 

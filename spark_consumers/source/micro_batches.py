@@ -1,4 +1,4 @@
-"""Where the next micro-batch ends: the driver's part of the source. Reads progress, never rows."""
+"""Plans micro-batches on the driver: where the next one ends. Reads progress, never rows."""
 
 import logging
 from collections.abc import Mapping
@@ -28,27 +28,27 @@ from topics.schemas.ids import SchemaIds
 
 _LOG = logging.getLogger("shardstream.spark")
 
-# How long Spark's planning thread waits here for progress, which is how soon `stop()` is noticed
-# and how late a batch can begin; heartbeats come every 250 ms.
+# Longest wait for progress in Spark's planning thread. It bounds how late `stop()` is noticed and
+# how late a batch begins; producers send heartbeats every 250 ms.
 POLL_S_MAX = 0.1
-# Taken in at one go at most, so that a catch-up does not keep the thread for long.
+# Longest time spent reading progress in one call, so that a catch-up does not block the thread.
 POLL_MS_TOTAL = 2_000
-# How often a stream with nothing to read looks into the topology for reshards without marks.
+# How often an idle stream checks the topology for reshards without marks.
 LOOK_MS = 5_000
-# Targets that have not come to where they are to be read from are tried again at the next look:
-# Spark's planning thread must not wait for them.
+# Spark's planning thread must not wait for targets that have not reached their start; the next
+# check tries again.
 TARGETS_WAIT_S = 0.0
-# A batch without rows costs Spark as much as one with rows: the checkpoint of an idle stream
-# follows the frontier at this distance.
+# An empty batch costs Spark as much as one with rows, so the checkpoint of an idle stream follows
+# the frontier in steps of this size.
 IDLE_STEP_US = 10_000_000
-# Bounds between Kafka transactions are kept this many rows apart: close enough to split evenly.
+# Least number of rows between two remembered transaction bounds: close enough to split evenly.
 BOUND_ROWS_MIN = 10_000
-# ... and at most this many a shard: a batch with more rows between is split unevenly.
+# Most bounds remembered per shard; a batch with more rows than they cover is split unevenly.
 BOUNDS_MAX = 10_000
 
 
 class WatchingPlanner(Planner):
-    """A planner that remembers transaction bounds, and where a query is to end."""
+    """A planner that also remembers transaction bounds and where the query must end."""
 
     def __init__(
         self, position: StreamPosition, options: SourceOptions, retired: Mapping[str, int]
@@ -60,21 +60,21 @@ class WatchingPlanner(Planner):
         self._ended: set[str] = set()
 
     def end_at(self, last: Mapping[str, Progress]) -> None:
-        """Take in nothing that came after these records, one a shard, and of others nothing."""
+        """Ignore all progress after these records (one per shard) and all other shards."""
         self._ends = last
 
     @property
     def has_all(self) -> bool:
-        """Whether all progress up to the end has been taken in."""
+        """Whether all progress up to the end has been read."""
         return self._ends is not None and self._ended >= self.followed & self._ends.keys()
 
     @property
     def followed(self) -> set[str]:
-        """The shards whose progress is wanted."""
+        """The shards whose progress is needed."""
         return {*self.position.shards, *self.targets}
 
     def observe(self, shard: str, progress: Progress, seen_at_ms: int) -> None:
-        """Take in a progress record (see Planner)."""
+        """Take a progress record (see Planner)."""
         if self._ends is not None:
             end = self._ends.get(shard)
             if end is None or shard in self._ended or self._is_beyond(end, progress):
@@ -93,7 +93,7 @@ class WatchingPlanner(Planner):
         return progress.last_seq > end.last_seq or progress.head_us > end.head_us
 
     def splits(self, part: ShardRange, rows_max: int) -> list[tuple[int, int]]:
-        """Choose where a range may be split, and forget the bounds before its end."""
+        """Choose where a range may be split, and drop the bounds before its end."""
         bounds = self._bounds.setdefault(part.shard, [])
         chosen = choose_splits(part, bounds, rows_max)
         del bounds[: sum(1 for _, seq in bounds if seq < part.last_seq)]
@@ -101,10 +101,10 @@ class WatchingPlanner(Planner):
 
 
 class BatchPlanning:
-    """Plans micro-batches one after the other. Not for two threads at once.
+    """Plans micro-batches one after the other; not thread-safe.
 
-    No network before the first call. Errors of topics come through: a log's or its progress's
-    breaks (Halt), brokers out of reach (Retry).
+    No network access before the first call. Raises Halt when a log or its progress is broken,
+    Retry when the brokers are unreachable.
     """
 
     def __init__(self, options: SourceOptions, schema_ids: SchemaIds) -> None:
@@ -114,7 +114,7 @@ class BatchPlanning:
         self._planner: WatchingPlanner | None = None
         self._ends: dict[str, Progress] | None = None
         self._look_ms = 0
-        self._idle: Batch | None = None  # the last plan, where it was not worth a batch
+        self._idle: Batch | None = None  # the last plan, if it was not worth a batch
         self.waiting: Wait | None = None
 
     @property
@@ -123,16 +123,16 @@ class BatchPlanning:
         return self._ends is not None
 
     def status(self) -> dict[str, object]:
-        """Heads of the shards in microseconds, and the reason of a wait ("" when there is none)."""
+        """Return each shard's head (watermark) in microseconds, and why the stream waits, or ""."""
         return {
             "heads_us": dict(self._planner.heads_us) if self._planner else {},
             "waiting": self.waiting.reason if self.waiting else "",
         }
 
     def end_now(self, position: StreamPosition) -> None:
-        """Plan nothing beyond the progress that is on Kafka at this moment.
+        """Plan nothing beyond the progress that is on Kafka now.
 
-        That of the position's shards and of all that came after them.
+        This covers the shards of the position and all shards that came after them.
         """
         options = self._options
         topology = read_topology(options.kafka, options.keyspace)
@@ -142,16 +142,16 @@ class BatchPlanning:
             with ProgressHistory(
                 options.kafka, options.keyspace, shard, self._schema_ids
             ) as history:
-                # Shards of before the position may be gone.
+                # The topics of shards that were left before the position may be deleted.
                 last = history.last() if history.exists() else None
             if last is not None:
                 self._ends[shard] = last.progress
         self._close_feed()
 
     def next_end(self, start: StreamOffset, max_rows: int | None) -> StreamOffset | None:
-        """Return where the batch from `start` ends, None when there is nothing to read yet.
+        """Return where the batch from `start` ends, or None while there is nothing to read.
 
-        With `max_rows` None all that can be read by now is one batch.
+        Without `max_rows`, everything that can be read now is one batch.
         """
         planner = self._planner_at(start.position)
         self._take_progress(planner)
@@ -181,16 +181,16 @@ class BatchPlanning:
         return planner
 
     def _unmarked_step(self, start: StreamOffset, planner: WatchingPlanner) -> StreamOffset | None:
-        """The next step over a reshard without marks, where nothing is left to read before it.
+        """Return the next step across a reshard without marks, once all before it is read.
 
-        A hop leaves the frontier where it is: one that has moved is a step of its own before it.
+        A hop does not move the frontier; if the frontier has moved, that is a separate step first.
         """
         if not self.has_end and clock_ms() - self._look_ms < LOOK_MS:
             return None
         self._look_ms = clock_ms()
         idle = self._idle
-        # While brokers are away the feed says so, once that lasts too long. A query with an end
-        # must not end before the hop for that, but it may where the targets have no rows yet.
+        # The feed reports brokers that stay unreachable. A query with an end must not end before
+        # the hop because of them, but it may end when the targets have no rows yet.
         with suppress(StartNotReached if self.has_end else Retry):
             hop = self._unmarked_hop(start.position, planner)
             if hop is not None:
@@ -220,9 +220,9 @@ class BatchPlanning:
         )
 
     def _take_progress(self, planner: WatchingPlanner) -> None:
-        """Take in what has come; wait a little where nothing can be planned yet.
+        """Read the progress that has arrived; wait briefly while nothing can be planned.
 
-        A query with an end waits for all progress up to it: it must not stop short of it.
+        A query with an end reads all progress up to it, so that it cannot stop short.
         """
         assert self._feed is not None  # noqa: S101 - made together with the planner
         begin_ms = clock_ms()
@@ -231,7 +231,7 @@ class BatchPlanning:
             if self._ends is not None and not planner.has_all:
                 is_full = not all(planner.wants(shard) for shard in planner.followed)
                 if is_full and self._is_ready(planner):
-                    return  # what the planner has must be read before it takes more
+                    return  # the planner is full: its rows must be read first
             elif came == 0 or clock_ms() - begin_ms > POLL_MS_TOTAL:
                 return
 
@@ -252,7 +252,7 @@ class BatchPlanning:
             self._idle = planned
             return None
         planner.advance(planned)
-        # The tasks of a batch follow from its two positions: a hop is a batch of its own.
+        # A batch's tasks follow from its two positions alone, so a hop is a separate batch.
         while max_rows is None and not hops:
             self._take_progress(planner)
             more = planner.next_batch(clock_ms(), None)
@@ -262,7 +262,7 @@ class BatchPlanning:
         return planner.position
 
     def _note_wait(self, wait: Wait | None) -> None:
-        """Log once which shards are waited for, and once that the wait is over."""
+        """Remember the wait; log it when the shards that cause it change."""
         before = self.waiting.shards if self.waiting else ()
         self.waiting = wait
         shards = wait.shards if wait else ()
@@ -276,5 +276,5 @@ class BatchPlanning:
         self._planner = None
 
     def close(self) -> None:
-        """Leave Kafka."""
+        """Close the Kafka clients."""
         self._close_feed()

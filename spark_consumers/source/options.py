@@ -1,18 +1,18 @@
 """Options of `spark.read` and `spark.readStream` with format `shardstream`.
 
-| option | says |
+| option | meaning |
 |---|---|
-| keyspace | whose stream (needed) |
-| kafka.* | settings of the Kafka clients in librdkafka's names; kafka.bootstrap.servers is needed |
-| registryUrl | a Confluent-compatible schema registry; without it schemas come from their topic |
-| keyRange | `-` (all), or any range; a part of a shard is read by keyspace ids |
+| keyspace | the keyspace to read (required) |
+| kafka.* | Kafka client settings by librdkafka's names; kafka.bootstrap.servers is required |
+| registryUrl | a Confluent-compatible schema registry; default: the schemas topic on Kafka |
+| keyRange | `-` (all, the default) or any range; part of a shard is filtered by keyspace id |
 | table | `database.table`: typed `before` and `after` with the columns of its newest version |
-| columns | a comma-separated list: only these are decoded; with table also `after.name` |
-| start | `earliest`, `latest`, a time (ISO 8601, or microseconds since the epoch), a position |
+| columns | comma-separated columns to decode (default: all); with table also `after.name` |
+| start | `earliest`, `latest`, a time (ISO 8601, or microseconds since the epoch) or a position |
 | end | spark.read only: `latest`, a time or a position |
-| maxRowsPerBatch | rows of a micro-batch; one 10 ms cell is never split |
-| mode, maxHoldMs | `strict` waits for a silent shard, `max_hold` goes on after maxHoldMs |
-| maxRowsPerTask | a range of one shard with more rows is split over tasks |
+| maxRowsPerBatch | most rows per micro-batch; one 10 ms cell is never split |
+| mode, maxHoldMs | `strict` waits for a silent shard; `max_hold` waits at most maxHoldMs |
+| maxRowsPerTask | ranges of one shard with more rows are split over several tasks |
 """
 
 import re
@@ -28,10 +28,10 @@ from topics.reading.planner import MaxHold, Mode, Strict
 from topics.stream.start_positions import EARLIEST, LATEST
 
 KAFKA_PREFIX = "kafka."
-# A micro-batch of this size takes a second or two on two cores and some hundred megabytes over
-# all tasks; smaller ones pay Spark's fixed cost of about 0.1 s more often.
+# A micro-batch of this size takes one or two seconds on two cores and a few hundred megabytes over
+# all tasks; smaller batches pay Spark's fixed cost of about 0.1 s more often.
 ROWS_PER_BATCH_DEFAULT = 500_000
-# Each task pays for a seek of its consumer; below this it costs more than it brings.
+# Each task pays for a consumer seek, which costs more than it saves on smaller ranges.
 ROWS_PER_TASK_DEFAULT = 250_000
 _KNOWN = frozenset(
     {
@@ -46,7 +46,7 @@ _KNOWN = frozenset(
         "mode",
         "maxholdms",
         "maxrowspertask",
-        "path",  # Spark passes the argument of load() under this name; there is none to give
+        "path",  # Spark passes the argument of load() by this name; this format takes none
     }
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,7 +55,7 @@ _TABLE = re.compile(r"([^.]+)\.(.+)")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options, checked; `start` and `end` as `topics.stream.start_positions` takes them."""
+    """Checked options; `start` and `end` are as `topics.stream.start_positions` takes them."""
 
     keyspace: str
     kafka: ClientConfig
@@ -71,14 +71,14 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Read options whose names are in any case. UsageError names what is wrong."""
+        """Parse options, whose names ignore case; UsageError names the first bad one."""
         lower = {name.lower(): text for name, text in options.items()}
         unknown = sorted(
             name for name in lower if name not in _KNOWN and not name.startswith(KAFKA_PREFIX)
         )
         if unknown:
             raise UsageError(
-                f"format shardstream: unknown options {', '.join(unknown)}; known are "
+                f"format shardstream: unknown options {', '.join(unknown)}; known options are "
                 f"{', '.join(sorted(_KNOWN - {'path'}))} and kafka.*"
             )
         if "keyspace" not in lower:
@@ -114,7 +114,7 @@ def _table(text: str | None) -> tuple[str, str] | None:
 
 
 def _start(text: str | None) -> str | int | None:
-    """Return a word, a position's text or microseconds."""
+    """Return a keyword, the text of a position, or microseconds."""
     if text is None or text in {EARLIEST, LATEST}:
         return text
     if text.isdecimal():
@@ -132,7 +132,7 @@ def _start(text: str | None) -> str | int | None:
 def _count(lower: Mapping[str, str], name: str, default: int) -> int:
     text = lower.get(name, str(default))
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"option {name}: {text!r} is not a number of rows")
+        raise UsageError(f"option {name}: {text!r} is not a positive number of rows")
     return int(text)
 
 
@@ -143,4 +143,6 @@ def _mode(lower: Mapping[str, str]) -> Mode:
         return Strict()
     if mode == "max_hold" and hold is not None and hold.isdecimal():
         return MaxHold(int(hold))
-    raise UsageError("options mode and maxHoldMs: give strict alone, or max_hold with milliseconds")
+    raise UsageError(
+        "options mode and maxHoldMs: set mode=strict alone, or mode=max_hold with maxHoldMs"
+    )

@@ -1,7 +1,7 @@
-"""What a task does: fetch its range of one shard log, decode it, yield Arrow batches.
+"""Runs a task: fetches its range of one shard log, decodes it and yields Arrow batches.
 
-Worker processes live longer than tasks; they keep consumers and decoders, so that the next range
-of a shard goes on without a seek and without reading schemas again.
+Worker processes outlive tasks and keep their consumers and decoders, so that reading the next
+range of a shard needs no seek and no schema lookup.
 """
 
 from collections import OrderedDict
@@ -20,19 +20,19 @@ from topics.schemas.ids import SchemaIds
 from topics.schemas.registry import open_schema_ids
 from topics.stream.log_reader import ShardLogReader
 
-# Rows of an Arrow batch. Python and the JVM hand batches over one at a time; from some thousand
-# rows on their fixed cost no longer counts, and more rows would only take memory.
+# Rows per Arrow batch. Python and the JVM exchange batches one at a time; above a few thousand rows
+# the fixed cost per batch no longer matters, and more rows only take memory.
 BATCH_ROWS = 8_192
-# Bytes of records in an Arrow batch: JSON text can be six times as long (escapes), and all of it
-# is in memory in Python and in the JVM.
+# Bytes of records per Arrow batch. As JSON text they can take six times as much (escapes), in
+# Python and in the JVM.
 BATCH_BYTES_MAX = 16 * 1024 * 1024
-# Consumers that a worker process keeps, each with up to 12 MiB fetched ahead.
+# Consumers that a worker process keeps, each with up to 12 MiB of prefetched records.
 READERS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Where the logs lie and what is wanted of them."""
+    """Where the logs are, and which part of them to read."""
 
     kafka: ClientConfig
     keyspace: str
@@ -52,7 +52,7 @@ _READINGS: "OrderedDict[tuple[LogSource, str], _ShardReading]" = OrderedDict()
 
 
 def schema_ids_of(kafka: ClientConfig, registry_url: str | None) -> SchemaIds:
-    """Return this process's schema ids of a cluster."""
+    """Return this process's schema cache for a cluster."""
     found = _SCHEMA_IDS.get((kafka, registry_url))
     if found is None:
         found = _SCHEMA_IDS[kafka, registry_url] = open_schema_ids(kafka, registry_url)
@@ -60,10 +60,10 @@ def schema_ids_of(kafka: ClientConfig, registry_url: str | None) -> SchemaIds:
 
 
 def read_task(source: LogSource, task: TaskRange) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range in order. BrokenLog and the errors of ShardLogReader."""
+    """Yield the rows of a range in order. Raises BrokenLog and the errors of ShardLogReader."""
     shard = task.part.shard
     reading = _take_reading(source, shard)
-    # An error or a reader that leaves early makes both unfit; only a whole range puts them back.
+    # Reader and decoder are kept only after a complete range: an error leaves them in mid-row.
     try:
         reading.decoder.begin(task.part.first_seq, task.late_before_us, task.seen)
         for records, offsets in _lists(reading.reader, task):
@@ -80,13 +80,13 @@ def read_task(source: LogSource, task: TaskRange) -> Iterator[pa.RecordBatch]:
 def _check_end(decoder: ShardDecoder, task: TaskRange) -> None:
     if decoder.last_seq != task.part.last_seq:
         raise BrokenLog(
-            f"shard {decoder.shard}: the range ends at seq {task.part.last_seq}, but reading ended "
-            f"at seq {decoder.last_seq}"
+            f"shard {decoder.shard}: expected records up to seq {task.part.last_seq}, but the last "
+            f"one read has seq {decoder.last_seq}"
         )
 
 
 def _lists(reader: ShardLogReader, task: TaskRange) -> Iterator[tuple[list[bytes], list[int]]]:
-    """Yield the range's records in lists that fit an Arrow batch."""
+    """Yield the records of the range in lists that fit one Arrow batch each."""
     for messages in reader.read_many(task.part, BATCH_ROWS):
         records = [message.value() or b"" for message in messages]
         offsets = [message.offset() or 0 for message in messages]
@@ -111,7 +111,7 @@ def _take_reading(source: LogSource, shard: str) -> _ShardReading:
 
 
 def _part_of(source: LogSource, shard: str) -> KeyRange | None:
-    """The part of a shard that is wanted; None for all of it."""
+    """Return the part of the shard to read, or None for the whole shard."""
     whole = source.key_range.includes(ShardName.parse(shard).key_range)
     return None if whole else source.key_range
 

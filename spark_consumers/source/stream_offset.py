@@ -1,9 +1,9 @@
-"""The document that stands in Spark's checkpoint after each batch, and the tasks of a batch. Pure.
+"""The offset that Spark checkpoints after each batch, and the tasks between two offsets. Pure.
 
-`position` is where the stream stands. `splits` lists, by shard, places inside the batch that ends
-here at which a task may begin: [offset, last seq before it], at the bounds of Kafka transactions.
-`seen` says, of shards that were hopped to without marks, what had been read by then.
-The tasks of a batch follow from the two documents alone, so a batch that is run again is the same.
+`position` is the position of the stream. `splits` lists, per shard, the places inside the batch
+ending here at which a task may begin: [offset, last seq before it], at bounds of Kafka
+transactions. `seen` tells what had been read before a hop without marks, per shard hopped to.
+The tasks follow from the two offsets alone, so a batch that is run again reads the same rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,19 +22,19 @@ Seen = Mapping[str, SeenBefore]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A position, where the batch that ends there may be split, and what was seen before."""
+    """A position, where the batch ending there may be split, and what was read before a hop."""
 
     position: StreamPosition
     splits: Splits = field(default_factory=dict)
     seen: Seen = field(default_factory=dict)
 
     def moved_to(self, position: StreamPosition, splits: Splits) -> "StreamOffset":
-        """A later place of the same stream."""
+        """Return a later offset of the same stream."""
         seen = {shard: before for shard, before in self.seen.items() if shard in position.shards}
         return StreamOffset(position, splits, seen)
 
     def hopped_to(self, position: StreamPosition, seen: Seen) -> "StreamOffset":
-        """The place behind a hop without marks; `seen` is of the shards hopped to."""
+        """Return the offset after a hop without marks; `seen` covers the shards hopped to."""
         after = self.moved_to(position, {})
         return StreamOffset(position, {}, {**after.seen, **seen})
 
@@ -49,7 +49,7 @@ class StreamOffset:
 
     @classmethod
     def from_document(cls, document: Document) -> "StreamOffset":
-        """Return what a document says; Halt when it is not one of ours."""
+        """Parse a document; Halt when it is not an offset of this source."""
         try:
             splits = cast("Mapping[str, list[list[int]]]", document.get("splits", {}))
             seen = cast("Mapping[str, Document]", document.get("seen", {}))
@@ -59,14 +59,14 @@ class StreamOffset:
                 {shard: SeenBefore.from_json_dict(before) for shard, before in seen.items()},
             )
         except (AttributeError, KeyError, TypeError, ValueError, UsageError) as error:
-            raise Halt(f"the checkpoint's offset is not shardstream's: {error}") from error
+            raise Halt(f"the checkpoint holds an offset of another source: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRange:
-    """What one task reads; rows older than `late_before_us` came late.
+    """The range that one task reads; rows older than `late_before_us` are late.
 
-    `seen`: what a stream that hopped to the shard without marks had read by then.
+    `seen`: what the stream had read before it hopped to the shard without marks.
     """
 
     part: ShardRange
@@ -75,7 +75,7 @@ class TaskRange:
 
 
 def tasks_between(start: StreamOffset, end: StreamOffset) -> list[TaskRange]:
-    """The tasks of the batch from `start` to `end`, in merged order of their shards."""
+    """Return the tasks of the batch from `start` to `end`."""
     late_before_us = start.position.frontier_us
     tasks = []
     for shard, whole in ranges_between(start.position, end.position).items():
@@ -90,8 +90,8 @@ def _split(whole: ShardRange, places: Iterable[tuple[int, int]]) -> list[ShardRa
     for next_offset, last_seq in places:
         if not (seq <= last_seq < whole.last_seq and offset < next_offset < whole.end_offset):
             raise Halt(
-                f"shard {whole.shard}: the split at offset {next_offset}, seq {last_seq} does not "
-                f"lie in the batch: the checkpoint was changed by hand"
+                f"shard {whole.shard}: the split at offset {next_offset}, seq {last_seq} lies "
+                f"outside the batch: the checkpoint was edited"
             )
         parts.append(ShardRange(whole.shard, offset, next_offset, seq, last_seq))
         offset, seq = next_offset, last_seq + 1
@@ -102,9 +102,9 @@ def _split(whole: ShardRange, places: Iterable[tuple[int, int]]) -> list[ShardRa
 def choose_splits(
     whole: ShardRange, bounds: Iterable[tuple[int, int]], rows_max: int
 ) -> list[tuple[int, int]]:
-    """Choose places so that a task has about `rows_max` rows: the last bound before it has more.
+    """Choose bounds so that each task has at most `rows_max` rows, where the bounds allow it.
 
-    `bounds`: (end offset, last seq) of Kafka transactions, rising. One transaction is never split.
+    `bounds`: (end offset, last seq) of Kafka transactions, ascending; none of them is split.
     """
     chosen: list[tuple[int, int]] = []
     begin_seq = whole.first_seq

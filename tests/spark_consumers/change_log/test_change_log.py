@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from event_token import StreamPosition
-from event_token.errors import Halt, UsageError
+from event_token.errors import Halt, Retry, UsageError
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.change_log import job as change_log_job
 from spark_consumers.change_log.delta_commit import POSITION_KEY
@@ -137,7 +137,7 @@ def test_lost_checkpoint_stops_instead_of_repeating(
     (tmp_path / "checkpoint").rename(tmp_path / "lost")
     shop.write(10)
 
-    with pytest.raises(ChangeLogConflict, match="Was its checkpoint lost"):
+    with pytest.raises(ChangeLogConflict, match="its checkpoint was lost"):
         run_now(spark, shop, tmp_path)
     (tmp_path / "checkpoint").rename(tmp_path / "bad")
     run_now(spark, shop, tmp_path, start=position)
@@ -249,10 +249,16 @@ def test_errors_come_through_spark() -> None:
 
     found = original_error(text)
     other = original_error("java.lang.OutOfMemoryError: heap")
+    slow = original_error(
+        "org.apache.spark.SparkException: Python worker failed to connect back.\n"
+        "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python "
+        "worker to connect back"
+    )
 
     assert isinstance(found, UsageError)
     assert str(found) == "column 'n' is int there"
     assert type(other) is Halt
+    assert type(slow) is Retry
 
 
 def test_missing_keyspace_is_named(spark: SparkSession, kafka: Any, tmp_path: Path) -> None:
