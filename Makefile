@@ -16,14 +16,18 @@ $(STAMP): requirements.lock pyproject.toml
 	@command -v java >/dev/null || { echo "shardstream needs Java 17 or newer on PATH"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
+	@rm -f $(BIN)/shardstream
 	@touch $@
 
-setup: $(STAMP)  ## make the environment in .venv
+setup: $(STAMP)  ## create the environment in .venv
 
-build: $(STAMP)  ## compile the hot path (without a compiler: plain Python, and it says so)
-	@$(BIN)/python -m producers.build
-	@$(BIN)/python -m topics.build
+build: $(STAMP)  ## install in place, compiled; SHARDSTREAM_PURE_PYTHON=1 skips the compiler
+	@if [ -x $(BIN)/shardstream ] && $(BIN)/python -c 'import setup, sys; sys.exit(not setup.is_compiled_current())'; then \
+		echo "shardstream: the compiled modules are up to date"; \
+	else \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+			--config-settings editable_mode=compat --editable . && $(BIN)/shardstream version; \
+	fi
 
 check: $(STAMP)  ## ruff, mypy strict, import rule, budgets: under a minute
 	$(BIN)/ruff check .

@@ -5,8 +5,7 @@ import os
 import platform
 from pathlib import Path
 
-from producers import compiled as decoder
-from topics import compiled as reading
+from event_token.compiled import IS_COMPILED
 
 LIBRARIES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake", "PyMySQL")
 
@@ -20,8 +19,7 @@ def machine_facts() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "load before": f"{os.getloadavg()[0]:.2f}",
         "python": platform.python_version(),
-        "decoder": _how(decoder.COMPILED),
-        "reading of records": _how(reading.COMPILED),
+        "hot path": "compiled" if IS_COMPILED else "plain Python",
     }
     for library in LIBRARIES:
         try:
@@ -29,10 +27,6 @@ def machine_facts() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             facts[library] = "not installed"
     return facts
-
-
-def _how(compiled: bool) -> str:
-    return "compiled" if compiled else "plain Python"
 
 
 def _proc_field(path: str, key: str) -> str | None:

@@ -2,10 +2,10 @@
 
 from importlib.metadata import version
 
-from producers.decoder import COMPILED
+from event_token.compiled import IS_COMPILED
 
 
 def version_line() -> str:
-    """One line: `shardstream 0.1.0 (decoder: compiled)`."""
-    decoder = "compiled" if COMPILED else "plain Python; `make build` compiles it"
-    return f"shardstream {version('shardstream')} (decoder: {decoder})"
+    """One line: `shardstream 0.1.0 (compiled)`."""
+    build = "compiled" if IS_COMPILED else "plain Python: many times slower than compiled"
+    return f"shardstream {version('shardstream')} ({build})"

@@ -1,7 +1,6 @@
 """The replication stream to Avro records (design.md §5); typed Python that mypyc compiles."""
 
 from producers.decoder.batch import BatchSummary
-from producers.decoder.build_check import COMPILED, StaleBuild
 from producers.decoder.decoder import Decoder
 from producers.decoder.errors import (
     CorruptBinlog,
@@ -21,7 +20,6 @@ from producers.decoder.errors import (
 )
 
 __all__ = [
-    "COMPILED",
     "BatchSummary",
     "CorruptBinlog",
     "Decoder",
@@ -32,7 +30,6 @@ __all__ = [
     "RecordTooLarge",
     "RuleBroken",
     "ServerError",
-    "StaleBuild",
     "StatementInRowStream",
     "StreamEnded",
     "UnloggedCascade",

@@ -1,6 +1,1 @@
-"""The records of shard logs, value by value: compiled by mypyc, right uncompiled too."""
-
-from topics.compiled import GROUP
-from topics.stale_build import check_build
-
-check_build(GROUP)
+"""The records of shard logs. The modules on the hot path are compiled by mypyc."""

@@ -6,7 +6,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from event_token import MariadbGtidSet, MysqlGtidSet
-from producers.compiled import COMPILED
+from event_token.compiled import IS_COMPILED
 from producers.decoder.errors import CorruptBinlog, StatementInRowStream, UnsupportedEvent
 from producers.decoder.events import event_types as types
 from producers.decoder.events.checksum import Checksum
@@ -68,7 +68,7 @@ class EventReader(TransactionReader):
         """One of the two starts is the position that the log holds already; it says the family."""
         super().__init__(sink, tables, clock, mysql_start, mariadb_start)
         self.verify_checksum: bool = True
-        self._checksum: Checksum = Checksum(COMPILED)
+        self._checksum: Checksum = Checksum(IS_COMPILED)
         self._has_checksum: bool = False
 
     def event(self, buf: bytes, pos: i64, end: i64) -> None:
