@@ -61,6 +61,7 @@ LIBRARIES = (
         "shardstream_records",
         (
             "topics/records/cursor.py",
+            "topics/records/envelope.py",
             "topics/records/events.py",
             "topics/records/values.py",
             "topics/records/wire.py",

@@ -15,7 +15,7 @@ from topics.kafka.client import ClientConfig
 from topics.kafka.partition_end import read_last_committed
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
-from topics.records.wire import read_seq
+from topics.records.envelope import read_seq
 
 STOP_S_MAX = 30.0
 

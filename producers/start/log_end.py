@@ -10,7 +10,7 @@ from topics.kafka.partition_end import partition_bounds, read_tail
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
-from topics.records.wire import read_envelope
+from topics.records.envelope import read_envelope
 from topics.schemas.ids import SchemaIds
 
 # Markers of the predecessor's last transaction may still be on their way to a partition's leader.

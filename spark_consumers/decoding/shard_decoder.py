@@ -19,13 +19,12 @@ from spark_consumers.row_columns.builders import (
     TextListBuilder,
 )
 from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
-from spark_consumers.row_columns.hop_filter import HopFilter, Origin
+from spark_consumers.row_columns.hop_filter import HopFilter
 from spark_consumers.row_columns.key_range import CannotTell, KeyRangeFilter
 from spark_consumers.row_columns.records import Broken, RecordLoop
 from topics.reading.errors import RowImageMissing
 from topics.reading.unmarked_hop import SeenBefore
 from topics.records.table_shape import EVENT_TYPES, OPS
-from topics.records.vevent import TokenText
 
 
 class ShardDecoder:
@@ -66,7 +65,7 @@ class ShardDecoder:
         """
         self._loop.seq = first_seq - 1
         self._loop.late_before_us = late_before_us
-        self._loop.hop_filter = None if seen is None else _hop_filter(seen)
+        self._loop.hop_filter = None if seen is None else HopFilter(seen.hop_time_us, seen.is_seen)
 
     @property
     def last_seq(self) -> int:
@@ -105,18 +104,6 @@ class ShardDecoder:
             if len(array) != rows:
                 raise ValueError(f"column {field.name} has {len(array)} of {rows} rows")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-
-def _hop_filter(seen: SeenBefore) -> HopFilter:
-    def is_seen(timestamp_us: int, origin: Origin | None) -> bool | None:
-        if origin is None:
-            return seen.is_seen(timestamp_us, None)
-        origin_us, shard, position = origin
-        return seen.is_seen(
-            timestamp_us, TokenText(origin_us, shard.decode("utf-8"), position.decode("utf-8"))
-        )
-
-    return HopFilter(seen.hop_time_us, is_seen)
 
 
 def take_array(builder: ColumnBuilder, kind: pa.DataType) -> pa.Array:

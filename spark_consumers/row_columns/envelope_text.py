@@ -8,7 +8,7 @@ from mypy_extensions import i64, u8
 
 from spark_consumers.row_columns.images import has_column
 from spark_consumers.row_columns.text import write_json_string
-from topics.records.cursor import Cursor
+from topics.records.envelope import EnvelopeReader
 
 _URL_SAFE: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
@@ -35,20 +35,15 @@ def _url_safe(sealed: bytes) -> bytes:
     return out.getvalue()
 
 
-def opaque_token(cursor: Cursor, token_version: i64) -> bytes:
-    """Write the token at the cursor as `event_token.EventToken.to_string` does."""
+def opaque_token(envelope: EnvelopeReader, token_version: i64) -> bytes:
+    """Write the token of an envelope as `event_token.EventToken.to_string` does."""
     out = BytesWriter()
     out.append(u8(token_version))
-    # The flags precede the fields and tell whether an origin follows them.
-    timestamp_us = cursor.take_long()
-    shard = cursor.take_bytes()
-    position = cursor.take_bytes()
-    has_origin = cursor.take_present()
-    _write_token(out, timestamp_us, shard, position, has_origin)
-    if has_origin:
-        timestamp_us = cursor.take_long()
-        shard = cursor.take_bytes()
-        position = cursor.take_bytes()
+    _write_token(
+        out, envelope.timestamp_us, envelope.shard, envelope.position(), envelope.has_origin
+    )
+    if envelope.has_origin:
+        timestamp_us, shard, position = envelope.origin()
         _write_token(out, timestamp_us, shard, position, False)
     checksum: i64 = crc32(out.getvalue())
     for shift in (24, 16, 8, 0):

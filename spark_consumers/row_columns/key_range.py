@@ -9,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from topics.records.cursor import Cursor
+from topics.records.envelope import EnvelopeReader
 
 # What is seen of a row, as bits.
 BEFORE: Final = 1
@@ -21,50 +21,30 @@ class CannotTell(ValueError):  # noqa: N818 - always caught, with the place adde
 
 
 class KeyRangeFilter:
-    """Looks ahead in a record's envelope."""
+    """Looks at a record's keyspace ids."""
 
     def __init__(self, contains: Callable[[bytes], bool]) -> None:
         """`contains` tells whether a keyspace id lies in the range."""
         self.contains: Callable[[bytes], bool] = contains
 
-    def seen(self, cursor: Cursor, whole: bytes) -> i64:
-        """Return BEFORE, AFTER, both or 0; the cursor stands at the token, and stays there.
+    def seen(self, envelope: EnvelopeReader, whole: bytes) -> i64:
+        """Return BEFORE, AFTER, both or 0; the envelope has been read to its end.
 
         `whole` is the bit map of an image with all columns. CannotTell: see there.
         """
-        begin = cursor.at
-        cursor.take_long()  # timestamp
-        cursor.skip_bytes()  # shard
-        cursor.skip_bytes()  # position
-        if cursor.take_present():  # origin
-            cursor.take_long()
-            cursor.skip_bytes()
-            cursor.skip_bytes()
-        cursor.take_long()  # commit time
-        cursor.skip_bytes()  # GTID
-        cursor.take_long()  # row index
-        cursor.take_byte()  # last
-        names_at = cursor.at
-        cursor.skip_bytes()  # database
-        cursor.skip_bytes()  # table
-        cursor.take_long()  # op
-        id_before = cursor.take_bytes() if cursor.take_present() else None
-        id_after = cursor.take_bytes() if cursor.take_present() else None
-        bits_before = cursor.take_bytes()
-        bits_after = cursor.take_bytes()
-        problem = _problem("before", id_before, bits_before, whole) or _problem(
-            "after", id_after, bits_after, whole
+        id_before = envelope.keyspace_id_at(envelope.keyspace_id_before_at)
+        id_after = envelope.keyspace_id_at(envelope.keyspace_id_after_at)
+        problem = _problem("before", id_before, envelope.columns_before, whole) or _problem(
+            "after", id_after, envelope.columns_after, whole
         )
         if problem:
-            cursor.at = names_at
-            database = cursor.take_bytes().decode("utf-8")
-            raise CannotTell(f"{database}.{cursor.take_bytes().decode('utf-8')}: {problem}")
+            database = envelope.text_at(envelope.database_at)
+            raise CannotTell(f"{database}.{envelope.text_at(envelope.table_at)}: {problem}")
         found: i64 = 0
         if id_before is not None and self.contains(id_before):
             found |= BEFORE
         if id_after is not None and self.contains(id_after):
             found |= AFTER
-        cursor.at = begin
         return found
 
 

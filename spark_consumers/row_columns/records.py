@@ -1,8 +1,6 @@
-"""The loop over the records of a shard log: bytes in, Arrow columns in the making out.
+"""The loop over the records of a shard log: bytes in, Arrow column builders filled.
 
-Typed for mypyc: this is what the throughput of every Spark reader hangs on. All envelope fields
-are read in their fixed order (`topics.records.table_shape.envelope_fields`); those
-that nobody asked for are passed.
+Typed for mypyc: the throughput of every Spark reader depends on it.
 """
 
 from collections.abc import Callable
@@ -11,13 +9,12 @@ from typing import Final
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
-from spark_consumers.row_columns.builders import TextBuilder
 from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
 from spark_consumers.row_columns.envelope_text import opaque_token, write_absent, write_texts
 from spark_consumers.row_columns.hop_filter import DOUBTFUL, NEW, SEEN, HopFilter
 from spark_consumers.row_columns.images import Image, KeyColumns, SkippedImage
 from spark_consumers.row_columns.key_range import AFTER, BEFORE, KeyRangeFilter
-from topics.records.cursor import Cursor
+from topics.records.envelope import EnvelopeReader
 from topics.records.wire import WIRE_HEADER_BYTES
 
 # What a plan says about records of its schema.
@@ -93,17 +90,17 @@ class RecordLoop:
         self.plan_of: Callable[[int], Plan] = plan_of
         self.token_version: i64 = token_version
         self.plans: dict[int, Plan] = {}
-        self.cursor: Cursor = Cursor()
+        self.envelope: EnvelopeReader = EnvelopeReader()
         self.seq: i64 = 0  # of the last record
         self.offset: i64 = -1  # of the record at hand, for messages
         self.rows: i64 = 0  # appended since the last take
         self.late_before_us: i64 = 0
         self.hop_filter: HopFilter | None = None  # where the stream hopped here without marks
-        self._token_fields: bytes = b""
-        self._token: bytes = b""
-        self._before_texts: dict[int, str] = {}
-        self._after_texts: dict[int, str] = {}
-        self._has_texts: bool = False
+        self._token_number: i64 = 0
+        self._token: bytes = b""  # opaque
+        self._dates_before: dict[int, str] = {}
+        self._dates_after: dict[int, str] = {}
+        self._no_dates: dict[int, str] = {}
 
     def decode(self, records: list[bytes], offsets: list[int]) -> None:
         """Append records; each one's seq must be the next.
@@ -122,7 +119,7 @@ class RecordLoop:
             schema_id: i64 = i64(read_i32_be(record, 1))
             if plan is None or plan.schema_id != schema_id:
                 plan = self._plan(int(schema_id))
-            self.cursor.open(record, WIRE_HEADER_BYTES)
+            self.envelope.open(record)
             self._decode_record(plan, offset)
 
     def _plan(self, schema_id: int) -> Plan:
@@ -131,64 +128,72 @@ class RecordLoop:
         return self.plans[schema_id]
 
     def _decode_record(self, plan: Plan, offset: i64) -> None:
-        cursor = self.cursor
-        columns = self.columns
-        event_type = cursor.take_long()
-        seq = cursor.take_long()
-        if seq != self.seq + 1:
-            raise Broken(f"seq {seq} follows seq {self.seq}")
-        self.seq = seq
+        envelope = self.envelope
+        if envelope.seq != self.seq + 1:
+            raise Broken(f"seq {envelope.seq} follows seq {self.seq}")
+        self.seq = envelope.seq
         if plan.kind == SKIP:
             return
-        verdict: i64 = NEW if self.hop_filter is None else self.hop_filter.judged(cursor)
-        if verdict == SEEN or not self._is_seen(plan):
+        envelope.take_token()
+        verdict: i64 = NEW if self.hop_filter is None else self.hop_filter.verdict(envelope)
+        if verdict == SEEN:
             return
-        token_at = cursor.at
-        self._take_time(verdict)
-        self._take_token(token_at)
-        commit_us = cursor.take_long()
-        if columns.commit_us is not None:
-            columns.commit_us.add(commit_us)
-        self._take_text(columns.gtid)
-        row_index = cursor.take_long()
-        if columns.row_index is not None:
-            columns.row_index.add(row_index)
-        last = cursor.take_byte()
-        if columns.last is not None:
-            columns.last.add(last == 1)
-        self._take_text(columns.database)
-        self._take_text(columns.table)
-        op = cursor.take_long()
-        if columns.type is not None:
-            columns.type.add(self.event_types[event_type])
-        if columns.op is not None:
-            columns.op.add(self.ops[self._seen_op(op)])
+        envelope.take_rest()
+        if not self._is_seen(plan):
+            return
+        self._add_token(verdict)
+        self._add_envelope()
         self._add_place(plan, offset)
-        if cursor.take_present():  # keyspace_id_before
-            cursor.skip_bytes()
-        if cursor.take_present():  # keyspace_id_after
-            cursor.skip_bytes()
-        bits_before = cursor.take_bytes()
-        bits_after = cursor.take_bytes()
-        self._take_off_calendar(plan)
+        self._add_dates(plan)
         if plan.kind == ROW:
-            self._take_images(plan, bits_before, bits_after)
+            self._take_images(plan)
         else:
             self._take_statement(plan)
+        cursor = envelope.cursor
         if cursor.at != cursor.end:
             raise ValueError(f"{cursor.end - cursor.at} bytes are left after its last field")
         self.rows += 1
 
-    def _take_time(self, verdict: i64) -> None:
-        """Take the token's time, and append what follows from it."""
+    def _add_token(self, verdict: i64) -> None:
+        """Append the token, and what follows from its time."""
+        envelope = self.envelope
         columns = self.columns
-        timestamp_us = self.cursor.take_long()
+        if envelope.token_number != self._token_number:
+            if envelope.shard != self.shard:
+                raise ValueError("its token is of another shard")
+            if columns.token is not None:
+                self._token = opaque_token(envelope, self.token_version)
+            self._token_number = envelope.token_number
+        timestamp_us = envelope.timestamp_us
         if columns.timestamp_us is not None:
             columns.timestamp_us.add(timestamp_us)
         if columns.late is not None:
             columns.late.add(timestamp_us < self.late_before_us)
         if columns.possible_duplicate is not None:
             columns.possible_duplicate.add(verdict == DOUBTFUL)
+        if columns.token is not None:
+            columns.token.add(self._token)
+
+    def _add_envelope(self) -> None:
+        """Append the fields between the token and the keyspace ids."""
+        envelope = self.envelope
+        columns = self.columns
+        if columns.commit_us is not None:
+            columns.commit_us.add(envelope.commit_us)
+        if columns.gtid is not None:
+            columns.gtid.add(envelope.bytes_at(envelope.gtid_at))
+        if columns.row_index is not None:
+            columns.row_index.add(envelope.row_index)
+        if columns.last is not None:
+            columns.last.add(envelope.last)
+        if columns.database is not None:
+            columns.database.add(envelope.bytes_at(envelope.database_at))
+        if columns.table is not None:
+            columns.table.add(envelope.bytes_at(envelope.table_at))
+        if columns.type is not None:
+            columns.type.add(self.event_types[envelope.type])
+        if columns.op is not None:
+            columns.op.add(self.ops[self._seen_op(envelope.op)])
 
     def _add_place(self, plan: Plan, offset: i64) -> None:
         """Append what says where the record lies."""
@@ -202,77 +207,30 @@ class RecordLoop:
         if columns.schema_id is not None:
             columns.schema_id.add(plan.schema_id)
 
-    def _take_text(self, into: TextBuilder | None) -> None:
-        if into is None:
-            self.cursor.skip_bytes()
-        else:
-            into.add(self.cursor.take_bytes())
-
-    def _take_token(self, begin: i64) -> None:
-        """Take the token's other fields; the rows of one transaction share its opaque string."""
-        cursor = self.cursor
-        if cursor.take_bytes() != self.shard:
-            raise ValueError("its token is of another shard")
-        cursor.skip_bytes()  # position
-        if cursor.take_present():  # origin
-            cursor.take_long()
-            cursor.skip_bytes()
-            cursor.skip_bytes()
-        into = self.columns.token
-        if into is None:
-            return
-        end = cursor.at
-        fields = cursor.record[begin:end]
-        if fields != self._token_fields:
-            cursor.at = begin
-            self._token = opaque_token(cursor, self.token_version)
-            self._token_fields = fields
-            cursor.at = end
-        into.add(self._token)
-
-    def _take_off_calendar(self, plan: Plan) -> None:
-        cursor = self.cursor
+    def _add_dates(self, plan: Plan) -> None:
+        """Append the texts of invalid dates, of the images that the range sees."""
+        envelope = self.envelope
+        self._dates_before = envelope.dates_before if self._seen & BEFORE else self._no_dates
+        self._dates_after = envelope.dates_after if self._seen & AFTER else self._no_dates
         into = self.columns.off_calendar
-        count = cursor.take_block_count()
-        if count == 0:
-            if self._has_texts:
-                self._before_texts = {}
-                self._after_texts = {}
-                self._has_texts = False
-            if into is not None:
-                into.add_null()
-            return
-        self._before_texts = {}
-        self._after_texts = {}
-        self._has_texts = True
-        while count != 0:
-            while count > 0:
-                image = cursor.take_long()
-                column = cursor.take_long()
-                text = cursor.take_bytes().decode("utf-8")
-                if image == 0 and self._seen & BEFORE:
-                    self._before_texts[int(column)] = text
-                elif image == 1 and self._seen & AFTER:
-                    self._after_texts[int(column)] = text
-                count -= 1
-            count = cursor.take_block_count()
         if into is None:
             return
-        # Of an update that crosses a range's border one image is left, maybe the other's dates.
-        if not self._before_texts and not self._after_texts:
+        if not self._dates_before and not self._dates_after:
             into.add_null()
         else:
             out = into.values
             out.write(b'{"before":')
-            write_texts(out, plan.names, self._before_texts)
+            write_texts(out, plan.names, self._dates_before)
             out.write(b',"after":')
-            write_texts(out, plan.names, self._after_texts)
+            write_texts(out, plan.names, self._dates_after)
             out.write(b"}")
             into.end_value()
 
-    def _take_images(self, plan: Plan, bits_before: bytes, bits_after: bytes) -> None:
-        cursor = self.cursor
+    def _take_images(self, plan: Plan) -> None:
+        cursor = self.envelope.cursor
         columns = self.columns
+        bits_before = self.envelope.columns_before
+        bits_after = self.envelope.columns_after
         before = plan.before
         after = plan.after
         before_at: i64 = -1
@@ -286,7 +244,7 @@ class RecordLoop:
             if cursor.take_present():
                 if self._seen & BEFORE:
                     before_at = cursor.at
-                    before.read(cursor, bits_before, self._before_texts)
+                    before.read(cursor, bits_before, self._dates_before)
                 else:
                     bits_before = b""
                     self._pass(plan, before)
@@ -298,7 +256,7 @@ class RecordLoop:
                 after.null()
             elif cursor.take_present():
                 after_at = cursor.at
-                after.read(cursor, bits_after, self._after_texts)
+                after.read(cursor, bits_after, self._dates_after)
             else:
                 after.null()
         if columns.key is not None or columns.old_key is not None:
@@ -309,11 +267,11 @@ class RecordLoop:
             columns.statement.add_null()
 
     def _is_seen(self, plan: Plan) -> bool:
-        """Look ahead whether the key range sees the record, and which of its images."""
+        """Tell whether the key range sees the record, and note which of its images."""
         if self.key_range is None or plan.kind != ROW:
             self._seen = BEFORE | AFTER
         else:
-            self._seen = self.key_range.seen(self.cursor, plan.whole)
+            self._seen = self.key_range.seen(self.envelope, plan.whole)
         return self._seen != 0
 
     def _seen_op(self, op: i64) -> i64:
@@ -325,7 +283,7 @@ class RecordLoop:
     def _pass(self, plan: Plan, image: Image) -> None:
         """Pass an image that the range does not see."""
         if plan.passed is not None:
-            plan.passed.read(self.cursor, b"", {})
+            plan.passed.read(self.envelope.cursor, b"", self._no_dates)
         image.null()
 
     def _add_keys(self, plan: Plan, before_at: i64, after_at: i64) -> None:
@@ -334,8 +292,9 @@ class RecordLoop:
         old = b""
         new = b""
         if plan.key is not None:
-            old = plan.key.of_image(self.cursor.record, before_at)
-            new = plan.key.of_image(self.cursor.record, after_at)
+            record = self.envelope.cursor.record
+            old = plan.key.of_image(record, before_at)
+            new = plan.key.of_image(record, after_at)
         if columns.key is not None:
             if new or old:
                 # A MINIMAL after image leaves out a key that has not changed.
@@ -367,7 +326,10 @@ class RecordLoop:
 
     def _take_statement(self, plan: Plan) -> None:
         columns = self.columns
-        self._take_text(columns.statement)
+        if columns.statement is None:
+            self.envelope.cursor.skip_bytes()
+        else:
+            columns.statement.add(self.envelope.cursor.take_bytes())
         if plan.before is not None:
             plan.before.null()
         if plan.after is not None:

@@ -16,8 +16,8 @@ from topics.progress.codec import decode_progress
 from topics.progress.record import MarkKind, Progress
 from topics.reading.shard_start import CLOCK_AHEAD_US_MAX
 from topics.reading.shard_ticks import ordered_from_seq
+from topics.records.envelope import read_envelope
 from topics.records.vevent import TYPES_BY_INDEX, EventType
-from topics.records.wire import read_envelope
 from topics.schemas.ids import SchemaIds
 
 # Steps back by ever larger windows, so that a position far behind costs a handful of looks.

@@ -9,7 +9,8 @@ from typing import Any, Final
 from fastavro import parse_schema, schemaless_writer
 
 from event_token.errors import Halt
-from topics.records.events import EventReader, TokenReader
+from topics.records.envelope import EnvelopeReader
+from topics.records.events import EventReader
 from topics.records.table_shape import (
     ENVELOPE_VERSION,
     TableShape,
@@ -60,7 +61,7 @@ class VEventCodec:
         self._schema_ids = schema_ids
         self._readers: dict[int, EventReader] = {}
         self._encode_plans: dict[TableShape | None, tuple[int, _Plan]] = {}
-        self._tokens = TokenReader()
+        self._envelope = EnvelopeReader()
 
     def decode(self, value: bytes | None, shard: str, offset: int) -> VEvent:
         """Return the event in a record's value.
@@ -99,7 +100,7 @@ class VEventCodec:
                 f"log of shard {shard}, offset {offset}: schema {schema_id} has fields that this "
                 f"release does not know: read it with the release that wrote it",
             )
-        return EventReader(shape, self._tokens)
+        return EventReader(shape, self._envelope)
 
     def encode(self, event: VEvent) -> bytes:
         """Return the value of a record; ValueMisfitError when a value does not fit its column."""

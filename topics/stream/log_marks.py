@@ -8,8 +8,8 @@ from topics.kafka.client import ClientConfig
 from topics.kafka.partition_end import TAIL_TIMEOUT_S, PartitionReader
 from topics.names import ShardTopics
 from topics.records.codec import VEventCodec
+from topics.records.envelope import read_envelope
 from topics.records.vevent import TYPES_BY_INDEX, EventType
-from topics.records.wire import read_envelope
 from topics.schemas.ids import SchemaIds
 
 # Records looked at in one go. Behind END stand DDL and other marks alone: mostly one look.

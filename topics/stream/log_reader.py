@@ -18,7 +18,7 @@ from topics.names import ShardTopics
 from topics.reading.errors import LogGap, LogShrank, PositionTooOld, RowsNotReadable
 from topics.reading.merge import RawRecord, SeqChecker
 from topics.reading.planner import ShardRange
-from topics.records.wire import read_envelope, read_seq
+from topics.records.envelope import read_envelope, read_seq
 
 # Markers follow each other within milliseconds, a broker's restart takes some seconds.
 ROWS_WAIT_S: Final = 60.0

@@ -8,7 +8,7 @@ from tests.producers.session.producing import ProducerProcess, settings_of, wait
 from topics.kafka.partition_end import read_to_end
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
-from topics.records.wire import read_envelope
+from topics.records.envelope import read_envelope
 from topics.schemas.registry import open_schema_ids
 
 ROWS = 1_000_000

@@ -15,6 +15,7 @@ from event_token.gtid_set import Flavor
 from tests.topics.records.events import SHARD, UUID, ddl_event, insert, row_events
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
 from topics.records.codec import CorruptRecord, UnknownEnvelope, VEventCodec, record_key
+from topics.records.envelope import read_envelope, read_seq
 from topics.records.table_shape import (
     EVENT_TYPES,
     Column,
@@ -26,7 +27,7 @@ from topics.records.table_shape import (
 )
 from topics.records.value_codec import ValueMisfitError
 from topics.records.vevent import EventType, OffCalendar, Op, Row, TokenText, VEvent
-from topics.records.wire import read_envelope, read_seq, wire_header
+from topics.records.wire import wire_header
 
 ORDERS = TableShape(
     "shop",

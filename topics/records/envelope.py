@@ -1,0 +1,236 @@
+"""The one reader of the envelope, the fields that every record of a shard log begins with.
+
+Their order is that of `table_shape.envelope_fields`, the same for every schema. Typed for mypyc,
+and right uncompiled too.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from topics.records.cursor import Cursor
+from topics.records.table_shape import EVENT_TYPES, OPS
+from topics.records.vevent import CorruptRecord, TokenText
+from topics.records.wire import WIRE_HEADER_BYTES, place, schema_id_of
+
+# Stands for the place of a field that is null.
+NULL: Final = -1
+
+# Which image an invalid date belongs to.
+_BEFORE: Final = 0
+_AFTER: Final = 1
+
+# (index of the event type, seq, timestamp_us, whether it is the last of its transaction)
+Envelope = tuple[int, int, int, bool]
+
+
+class EnvelopeReader:
+    """Reads the envelopes of records, one after the other, into its attributes.
+
+    In three steps, of which the later ones may be left out: `open` (type and seq), `take_token`,
+    `take_rest`. Afterwards `cursor` stands at the record's body. Strings and bytes stay in the
+    record: attributes `*_at` say where they lie, `bytes_at` fetches one.
+
+    Broken bytes raise IndexError or ValueError. Not for two threads at once.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a record."""
+        self.cursor: Cursor = Cursor()
+        self.type: i64 = 0
+        self.seq: i64 = 0
+        # Records of one transaction share a token, which gets a new number here when it changes.
+        self.token_number: i64 = 0
+        self.timestamp_us: i64 = 0
+        self.shard: bytes = b""
+        self.has_origin: bool = False
+        self.commit_us: i64 = 0
+        self.gtid_at: i64 = 0
+        self.row_index: i64 = 0
+        self.last: bool = False
+        self.database_at: i64 = 0
+        self.table_at: i64 = 0
+        self.op: i64 = 0
+        self.keyspace_id_before_at: i64 = NULL
+        self.keyspace_id_after_at: i64 = NULL
+        self.columns_before: bytes = b""
+        self.columns_after: bytes = b""
+        # Texts of invalid dates, by the index of the column.
+        self.dates_before: dict[int, str] = {}
+        self.dates_after: dict[int, str] = {}
+        self._has_dates: bool = False
+        self._type_count: i64 = len(EVENT_TYPES)
+        self._op_count: i64 = len(OPS)
+        self._token: bytes = b""
+        self._token_cursor: Cursor = Cursor()
+        self._position_at: i64 = 0  # in the token, like all places below
+        self._origin_at: i64 = 0
+        self._token_text: TokenText | None = None
+
+    def open(self, record: bytes) -> None:
+        """Read type and seq of a record, wire header and all."""
+        cursor = self.cursor
+        cursor.open(record, WIRE_HEADER_BYTES)
+        self.type = cursor.take_long()
+        self.seq = cursor.take_long()
+
+    def take_token(self) -> None:
+        """Read the event token."""
+        cursor = self.cursor
+        at = cursor.at
+        timestamp_us = cursor.take_long()
+        shard_at = cursor.at
+        cursor.skip_bytes()
+        position_at = cursor.at
+        cursor.skip_bytes()
+        has_origin = cursor.take_present()
+        origin_at = cursor.at
+        if has_origin:
+            cursor.take_long()
+            cursor.skip_bytes()
+            cursor.skip_bytes()
+        token = cursor.record[at : cursor.at]
+        if token == self._token:
+            return
+        self.token_number += 1
+        self.timestamp_us = timestamp_us
+        self.shard = self.bytes_at(shard_at)
+        self.has_origin = has_origin
+        self._position_at = position_at - at
+        self._origin_at = origin_at - at
+        self._token = token
+        self._token_text = None
+
+    def take_rest(self) -> None:
+        """Read the fields behind the token."""
+        cursor = self.cursor
+        self.commit_us = cursor.take_long()
+        self.gtid_at = cursor.at
+        cursor.skip_bytes()
+        self.row_index = cursor.take_long()
+        self.last = cursor.take_flag()
+        self.database_at = cursor.at
+        cursor.skip_bytes()
+        self.table_at = cursor.at
+        cursor.skip_bytes()
+        self.op = cursor.take_long()
+        kind = self.type
+        op = self.op
+        if kind < 0 or kind >= self._type_count or op < 0 or op >= self._op_count:
+            raise ValueError(f"there is no type {kind}, or no op {op}")
+        self.keyspace_id_before_at = self._skip_nullable()
+        self.keyspace_id_after_at = self._skip_nullable()
+        self.columns_before = cursor.take_bytes()
+        self.columns_after = cursor.take_bytes()
+        count = cursor.take_block_count()
+        if count != 0 or self._has_dates:
+            self._take_dates(count)
+
+    def bytes_at(self, at: i64) -> bytes:
+        """Return the string or bytes that lie at byte `at` of the record."""
+        cursor = self.cursor
+        here = cursor.at
+        cursor.at = at
+        found = cursor.take_bytes()
+        cursor.at = here
+        return found
+
+    def text_at(self, at: i64) -> str:
+        """Return the string at byte `at`; UnicodeDecodeError (a ValueError) unless UTF-8."""
+        return self.bytes_at(at).decode("utf-8")
+
+    def keyspace_id_at(self, at: i64) -> bytes | None:
+        """Return the keyspace id at byte `at`, None for NULL."""
+        return None if at == NULL else self.bytes_at(at)
+
+    def position(self) -> bytes:
+        """Return the token's GTID set."""
+        cursor = self._token_cursor
+        cursor.open(self._token, self._position_at)
+        return cursor.take_bytes()
+
+    def origin(self) -> tuple[int, bytes, bytes]:
+        """Return timestamp_us, shard and position of the token's origin, which it must have."""
+        cursor = self._token_cursor
+        cursor.open(self._token, self._origin_at)
+        timestamp_us = cursor.take_long()
+        shard = cursor.take_bytes()
+        return int(timestamp_us), shard, cursor.take_bytes()
+
+    def token_text(self) -> TokenText:
+        """Return the token, the same object for all records that share it."""
+        if self._token_text is None:
+            origin: TokenText | None = None
+            if self.has_origin:
+                origin_us, shard, position = self.origin()
+                origin = TokenText(origin_us, shard.decode("utf-8"), position.decode("utf-8"))
+            self._token_text = TokenText(
+                int(self.timestamp_us),
+                self.shard.decode("utf-8"),
+                self.position().decode("utf-8"),
+                origin,
+            )
+        return self._token_text
+
+    def _skip_nullable(self) -> i64:
+        """Pass nullable bytes and return their place, NULL for none."""
+        cursor = self.cursor
+        if not cursor.take_present():
+            return NULL
+        at = cursor.at
+        cursor.skip_bytes()
+        return at
+
+    def _take_dates(self, count: i64) -> None:
+        """Read invalid dates, of which the first block has `count`."""
+        cursor = self.cursor
+        self._has_dates = count != 0
+        before: dict[int, str] = {}
+        after: dict[int, str] = {}
+        while count > 0:
+            image = cursor.take_long()
+            if image != _BEFORE and image != _AFTER:  # noqa: PLR1714 - a set would box the number
+                raise ValueError(f"an invalid date belongs to image {image}, which does not exist")
+            column = cursor.take_long()
+            (before if image == _BEFORE else after)[int(column)] = cursor.take_text()
+            count -= 1
+            if count == 0:
+                count = cursor.take_block_count()
+        self.dates_before = before
+        self.dates_after = after
+
+
+def read_seq(value: bytes, topic: str = "a shard log", offset: int | None = None) -> int:
+    """Return the seq of a shard log's record, reading nothing behind it.
+
+    CorruptRecord, naming topic and offset, when there is none.
+    """
+    return int(_opened(value, topic, offset).seq)
+
+
+def read_envelope(value: bytes, topic: str = "a shard log", offset: int | None = None) -> Envelope:
+    """Return (type index, seq, timestamp_us, last) of a shard log's record.
+
+    CorruptRecord, naming topic and offset, when the envelope is truncated or broken.
+    """
+    envelope = _opened(value, topic, offset)
+    try:
+        envelope.take_token()
+        envelope.take_rest()
+    except (IndexError, ValueError) as error:
+        raise _broken(topic, offset) from error
+    return int(envelope.type), int(envelope.seq), int(envelope.timestamp_us), envelope.last
+
+
+def _opened(value: bytes, topic: str, offset: int | None) -> EnvelopeReader:
+    schema_id_of(value, topic, offset)
+    envelope = EnvelopeReader()
+    try:
+        envelope.open(value)
+    except (IndexError, ValueError) as error:
+        raise _broken(topic, offset) from error
+    return envelope
+
+
+def _broken(topic: str, offset: int | None) -> CorruptRecord:
+    return CorruptRecord(f"{place(topic, offset)}: the envelope is truncated or broken")
