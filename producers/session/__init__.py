@@ -1,1 +1,1 @@
-"""One producer session: from fencing its predecessor to the first fault."""
+"""A producer session: from fencing the predecessor to the first fault, and its supervisor."""

@@ -1,7 +1,7 @@
-"""The transactional producer of one shard: fence, publish rows, commit them with their progress.
+"""The transactional producer of one shard: fences, publishes rows, commits them with progress.
 
 Each Kafka transaction holds whole MySQL transactions on the shard log and exactly one progress
-record. Offsets come from delivery reports, or are foreseen and held against them before the commit.
+record, whose offsets come from delivery reports.
 """
 
 import logging
@@ -21,42 +21,42 @@ from topics.kafka.client import (
 from topics.kafka.errors import Fenced, kafka_error, kafka_errors
 from topics.names import ShardTopics
 
-# A predecessor's open transaction is aborted and a coordinator may be loading or moving: seconds.
+# Aborting a predecessor's transaction takes seconds while the coordinator is loading or moving.
 FENCE_S_MAX: Final = 120.0
-# One wait inside librdkafka; between two the stop is looked at.
+# Longest single wait inside librdkafka; the stop is checked in between.
 WAIT_STEP_S: Final = 0.25
-# Rows that wait in the client. It must hold the largest record; more would only be memory.
+# Rows waiting in the client: room for the largest record, and no more memory than that needs.
 QUEUE_KBYTES_MAX: Final = RECORD_BYTES_MAX // 1024 + 16 * 1024
 QUEUE_MESSAGES_MAX: Final = 100_000
-# librdkafka's own 1 MB is few rows where these are large. While five batches are on their way, more
-# are not allowed, and rows wait, its thread asks again and again whether they may go: with 64 kB
-# texts that took a third of the producer's processor time. A commit has 32 MB, two of these.
+# librdkafka's default of 1 MB is few rows where rows are large. With five batches in flight, the
+# idempotent limit, its thread spins while further rows wait: with 64 kB texts that took a third of
+# the producer's CPU time. A commit has at most 32 MB, two of these.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
-# A commit this slow may have been sent twice inside librdkafka, the first one still on its way: it
+# librdkafka may have sent a commit this slow twice, and the first request may still arrive: it
 # could end the *next* transaction. A new epoch (init_transactions) makes it harmless.
 SLOW_COMMIT_S: Final = 30.0
-# Of the time that brokers allow a transaction; the rest is for the flush and the commit.
+# Share of the brokers' transaction timeout that rows may use; flush and commit have the rest.
 TIMEOUT_SHARE: Final = 0.9
-# After a stop an unfinished commit is given this long; then its outcome is left to the successor.
+# An unfinished commit may take this long after a stop; then the successor finds its outcome.
 STOP_S_MAX: Final = 5.0
-# Without an answer for this long closing does not wait for the broker.
+# Closing waits this long for the broker's answer to an abort.
 ABORT_S_MAX: Final = 10.0
 
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001 - their only names
 _INDEFINITE: Final = frozenset(
     {"_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "REQUEST_TIMED_OUT"}
 )
-# A fatal error is raised while callbacks run; those that come after it turn it into a SystemError.
+# A fatal error raised during callbacks becomes a SystemError in the callbacks that follow.
 _KAFKA: Final = (KafkaException, SystemError)
 _LOG: Final = logging.getLogger("shardstream.kafka")
 
 
 class Publisher:
-    """One producer object, fenced in at its making; spent after the first fault.
+    """One Kafka producer of the shard's transactional id; unusable after the first fault.
 
-    `stopping` tells whether the process is asked to end: then no wait lasts beyond STOP_S_MAX.
-    Raises Fenced when a newer producer took over, PublisherSpent or Rebuild when a new one is
-    needed, Halt when the log is not as it must be.
+    `stopping` tells whether the process is to end: then no wait exceeds STOP_S_MAX. Methods raise
+    Fenced when a newer producer took over, PublisherSpent or Rebuild when a new one is needed, and
+    Halt when the log is not as it must be.
     """
 
     def __init__(
@@ -74,8 +74,6 @@ class Publisher:
         self._began_s = 0.0
         self._first_offset = -1
         self._last_offset = -1
-        self._end_offset = -1  # behind the last rows committed; -1 before the first
-        self._is_foreseeable = False
         self._failure: KafkaError | None = None
         self._indefinite: str = ""
         settings: dict[str, Any] = {
@@ -100,16 +98,16 @@ class Publisher:
         self.produce: Any = self._producer.produce
 
     def fence(self) -> None:
-        """Take the shard over: a predecessor is fenced off and its open transaction aborted."""
+        """Take over the shard: fence the predecessor and abort its open transaction."""
         self._repeat("fencing", self._init_transactions, FENCE_S_MAX)
 
     @property
     def spent(self) -> str:
-        """Why this producer must not begin another transaction, "" when it may."""
+        """Why this producer must not begin another transaction; "" if it may."""
         return self._indefinite
 
     def begin(self) -> None:
-        """Begin a transaction unless one is open; the broker hears of it with the first record."""
+        """Begin a transaction unless one is open; the broker learns of it with the first record."""
         if self._in_transaction:
             return
         self._first_offset = self._last_offset = -1
@@ -122,19 +120,19 @@ class Publisher:
     def check_age(self, what: str) -> None:
         """Raise TransactionTooLong before the brokers abort the open transaction by themselves.
 
-        They would fence this producer then, as if another one had taken over.
+        An abort by the brokers looks as if another producer had taken over.
         """
         age_s = time.monotonic() - self._began_s
         if self._in_transaction and age_s > TIMEOUT_SHARE * self._transaction_timeout_s:
             raise TransactionTooLong(
-                f"{self.topics.log}: {what} has been on its way for {age_s:.0f} s, and the brokers "
-                f"allow a transaction {self._transaction_timeout_s:g} s: raise their "
-                "transaction.max.timeout.ms well above that and start this producer again; "
-                "nothing of it is visible yet, and nothing is lost"
+                f"{self.topics.log}: {what} has been open for {age_s:.0f} s, and the brokers allow "
+                f"a transaction {self._transaction_timeout_s:g} s: raise their "
+                "transaction.max.timeout.ms well above that and restart this producer; none of it "
+                "is visible yet, and nothing is lost"
             )
 
     def on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        """Note the offset of a record that has been stored, or why it was not."""
+        """Remember the offset of a stored record, or why it was not stored."""
         if error is not None:
             if error.code() not in _PURGED and self._failure is None:
                 self._failure = error
@@ -144,31 +142,21 @@ class Publisher:
         self._last_offset = message.offset()
 
     def serve(self) -> None:
-        """Let delivery reports in; raise what they say."""
+        """Process delivery reports; raise the error that one of them brings."""
         self._poll(0)
         self._check()
 
     def wait_for_room(self) -> None:
-        """Wait a moment for the full queue to drain; the caller tries again."""
+        """Wait briefly for the full queue to drain; the caller retries."""
         self._poll(WAIT_STEP_S)
         self._check()
         if self._stopping():
             raise PublisherSpent(f"{self.topics.log}: stopped while the queue to Kafka was full")
 
-    @property
-    def foreseen_offset(self) -> int:
-        """Where the first row of this transaction should lie; -1 where nothing is expected.
-
-        Between two transactions of one producer lies the commit's marker. That is relied on where
-        it was so the last time, and `flush` checks it.
-        """
-        return self._end_offset + 1 if self._is_foreseeable else -1
-
-    def flush(self, count: int, foreseen: int = -1) -> int:
+    def flush(self, count: int) -> int:
         """Wait until all `count` records of this transaction are stored; return the first offset.
 
-        LogDisagrees when they do not lie side by side, PublisherSpent when the first one does not
-        lie where it was `foreseen`: a marker may have been written twice when a broker died.
+        LogDisagrees when they are not contiguous.
         """
         self._until_flushed()
         first, last = self._first_offset, self._last_offset
@@ -178,19 +166,12 @@ class Publisher:
                 f"{first} and the last at {last}: something else writes to this topic, or the "
                 "broker lost records. The transaction is aborted; find the other writer"
             )
-        if foreseen not in (-1, first):
-            raise PublisherSpent(
-                f"{self.topics.log}: rows lie at offset {first}, not at {foreseen} as expected"
-            )
-        self._is_foreseeable = self._end_offset >= 0 and first == self._end_offset + 1
-        self._end_offset = last + 1
         return first
 
     def write(self, topic: str, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         """Add a record of another topic to the transaction.
 
-        Waits while the transaction's rows fill the queue; what stays there fails by itself when
-        the transaction's time is over.
+        Waits while the queue is full; rows that stay there time out with the transaction.
         """
         with self.errors(f"writing to {topic}"):
             while not self._has_taken(topic, key, value, timestamp_ms):
@@ -203,16 +184,9 @@ class Publisher:
             return False
         return True
 
-    def commit(self, progress: bytes, key: bytes, head_ms: int, unflushed: int = 0) -> None:
-        """Add the progress record and commit; afterwards look at `spent`.
-
-        `unflushed`: how many rows the progress speaks of by their foreseen offset; they are stored
-        together with it, and nothing is committed where they lie elsewhere.
-        """
-        topic = self.topics.progress
-        self.write(topic, key, progress, head_ms)
-        if unflushed:
-            self.flush(unflushed, self.foreseen_offset)
+    def commit(self, progress: bytes, key: bytes, head_ms: int) -> None:
+        """Add the progress record and commit; check `spent` afterwards."""
+        self.write(self.topics.progress, key, progress, head_ms)
         began_s = time.monotonic()
         self._repeat("committing", self._commit_transaction, self._transaction_timeout_s)
         self._in_transaction = False
@@ -221,7 +195,10 @@ class Publisher:
             self._indefinite = f"a commit took {elapsed_s:.0f} s"
 
     def close(self) -> None:
-        """Abort what is open and drop the producer; never raises for what the successor undoes."""
+        """Abort the open transaction and drop the producer.
+
+        An abort that fails is not raised: fencing by the successor undoes the same.
+        """
         if self._in_transaction:
             self._in_transaction = False
             try:
@@ -229,9 +206,9 @@ class Publisher:
             except _KAFKA as error:
                 # The next init_transactions aborts it, or the broker's transaction timeout does.
                 _LOG.info("%s: the abort was not answered: %s", self.topics.log, _cause(error))
-        # The client ends its threads with the last reference; one that lived on could ask for an
-        # epoch when the brokers are back, and fence its successor. So nothing else may hold it for
-        # long: an error's frames hold this object, never the client or a method of it.
+        # The client ends its threads with the last reference. One that lived on could ask for an
+        # epoch when the brokers are back, and fence its successor. So nothing else keeps one: the
+        # frames of an error hold this object, never the client or a method of it.
         del self._producer, self.produce
 
     def _until_flushed(self) -> None:
@@ -254,7 +231,7 @@ class Publisher:
         with self.errors("storing rows"):
             self._producer.poll(timeout_s)
 
-    # Methods of this object, so that the frames of an error hold no method of the client.
+    # Methods of this object, so that no frame of an error holds a method of the client.
 
     def _init_transactions(self, timeout_s: float) -> None:
         self._producer.init_transactions(timeout_s)
@@ -263,7 +240,7 @@ class Publisher:
         self._producer.commit_transaction(timeout_s)
 
     def _repeat(self, doing: str, call: Callable[[float], None], limit_s: float) -> None:
-        """Call until it succeeds; librdkafka allows a repeat after its retriable errors."""
+        """Call until it succeeds; librdkafka allows retries after its retriable errors."""
         deadline_s = time.monotonic() + limit_s
         stop_s: float | None = None
         while True:
@@ -290,7 +267,7 @@ class Publisher:
         return _Errors(self, doing)
 
     def _mapped(self, error: KafkaException, doing: str) -> ShardstreamError:
-        """The project's error; on `_FATAL` the cause comes from the next call."""
+        """The project's error; on `_FATAL` the next call tells the cause."""
         if error.args[0].name() in {"_FATAL", "_STATE"}:
             try:
                 self._producer.abort_transaction(WAIT_STEP_S)
@@ -304,7 +281,7 @@ class Publisher:
         return PublisherSpent(str(known))
 
     def _on_error(self, error: KafkaError) -> None:
-        """Heard of from librdkafka's threads by way of poll: connections lost, requests late."""
+        """Called by poll for what librdkafka's threads meet: lost connections, late requests."""
         if self._in_transaction and error.name() in _INDEFINITE and not self._indefinite:
             self._indefinite = f"{error.name()} during a transaction: {error.str()}"
 

@@ -14,7 +14,7 @@ from event_token import MariadbGtidSet
 from producers.servers.connection import ReplicationStream, server_errors
 from producers.servers.flavor import ServerFamily
 from producers.settings import ServerSettings
-from producers.start.binlog_transactions import transactions
+from producers.start.gtid_scan import transactions
 
 
 class UnlistedNumbers:

@@ -11,7 +11,7 @@ from types import FrameType
 from rich.console import Console
 
 from event_token.errors import UsageError
-from producers.session.shard_producer import run_shard
+from producers.session.supervisor import run_shard
 from producers.settings import ProducerState, ProducerStatus
 from shardstream.commands.keyspace_topology import ensure_topology
 from shardstream.commands.preflight import (

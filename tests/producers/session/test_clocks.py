@@ -131,7 +131,7 @@ def test_server_clock_an_hour_off_after_a_failover_stalls_nobody(
         statements(replica, hour_back, f"INSERT INTO {name}.t VALUES (2)")
         wait_for(
             "the clock is said to be off",
-            lambda: any("heads go by this clock" in s.note for s in list(producer.statuses)),
+            lambda: any("heads follow this host" in s.note for s in list(producer.statuses)),
         )
         statements(mysql_b, f"INSERT INTO {other}.t VALUES (3)")
         statements(replica, hour_back, f"INSERT INTO {name}.t VALUES (4)")

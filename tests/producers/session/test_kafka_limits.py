@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from event_token import Halt
-from producers.session import publisher, shard_producer
+from producers.session import publisher, supervisor
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
@@ -35,9 +35,9 @@ ROWS = 5_000  # of 200 bytes: more than is read at once, so that the limit is lo
 def short_limits() -> Iterator[None]:
     """Limits of a second where minutes are usual; a broker that has just come back needs longer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_producer, "broker_transaction_timeout_ms", lambda _: TIMEOUT_MS)
-        patch.setattr(shard_producer, "REBUILDS_IN_A_ROW_MAX", 2)
-        patch.setattr(shard_producer, "BACKOFF_S_MAX", 0.1)
+        patch.setattr(supervisor, "broker_transaction_timeout_ms", lambda _: TIMEOUT_MS)
+        patch.setattr(supervisor, "REBUILDS_IN_A_ROW_MAX", 2)
+        patch.setattr(supervisor, "BACKOFF_S_MAX", 0.1)
         patch.setattr(publisher, "FENCE_S_MAX", 1.0)
         patch.setattr(publisher, "ABORT_S_MAX", 0.5)
         yield

@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import Producer
 
 from event_token import Retry
-from producers.errors import LogDisagrees, PublisherSpent
+from producers.errors import LogDisagrees
 from producers.session.publisher import Publisher
-from producers.start.log_end import await_stable
+from producers.start.committed_tail import await_stable
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.producers.session.producing import wait_for
 from topics.kafka.client import ClientConfig, open_producer
@@ -165,70 +165,21 @@ def test_foreign_record_between_the_rows_is_found(shard: Shard, stranger: Produc
     publisher.close()
 
 
-def commit_rows(publisher: Publisher, rows: int) -> None:
-    """One transaction whose offsets are not foreseen."""
-    write(publisher, [b"row"] * rows)
-    publisher.flush(rows)
-    publisher.commit(b"progress", b"p", TIME_MS)
-
-
-def test_offsets_are_foreseen_once_they_were_as_expected(shard: Shard) -> None:
-    """From the third transaction on progress goes with its rows, at the offsets it speaks of."""
-    publisher = shard.publisher()
-    seen = []
-    for rows in (1, 2):
-        seen.append(publisher.foreseen_offset)
-        commit_rows(publisher, rows)
-    foreseen = publisher.foreseen_offset
-    write(publisher, [b"a", b"b"])
-    publisher.commit(b"last", b"p", TIME_MS, 2)
-    following = publisher.foreseen_offset
-    publisher.close()
-
-    assert (seen, foreseen, following) == ([-1, -1], 5, 8)
-    shard.wait_values(shard.topics.progress, [b"progress", b"progress", b"last"])
-    records = list(read_to_end(shard.config, shard.topics.log))
-    assert [r.offset for r in records if r.value in (b"a", b"b")] == [5, 6]
-
-
-def test_rows_that_lie_elsewhere_than_foreseen_are_not_committed(
-    shard: Shard, stranger: Producer
-) -> None:
-    """A record between two transactions moves the rows: progress that says otherwise is aborted."""
-    publisher = shard.publisher()
-    commit_rows(publisher, 1)
-    commit_rows(publisher, 1)
-    stranger.begin_transaction()
-    stranger.produce(shard.topics.log, b"foreign", partition=0)
-    stranger.commit_transaction(60)
-    stranger.begin_transaction()  # which the fixture aborts
-    write(publisher, [b"moved"])
-
-    with pytest.raises(PublisherSpent, match="not at 4 as expected"):
-        publisher.commit(b"wrong", b"p", TIME_MS, 1)
-    publisher.close()
-
-    successor = shard.publisher()
-    commit_rows(successor, 1)
-    successor.close()
-    shard.wait_values(shard.topics.progress, [b"progress"] * 3)
-
-
-def test_progress_waits_for_room_behind_its_rows(
+def test_progress_waits_for_room_in_the_queue(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that fill the client's queue hold the progress record up, and nothing is lost of it."""
+    """Records that fill the client's queue hold the next one up, and none is lost."""
     monkeypatch.setattr("producers.session.publisher.QUEUE_MESSAGES_MAX", 3)
     publisher = shard.publisher()
-    commit_rows(publisher, 1)
-    commit_rows(publisher, 1)
-    write(publisher, [b"1", b"2", b"3"])
+    rows = [b"1", b"2", b"3"]
+    write(publisher, rows)
     with pytest.raises(BufferError):
         publisher.produce(shard.topics.log, b"4", b"k", 0, None, None, TIME_MS)
-    publisher.commit(b"behind", b"p", TIME_MS, 3)
+    publisher.commit(b"behind", b"p", TIME_MS)
     publisher.close()
 
-    shard.wait_values(shard.topics.progress, [b"progress", b"progress", b"behind"])
+    shard.wait_values(shard.topics.log, rows)
+    shard.wait_values(shard.topics.progress, [b"behind"])
 
 
 def test_open_foreign_transaction_keeps_from_resuming(shard: Shard, stranger: Producer) -> None:

@@ -13,9 +13,9 @@ from event_token import Flavor, MariadbGtidSet, UsageError
 from producers.errors import BinlogPurged
 from producers.servers.connection import ReplicationStream
 from producers.servers.flavor import family_of
-from producers.start.binlog_search import find_start
-from producers.start.binlog_transactions import BinlogTransaction, transactions
+from producers.start.gtid_scan import BinlogTransaction, transactions
 from producers.start.mariadb_history import UnlistedNumbers
+from producers.start.position_at_time import find_position
 from producers.start.times import iso, parse_time
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
@@ -63,7 +63,7 @@ def start_at(database: DatabaseFixture, time_us: int) -> str:
     server, family = server_of(database), family_of(Flavor(database.flavor.value))
     with closing(open_connection(server)) as connection:
         history = UnlistedNumbers().added_to(family.history(connection), server, family, connection)
-        return str(find_start(server, family, connection, time_us, history).position)
+        return str(find_position(server, family, connection, time_us, history).position)
 
 
 def executed(database: DatabaseFixture) -> str:
@@ -81,15 +81,13 @@ def test_start_by_time_leaves_out_what_is_older(
     with own_server.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)")
     insert(own_server, name, range(4), every_s=pause_s)
-    third = logged(own_server)[-2]
+    third, fourth = logged(own_server)[-2:]
     settings = settings_of(own_server, kafka, keyspace, start=f"timestamp:{iso(third.commit_us)}")
     with producing(settings):
         wait_caught_up(settings)
     assert sorted(replay(read_log(settings), name, "t")) == [2, 3]
 
-    assert start_at(own_server, third.commit_us + SECOND_US) != start_at(
-        own_server, third.commit_us
-    )
+    assert start_at(own_server, fourth.commit_us) != start_at(own_server, third.commit_us)
     with own_server.connect() as connection, connection.cursor() as cursor:
         *_, second_last, _last = rows(connection, "SHOW BINARY LOGS")
         cursor.execute(f"PURGE BINARY LOGS TO '{second_last[0]}'")

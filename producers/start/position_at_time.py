@@ -22,7 +22,7 @@ from event_token.errors import UsageError
 from producers.servers.connection import ReplicationStream, server_errors
 from producers.servers.flavor import ServerFamily
 from producers.settings import ServerSettings
-from producers.start.binlog_transactions import BinlogTransaction, RunningSet, transactions
+from producers.start.gtid_scan import BinlogTransaction, RunningSet, transactions
 from producers.start.times import iso
 
 # How exactly a family's binlog knows a commit's time.
@@ -34,7 +34,7 @@ DISORDER_US_MAX: Final = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class TimedStart:
+class FoundPosition:
     """A position and what an operator should hear of it."""
 
     position: GtidSet
@@ -49,13 +49,13 @@ class BinlogFile:
     first: BinlogTransaction | None
 
 
-def find_start(
+def find_position(
     server: ServerSettings,
     family: ServerFamily,
     connection: Any,
     time_us: int,
     history: ServerHistory,
-) -> TimedStart:
+) -> FoundPosition:
     """Find the position before the first transaction committed at or after `time_us`.
 
     Reads the first transaction of every binlog, which takes some ms a file, and one file as far as
@@ -83,10 +83,10 @@ def find_start(
         for transaction in transactions(stream, family.flavor, f"{name} of {server.name}"):
             if transaction.commit_us >= time_us:
                 note = f"the log begins with {transaction}, committed {iso(transaction.commit_us)}"
-                return TimedStart(running.to_set(), note)
+                return FoundPosition(running.to_set(), note)
             transaction.add_to(running)
     note = f"nothing was committed at or after {iso(time_us)} yet: the log begins with what comes"
-    return TimedStart(running.to_set(), note)
+    return FoundPosition(running.to_set(), note)
 
 
 def file_to_scan(

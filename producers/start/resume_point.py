@@ -31,7 +31,7 @@ class LastRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogTail:
     """What a shard log holds after fencing: `start_offset` is its low watermark."""
 
     start_offset: int
@@ -56,7 +56,7 @@ class ResumePoint:
 
 
 def resume_point(
-    topics: ShardTopics, flavor: Flavor, progress: Progress | None, log: LogEnd
+    topics: ShardTopics, flavor: Flavor, progress: Progress | None, log: LogTail
 ) -> ResumePoint | None:
     """Put progress and log together; None for an empty log. LogDisagrees when they contradict.
 
@@ -91,7 +91,7 @@ def resume_point(
     )
 
 
-def _check_agreement(topics: ShardTopics, progress: Progress, log: LogEnd) -> None:
+def _check_agreement(topics: ShardTopics, progress: Progress, log: LogTail) -> None:
     if log.last is None:
         agrees = progress.last_seq == 0 or log.start_offset >= progress.end_offset
         found = f"is empty and starts at offset {log.start_offset}"

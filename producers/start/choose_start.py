@@ -1,4 +1,4 @@
-"""Where a session begins: the place that the log says, on the server that can serve it best."""
+"""Chooses the server that a session follows, and the position it starts from."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,9 +8,9 @@ from event_token.errors import UsageError
 from producers.errors import ReplicaBehindLog, ServerBehindLog
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
-from producers.start.binlog_search import find_start
-from producers.start.log_end import read_log_end
-from producers.start.resume import (
+from producers.start.committed_tail import read_committed_tail
+from producers.start.position_at_time import find_position
+from producers.start.resume_point import (
     START_GTID,
     START_TAIL,
     START_TIMESTAMP,
@@ -31,8 +31,8 @@ _REPLICA_NOTE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """The server to follow, from where, and what an operator should hear of it."""
+class Start:
+    """The server to follow, from where, and a note for the operator ("" for none)."""
 
     server: OpenServer
     is_replica: bool
@@ -40,18 +40,18 @@ class Beginning:
     note: str
 
 
-def begin(
+def choose_start(
     settings: ShardProducerSettings,
     topics: ShardTopics,
     schema_ids: SchemaIds,
     servers: ServerList,
-) -> Beginning:
-    """Read what is committed, after fencing, and find a server that can go on from there.
+) -> Start:
+    """Read what is committed, and choose a server that can continue from there.
 
-    Raises what `ServerList.choose`, `resume_point` and `find_start` raise.
+    Only after fencing. Raises what `ServerList.choose`, `resume_point` and `find_position` raise.
     """
-    progress, log = read_log_end(settings.kafka, topics, schema_ids)
-    point = resume_point(topics, settings.flavor, progress, log)
+    progress, tail = read_committed_tail(settings.kafka, topics, schema_ids)
+    point = resume_point(topics, settings.flavor, progress, tail)
     if point is None:
         server, point, notes = _first(settings, topics, servers)
     else:
@@ -59,19 +59,19 @@ def begin(
         server, notes = chosen.server, chosen.passed_over
         if settings.start != START_TAIL:
             notes.append(
-                f"start {settings.start!r} does not count: {topics.log} is not empty and goes on "
-                "from its tail"
+                f"start {settings.start!r} is ignored: {topics.log} is not empty, so the producer "
+                "resumes from its tail"
             )
     is_replica = server.is_replica()
     if is_replica and len(settings.servers) == 1:
         notes.append(_REPLICA_NOTE)
-    return Beginning(server, is_replica, point, "; ".join(notes))
+    return Start(server, is_replica, point, "; ".join(notes))
 
 
 def _first(
     settings: ShardProducerSettings, topics: ShardTopics, servers: ServerList
 ) -> tuple[OpenServer, ResumePoint, list[str]]:
-    """Where an empty log begins, by the settings' `start`."""
+    """Where an empty log starts, by the settings' `start`."""
     start = settings.start
     check_start(start)
     if start.startswith(START_GTID):
@@ -79,7 +79,7 @@ def _first(
         try:
             chosen = servers.choose(topics, position)
         except (ServerBehindLog, ReplicaBehindLog) as error:
-            message = f"start {start!r} names what was never executed, or not yet: {error}"
+            message = f"start {start!r} names transactions that were not executed: {error}"
             raise UsageError(message) from error
         return chosen.server, first_point(position), chosen.passed_over
     chosen = servers.choose(topics, None)
@@ -87,8 +87,8 @@ def _first(
     if start.startswith(START_TIMESTAMP):
         time_us = parse_time(start.removeprefix(START_TIMESTAMP))
         there = server.view.history if server.view is not None else server.history()
-        found = find_start(server.settings, server.family, server.connection, time_us, there)
+        found = find_position(server.settings, server.family, server.connection, time_us, there)
         return server, first_point(found.position), [*notes, found.note]
-    # `earliest` takes what is left, by the server's own words.
+    # `earliest` takes what the server says that it still has.
     position = start_position(topics, start, settings.flavor, server.history())
     return server, first_point(position), notes

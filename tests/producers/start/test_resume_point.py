@@ -7,9 +7,9 @@ import pytest
 from databases.server_facts import ServerHistory
 from event_token import Flavor, MariadbGtidSet, MysqlGtidSet, UsageError
 from producers.errors import BinlogPurged, LogDisagrees, ReplicaBehindLog, ServerBehindLog
-from producers.start.resume import (
+from producers.start.resume_point import (
     LastRow,
-    LogEnd,
+    LogTail,
     check_reachable,
     check_start,
     resume_point,
@@ -36,7 +36,7 @@ PROGRESS = Progress(
 LAST = LastRow(offset=13, seq=10, timestamp_us=1_700_000_000_123_456)
 
 
-def point(progress: Progress | None, log: LogEnd) -> object:
+def point(progress: Progress | None, log: LogTail) -> object:
     """The resume point of a MySQL shard."""
     return resume_point(TOPICS, Flavor.MYSQL, progress, log)
 
@@ -53,7 +53,7 @@ def reach(position: str, there: ServerHistory, *, replica: bool = False) -> None
 
 def test_agreeing_log_and_progress_give_the_point() -> None:
     """Position, next seq, end offset, promise and cell come from the last committed records."""
-    found = resume_point(TOPICS, Flavor.MYSQL, PROGRESS, LogEnd(0, LAST))
+    found = resume_point(TOPICS, Flavor.MYSQL, PROGRESS, LogTail(0, LAST))
 
     assert found is not None
     assert str(found.position) == f"{A}:1-4"
@@ -66,7 +66,7 @@ def test_record_ahead_of_the_promise_raises_the_clamp_alone() -> None:
     """A record may lie beyond the head (a clock ahead); the promise stays what it was."""
     ahead = replace(LAST, timestamp_us=PROGRESS.head_us + 5)
 
-    found = resume_point(TOPICS, Flavor.MYSQL, PROGRESS, LogEnd(0, ahead))
+    found = resume_point(TOPICS, Flavor.MYSQL, PROGRESS, LogTail(0, ahead))
 
     assert found is not None
     assert (found.head_us, found.clamp_us) == (PROGRESS.head_us, PROGRESS.head_us + 5)
@@ -74,14 +74,14 @@ def test_record_ahead_of_the_promise_raises_the_clamp_alone() -> None:
 
 def test_empty_log_has_no_point() -> None:
     """Nothing on either topic: the settings say where to start."""
-    assert point(None, LogEnd(0, None)) is None
+    assert point(None, LogTail(0, None)) is None
 
 
 def test_heartbeats_before_the_first_row_agree_with_an_empty_log() -> None:
     """A progress without a row so far needs no record in the log."""
     idle = replace(PROGRESS, first_seq=1, last_seq=0, end_offset=0, ticks=())
 
-    found = resume_point(TOPICS, Flavor.MYSQL, idle, LogEnd(0, None))
+    found = resume_point(TOPICS, Flavor.MYSQL, idle, LogTail(0, None))
 
     assert found is not None
     assert (found.next_seq, found.last_cell_us) == (1, -1)
@@ -90,7 +90,7 @@ def test_heartbeats_before_the_first_row_agree_with_an_empty_log() -> None:
 @pytest.mark.parametrize("start_offset", [14, 15])
 def test_log_emptied_by_retention_agrees(start_offset: int) -> None:
     """The log starts at or past the end that the progress names: all its rows have aged out."""
-    found = resume_point(TOPICS, Flavor.MYSQL, PROGRESS, LogEnd(start_offset, None))
+    found = resume_point(TOPICS, Flavor.MYSQL, PROGRESS, LogTail(start_offset, None))
 
     assert found is not None
     assert found.next_seq == 11
@@ -99,16 +99,16 @@ def test_log_emptied_by_retention_agrees(start_offset: int) -> None:
 @pytest.mark.parametrize(
     ("progress", "log", "said"),
     [
-        (None, LogEnd(0, LAST), "commerce.-80.progress is empty"),
-        (PROGRESS, LogEnd(0, None), "starts at offset 0"),
-        (PROGRESS, LogEnd(13, None), "starts at offset 13"),
-        (PROGRESS, LogEnd(0, replace(LAST, seq=9, offset=12)), "seq 9 at offset 12"),
-        (PROGRESS, LogEnd(0, replace(LAST, seq=11, offset=14)), "seq 11 at offset 14"),
-        (PROGRESS, LogEnd(0, replace(LAST, offset=12)), "seq 10 at offset 12"),
+        (None, LogTail(0, LAST), "commerce.-80.progress is empty"),
+        (PROGRESS, LogTail(0, None), "starts at offset 0"),
+        (PROGRESS, LogTail(13, None), "starts at offset 13"),
+        (PROGRESS, LogTail(0, replace(LAST, seq=9, offset=12)), "seq 9 at offset 12"),
+        (PROGRESS, LogTail(0, replace(LAST, seq=11, offset=14)), "seq 11 at offset 14"),
+        (PROGRESS, LogTail(0, replace(LAST, offset=12)), "seq 10 at offset 12"),
     ],
 )
 def test_contradiction_halts_and_names_both(
-    progress: Progress | None, log: LogEnd, said: str
+    progress: Progress | None, log: LogTail, said: str
 ) -> None:
     """Log and progress that cannot both be true stop the shard; neither is believed alone."""
     with pytest.raises(LogDisagrees) as raised:
@@ -121,7 +121,7 @@ def test_contradiction_halts_and_names_both(
 def test_other_family_is_refused() -> None:
     """A shard that was written from MySQL is not continued from MariaDB."""
     with pytest.raises(UsageError, match="one family"):
-        resume_point(TOPICS, Flavor.MARIADB, PROGRESS, LogEnd(0, LAST))
+        resume_point(TOPICS, Flavor.MARIADB, PROGRESS, LogTail(0, LAST))
 
 
 @pytest.mark.parametrize("start", ["tail", "current", "earliest", f"gtid:{A}:1-3"])

@@ -4,7 +4,7 @@ import time
 from typing import Final
 
 from event_token.errors import Retry
-from producers.start.resume import LastRow, LogEnd
+from producers.start.resume_point import LastRow, LogTail
 from topics.kafka.client import ClientConfig, open_consumer
 from topics.kafka.partition_end import partition_bounds, read_tail
 from topics.names import ShardTopics
@@ -18,9 +18,9 @@ STABLE_S_MAX: Final = 30.0
 STABLE_POLL_S: Final = 0.1
 
 
-def read_log_end(
+def read_committed_tail(
     config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
-) -> tuple[Progress | None, LogEnd]:
+) -> tuple[Progress | None, LogTail]:
     """The last committed progress and the end of the log.
 
     Only after fencing: before, a predecessor may still commit. Raises Retry when a topic has
@@ -38,7 +38,7 @@ def read_log_end(
     if last_progress is not None:
         where = f"{topics.progress}, offset {last_progress.offset}"
         progress = decode_progress(last_progress.value, schema_ids, where)
-    return progress, LogEnd(log.start_offset, last)
+    return progress, LogTail(log.start_offset, last)
 
 
 def await_stable(config: ClientConfig, topic: str, seconds: float = STABLE_S_MAX) -> None:

@@ -1,0 +1,76 @@
+"""Feeds the replication stream to the decoder, which produces records into the open batch."""
+
+import time
+from typing import Final
+
+from databases.errors import ServerLost
+from producers.decoder import Decoder
+from producers.decoder.errors import ServerError
+from producers.servers.connection import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
+from producers.session.committer import Committer
+from producers.session.publisher import Publisher
+
+# While rows of one transaction keep coming, only bytes end a wait; a stop is noticed within this.
+WAIT_S_MAX: Final = 0.1
+
+
+class BinlogReader:
+    """Waits for bytes of one stream and decodes them.
+
+    `is_dry`: the last `read` left nothing in the stream.
+    """
+
+    def __init__(
+        self,
+        server_name: str,
+        stream: ReplicationStream,
+        decoder: Decoder,
+        publisher: Publisher,
+        committer: Committer,
+    ) -> None:
+        """The stream has just been opened."""
+        self.is_dry = False
+        self._server_name = server_name
+        self._stream = stream
+        self._decoder = decoder
+        self._publisher = publisher
+        self._committer = committer
+        self._heard_s = time.monotonic()
+
+    def read(self, wait_s: float) -> None:
+        """Wait for bytes and decode what has come.
+
+        Raises ServerLost when the server has been silent for too long, TransactionTooLong, and
+        the errors of stream, decoder and publisher.
+        """
+        if self._stream.wait(wait_s):
+            if self._stream.fill():
+                self._heard_s = time.monotonic()
+                self._decode()
+        elif time.monotonic() - self._heard_s > STREAM_SILENCE_S_MAX:
+            raise ServerLost(
+                f"{self._server_name} has sent nothing for {STREAM_SILENCE_S_MAX} s, not even a "
+                "heartbeat"
+            )
+        if self._decoder.in_transaction:
+            rows = self._decoder.messages
+            self._publisher.check_age(f"transaction {self._decoder.gtid} with {rows} rows so far")
+        self.is_dry = not self._stream.wait(0)
+
+    def _decode(self) -> None:
+        decoder, stream = self._decoder, self._stream
+        while True:
+            limit = self._committer.row_limit()
+            with self._publisher.errors("writing rows"):
+                try:
+                    stream.start = decoder.feed(stream.buffer, stream.start, stream.end, limit)
+                except ServerError as error:
+                    where = f"replication stream of {self._server_name}"
+                    raise server_error(error.code, error.server_message, where) from error
+            self._publisher.serve()
+            if decoder.has_mark:
+                self._committer.commit()  # A mark ends its Kafka transaction.
+                continue
+            if decoder.in_transaction or decoder.messages < limit:
+                return
+            self._committer.commit_if_due(dry=False)

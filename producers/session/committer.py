@@ -1,0 +1,164 @@
+"""Commits decoded rows: each Kafka transaction ends with the progress record that describes it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from producers.copy.copier import Copier
+from producers.decoder import BatchSummary, Decoder
+from producers.errors import LogDisagrees, PublisherSpent
+from producers.session.commit_pace import CommitPace, dry_gap_s
+from producers.session.context import SessionContext
+from producers.session.publisher import Publisher
+from producers.session.status import Committed
+from producers.settings import ProducerState
+from topics.progress.codec import PROGRESS_KEY, encode_progress
+from topics.progress.record import Progress, Tick
+
+
+class Committer:
+    """Decides when rows are committed, and commits them.
+
+    `committed` is updated by each commit; `committed_s` is the time (monotonic) of the last one.
+    """
+
+    def __init__(
+        self,
+        context: SessionContext,
+        publisher: Publisher,
+        decoder: Decoder,
+        copier: Copier,
+        committed: Committed,
+        *,
+        server_name: str,
+        server_clock_us: Callable[[], int],
+    ) -> None:
+        """`server_clock_us`: the server's clock as far as it is known; it dates progress records.
+
+        Nothing has been committed by this session yet.
+        """
+        self.committed = committed
+        self.committed_s = 0.0
+        self._context = context
+        self._publisher = publisher
+        self._decoder = decoder
+        self._copier = copier
+        self._server_name = server_name
+        self._server_clock_us = server_clock_us
+        self._pace = CommitPace(context.settings.commit_rows, context.settings.commit_ms)
+        self._batch_s = 0.0
+
+    def row_limit(self) -> int:
+        """Open a transaction if none is, and say at how many rows the decoder should pause.
+
+        A batch that is due ends with the next transaction of the database: the bytes at hand
+        rarely end with one. A batch that is large enough but too young may grow by as much again.
+        """
+        self._publisher.begin()
+        messages = self._decoder.messages
+        if messages == 0:
+            self._batch_s = time.monotonic()
+        if self._is_due():
+            return messages + 1
+        rows = self._pace.rows_wanted(self.committed.lag_ms)
+        return rows if messages < rows else messages + rows
+
+    def _is_due(self) -> bool:
+        return self._pace.is_due(
+            rows=self._decoder.messages,
+            size=self._decoder.bytes_produced,
+            age_s=time.monotonic() - self._batch_s,
+            lag_ms=self.committed.lag_ms,
+        )
+
+    @property
+    def dry_due_s(self) -> float:
+        """When (monotonic) the rows so far are due even if the stream stays dry."""
+        committed = self.committed
+        gap_s = dry_gap_s(self._decoder.head_us, committed.head_us, committed.lag_ms)
+        return self.committed_s + gap_s
+
+    def commit_if_due(self, *, dry: bool) -> None:
+        """Commit whole transactions if it is time. `dry`: the stream has nothing more for now."""
+        if self._decoder.in_transaction or self._decoder.messages == 0:
+            return
+        if (dry and time.monotonic() >= self.dry_due_s) or self._is_due():
+            self.commit()
+
+    def commit_rest(self) -> None:
+        """Commit whole transactions at a stop; closing the publisher aborts the rest."""
+        if not self._decoder.in_transaction and self._decoder.messages:
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit the rows so far and the progress record in one Kafka transaction.
+
+        Raises LogDisagrees, PublisherSpent, and the publisher's other errors.
+        """
+        self._publisher.begin()
+        with self._publisher.errors("writing rows"):
+            summary = self._decoder.take_batch()
+        count = summary.last_seq - summary.first_seq + 1
+        first = self._publisher.flush(count) if count else -1
+        progress = self._progress(summary, first)
+        value = encode_progress(progress, self._context.schema_ids)
+        self._copier.write_records()
+        self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000)
+        self.committed_s = time.monotonic()
+        committed = self.committed
+        committed.position = progress.position
+        committed.head_us = progress.head_us
+        committed.end_offset = progress.end_offset
+        committed.lag_ms = progress.lag_ms
+        committed.rows_total += count
+        committed.commits += 1
+        state = ProducerState.STREAMING if count else ProducerState.IDLE
+        self._context.report(state, committed, "")
+        if self._publisher.spent:
+            raise PublisherSpent(
+                f"{self._context.topics.log}: {self._publisher.spent}; opening a new producer"
+            )
+
+    def _progress(self, summary: BatchSummary, first_offset: int) -> Progress:
+        """The record of this transaction; `first_offset` is its first row's, -1 without rows."""
+        end_offset = self.committed.end_offset
+        server_us = self._server_clock_us()
+        lag_ms = 0
+        ticks: tuple[Tick, ...] = ()
+        mark = summary.mark
+        if first_offset >= 0:
+            if first_offset < end_offset:
+                raise LogDisagrees(
+                    f"{self._context.topics.log}: a record was stored at offset {first_offset}, "
+                    f"below the log's end offset {end_offset}: the topic was truncated, or deleted "
+                    "and recreated. Restore the topic, or start a new log with a copy"
+                )
+            shift = first_offset - summary.first_seq
+            end_offset = summary.last_seq + shift + 1
+            if mark is not None:
+                mark = replace(mark, offset=mark.offset + shift)
+            ticks = tuple(Tick(cell_us, seq + shift) for cell_us, seq in summary.ticks)
+            if summary.transactions:
+                lag_ms = max(0, server_us - summary.last_commit_us) // 1000
+        return Progress(
+            first_seq=summary.first_seq,
+            last_seq=summary.last_seq,
+            end_offset=end_offset,
+            flavor=self._context.settings.flavor.value,
+            position=summary.position,
+            head_us=max(self.committed.head_us, summary.head_us),
+            ticks=ticks,
+            mark=mark,
+            server=self._server_name,
+            server_time_us=server_us,
+            lag_ms=lag_ms,
+        )
+
+    def promise(self, head_us: int) -> None:
+        """Raise the head to `head_us`; the next commit publishes it. A lower one changes nothing.
+
+        Records decoded from here on are stamped no earlier.
+        """
+        if head_us > self.committed.head_us:
+            self.committed.head_us = head_us
+            self._decoder.advance_head(head_us)

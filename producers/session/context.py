@@ -1,0 +1,22 @@
+"""What outlives a session and every part of it may use."""
+
+from dataclasses import dataclass
+from threading import Event
+
+from producers.session.status import Report
+from producers.settings import ShardProducerSettings
+from topics.names import ShardTopics
+from topics.schemas.ids import SchemaIds
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContext:
+    """Made once per process; `server_id` is how replication connections are known to servers."""
+
+    settings: ShardProducerSettings
+    topics: ShardTopics
+    schema_ids: SchemaIds
+    transaction_timeout_ms: int
+    server_id: int
+    stop: Event
+    report: Report

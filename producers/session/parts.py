@@ -1,0 +1,144 @@
+"""The parts of a session that has fenced its predecessor and knows where to start."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from producers.copy.copier import Copier
+from producers.decoder import Decoder
+from producers.decoder.errors import RuleBroken
+from producers.filters.start_check import rule_problems
+from producers.filters.table_filters import TableFilters
+from producers.preflight.hidden_types import server_types
+from producers.servers.connection import ReplicationStream, server_errors
+from producers.servers.server_list import OpenServer
+from producers.servers.watch import ServerWatch
+from producers.session.binlog_reader import BinlogReader
+from producers.session.committer import Committer
+from producers.session.context import SessionContext
+from producers.session.heads import HeadKeeper, ServerClock, now_us
+from producers.session.heartbeat_rows import HeartbeatWriter
+from producers.session.publisher import Publisher
+from producers.session.sharding_columns import sharding_columns
+from producers.session.status import Committed
+from producers.settings import ProducerState
+from producers.start.choose_start import Start
+from producers.start.reshard_end import ended_by
+from topics.kafka.client import RECORD_BYTES_MAX
+
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """What the session's loop calls."""
+
+    decoder: Decoder
+    reader: BinlogReader
+    committer: Committer
+    clock: ServerClock
+    heads: HeadKeeper
+    heartbeat_rows: HeartbeatWriter
+    watch: ServerWatch
+    copier: Copier
+
+
+def open_parts(
+    context: SessionContext,
+    start: Start,
+    publisher: Publisher,
+    committed: Committed,
+    opened: ExitStack,
+) -> SessionParts:
+    """Open the stream and all that reads or writes beside it; `opened` closes them.
+
+    Raises ServerLost, ServerRefused, Retry and UsageError.
+    """
+    settings, server = context.settings, start.server
+
+    def notice(text: str) -> None:
+        context.report(ProducerState.STREAMING, committed, text)
+
+    clock = ServerClock(context, server, notice, is_replica=start.is_replica)
+    stream = ReplicationStream.open(
+        server.settings, server.family, start.point.position, context.server_id
+    )
+    opened.callback(stream.close)
+    watch = ServerWatch(settings, context.topics, server.settings, lambda: committed.position)
+    opened.callback(watch.close)
+    heartbeat_rows = HeartbeatWriter(settings, lambda: clock.is_replica)
+    opened.callback(heartbeat_rows.close)
+    decoder = _open_decoder(context, start, publisher, notice)
+    opened.callback(decoder.close)
+    copier = Copier(settings, server.settings, decoder, publisher)
+    opened.callback(copier.close)
+    committer = Committer(
+        context,
+        publisher,
+        decoder,
+        copier,
+        committed,
+        server_name=server.name,
+        server_clock_us=clock.now_us,
+    )
+    return SessionParts(
+        decoder=decoder,
+        reader=BinlogReader(server.name, stream, decoder, publisher, committer),
+        committer=committer,
+        clock=clock,
+        heads=HeadKeeper(context, server, clock, decoder, committer, notice=notice),
+        heartbeat_rows=heartbeat_rows,
+        watch=watch,
+        copier=copier,
+    )
+
+
+def _open_decoder(
+    context: SessionContext, start: Start, publisher: Publisher, notice: Notice
+) -> Decoder:
+    settings, point, server = context.settings, start.point, start.server
+    with server_errors(server.settings, "reading the journal of"):
+        ended = ended_by(settings.kafka, context.topics, context.schema_ids, server.connection)
+    vindexes = sharding_columns(settings.vindexes)
+    rules = None
+    if settings.filters:
+        rules = TableFilters(settings.filters, vindexes, _rule_check(context, server))
+    decoder = Decoder(
+        topic=context.topics.log,
+        shard=settings.shard,
+        flavor=settings.flavor.value,
+        position=str(point.position),
+        next_seq=point.next_seq,
+        last_timestamp_us=point.clamp_us,
+        last_cell_us=point.last_cell_us,
+        produce=publisher.produce,
+        record_bytes_max=RECORD_BYTES_MAX,
+        on_full=publisher.wait_for_room,
+        schema_id=context.schema_ids.register,
+        verify_checksum=settings.verify_checksum,
+        max_clock_ahead_us=settings.max_clock_ahead_ms * 1000,
+        now_us=now_us,
+        on_notice=notice,
+        ended_by=ended,
+        vindexes=vindexes,
+        rules=rules,
+        text_as_bytes=settings.text_as_bytes,
+        hidden_types=server_types(settings, server.settings, server.connection, notice),
+    )
+    decoder.set_delivery_callback(publisher.on_delivery)
+    if not (settings.accept_unlogged_cascades or server.logs_cascades()):
+        decoder.refuse_cascades()
+    return decoder
+
+
+def _rule_check(context: SessionContext, server: OpenServer) -> Callable[[], None]:
+    """What the decoder calls after a DDL statement."""
+
+    def check() -> None:
+        """Raise RuleBroken if the filter rules no longer fit the server's tables."""
+        with server_errors(server.settings, "checking filter rules on"):
+            problems = rule_problems(server.connection, server.name, context.settings)
+        if problems:
+            raise RuleBroken("; ".join(map(str, problems)))
+
+    return check

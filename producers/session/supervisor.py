@@ -1,0 +1,128 @@
+"""Runs one shard's producer: session after session until it is stopped or must stop."""
+
+import time
+from threading import Event
+from typing import Final
+
+from databases.errors import ServerLost, ServerRefused
+from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
+from producers.errors import ReplicaBehindLog, TransactionTooLong
+from producers.servers.connection import random_server_id
+from producers.session.context import SessionContext
+from producers.session.shard_session import ShardSession
+from producers.session.sharding_columns import sharding_columns
+from producers.session.status import OnStatus, StatusReporter
+from producers.settings import ProducerState, ShardProducerSettings
+from producers.start.resume_point import check_start
+from topics.kafka.provisioning import (
+    broker_transaction_timeout_ms,
+    provision_schemas_topic,
+    provision_shard,
+)
+from topics.kafka.topic_settings import TopicSettings
+from topics.names import ShardTopics
+from topics.schemas.registry import open_schema_ids
+
+BACKOFF_S_FIRST: Final = 0.2
+BACKOFF_S_MAX: Final = 5.0
+# A database restart or failover takes seconds to minutes; beyond that an operator must look.
+SERVER_AWAY_S_MAX: Final = 600.0
+# Sessions that end before a single commit: the next one would end likewise.
+REBUILDS_IN_A_ROW_MAX: Final = 10
+
+
+def run_shard(settings: ShardProducerSettings, stop: Event, on_status: OnStatus) -> None:
+    """Produce the shard's log until `stop` is set, with a new session after each transient fault.
+
+    Raises UsageError when settings, grants or topics cannot work (nothing is written then), Fenced
+    when another producer took over, and Halt when going on could lose or repeat a change, or when
+    faults do not pass.
+    """
+    check_start(settings.start)
+    sharding_columns(settings.vindexes)
+    topics = ShardTopics(settings.keyspace, settings.shard)
+    # -1: the brokers' own default.
+    chosen = TopicSettings(
+        replication_factor=settings.replication_factor or -1, retention_ms=settings.retention_ms
+    )
+    if settings.registry_url is None:
+        provision_schemas_topic(settings.kafka, chosen)
+    provision_shard(settings.kafka, topics, chosen)
+    status = StatusReporter(settings.shard, on_status)
+    context = SessionContext(
+        settings=settings,
+        topics=topics,
+        schema_ids=open_schema_ids(settings.kafka, settings.registry_url),
+        transaction_timeout_ms=broker_transaction_timeout_ms(settings.kafka),
+        server_id=settings.server_id or random_server_id(),
+        stop=stop,
+        report=status.report,
+    )
+    Supervisor(context, status).run()
+
+
+class Supervisor:
+    """Starts a new session after each fault that may pass, and counts the faults."""
+
+    def __init__(self, context: SessionContext, status: StatusReporter) -> None:
+        self._context = context
+        self._name = f"{context.settings.keyspace}.{context.settings.shard}"
+        self._status = status
+        self._faults = 0
+        self._rebuilds = 0
+        self._too_long_at = ""
+        self._alive_s = time.monotonic()
+        self._ever_connected = False
+
+    def run(self) -> None:
+        """Run sessions until the stop. Raises what `run_shard` says."""
+        while not self._context.stop.is_set():
+            session = ShardSession(self._context)
+            try:
+                session.run()
+            except (Rebuild, Retry) as fault:
+                if self._context.stop.is_set():
+                    break
+                self._after(session, fault)
+        self._status.report(ProducerState.STOPPED, self._status.committed, "")
+
+    def _after(self, session: ShardSession, fault: ShardstreamError) -> None:
+        """Wait before the next session, or raise if it would not help."""
+        if session.committed.commits:
+            self._faults = self._rebuilds = 0
+            self._alive_s = time.monotonic()
+        self._ever_connected |= session.connected
+        self._faults += 1
+        if isinstance(fault, ServerLost):
+            self._check_away(fault)
+        else:
+            self._check_too_long(session, fault)
+            self._rebuilds += 1
+            if self._rebuilds > REBUILDS_IN_A_ROW_MAX:
+                raise Halt(
+                    f"{self._name}: {self._rebuilds} sessions in a row ended before they committed "
+                    f"anything; the last fault: {fault}"
+                ) from fault
+        self._status.report(ProducerState.RECONNECTING, self._status.committed, str(fault))
+        pause_s = min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2 ** min(self._faults - 1, 10))
+        self._context.stop.wait(pause_s)
+
+    def _check_too_long(self, session: ShardSession, fault: ShardstreamError) -> None:
+        """Raise Halt at the second TransactionTooLong in one place: the first may be Kafka's."""
+        if not isinstance(fault, TransactionTooLong):
+            return
+        position = session.committed.position
+        if position == self._too_long_at:
+            raise Halt(str(fault)) from fault
+        self._too_long_at = position
+
+    def _check_away(self, fault: ServerLost) -> None:
+        if not self._ever_connected and not isinstance(fault, ReplicaBehindLog):
+            raise ServerRefused(
+                f"{self._name}: none of the shard's servers can be reached; {fault}"
+            ) from fault
+        away_s = time.monotonic() - self._alive_s
+        if away_s > SERVER_AWAY_S_MAX:
+            raise Halt(
+                f"{self._name}: no server could be used for {away_s:.0f} s; the last fault: {fault}"
+            ) from fault
