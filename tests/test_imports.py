@@ -39,9 +39,6 @@ IMPURE_IMPORTS = (
 # event_token imports nothing else than the standard library and these.
 EVENT_TOKEN_MAY_IMPORT = frozenset(("mypy_extensions", "librt"))
 
-# It says what is compiled, in all packages.
-NAMES_OTHERS = ("topics.compiled",)
-
 # A subscriber and an application server must not need Spark or what comes with it.
 SPARK_EXTRA = frozenset(("pyspark", "pyarrow", "numpy", "pandas", "deltalake"))
 MAY_IMPORT_SPARK_EXTRA = ("spark_consumers", "shardstream")
@@ -101,7 +98,7 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
     """Return what the imports of a module's source break, one sentence each."""
     package = module.split(".", maxsplit=1)[0]
     broken: list[str] = []
-    for name in () if module in NAMES_OTHERS else named_modules(source):
+    for name in named_modules(source):
         top = name.split(".", maxsplit=1)[0]
         if top != package and top not in BELOW[package]:
             broken.append(f"{module} names {name} in a string: {package} may not import {top}")
