@@ -1,4 +1,4 @@
-"""One Spark session for the folder: starting one takes longer than most of these tests."""
+"""One Spark session for the folder: starting one takes longer than most tests here."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def spark() -> Iterator[SparkSession]:
         {
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
-            # Short queries never pay back what the second compiler costs.
+            # Queries are too short for the second compiler to pay off.
             "spark.driver.extraJavaOptions": f"{JVM_STACK} -XX:TieredStopAtLevel=1",
         },
     )
@@ -28,6 +28,8 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def shop(kafka: KafkaCluster, keyspace: str) -> Shop:
+def shop(kafka: KafkaCluster, keyspace: str) -> Iterator[Shop]:
     """A keyspace of two shards whose logs are empty."""
-    return Shop(kafka.bootstrap_servers, keyspace)
+    made = Shop(kafka.bootstrap_servers, keyspace)
+    yield made
+    made.close()

@@ -1,16 +1,18 @@
-"""A small keyspace for Spark's tests: two shards, orders in both, in known order."""
+"""A small keyspace for Spark's tests: two shards with orders in both, in a known order."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import DataStreamReader
 
-from tests.spark_consumers.log_writer import NewRow, ShardLogWriter, make_keyspace
+from tests.topics.stream.shard_writer import CELL_US, START_US, ShardWriter, provision
+from topics.kafka.client import ClientConfig
 from topics.records.table_shape import Column, TableShape, ValueKind
+from topics.records.vevent import EventType, Op, Row, VEvent
 
 SHARDS = ("-80", "80-")
-T0_US = 1_760_000_000_000_000
-CELL_US = 10_000
+T0_US = START_US
 
 ORDERS = TableShape(
     "shop",
@@ -24,33 +26,97 @@ ORDERS = TableShape(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of an order, or an order that was `copied`; `ids` are its keyspace ids.
+
+    `statement`: a record of type `statement_type` instead of a row.
+    """
+
+    timestamp_us: int
+    before: Row | None = None
+    after: Row | None = None
+    last: bool = True
+    statement: str | None = None
+    statement_type: EventType = EventType.DDL
+    copied: bool = False
+    ids: tuple[bytes | None, bytes | None] = (None, None)
+
+    @property
+    def op(self) -> Op:
+        """The op that the images make."""
+        if self.before is None and self.after is None:
+            return Op.NONE
+        if self.before is None:
+            return Op.READ if self.copied else Op.INSERT
+        return Op.DELETE if self.after is None else Op.UPDATE
+
+
+class OrderWriter(ShardWriter):
+    """The producer of one shard of the shop. Times are microseconds since the epoch."""
+
+    def __init__(self, config: ClientConfig, keyspace: str, shard: str) -> None:
+        super().__init__(config, keyspace, shard)
+        self._row_index = 0
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Write changes and their progress in one Kafka transaction."""
+        self.commit_events([self._event(change) for change in changes])
+
+    def promise(self, head_us: int) -> None:
+        """Promise a head: nothing older comes."""
+        self.heartbeat(head_us - START_US)
+
+    def _event(self, change: Change) -> VEvent:
+        event = self.row(
+            change.timestamp_us - START_US,
+            self._row_index,
+            last=change.last,
+            shape=ORDERS,
+            op=change.op,
+            ids=change.ids,
+        )
+        self._row_index = 0 if change.last else self._row_index + 1
+        event = replace(event, before=change.before, after=change.after)
+        if change.statement is None:
+            return event
+        return replace(
+            event, type=change.statement_type, table="", shape=None, statement=change.statement
+        )
+
+
 class Shop:
-    """Writes orders and makes readers of them."""
+    """Writes orders and opens readers on them."""
 
     def __init__(self, bootstrap_servers: str, keyspace: str) -> None:
         self.keyspace = keyspace
         self.bootstrap_servers = bootstrap_servers
-        self.config, writers = make_keyspace(bootstrap_servers, keyspace, SHARDS)
-        self.writers: dict[str, ShardLogWriter] = dict(zip(SHARDS, writers, strict=True))
+        self.config = ClientConfig({"bootstrap.servers": bootstrap_servers})
+        provision(self.config, keyspace, SHARDS)
+        self.writers = {shard: OrderWriter(self.config, keyspace, shard) for shard in SHARDS}
         self._next_id = 1
         self.now_us = T0_US
 
     def write(self, rows: int, shards: tuple[str, ...] = SHARDS, chunk: int = 10) -> None:
-        """Write that many orders to each shard, a grid cell a chunk, and promise the next cell."""
+        """Write `rows` orders per shard, one grid cell per chunk, and promise the next cell."""
         for done in range(0, rows, chunk):
             for i, shard in enumerate(shards):
-                self.writers[shard].commit(
+                self.writers[shard].write(
                     [self._order(self.now_us + i) for _ in range(min(chunk, rows - done))]
                 )
             self.now_us += CELL_US
         for shard in shards:
-            self.writers[shard].heartbeat(self.now_us)
+            self.writers[shard].promise(self.now_us)
 
-    def _order(self, timestamp_us: int) -> NewRow:
+    def close(self) -> None:
+        """Close the producers."""
+        for writer in self.writers.values():
+            writer.close()
+
+    def _order(self, timestamp_us: int) -> Change:
         self._next_id += 1
-        return NewRow(
+        return Change(
             timestamp_us,
-            ORDERS,
             after={"id": self._next_id, "note": f"order {self._next_id}", "price": None},
         )
 
@@ -65,8 +131,7 @@ class Shop:
 
     def stream(self, spark: SparkSession, **more: str) -> Any:
         """A streaming DataFrame."""
-        reader: DataStreamReader = spark.readStream.format("shardstream")
-        return reader.options(**self.options(**more)).load()
+        return spark.readStream.format("shardstream").options(**self.options(**more)).load()
 
     def batch(self, spark: SparkSession, **more: str) -> Any:
         """A batch DataFrame."""

@@ -1,8 +1,7 @@
-"""Spark's stream and change log go on over reshards, without a restart and after one."""
+"""Spark's stream and change log continue across reshards, with and without a restart."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pyspark.sql import SparkSession
 from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
+from tests.spark_consumers.queries import merged_order, seqs, wait_until
 from tests.topics.stream.shard_writer import START_US, Reshard, ShardWriter, provision
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
@@ -26,7 +26,7 @@ MERGE = Reshard("r2", ("-80", "80-c0"), ("-c0",), 4 * SECOND_US)
 
 
 class Keyspace:
-    """Shards that are split and merged, each step some rows later."""
+    """Shards that are split and then merged, with rows in between."""
 
     def __init__(self, config: ClientConfig, name: str) -> None:
         self.config, self.name = config, name
@@ -35,22 +35,22 @@ class Keyspace:
         self.genuine: dict[str, tuple[int, int]] = {}  # first and last seq of the stream
 
     def add(self, *shards: str) -> None:
-        """Make a reshard's targets."""
+        """Create the targets of a reshard."""
         for shard in shards:
             provision_shard(self.config, ShardTopics(self.name, shard))
             self.writers[shard] = ShardWriter(self.config, self.name, shard)
 
     def heads(self, at_us: int, *shards: str) -> None:
-        """Promise a time."""
+        """Promise a head for some shards."""
         for shard in shards:
             self.writers[shard].heartbeat(at_us)
 
     def rows(self) -> int:
-        """How many records the stream has."""
+        """The number of records in the stream."""
         return sum(last - first + 1 for first, last in self.genuine.values())
 
     def split(self) -> None:
-        """Until the source ends, then with rows of the targets."""
+        """Split a shard, and write rows to its targets."""
         self.add("80-c0", "c0-")
         self.writers["80-"].mark(SECOND_US, MarkKind.END, SPLIT)
         for shard in SPLIT.targets:
@@ -61,7 +61,7 @@ class Keyspace:
         self.genuine["80-"] = (1, 11)
 
     def merge(self) -> None:
-        """The left shard and the left target become one."""
+        """Merge the left shard and the left target."""
         self.add("-c0")
         for n, shard in enumerate(MERGE.sources):
             self.writers[shard].mark(3 * SECOND_US + n, MarkKind.END, MERGE)
@@ -71,7 +71,7 @@ class Keyspace:
         self.genuine |= {"-80": (1, 11), "80-c0": (6, 12), "-c0": (4, 11)}
 
     def switch_topology(self) -> None:
-        """What both switches leave in the topology."""
+        """Write the topology that both switches leave."""
         reshards = tuple(
             ReshardEntry(r.reshard_id, r.sources, r.targets, "COMPLETED", START_US + r.hop_us)
             for r in (SPLIT, MERGE)
@@ -99,27 +99,13 @@ def resharded(kafka: KafkaCluster, keyspace: str) -> Iterator[Keyspace]:
         writer.close()
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Poll a condition."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-
-
-def seqs(rows: list[Any]) -> dict[str, list[int]]:
-    """The seqs of each shard, in the merged order."""
-    rows = sorted(rows, key=lambda row: (row.timestamp_us, row.shard, row.offset))
-    return {s: [r.seq for r in rows if r.shard == s] for s in {r.shard for r in rows}}
-
-
 def test_the_change_log_goes_on_over_reshards(
     spark: SparkSession, resharded: Keyspace, tmp_path: Path
 ) -> None:
-    """One running query takes a split; the next one, from its checkpoint, a merge it has missed.
+    """A running query follows a split; after a restart it follows a merge that it missed.
 
-    Every record of the stream is in the table once and in order, a copied row never; the tables
-    replayed over the reshards are those that the log makes. A batch read over all of it agrees.
+    The table has every record of the stream once and in order, and no row that the reshard
+    copied; a replay gives the tables, and a batch read of the whole stream agrees.
     """
     options = {"kafka.bootstrap.servers": resharded.config.brokers}
     target, checkpoint = str(tmp_path / "log"), str(tmp_path / "checkpoint")
@@ -161,11 +147,11 @@ def test_the_change_log_goes_on_over_reshards(
 
 
 def check_batch_reads(spark: SparkSession, resharded: Keyspace) -> None:
-    """From before all reshards to the end, and to a time between them."""
+    """Read from before all reshards to the end, and to a time between them."""
     options = {"kafka.bootstrap.servers": resharded.config.brokers}
     batch = spark.read.format("shardstream").options(keyspace=resharded.name, **options)
     expected = {s: list(range(first, last + 1)) for s, (first, last) in resharded.genuine.items()}
-    assert seqs(batch.option("start", "earliest").load().collect()) == expected
+    assert seqs(merged_order(batch.option("start", "earliest").load().collect())) == expected
     until = batch.option("start", "earliest").option("end", str(START_US + 2 * SECOND_US + 10_000))
     assert {s: len(of) for s, of in seqs(until.load().collect()).items()} == {
         "-80": 10,

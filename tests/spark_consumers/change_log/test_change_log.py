@@ -23,6 +23,7 @@ from spark_consumers.change_log.replay import ShardTable, check_changelog, repla
 from spark_consumers.change_log.run import ChangeLogProgress, original_error, run_changelog
 from spark_consumers.change_log.state_query import state_as_of
 from spark_consumers.errors import ChangeLogConflict
+from tests.spark_consumers.queries import run_now
 from tests.spark_consumers.shop import SHARDS, Shop
 
 JOB_S_MAX = 240.0
@@ -30,26 +31,14 @@ SPARK_HOME = str(Path(pyspark.__file__).parent)
 PLAIN = (sys.executable, "-m", "spark_consumers.change_log.job")
 
 
-def run_now(spark: SparkSession, shop: Shop, folder: Path, **more: str) -> ChangeLogProgress:
-    """Take what is there into the table `log` of a folder."""
-    return run_changelog(
-        spark,
-        shop.keyspace,
-        str(folder / "log"),
-        str(folder / "checkpoint"),
-        shop.options(**more),
-        trigger="availableNow",
-    )
-
-
 def counts(folder: Path) -> tuple[int, int, int, int]:
-    """Changes, lost, repeated, out of order."""
+    """Return the numbers of changes, lost, repeated and out of order."""
     report = check_changelog(str(folder / "log"))
     return report.changes, report.lost, report.repeated, report.out_of_order
 
 
 def spark_submit(master: str) -> list[str]:
-    """The command line that hands the change log's job to a cluster."""
+    """The command that submits the change log's job to a cluster."""
     options = ["--master", master, "--driver-java-options", "-Xss8m"]
     return [f"{SPARK_HOME}/bin/spark-submit", *options, change_log_job.__file__]
 
@@ -57,7 +46,7 @@ def spark_submit(master: str) -> list[str]:
 def job(
     shop: Shop, folder: Path, *more: str, starter: Sequence[str] = PLAIN
 ) -> "subprocess.Popen[str]":
-    """The change log as a process of its own, as on a user's machine."""
+    """Start the change log as a separate process, as a user would."""
     options = [f"--option={name}={value}" for name, value in shop.options().items()]
     command = [*starter, shop.keyspace]
     command += [str(folder / "log"), "--checkpoint", str(folder / "checkpoint")]
@@ -81,7 +70,7 @@ def job(
 
 
 def kill_group(process: "subprocess.Popen[str]") -> None:
-    """Kill driver, JVM and workers at once: nothing of theirs runs on."""
+    """Kill driver, JVM and Python workers at once."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -89,7 +78,7 @@ def kill_group(process: "subprocess.Popen[str]") -> None:
 def test_every_change_once_with_its_position(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """Several batches and a restart: each change once, and the last commit says where it ends."""
+    """After a restart each change is in the table once, and the last commit has the position."""
     shop.write(30)
     first = run_now(spark, shop, tmp_path, maxRowsPerBatch="25")
     shop.write(20)
@@ -108,7 +97,7 @@ def test_every_change_once_with_its_position(
 def test_death_between_both_commits_repeats_nothing(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """Delta has the batch, Spark does not know: it runs the batch again, which writes nothing."""
+    """A batch that runs again after a crash between both commits writes nothing."""
     shop.write(20)
     run_now(spark, shop, tmp_path)
     commits = tmp_path / "checkpoint" / "commits"
@@ -130,7 +119,7 @@ def test_death_between_both_commits_repeats_nothing(
 def test_lost_checkpoint_stops_instead_of_repeating(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """A new checkpoint on the old table is refused with a way out, which works."""
+    """A new checkpoint on an old table is refused, and the fix that the error names works."""
     shop.write(10)
     run_now(spark, shop, tmp_path)
     position = DeltaTable(tmp_path / "log").history(1)[0][POSITION_KEY]
@@ -146,7 +135,7 @@ def test_lost_checkpoint_stops_instead_of_repeating(
 
 
 def test_stop_is_prompt_and_clean(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
-    """A running change log tells its progress and who is waited for, and ends when asked."""
+    """A change log reports its progress and the shard it waits for, and stops when asked."""
     shop.write(10)
     seen: list[ChangeLogProgress] = []
     stop = threading.Event()
@@ -174,7 +163,7 @@ def test_stop_is_prompt_and_clean(spark: SparkSession, shop: Shop, tmp_path: Pat
 
 
 def test_state_query_in_spark(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
-    """Spark reads the table's files and answers the state query as a replay does."""
+    """The state query in Spark returns the same rows as a replay."""
     shop.write(5)
     run_now(spark, shop, tmp_path)
     table = DeltaTable(tmp_path / "log")
@@ -191,7 +180,7 @@ def test_state_query_in_spark(spark: SparkSession, shop: Shop, tmp_path: Path) -
 
 
 def test_killed_at_random_moments(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
-    """A kill -9 of driver, JVM and workers while rows come in: each change is there once."""
+    """After kill -9 of driver, JVM and workers under load each change is in the table once."""
     random_moment = random.Random(7)
     writing = threading.Event()
 
@@ -223,7 +212,7 @@ def test_killed_at_random_moments(spark: SparkSession, shop: Shop, tmp_path: Pat
 
 
 def test_executors_in_jvms_of_their_own(shop: Shop, tmp_path: Path) -> None:
-    """Under spark-submit, tasks in other processes than the driver, as on a user's cluster."""
+    """Under spark-submit with executors in separate JVMs each change is there once."""
     shop.write(200, chunk=50)
 
     starter = spark_submit("local-cluster[2,1,1024]")
@@ -239,7 +228,7 @@ def test_executors_in_jvms_of_their_own(shop: Shop, tmp_path: Path) -> None:
 
 
 def test_errors_come_through_spark() -> None:
-    """Of the text of a Spark exception the innermost error of ours is raised again."""
+    """The innermost ShardstreamError in the text of a Spark exception is raised again."""
     text = (
         "[STREAM_FAILED] Query failed: boom\n  File x\n"
         "topics.reading.errors.LogGap: ks.-80: seq 3 is missing\n"
@@ -262,7 +251,7 @@ def test_errors_come_through_spark() -> None:
 
 
 def test_missing_keyspace_is_named(spark: SparkSession, kafka: Any, tmp_path: Path) -> None:
-    """A keyspace that is not there is a usage error, not a Spark stack."""
+    """An unknown keyspace is a usage error, not a Spark stack trace."""
     with pytest.raises(UsageError, match="nothere"):
         run_changelog(
             spark,

@@ -1,4 +1,4 @@
-"""Copied rows in the change log: they are kept, and with the changes they make the table."""
+"""Copied rows in the change log: together with the changes they give the table."""
 
 import json
 from collections import Counter
@@ -24,9 +24,8 @@ from tests.producers.session.producing import (
     wait_caught_up,
     wait_for,
 )
-from tests.spark_consumers.change_log.test_change_log import run_now
-from tests.spark_consumers.log_writer import NewRow
-from tests.spark_consumers.shop import ORDERS, SHARDS, T0_US, Shop
+from tests.spark_consumers.queries import run_now
+from tests.spark_consumers.shop import SHARDS, T0_US, Change, Shop
 from topics.kafka.provisioning import provision_keyspace
 from topics.keyspace.topology import ShardEntry, ShardState, Topology, update_topology
 from topics.progress.copy_topic import CopyState
@@ -43,19 +42,19 @@ def order(number: int, note: str) -> Row:
     return {"id": number, "note": note, "price": None}
 
 
-def change(before: Row | None, after: Row | None) -> NewRow:
+def change(before: Row | None, after: Row | None) -> Change:
     """A change of the stream."""
-    return NewRow(T0_US, ORDERS, before, after)
+    return Change(T0_US, before, after)
 
 
-def chunk(*rows: Row, end: EventType = EventType.LAST_PK) -> list[NewRow]:
-    """Copied rows as the producer writes them: one transaction, ended by a record of its own."""
-    copied = [NewRow(T0_US, ORDERS, after=row, last=False, copied=True) for row in rows]
-    return [*copied, NewRow(T0_US, None, statement="{}", statement_type=end)]
+def chunk(*rows: Row, end: EventType = EventType.LAST_PK) -> list[Change]:
+    """A chunk of copied rows as producers write it: one transaction that ends with `end`."""
+    copied = [Change(T0_US, after=row, last=False, copied=True) for row in rows]
+    return [*copied, Change(T0_US, statement="{}", statement_type=end)]
 
 
 def is_released(log: WrittenLog) -> bool:
-    """Whether readers may have all of the log: a later cell of the grid is promised."""
+    """Whether readers may read all of the log: a later cell of the grid is promised."""
     return log.progress[-1].head_us >= log.events[-1].timestamp_us + GRID_US
 
 
@@ -70,8 +69,8 @@ def serve_alone(settings: ShardProducerSettings) -> None:
 def test_copied_rows_and_changes_make_the_table(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """READ before, behind and ahead of changes of its row, and again by a second copy."""
-    shop.writers[SHARDS[0]].commit(
+    """READs before and after changes of their row, and from two copies, give the table."""
+    shop.writers[SHARDS[0]].write(
         [
             change(order(1, "was there"), order(1, "changed")),
             # 3 and 6 are seen before their changes stand in the log.
@@ -87,9 +86,9 @@ def test_copied_rows_and_changes_make_the_table(
         ]
     )
     # The same key elsewhere is another row.
-    shop.writers[SHARDS[1]].commit(chunk(order(1, "there"), end=EventType.COPY_COMPLETED))
+    shop.writers[SHARDS[1]].write(chunk(order(1, "there"), end=EventType.COPY_COMPLETED))
     for writer in shop.writers.values():
-        writer.heartbeat(T0_US + 20_000)
+        writer.promise(T0_US + 20_000)
     run_now(spark, shop, tmp_path)
 
     log = str(tmp_path / "log")
@@ -116,7 +115,7 @@ def test_state_in_spark_is_the_table_that_was_copied_under_load(
     keyspace: str,
     tmp_path: Path,
 ) -> None:
-    """Four writers change tables while they are copied; replay and state query give the tables."""
+    """Of tables copied under four writers, replay and state query give the server's rows."""
     name = mysql_a.new_database()
     settings = settings_of(
         mysql_a, kafka, keyspace, copy=CopySettings(chunk_rows_max=25, tables_at_once=5)

@@ -66,18 +66,18 @@ def commit_rows(
 
 
 def rows_of(target: str) -> int:
-    """How many rows the table has."""
+    """The number of rows in the table."""
     return DeltaTable(target).count()
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
-    """Where a table can be made."""
+    """The folder for a table."""
     return str(tmp_path / "log")
 
 
 def test_replayed_batch_writes_nothing(target: str) -> None:
-    """The same batch again, in other files, leaves the table as it was; the next one is added."""
+    """The same batch in other files leaves the table unchanged; the next batch is added."""
     batch = [change(1), change(2)]
 
     added = [
@@ -95,7 +95,7 @@ def test_replayed_batch_writes_nothing(target: str) -> None:
 
 
 def test_names_of_the_marks_are_stored() -> None:
-    """Tables of earlier releases hold these names: another name would repeat their last batch."""
+    """Existing tables hold these names: with another one their last batch would be repeated."""
     assert query_mark("q") == "shardstream.query.q"
     assert shard_mark("-80") == "shardstream.seq.-80"
     assert hopped_mark("-80") == "shardstream.hopped.-80"
@@ -103,7 +103,7 @@ def test_names_of_the_marks_are_stored() -> None:
 
 
 def test_lost_checkpoint_cannot_repeat_changes(target: str) -> None:
-    """A query with a new id that begins before the table's end is stopped, with the seqs."""
+    """A query with a new id that begins before the table's end is refused, naming the seqs."""
     commit_rows(target, [change(1), change(2)], 5)
 
     with pytest.raises(ChangeLogConflict, match="up to seq 2, but this query begins at seq 2"):
@@ -112,7 +112,7 @@ def test_lost_checkpoint_cannot_repeat_changes(target: str) -> None:
 
 
 def test_hole_stops_only_a_query_that_takes_everything(target: str) -> None:
-    """A gap in a shard's seqs is an error, unless the query filters."""
+    """A gap in a shard's seqs is an error unless the query filters rows."""
     commit_rows(target, [change(1)], 0)
 
     with pytest.raises(ChangeLogConflict, match="would leave changes out"):
@@ -123,7 +123,7 @@ def test_hole_stops_only_a_query_that_takes_everything(target: str) -> None:
 
 
 def test_holes_behind_a_hop_without_marks_are_no_loss(target: str) -> None:
-    """What was seen before such a hop is left out; a repeat is refused all the same."""
+    """Rows read before such a hop are left out without being lost; a repeat is still refused."""
     hopped = frozenset({"-80"})
     commit_rows(target, [change(2), change(5)], 0, hopped=hopped)
     commit_rows(target, [change(9)], 1, hopped=hopped)
@@ -136,7 +136,7 @@ def test_holes_behind_a_hop_without_marks_are_no_loss(target: str) -> None:
 
 
 def test_checkpoint_put_back_by_hand_is_noticed() -> None:
-    """A known batch id with unknown rows is neither a replay nor new."""
+    """A known batch id with unknown rows is neither a replay nor a new batch."""
     batch = Batch(1, "q", {"-80": SeqSpan(5, 9, 5)}, [], None, contiguous=True)
 
     with pytest.raises(ChangeLogConflict, match="reset or restored"):
@@ -144,7 +144,7 @@ def test_checkpoint_put_back_by_hand_is_noticed() -> None:
 
 
 def test_two_writers_at_once_cannot_both_commit(target: str) -> None:
-    """Of two drivers with the same batch, the slower one finds it in the table."""
+    """If two drivers commit the same batch, the slower one is refused."""
     commit_rows(target, [change(1)], 0)
     stale = DeltaTable(target)
     commit_rows(target, [change(2)], 1)
@@ -173,7 +173,7 @@ def test_files_are_in_merged_order(target: str) -> None:
 
 
 def test_table_of_other_columns_is_refused(target: str) -> None:
-    """A table that another kind of query made is not written to."""
+    """A table with other columns than the query's is refused."""
     ensure_table(target, SCHEMA, {})
     ensure_table(target, SCHEMA, {})
 
@@ -182,7 +182,7 @@ def test_table_of_other_columns_is_refused(target: str) -> None:
 
 
 def write_history(target: str) -> None:
-    """Insert, update, delete, a key that moves and comes back, and a table without a key."""
+    """Insert, update, delete, change a key, and write to a table without a key."""
     note = {"table": "notes"}
     commit_rows(
         target,
@@ -207,7 +207,7 @@ def write_history(target: str) -> None:
 
 
 def test_replay_gives_the_tables(target: str) -> None:
-    """The change log replayed is the tables, now and as of a time."""
+    """A replay gives the tables, at the end and as of a time."""
     write_history(target)
 
     now = replay_changelog(target)
@@ -224,7 +224,7 @@ def test_replay_gives_the_tables(target: str) -> None:
 
 @pytest.mark.parametrize("until_us", [0, 30, 60, 70, 1_000])
 def test_state_query_equals_the_replay(target: str, until_us: int) -> None:
-    """The SQL for the state as of a time finds the same rows as a replay up to it."""
+    """The state query as of a time returns the same rows as a replay up to that time."""
     write_history(target)
     expected = replay_changelog(target, until_us=until_us)
 
@@ -236,7 +236,7 @@ def test_state_query_equals_the_replay(target: str, until_us: int) -> None:
 
 
 def test_check_counts_what_is_wrong(target: str) -> None:
-    """Holes, repeats and steps back are each counted; a whole log has none."""
+    """Holes, repeats and rows out of order are counted; a complete log has none."""
     write_history(target)
     whole = check_changelog(target)
     commit_rows(target, [change(11), change(12, timestamp_us=0), change(12)], 2, contiguous=False)

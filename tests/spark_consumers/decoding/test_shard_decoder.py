@@ -11,12 +11,12 @@ from spark_consumers.decoding.output_columns import OutputColumns, choose_column
 from spark_consumers.decoding.shard_decoder import ShardDecoder
 from spark_consumers.errors import BrokenLog, ShapeConflict
 from tests.spark_consumers.rows import (
-    SchemaIdsInMemory,
     events,
     shapes,
     statement_event,
     typed_value,
 )
+from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
 from topics.reading.errors import RowImageMissing
 from topics.reading.key_filter import in_key_range
 from topics.reading.unmarked_hop import SeenBefore
@@ -31,7 +31,7 @@ FIRST_SEQ = 7
 def decode(
     found: list[VEvent],
     output: OutputColumns,
-    schema_ids: SchemaIdsInMemory,
+    schema_ids: MemorySchemaIds,
     key_range: KeyRange | None = None,
     seen: SeenBefore | None = None,
 ) -> list[dict[str, object]]:
@@ -54,9 +54,9 @@ def logs(draw: st.DrawFn) -> tuple[TableShape, list[VEvent]]:
 @settings(deadline=None, max_examples=150)
 @given(logs())
 def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
-    """Every kind of column, null and absent values: typed columns hold what the codec reads."""
+    """Typed columns of every kind hold the codec's values, also null and absent ones."""
     shape, found = log
-    rows = decode(found, choose_columns(None, shape, 0), SchemaIdsInMemory())
+    rows = decode(found, choose_columns(None, shape, 0), MemorySchemaIds())
 
     for event, row in zip(found, rows, strict=True):
         for image, expected in (("before", event.before), ("after", event.after)):
@@ -71,9 +71,9 @@ def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> No
 @settings(deadline=None, max_examples=150)
 @given(logs())
 def test_json_rows_and_envelope_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
-    """JSON text has each present column with its value; the envelope has the event's fields."""
+    """JSON images and envelope columns equal the codec's event."""
     _, found = log
-    rows = decode(found, choose_columns(None), SchemaIdsInMemory())
+    rows = decode(found, choose_columns(None), MemorySchemaIds())
 
     for event, row in zip(found, rows, strict=True):
         expected = event_to_json_dict(event)
@@ -98,11 +98,11 @@ def key_of(event: VEvent, image: str) -> list[object] | None:
 @settings(deadline=None)
 @given(logs())
 def test_keys_and_gaps_are_named(log: tuple[TableShape, list[VEvent]]) -> None:
-    """`key` and `old_key` follow the row, `absent` and `off_calendar` name what a null hides."""
+    """`key` and `old_key` follow the row; `absent` and `off_calendar` explain its nulls."""
     shape, found = log
     names = {c.name for c in shape.columns}
     asked = "key,old_key,absent,off_calendar"
-    rows = decode(found, choose_columns(asked), SchemaIdsInMemory())
+    rows = decode(found, choose_columns(asked), MemorySchemaIds())
 
     for event, row in zip(found, rows, strict=True):
         old, new = key_of(event, "before"), key_of(event, "after")
@@ -130,14 +130,14 @@ def test_keys_and_gaps_are_named(log: tuple[TableShape, list[VEvent]]) -> None:
 def test_any_choice_of_columns_gives_the_same_values(
     log: tuple[TableShape, list[VEvent]], data: st.DataObject
 ) -> None:
-    """Columns that nobody asked for are passed over without changing the others."""
+    """Skipping columns does not change the values of the others."""
     shape, found = log
     typed = shape if data.draw(st.booleans()) else None
     every = choose_columns(None, typed, 0)
     names = data.draw(st.lists(st.sampled_from(every.names), min_size=1, unique=True))
-    whole = decode(found, every, SchemaIdsInMemory())
+    whole = decode(found, every, MemorySchemaIds())
 
-    part = decode(found, choose_columns(",".join(names), typed, 0), SchemaIdsInMemory())
+    part = decode(found, choose_columns(",".join(names), typed, 0), MemorySchemaIds())
 
     assert [{n: row[n] for n in every.names if n in names} for row in whole] == part
 
@@ -152,7 +152,7 @@ def test_one_column_of_a_struct() -> None:
     )
     event = order_event(shape, {"id": 1, "name": "x"})
 
-    rows = decode([event], choose_columns("seq,after.name", shape, 0), SchemaIdsInMemory())
+    rows = decode([event], choose_columns("seq,after.name", shape, 0), MemorySchemaIds())
 
     assert rows == [{"after": {"name": "x"}, "seq": FIRST_SEQ}]
 
@@ -175,7 +175,7 @@ def shape_with(*columns: Column) -> TableShape:
 
 
 def test_two_versions_in_one_batch_merge() -> None:
-    """A column that a version lacks is null; a wider type takes the narrower one's values."""
+    """A column that a version lacks is null; a wider type takes values of a narrower one."""
     old = shape_with(Column("n", ValueKind.INT, "int"))
     new = shape_with(
         Column("n", ValueKind.LONG, "bigint"), Column("note", ValueKind.STRING, "text")
@@ -186,7 +186,7 @@ def test_two_versions_in_one_batch_merge() -> None:
         order_event(old, {"id": 3, "n": None}, FIRST_SEQ + 2),
     ]
 
-    rows = decode(found, choose_columns("after", new, 1), SchemaIdsInMemory())
+    rows = decode(found, choose_columns("after", new, 1), MemorySchemaIds())
 
     assert [row["after"] for row in rows] == [
         {"id": 1, "n": -5, "note": None},
@@ -196,7 +196,7 @@ def test_two_versions_in_one_batch_merge() -> None:
 
 
 def test_types_that_do_not_merge_are_named() -> None:
-    """A change of type that would change values stops with both types in the message."""
+    """A change of type that would change values stops the query, naming both types."""
     old = shape_with(Column("n", ValueKind.STRING, "varchar(10)"))
     new = shape_with(Column("n", ValueKind.INT, "int"))
 
@@ -204,14 +204,14 @@ def test_types_that_do_not_merge_are_named() -> None:
         decode(
             [order_event(old, {"id": 1, "n": "x"})],
             choose_columns("after", new, 1),
-            SchemaIdsInMemory(),
+            MemorySchemaIds(),
         )
 
 
 def test_column_added_after_the_start_stops_the_query() -> None:
-    """A newer version's column is not left out in silence: the query asks to be started again."""
+    """A column added after the start stops the query; it is not left out silently."""
     newer = shape_with(Column("note", ValueKind.STRING, "text"))
-    schema_ids = SchemaIdsInMemory()
+    schema_ids = MemorySchemaIds()
     schema_ids.register("the query's version")
 
     with pytest.raises(ShapeConflict, match="'note' was added after"):
@@ -231,8 +231,8 @@ def test_statements_stand_between_rows() -> None:
         order_event(shape, {"id": 2}, FIRST_SEQ + 2),
     ]
 
-    general = decode(found, choose_columns(None), SchemaIdsInMemory())
-    typed = decode(found, choose_columns(None, shape, 0), SchemaIdsInMemory())
+    general = decode(found, choose_columns(None), MemorySchemaIds())
+    typed = decode(found, choose_columns(None, shape, 0), MemorySchemaIds())
 
     assert [r["statement"] for r in general] == [None, 'ALTER TABLE orders ADD "x" INT', None]
     assert [r["type"] for r in general] == ["ROW", "DDL", "ROW"]
@@ -242,11 +242,11 @@ def test_statements_stand_between_rows() -> None:
 
 @pytest.mark.parametrize("seqs", [(FIRST_SEQ, FIRST_SEQ + 2), (FIRST_SEQ, FIRST_SEQ)])
 def test_gap_and_repeat_stop(seqs: tuple[int, int]) -> None:
-    """A missing and a repeated record are each an error that names shard and offset."""
+    """A missing or repeated record is an error that names shard and offset."""
     found = [order_event(shape_with(), {"id": 1}, seq) for seq in seqs]
 
     with pytest.raises(BrokenLog, match=r"shard -80, offset .*: the log has lost or repeated"):
-        decode(found, choose_columns(None), SchemaIdsInMemory())
+        decode(found, choose_columns(None), MemorySchemaIds())
 
 
 @settings(deadline=None)
@@ -254,9 +254,9 @@ def test_gap_and_repeat_stop(seqs: tuple[int, int]) -> None:
 def test_broken_bytes_stop_cleanly(
     log: tuple[TableShape, list[VEvent]], data: st.DataObject
 ) -> None:
-    """A record cut short is an error that names its offset, never half a row."""
+    """A truncated record is an error that names its offset, never half a row."""
     _, found = log
-    schema_ids = SchemaIdsInMemory()
+    schema_ids = MemorySchemaIds()
     value = VEventCodec(schema_ids).encode(found[0])
     cut = data.draw(st.integers(0, len(value) - 1))
     decoder = ShardDecoder("-80", choose_columns(None), schema_ids.text_of)
@@ -267,12 +267,12 @@ def test_broken_bytes_stop_cleanly(
 
 
 def test_late_rows_are_marked() -> None:
-    """Rows older than the batch's begin are late."""
+    """Rows older than the start of the batch are late."""
     found = [order_event(shape_with(), {"id": 1})]
-    schema_ids = SchemaIdsInMemory()
+    schema_ids = MemorySchemaIds()
     value = VEventCodec(schema_ids).encode(found[0])
     late = []
-    for late_before_us in (1_000_000, 1_000_001):
+    for late_before_us in (found[0].timestamp_us, found[0].timestamp_us + 1):
         decoder = ShardDecoder("-80", choose_columns("late"), schema_ids.text_of)
         decoder.begin(FIRST_SEQ, late_before_us)
         late += decoder.decode([value], [0])["late"].to_pylist()
@@ -281,7 +281,7 @@ def test_late_rows_are_marked() -> None:
 
 
 SOURCE_TOKENS = st.sampled_from([None, "0-1-6", "0-1-7", "0-1-8"]).map(
-    lambda position: position and TokenText(5, "-40", position).token
+    lambda position: None if position is None else TokenText(5, "-40", position).token
 )
 
 
@@ -290,7 +290,7 @@ SOURCE_TOKENS = st.sampled_from([None, "0-1-6", "0-1-7", "0-1-8"]).map(
 def test_behind_a_hop_without_marks_rows_are_those_of_a_subscriber(
     log: tuple[TableShape, list[VEvent]], typed: bool, data: st.DataObject
 ) -> None:
-    """What `SeenBefore` says was seen is left out, what it cannot tell is marked; typed or not."""
+    """Rows that `SeenBefore` knows are dropped, doubtful ones are marked, typed or not."""
     shape, found = log
     times = st.sampled_from([event.timestamp_us + step for event in found for step in (0, 1)])
     tokens = data.draw(st.none() | st.dictionaries(st.just("-40"), SOURCE_TOKENS))
@@ -298,7 +298,7 @@ def test_behind_a_hop_without_marks_rows_are_those_of_a_subscriber(
     seen = SeenBefore(data.draw(times), data.draw(times), is_exact, tokens)
     output = choose_columns(None, shape, 0) if typed else choose_columns(None)
     expected = [event for event in map(seen.judged, found) if event is not None]
-    schema_ids = SchemaIdsInMemory()
+    schema_ids = MemorySchemaIds()
 
     rows = decode(found, output, schema_ids, None, seen)
 
@@ -311,14 +311,14 @@ def test_behind_a_hop_without_marks_rows_are_those_of_a_subscriber(
 
 
 def test_rows_of_one_transaction_share_a_token() -> None:
-    """The opaque token is made once for a transaction, and anew for the next one."""
+    """All rows of a transaction have one opaque token; the next transaction has another."""
     first = TokenText(5, "-80", "0-1-7")
     second = TokenText(6, "-80", "0-1-8")
     found = []
     for i, token in enumerate((first, first, second)):
         event = order_event(shape_with(), {"id": i}, FIRST_SEQ + i)
         found.append(replace(event, token_text=token))
-    rows = decode(found, choose_columns("token"), SchemaIdsInMemory())
+    rows = decode(found, choose_columns("token"), MemorySchemaIds())
 
     tokens = [first.token.to_string(), first.token.to_string(), second.token.to_string()]
     assert tokens == [row["token"] for row in rows]
@@ -326,7 +326,7 @@ def test_rows_of_one_transaction_share_a_token() -> None:
 
 @pytest.mark.parametrize("asked", ["nothing", "after.id", " , "])
 def test_unknown_columns_are_refused(asked: str) -> None:
-    """A column that is not there is named at once, with those that are."""
+    """An unknown column is refused when the query is planned."""
     with pytest.raises(UsageError, match="option columns"):
         choose_columns(asked)
 
@@ -336,7 +336,7 @@ def test_unknown_columns_are_refused(asked: str) -> None:
 def test_a_key_range_sees_what_a_subscriber_sees(
     log: tuple[TableShape, list[VEvent]], typed: bool, data: st.DataObject
 ) -> None:
-    """Rows, ops and images of a part of a shard are those of topics.reading.key_filter."""
+    """Rows, ops and images of part of a shard are those of topics.reading.key_filter."""
     shape, found = log
     ids = st.binary(min_size=1, max_size=2)
     found = [
@@ -353,25 +353,25 @@ def test_a_key_range_sees_what_a_subscriber_sees(
         kept = [in_key_range(event, half) for event in found]
     except RowImageMissing:
         with pytest.raises(RowImageMissing, match=r"-80, offset \d+: shop\.orders: .* columns"):
-            decode(found, output, SchemaIdsInMemory(), half)
+            decode(found, output, MemorySchemaIds(), half)
         return
     statement = statement_event(found[-1].seq + 1, "CREATE TABLE t (a INT)")
     expected = [event for event in kept if event is not None]
 
-    rows = decode([*found, statement], output, SchemaIdsInMemory(), half)
+    rows = decode([*found, statement], output, MemorySchemaIds(), half)
 
     if not typed:
         assert rows.pop()["statement"] == statement.statement
     assert [(row["seq"], row["op"]) for row in rows] == [(e.seq, e.op.value) for e in expected]
-    schema_ids = SchemaIdsInMemory()
+    schema_ids = MemorySchemaIds()
     for event, row in zip(expected, rows, strict=True):
         (alone,) = decode([event], output, schema_ids)
         assert row == alone
 
 
 def test_rows_without_a_keyspace_id_stop_a_key_range() -> None:
-    """A table without a vindex is named, with the shard and the offset."""
+    """A row without a keyspace id stops the read, naming table, shard and offset."""
     event = order_event(shape_with(), {"id": 1})
 
     with pytest.raises(RowImageMissing, match=r"-80, offset 21: shop\.orders: .* no keyspace id"):
-        decode([event], choose_columns(None), SchemaIdsInMemory(), KeyRange.parse("-40"))
+        decode([event], choose_columns(None), MemorySchemaIds(), KeyRange.parse("-40"))

@@ -18,7 +18,7 @@ def texts() -> list[str]:
 
 
 def test_newest_version_in_the_topic(shop: Shop) -> None:
-    """The last version registered counts, with the id that its rows carry."""
+    """The version registered last counts, with the schema id that its rows carry."""
     schema_ids = TopicSchemaIds(shop.config)
     ids = [schema_ids.register(text) for text in texts()]
 
@@ -26,7 +26,7 @@ def test_newest_version_in_the_topic(shop: Shop) -> None:
 
 
 def test_newest_version_in_a_registry(shop: Shop) -> None:
-    """The same from a Confluent-compatible registry; a table without rows is named."""
+    """The same from a Confluent-compatible registry; a table without rows is refused by name."""
     with registry_server() as registry:
         schema_ids = RegistrySchemaIds(registry.url)
         ids = [schema_ids.register(text) for text in texts()]

@@ -1,51 +1,21 @@
-import time
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
-from tests.spark_consumers.log_writer import NewRow
-from tests.spark_consumers.shop import CELL_US, ORDERS, T0_US, Shop
-
-WAIT_S = 120.0
-
-
-def run_available(stream: Any, checkpoint: Path) -> list[list[Any]]:
-    """Run a query over what is there; return its batches' rows in merged order."""
-    batches: list[list[Any]] = []
-
-    def collect(frame: DataFrame, _batch_id: int) -> None:
-        batches.append(frame.orderBy("timestamp_us", "shard", "offset").collect())
-
-    query = (
-        stream.writeStream.foreachBatch(collect)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(120)
-    return batches
-
-
-def order_of(rows: list[Any]) -> list[tuple[int, str, int]]:
-    """The merged order of rows."""
-    return [(row.timestamp_us, row.shard, row.offset) for row in rows]
-
-
-def seqs(rows: list[Any]) -> dict[str, list[int]]:
-    """The seqs of each shard, as they came."""
-    return {s: [r.seq for r in rows if r.shard == s] for s in sorted({r.shard for r in rows})}
+from tests.spark_consumers.queries import merged_order, run_available, seqs, wait_until
+from tests.spark_consumers.shop import T0_US, Change, Shop
+from tests.topics.stream.shard_writer import CELL_US
+from topics.records.vevent import Row
 
 
 def test_batches_are_bounded_disjoint_and_whole(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """Option maxRowsPerBatch bounds each batch; together they are every row once, in order."""
+    """Batches have at most maxRowsPerBatch rows; together they have every row once, in order."""
     shop.write(60)
 
     batches = run_available(shop.stream(spark, maxRowsPerBatch="50"), tmp_path)
@@ -53,7 +23,7 @@ def test_batches_are_bounded_disjoint_and_whole(
     rows = [row for batch in batches for row in batch]
     assert len(batches) >= 3
     assert max(map(len, batches)) <= 50
-    assert order_of(rows) == sorted(order_of(rows))
+    assert rows == merged_order(rows)
     assert seqs(rows) == {"-80": list(range(1, 61)), "80-": list(range(1, 61))}
     assert {row.late for row in rows} == {False}
 
@@ -61,7 +31,7 @@ def test_batches_are_bounded_disjoint_and_whole(
 def test_restart_goes_on_from_the_checkpoint(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """A second run reads what has come since, and nothing again; a third one finds nothing."""
+    """A second run reads only the rows written since; a third one reads none."""
     shop.write(20)
     first = run_available(shop.stream(spark), tmp_path)
     shop.write(15)
@@ -76,12 +46,12 @@ def test_restart_goes_on_from_the_checkpoint(
 def test_silent_shard_holds_back_only_what_is_ahead_of_it(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """Rows beyond the frontier wait for the shard that is behind."""
+    """A shard that is behind holds back only rows that are newer than its head."""
     shop.write(10)
     shop.write(10, shards=("-80",))
 
     held = run_available(shop.stream(spark), tmp_path)
-    shop.writers["80-"].heartbeat(shop.now_us)
+    shop.writers["80-"].promise(shop.now_us)
     released = run_available(shop.stream(spark), tmp_path)
 
     assert seqs([r for b in held for r in b]) == {
@@ -92,9 +62,9 @@ def test_silent_shard_holds_back_only_what_is_ahead_of_it(
 
 
 def test_big_ranges_are_split_over_tasks(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
-    """A shard's range is read by several tasks, each row once, whatever bounds are chosen."""
+    """Several tasks read a large range of one shard, each row once."""
     shop.write(25_000, shards=("-80",), chunk=5_000)
-    shop.writers["80-"].heartbeat(shop.now_us)
+    shop.writers["80-"].promise(shop.now_us)
 
     frame = shop.batch(spark, maxRowsPerTask="11000", columns="shard,seq,offset,timestamp_us")
     rows = frame.collect()
@@ -104,7 +74,7 @@ def test_big_ranges_are_split_over_tasks(spark: SparkSession, shop: Shop, tmp_pa
 
 
 def test_batch_read_between_times(spark: SparkSession, shop: Shop) -> None:
-    """spark.read has the rows of [start, end) by their token's time."""
+    """spark.read returns the rows of [start, end) by token time."""
     shop.write(50)
 
     rows = shop.batch(spark, start=str(T0_US + CELL_US), end=str(T0_US + 3 * CELL_US)).collect()
@@ -113,16 +83,16 @@ def test_batch_read_between_times(spark: SparkSession, shop: Shop) -> None:
 
 
 def test_typed_table(spark: SparkSession, shop: Shop) -> None:
-    """With option table the images are structs with the table's own types."""
-    after = {"id": 7, "note": "x", "price": Decimal("12.50")}
-    shop.writers["-80"].commit(
+    """With option table the images are structs with the table's types."""
+    after: Row = {"id": 7, "note": "x", "price": Decimal("12.50")}
+    shop.writers["-80"].write(
         [
-            NewRow(T0_US, ORDERS, after=after),
-            NewRow(T0_US + 1, None, statement="CREATE TABLE other (id INT)"),
+            Change(T0_US, after=after),
+            Change(T0_US + 1, statement="CREATE TABLE other (id INT)"),
         ]
     )
     for writer in shop.writers.values():
-        writer.heartbeat(T0_US + CELL_US)
+        writer.promise(T0_US + CELL_US)
 
     rows = shop.batch(spark, table="shop.orders", columns="seq,before,after,op").collect()
 
@@ -132,15 +102,15 @@ def test_typed_table(spark: SparkSession, shop: Shop) -> None:
 
 
 def test_statement_and_json_text(spark: SparkSession, shop: Shop) -> None:
-    """Without option table the images are JSON text, and statements come too."""
-    shop.writers["-80"].commit(
+    """Without option table images are JSON text and statements are rows."""
+    shop.writers["-80"].write(
         [
-            NewRow(T0_US, ORDERS, after={"id": 7, "note": None, "price": Decimal("12.50")}),
-            NewRow(T0_US + 1, None, statement="CREATE TABLE other (id INT)"),
+            Change(T0_US, after={"id": 7, "note": None, "price": Decimal("12.50")}),
+            Change(T0_US + 1, statement="CREATE TABLE other (id INT)"),
         ]
     )
     for writer in shop.writers.values():
-        writer.heartbeat(T0_US + CELL_US)
+        writer.promise(T0_US + CELL_US)
 
     rows = shop.batch(spark).orderBy("seq").collect()
 
@@ -163,7 +133,7 @@ def test_statement_and_json_text(spark: SparkSession, shop: Shop) -> None:
 def test_bad_options_are_named(
     spark: SparkSession, shop: Shop, more: dict[str, str], message: str
 ) -> None:
-    """What cannot work is said in words before anything is read."""
+    """Bad options are refused by name before anything is read."""
     with pytest.raises(PySparkException, match=message):
         shop.batch(spark, **more).collect()
 
@@ -171,7 +141,7 @@ def test_bad_options_are_named(
 def test_max_hold_goes_on_and_marks_late_rows(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """A silent shard is left out after maxHoldMs; what it logs later comes once, marked late."""
+    """A silent shard is skipped after maxHoldMs; its later rows come once, marked late."""
     shop.write(10)
     late_us = shop.now_us
     shop.write(10, shards=("-80",))
@@ -183,20 +153,11 @@ def test_max_hold_goes_on_and_marks_late_rows(
         .start()
     )
     try:
-        wait_until(lambda: len(rows) == 30, query)
-        shop.writers["80-"].commit([NewRow(late_us, ORDERS, after={"id": 1, "note": None})])
-        wait_until(lambda: len(rows) == 31, query)
+        wait_until(lambda: len(rows) == 30, lambda: query.exception() or query.lastProgress)
+        shop.writers["80-"].write([Change(late_us, after={"id": 1, "note": None})])
+        wait_until(lambda: len(rows) == 31, lambda: query.exception() or query.lastProgress)
     finally:
         query.stop()
 
     assert seqs(rows) == {"-80": list(range(1, 21)), "80-": list(range(1, 12))}
     assert [(row.shard, row.seq) for row in rows if row.late] == [("80-", 11)]
-
-
-def wait_until(is_so: Callable[[], bool], query: StreamingQuery) -> None:
-    """Poll a condition while a query runs."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert query.isActive, query.exception()
-        assert time.monotonic() < deadline_s, query.lastProgress
-        time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Ranges that are not whole shards, from a real server to subscribers and Spark."""
+"""Key ranges that are part of a shard, from a real server to subscribers and Spark."""
 
 import json
 import random
@@ -27,7 +27,7 @@ IDLE_S = 5.0
 
 
 def change_rows(database: DatabaseFixture, name: str, seed: int) -> list[tuple[int, int, int]]:
-    """Random changes of a table sharded by `customer`, which moves; give the rows that are left."""
+    """Change a table sharded by `customer` at random; return its final rows."""
     chance = random.Random(seed)
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE TABLE {name}.orders(id INT PRIMARY KEY, customer INT, n INT)")
@@ -58,7 +58,7 @@ def events_of(config: ClientConfig, keyspace: str, key_range: str) -> list[VEven
 
 
 def replayed(events: list[VEvent]) -> list[tuple[Any, ...]]:
-    """The rows that the events leave; an insert of a row that is there is a fault."""
+    """Replay events; inserting a row that exists fails."""
     rows: dict[Any, tuple[Any, ...]] = {}
     for event in events:
         if event.before is not None:
@@ -83,7 +83,7 @@ def spark_rows(spark: SparkSession, kafka: KafkaCluster, keyspace: str, key_rang
 def test_parts_of_a_shard_are_read_by_keyspace_id(
     spark: SparkSession, mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Each part holds its rows alone, replays to them, and is the same in Spark; DDL is in all."""
+    """Each part replays to exactly its rows, in Spark as in `Subscriber`; DDL is in every part."""
     name = mysql_a.new_database()
     vindexes = (TableVindex(name, "orders", ("customer",), "hash"),)
     settings = settings_of(mysql_a, kafka, keyspace, vindexes=vindexes)

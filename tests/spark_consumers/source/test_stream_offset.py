@@ -15,7 +15,7 @@ from topics.reading.unmarked_hop import SeenBefore
 
 @st.composite
 def transactions(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """Kafka transactions of a log as (end offset, last seq); markers take offsets too."""
+    """Kafka transactions of a log as (end offset, last seq); commit markers take offsets too."""
     offset = seq = 0
     bounds = []
     for rows in draw(st.lists(st.integers(1, 50), min_size=1, max_size=40)):
@@ -27,7 +27,7 @@ def transactions(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 def offset_at(offset: int, seq: int, frontier_us: int = 0) -> StreamOffset:
-    """A place in a stream of one shard."""
+    """An offset of a stream of one shard."""
     return StreamOffset(
         StreamPosition(0, frontier_us, {"-": ShardPosition(offset, seq, None)}),
     )
@@ -37,7 +37,7 @@ def offset_at(offset: int, seq: int, frontier_us: int = 0) -> StreamOffset:
 def test_tasks_are_the_range_once(
     bounds: list[tuple[int, int]], rows_max: int, data: st.DataObject
 ) -> None:
-    """However a range is split, its tasks follow each other and are all of it."""
+    """The tasks of a split range are contiguous and cover it."""
     first = data.draw(st.integers(0, len(bounds) - 1))
     start = offset_at(0, 0) if first == 0 else offset_at(*bounds[first - 1], frontier_us=70)
     end_offset, end_seq = bounds[-1]
@@ -64,7 +64,7 @@ def test_tasks_are_the_range_once(
 
 @pytest.mark.parametrize("place", [(0, 5), (10, 4), (99, 5), (6, 10)])
 def test_split_outside_of_the_batch_stops(place: tuple[int, int]) -> None:
-    """A checkpoint that was changed by hand reads nothing wrong: it stops."""
+    """A split outside the batch, from an edited checkpoint, stops the query."""
     end = StreamOffset(offset_at(20, 10).position, {"-": [place]})
 
     with pytest.raises(Halt, match="lies outside the batch"):
@@ -72,12 +72,12 @@ def test_split_outside_of_the_batch_stops(place: tuple[int, int]) -> None:
 
 
 def at(*shards: str, epoch: int = 0, seq: int = 0) -> StreamPosition:
-    """A place in some shards."""
+    """A position in some shards."""
     return StreamPosition(epoch, 70, {s: ShardPosition(seq * 2, seq, None) for s in shards})
 
 
 def test_what_was_seen_before_a_hop_is_part_of_the_offset() -> None:
-    """It goes through the checkpoint to the tasks of its shard, until the stream leaves that."""
+    """The checkpoint passes it to the tasks of its shard until the stream leaves the shard."""
     token = EventToken(5, "80-", parse_gtid_set("0-1-7", Flavor.MARIADB))
     left = SeenBefore(90)
     seen = SeenBefore(80, 70, is_exact=True, tokens={"80-": token, "40-80": None})
@@ -97,7 +97,7 @@ def test_what_was_seen_before_a_hop_is_part_of_the_offset() -> None:
 
 
 def test_offsets_of_before_have_seen_nothing() -> None:
-    """A checkpoint without the field is read, and one where it does not apply has none."""
+    """Checkpoints without the field are accepted, and offsets without hops omit it."""
     offset = offset_at(5, 4)
 
     document = offset.to_document()
@@ -116,6 +116,6 @@ def test_offsets_of_before_have_seen_nothing() -> None:
     ],
 )
 def test_foreign_offsets_are_refused(document: dict[str, object]) -> None:
-    """An offset of another source is not taken for one of ours."""
+    """An offset of another source is refused."""
     with pytest.raises(Halt, match="an offset of another source"):
         StreamOffset.from_document(document)

@@ -1,4 +1,4 @@
-"""Spark goes on over a reshard that other tools did: declared, without marks in any log."""
+"""Spark continues across a reshard done by other tools: declared, with no marks in the logs."""
 
 import threading
 from collections.abc import Iterator
@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.change_log.replay import check_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
-from tests.spark_consumers.source.test_data_source import run_available
-from tests.spark_consumers.test_reshard import wait_until
+from tests.spark_consumers.queries import merged_order, run_available, wait_until
 from tests.topics.stream.shard_writer import ShardWriter, provision
 from tests.topics.stream.test_unmarked_hop import FAR_US, declare_split, write_split
 from topics.kafka.client import ClientConfig
@@ -33,7 +32,7 @@ TARGET_ROWS = [
 
 
 class Resharded:
-    """`80-` was copied to two shards; its server went away before its last row could be read."""
+    """`80-` was copied to two shards; its server was lost before its last row could be read."""
 
     def __init__(self, config: ClientConfig, keyspace: str) -> None:
         self.config, self.keyspace = config, keyspace
@@ -55,13 +54,12 @@ def resharded(kafka: KafkaCluster, keyspace: str) -> Iterator[Resharded]:
 
 
 def told(rows: list[Any]) -> list[tuple[str, int, bool]]:
-    """What counts of the rows, in merged order."""
-    rows = sorted(rows, key=lambda row: (row["timestamp_us"], row["shard"], row["offset"]))
-    return [(r["shard"], r["seq"], r["possible_duplicate"]) for r in rows]
+    """Shard, seq and mark of the rows, in merged order."""
+    return [(r["shard"], r["seq"], r["possible_duplicate"]) for r in merged_order(rows)]
 
 
 def back_before_the_hop(checkpoint: Path) -> None:
-    """Leave a checkpoint as a crash does in the batch that hops: planned, and not committed."""
+    """Leave the checkpoint of a crash in the batch that hops: planned but not committed."""
     offsets = {int(path.name): path for path in checkpoint.glob("offsets/[0-9]*")}
     hops = [n for n, path in offsets.items() if '"seen"' in path.read_text()]
     for n, path in offsets.items():
@@ -77,10 +75,10 @@ def back_before_the_hop(checkpoint: Path) -> None:
 def test_a_running_query_hops_without_marks(
     spark: SparkSession, resharded: Resharded, tmp_path: Path
 ) -> None:
-    """What origins prove to have been seen is left out, what cannot be told is marked.
+    """Rows that origins prove to have been read are dropped; doubtful ones are marked.
 
-    A replay of the hop gives the same rows, though the source has come back since and a hop that
-    was planned now would be another one. A batch read follows the rule too.
+    A replay of the hop gives the same rows, although the source is back and a hop planned now
+    would differ. A batch read follows the same rule.
     """
     target, checkpoint = str(tmp_path / "log"), tmp_path / "checkpoint"
     seen: list[ChangeLogProgress] = []
@@ -129,9 +127,9 @@ def test_a_running_query_hops_without_marks(
 def test_a_query_to_the_end_hops_once_its_sources_are_read(
     spark: SparkSession, resharded: Resharded, tmp_path: Path
 ) -> None:
-    """Its source goes on past the switch: all of it is read, and of its copies nothing.
+    """If the source goes on past the switch, all of it is read and none of the copied rows.
 
-    The second run finds nothing more in the source, and steps to the switch before it hops.
+    The second run finds no more rows in the source and steps to the switch before it hops.
     """
     stream = spark.readStream.format("shardstream").options(
         keyspace=resharded.keyspace, start="earliest", **resharded.options

@@ -51,6 +51,9 @@ def columns(draw: st.DrawFn, name: str) -> Column:
         precision = draw(st.integers(1, 65))
         scale = draw(st.integers(0, min(precision, 30)))
         return Column(name, kind, f"decimal({precision},{scale})", precision, scale)
+    if kind in {ValueKind.TIME, ValueKind.DATETIME, ValueKind.TIMESTAMP}:
+        digits = draw(st.integers(0, 6))
+        return Column(name, kind, f"{kind.value}({digits})" if digits else kind.value)
     labels = LABELS if kind in {ValueKind.ENUM, ValueKind.SET} else ()
     return Column(name, kind, kind.value, labels=labels)
 

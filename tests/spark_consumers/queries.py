@@ -1,0 +1,76 @@
+"""Runs queries in Spark's tests and says what they read."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
+from tests.spark_consumers.shop import Shop
+
+QUERY_S_MAX = 120
+# On a loaded machine a Python worker may miss Spark's limit of 10 s, which no setting changes.
+STARTS_MAX = 5
+SLOW_WORKER = "Python worker failed to connect back"
+
+
+def run_now(spark: SparkSession, shop: Shop, folder: Path, **more: str) -> ChangeLogProgress:
+    """Write what is on Kafka to the change log `log` of a folder."""
+    return run_changelog(
+        spark,
+        shop.keyspace,
+        str(folder / "log"),
+        str(folder / "checkpoint"),
+        shop.options(**more),
+        trigger="availableNow",
+    )
+
+
+def run_available(stream: DataFrame, checkpoint: Path) -> list[list[Any]]:
+    """Run a query over what is on Kafka; return the rows of its batches in merged order."""
+    batches: dict[int, list[Any]] = {}
+
+    def collect(frame: DataFrame, batch_id: int) -> None:
+        batches[batch_id] = frame.orderBy("timestamp_us", "shard", "offset").collect()
+
+    for _ in range(STARTS_MAX):
+        query = (
+            stream.writeStream.foreachBatch(collect)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(QUERY_S_MAX)
+        except StreamingQueryException as error:
+            if SLOW_WORKER not in str(error):
+                raise
+        else:
+            return [batches[batch_id] for batch_id in sorted(batches)]
+        finally:
+            query.stop()
+    raise AssertionError(f"Spark's Python worker did not start in {STARTS_MAX} tries")
+
+
+def wait_until(is_so: Callable[[], bool], problem: Callable[[], object] = lambda: "") -> None:
+    """Poll a condition; `problem` says what is wrong when it does not come true."""
+    deadline_s = time.monotonic() + QUERY_S_MAX
+    while not is_so():
+        assert time.monotonic() < deadline_s, problem()
+        time.sleep(0.05)
+
+
+def merged_order(rows: Iterable[Any]) -> list[Any]:
+    """The rows in merged order."""
+    return sorted(rows, key=lambda row: (row["timestamp_us"], row["shard"], row["offset"]))
+
+
+def seqs(rows: Iterable[Any]) -> Mapping[str, list[int]]:
+    """The seqs of each shard, in the order of the rows."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        found.setdefault(row["shard"], []).append(row["seq"])
+    return found
