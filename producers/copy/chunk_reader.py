@@ -16,8 +16,8 @@ from producers.copy.definition import TableDefinition, read_definition
 from producers.copy.errors import CannotCopy, ChunkHeld, ChunkSpoiled
 from producers.copy.throttle import Throttle
 from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
-from producers.servers.connection import server_errors
-from producers.servers.flavor import family_of
+from producers.replication.family import family_of
+from producers.replication.stream import server_errors
 from producers.settings import ServerSettings
 
 # A transaction that the stream has sent is visible some ms later; a semi-synchronous one when its

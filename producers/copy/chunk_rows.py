@@ -13,7 +13,7 @@ from producers.copy.chunk import CHUNK_BYTES_MAX, ChunkRows, Piece
 from producers.copy.chunk_sql import key_literal, key_text
 from producers.copy.definition import TableDefinition
 from producers.copy.errors import ChunkSpoiled, ChunkTooLarge
-from producers.servers.connection import server_errors
+from producers.replication.stream import server_errors
 from producers.settings import ServerSettings
 
 # One Kafka transaction of copied rows: binlog events wait no longer than one takes.

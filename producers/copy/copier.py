@@ -20,8 +20,8 @@ from producers.copy.table_copier import TableCopier
 from producers.copy.throttle import Throttle
 from producers.copy.windows import Window
 from producers.decoder import Decoder
-from producers.session.publisher import Publisher
 from producers.settings import ServerSettings, ShardProducerSettings
+from producers.shard_log.publisher import Publisher
 from topics.names import ShardTopics
 from topics.progress.copy_topic import (
     CopyFeed,

@@ -13,7 +13,7 @@ from producers.copy.chunk_sql import is_one_condition
 from producers.copy.definition import read_definition
 from producers.copy.errors import CannotCopy, refuse_left_out
 from producers.filters.rules import FilterSettings
-from producers.servers.connection import server_errors
+from producers.replication.stream import server_errors
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.progress.copy_topic import (
     CopyAction,

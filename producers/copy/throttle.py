@@ -10,7 +10,7 @@ from databases.sql import rows
 from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.errors import Problem
-from producers.servers.connection import server_errors
+from producers.replication.stream import server_errors
 from producers.settings import CopySettings, ServerSettings, ShardProducerSettings
 
 # One look lasts for all the chunks of this time.

@@ -10,9 +10,9 @@ from producers.errors import Problem
 from producers.filters.binding import bind_rule
 from producers.filters.collations import BINARY
 from producers.filters.rules import FilterSettings
+from producers.filters.sharding_columns import sharding_columns
 from producers.filters.source_column import SourceColumn
 from producers.preflight.typed_columns import BYTES
-from producers.session.sharding_columns import sharding_columns
 from producers.settings import ShardProducerSettings
 from topics.records.table_shape import Column, ValueKind
 

@@ -1,1 +1,1 @@
-"""Checks of servers, grants and declared columns before anything starts."""
+"""What must hold on a server before its binlog is followed: settings, grants, columns."""

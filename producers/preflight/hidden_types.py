@@ -13,7 +13,7 @@ from event_token import Flavor
 from producers.decoder.errors import HiddenType
 from producers.errors import Problem
 from producers.preflight.typed_columns import BYTES, TypedColumns, declaration, looks_binary
-from producers.servers.connection import server_errors
+from producers.replication.stream import server_errors
 from producers.settings import ServerSettings, ShardProducerSettings
 
 _HIDDEN_COLUMNS: Final = (

@@ -12,10 +12,10 @@ from databases.sql import rows
 from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.errors import Problem
+from producers.preflight.binlog_filters import filter_problems
 from producers.preflight.grants import missing_grants
-from producers.servers.binlog_filters import filter_problems
-from producers.servers.connection import server_errors
-from producers.servers.flavor import MariadbFamily, ServerFamily, family_of
+from producers.replication.family import MariadbFamily, ServerFamily, family_of
+from producers.replication.stream import server_errors
 from producers.settings import ServerSettings
 
 MYSQL_VERSION_MIN: Final = (8, 0, 14)  # binlog_row_metadata, and commit times in microseconds

@@ -1,1 +1,1 @@
-"""The database servers of a shard: connecting, comparing, choosing one to follow."""
+"""The database servers of a shard: connected to, compared by GTIDs, and one chosen to follow."""

@@ -9,7 +9,7 @@ from databases.server_facts import ServerHistory
 from event_token import GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import Rebuild, Retry, ShardstreamError
 from producers.errors import BinlogPurged, ReplicaBehindLog, ServerBehindLog, ServerDiverged
-from producers.start.resume_point import check_reachable, shown
+from producers.servers.reachable import check_reachable, shown
 from topics.names import ShardTopics
 
 # MariaDB's gtid_binlog_state: the last number that each server wrote in each domain.

@@ -14,11 +14,11 @@ from producers.errors import Problem, refused
 from producers.filters.start_check import rule_problems
 from producers.preflight.hidden_types import hidden_type_problems
 from producers.preflight.server_checks import check_connection, logs_cascades
+from producers.replication.family import ServerFamily, family_of
+from producers.replication.stream import server_errors
 from producers.servers.choice import ServerView, judge, must_stop, none_usable
-from producers.servers.connection import server_errors
-from producers.servers.flavor import ServerFamily, family_of
+from producers.servers.mariadb_history import UnlistedNumbers
 from producers.settings import ServerSettings, ShardProducerSettings
-from producers.start.mariadb_history import UnlistedNumbers
 from topics.names import ShardTopics
 
 # So long a preferred server may take to reach what another one has: less than a lag worth leaving

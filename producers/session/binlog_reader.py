@@ -6,9 +6,9 @@ from typing import Final
 from databases.errors import ServerLost
 from producers.decoder import Decoder
 from producers.decoder.errors import ServerError
-from producers.servers.connection import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
+from producers.replication.stream import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
 from producers.session.committer import Committer
-from producers.session.publisher import Publisher
+from producers.shard_log.publisher import Publisher
 
 # While rows of one transaction keep coming, only bytes end a wait; a stop is noticed within this.
 WAIT_S_MAX: Final = 0.1

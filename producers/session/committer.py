@@ -9,9 +9,9 @@ from producers.decoder import BatchSummary, Decoder
 from producers.errors import LogDisagrees, PublisherSpent
 from producers.session.commit_pace import CommitPace, dry_gap_s
 from producers.session.context import SessionContext
-from producers.session.publisher import Publisher
 from producers.session.status import Committed
 from producers.settings import ProducerState
+from producers.shard_log.publisher import Publisher
 from topics.progress.codec import PROGRESS_KEY, encode_progress
 from topics.progress.record import Progress, Tick
 

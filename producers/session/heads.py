@@ -11,11 +11,11 @@ from typing import Final
 from databases.server_facts import ServerMoment
 from event_token import parse_gtid_set
 from producers.decoder import Decoder
-from producers.servers.connection import server_errors
+from producers.replication.stream import server_errors
+from producers.servers.reachable import check_reachable
 from producers.servers.server_list import OpenServer
 from producers.session.committer import Committer
 from producers.session.context import SessionContext
-from producers.start.resume_point import check_reachable
 
 # While bytes keep coming, how often the log is compared with the executed set.
 COMPARE_S: Final = 0.05

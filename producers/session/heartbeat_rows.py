@@ -17,8 +17,8 @@ from databases.errors import ServerLost
 from databases.grants import privileges_on, read_account
 from databases.internal_tables import HEARTBEAT, INTERNAL_DATABASE, create_internal_tables
 from event_token.errors import ShardstreamError
-from producers.servers.connection import server_errors
-from producers.servers.flavor import family_of
+from producers.replication.family import family_of
+from producers.replication.stream import server_errors
 from producers.servers.server_list import OpenServer
 from producers.session.heads import now_us
 from producers.settings import ShardProducerSettings

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from producers.copy.copier import Copier
 from producers.decoder import Decoder
 from producers.decoder.errors import RuleBroken
+from producers.filters.sharding_columns import sharding_columns
 from producers.filters.start_check import rule_problems
 from producers.filters.table_filters import TableFilters
 from producers.preflight.hidden_types import server_types
-from producers.servers.connection import ReplicationStream, server_errors
+from producers.replication.stream import ReplicationStream, server_errors
 from producers.servers.server_list import OpenServer
 from producers.servers.watch import ServerWatch
 from producers.session.binlog_reader import BinlogReader
@@ -18,10 +19,9 @@ from producers.session.committer import Committer
 from producers.session.context import SessionContext
 from producers.session.heads import HeadKeeper, ServerClock, now_us
 from producers.session.heartbeat_rows import HeartbeatWriter
-from producers.session.publisher import Publisher
-from producers.session.sharding_columns import sharding_columns
 from producers.session.status import Committed
 from producers.settings import ProducerState
+from producers.shard_log.publisher import Publisher
 from producers.start.choose_start import Start
 from producers.start.reshard_end import ended_by
 from topics.kafka.client import RECORD_BYTES_MAX

@@ -9,9 +9,9 @@ from producers.session.binlog_reader import WAIT_S_MAX
 from producers.session.commit_pace import CELL_GAP_S, is_backlog, rest_s
 from producers.session.context import SessionContext
 from producers.session.parts import SessionParts, open_parts
-from producers.session.publisher import Publisher
 from producers.session.status import Committed
 from producers.settings import ProducerState
+from producers.shard_log.publisher import Publisher
 from producers.start.choose_start import choose_start
 from topics.progress.codec import PROGRESS_SCHEMA_TEXT
 from topics.records.table_shape import ddl_schema, schema_text

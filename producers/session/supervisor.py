@@ -7,10 +7,10 @@ from typing import Final
 from databases.errors import ServerLost, ServerRefused
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
 from producers.errors import ReplicaBehindLog, TransactionTooLong
-from producers.servers.connection import random_server_id
+from producers.filters.sharding_columns import sharding_columns
+from producers.replication.stream import random_server_id
 from producers.session.context import SessionContext
 from producers.session.shard_session import ShardSession
-from producers.session.sharding_columns import sharding_columns
 from producers.session.status import OnStatus, StatusReporter
 from producers.settings import ProducerState, ShardProducerSettings
 from producers.start.resume_point import check_start

@@ -1,1 +1,1 @@
-"""Where a producer starts or resumes: its own log, or a place in the binlogs."""
+"""Where a session starts: behind the shard log's tail, or at a place in the binlogs."""

@@ -8,7 +8,7 @@ from event_token.errors import UsageError
 from producers.errors import ReplicaBehindLog, ServerBehindLog
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
-from producers.start.committed_tail import read_committed_tail
+from producers.shard_log.committed_tail import read_committed_tail
 from producers.start.position_at_time import find_position
 from producers.start.resume_point import (
     START_GTID,

@@ -19,10 +19,10 @@ from event_token import (
     RunningMysqlSet,
 )
 from event_token.errors import UsageError
-from producers.servers.connection import ReplicationStream, server_errors
-from producers.servers.flavor import ServerFamily
+from producers.replication.family import ServerFamily
+from producers.replication.gtid_scan import BinlogTransaction, RunningSet, transactions
+from producers.replication.stream import ReplicationStream, server_errors
 from producers.settings import ServerSettings
-from producers.start.gtid_scan import BinlogTransaction, RunningSet, transactions
 from producers.start.times import iso
 
 # How exactly a family's binlog knows a commit's time.

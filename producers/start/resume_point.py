@@ -6,7 +6,8 @@ from typing import Final
 from databases.server_facts import ServerHistory
 from event_token import Flavor, GtidSet, parse_gtid_set
 from event_token.errors import UsageError
-from producers.errors import BinlogPurged, LogDisagrees, ReplicaBehindLog, ServerBehindLog
+from producers.errors import LogDisagrees
+from producers.shard_log.committed_tail import LogTail
 from producers.start.times import parse_time
 from topics.names import ShardTopics
 from topics.progress.record import Progress, cell_start_us
@@ -16,26 +17,6 @@ START_CURRENT: Final = "current"
 START_EARLIEST: Final = "earliest"
 START_GTID: Final = "gtid:"
 START_TIMESTAMP: Final = "timestamp:"
-
-# A message with a set of thousands of servers helps nobody.
-_SHOWN_CHARS_MAX: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class LastRow:
-    """The last committed record of a shard log."""
-
-    offset: int
-    seq: int
-    timestamp_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogTail:
-    """What a shard log holds after fencing: `start_offset` is its low watermark."""
-
-    start_offset: int
-    last: LastRow | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,35 +119,3 @@ def start_position(
             "(current, earliest, gtid:<set> or timestamp:<ISO time>)"
         )
     return parse_gtid_set(start.removeprefix(START_GTID), flavor)
-
-
-def check_reachable(
-    topics: ShardTopics, server: str, position: GtidSet, there: ServerHistory, *, replica: bool
-) -> None:
-    """Check purged <= position <= executed.
-
-    BinlogPurged when the server has dropped what is still needed; ServerBehindLog when a primary,
-    ReplicaBehindLog when a replica lacks what the log holds.
-    """
-    if not position.includes(there.purged):
-        gone = shown(there.purged.subtract(position))
-        raise BinlogPurged(
-            f"{topics.log} stands at {shown(position)}, and {server} no longer has {gone} in its "
-            "binlogs: use a server that does, or start a new log with a copy"
-        )
-    if there.executed.includes(position):
-        return
-    lacking = shown(position.subtract(there.executed))
-    if replica:
-        raise ReplicaBehindLog(f"replica {server} has not yet applied {lacking} of {topics.log}")
-    raise ServerBehindLog(
-        f"{topics.log} holds {lacking}, which {server} has never executed: a failover lost these "
-        "transactions, or this is the wrong server. The log's readers have them already; decide "
-        "which of the two is right"
-    )
-
-
-def shown(position: GtidSet) -> str:
-    """The set as text, cut where it is long."""
-    text = str(position)
-    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."

@@ -8,10 +8,10 @@ from event_token.errors import UsageError
 from producers.decoder import HiddenType, NoKeyspaceId, RuleBroken
 from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.sharding_columns import sharding_columns
 from producers.filters.table_filters import TableFilters
 from producers.preflight.hidden_types import ServerTypes
 from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
-from producers.session.sharding_columns import sharding_columns
 from producers.settings import ServerSettings
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set

@@ -7,8 +7,8 @@ import pytest
 from producers.decoder import RuleBroken, UnsupportedEvent
 from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.sharding_columns import sharding_columns
 from producers.filters.table_filters import TableFilters
-from producers.session.sharding_columns import sharding_columns
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import Sink, decode

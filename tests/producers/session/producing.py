@@ -14,7 +14,7 @@ from typing import Any
 from databases.connection import open_connection
 from event_token import Flavor, Rebuild, Retry, parse_gtid_set
 from producers.preflight.typed_columns import BYTES, TypedColumns
-from producers.servers.flavor import family_of
+from producers.replication.family import family_of
 from producers.session.supervisor import run_shard
 from producers.settings import ProducerState, ProducerStatus, ServerSettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster

@@ -8,7 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from event_token import Halt
-from producers.session import publisher, supervisor
+from producers.session import supervisor
+from producers.shard_log import publisher
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements

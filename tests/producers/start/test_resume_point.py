@@ -7,14 +7,9 @@ import pytest
 from databases.server_facts import ServerHistory
 from event_token import Flavor, MariadbGtidSet, MysqlGtidSet, UsageError
 from producers.errors import BinlogPurged, LogDisagrees, ReplicaBehindLog, ServerBehindLog
-from producers.start.resume_point import (
-    LastRow,
-    LogTail,
-    check_reachable,
-    check_start,
-    resume_point,
-    start_position,
-)
+from producers.servers.reachable import check_reachable
+from producers.shard_log.committed_tail import LastRow, LogTail
+from producers.start.resume_point import check_start, resume_point, start_position
 from topics.names import ShardTopics
 from topics.progress.record import Progress, Tick
 

@@ -11,10 +11,10 @@ from databases.connection import open_connection
 from databases.sql import rows
 from event_token import Flavor, MariadbGtidSet, UsageError
 from producers.errors import BinlogPurged
-from producers.servers.connection import ReplicationStream
-from producers.servers.flavor import family_of
-from producers.start.gtid_scan import BinlogTransaction, transactions
-from producers.start.mariadb_history import UnlistedNumbers
+from producers.replication.family import family_of
+from producers.replication.gtid_scan import BinlogTransaction, transactions
+from producers.replication.stream import ReplicationStream
+from producers.servers.mariadb_history import UnlistedNumbers
 from producers.start.position_at_time import find_position
 from producers.start.times import iso, parse_time
 from shardstream.local.kafka_cluster import KafkaCluster

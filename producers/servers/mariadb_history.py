@@ -11,10 +11,10 @@ from typing import Any
 from databases.server_facts import ServerHistory
 from databases.sql import rows
 from event_token import MariadbGtidSet
-from producers.servers.connection import ReplicationStream, server_errors
-from producers.servers.flavor import ServerFamily
+from producers.replication.family import ServerFamily
+from producers.replication.gtid_scan import transactions
+from producers.replication.stream import ReplicationStream, server_errors
 from producers.settings import ServerSettings
-from producers.start.gtid_scan import transactions
 
 
 class UnlistedNumbers:

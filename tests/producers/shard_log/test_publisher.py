@@ -7,8 +7,8 @@ from confluent_kafka import Producer
 
 from event_token import Retry
 from producers.errors import LogDisagrees
-from producers.session.publisher import Publisher
-from producers.start.committed_tail import await_stable
+from producers.shard_log.committed_tail import await_stable
+from producers.shard_log.publisher import Publisher
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.producers.session.producing import wait_for
 from topics.kafka.client import ClientConfig, open_producer
@@ -169,7 +169,7 @@ def test_progress_waits_for_room_in_the_queue(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records that fill the client's queue hold the next one up, and none is lost."""
-    monkeypatch.setattr("producers.session.publisher.QUEUE_MESSAGES_MAX", 3)
+    monkeypatch.setattr("producers.shard_log.publisher.QUEUE_MESSAGES_MAX", 3)
     publisher = shard.publisher()
     rows = [b"1", b"2", b"3"]
     write(publisher, rows)

@@ -11,7 +11,7 @@ from databases.server_facts import version_of
 from databases.sql import named_rows, rows
 from event_token import Flavor
 from producers.errors import Problem
-from producers.servers.flavor import ServerFamily
+from producers.replication.family import ServerFamily
 from producers.settings import ServerSettings
 
 _MYSQL_SAYS_BINARY_LOG_STATUS: Final = (8, 2, 0)

@@ -12,14 +12,14 @@ from databases.sql import rows
 from event_token import Flavor, GtidSet, MysqlGtidSet
 from producers.copy.definition import read_definition
 from producers.errors import BinlogPurged, SameServerId
-from producers.servers.connection import (
+from producers.replication.family import family_of
+from producers.replication.stream import (
     BUFFER_BYTES,
     RANDOM_SERVER_ID_MIN,
     ReplicationStream,
     random_server_id,
     server_error,
 )
-from producers.servers.flavor import family_of
 from producers.settings import ServerSettings
 from shardstream.local.certificates import Certificates
 from tests.database_servers import DatabaseFixture

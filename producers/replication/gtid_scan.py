@@ -16,7 +16,7 @@ from producers.decoder.events.gtid_events import (
     read_mysql_gtid,
     read_tagged_gtid,
 )
-from producers.servers.connection import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
+from producers.replication.stream import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
 
 _PACKET_HEADER: Final = 4
 _PACKET_FULL: Final = 0xFFFFFF

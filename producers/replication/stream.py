@@ -17,8 +17,8 @@ from databases.server import DatabaseServer
 from event_token import GtidSet
 from event_token.errors import Halt, ShardstreamError
 from producers.errors import BinlogPurged, SameServerId
-from producers.servers.dump_command import file_dump_command, register_command
-from producers.servers.flavor import STREAM_HEARTBEAT_S, ServerFamily
+from producers.replication.dump_command import file_dump_command, register_command
+from producers.replication.family import STREAM_HEARTBEAT_S, ServerFamily
 
 # Three heartbeats of the server missed.
 STREAM_SILENCE_S_MAX: Final = 3 * STREAM_HEARTBEAT_S

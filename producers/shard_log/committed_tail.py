@@ -1,10 +1,10 @@
 """What is committed on a shard's topics, read after fencing."""
 
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from event_token.errors import Retry
-from producers.start.resume_point import LastRow, LogTail
 from topics.kafka.client import ClientConfig, open_consumer
 from topics.kafka.partition_end import partition_bounds, read_tail
 from topics.names import ShardTopics
@@ -16,6 +16,23 @@ from topics.schemas.ids import SchemaIds
 # Markers of the predecessor's last transaction may still be on their way to a partition's leader.
 STABLE_S_MAX: Final = 30.0
 STABLE_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class LastRow:
+    """The last committed record of a shard log."""
+
+    offset: int
+    seq: int
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """What a shard log holds after fencing: `start_offset` is its low watermark."""
+
+    start_offset: int
+    last: LastRow | None
 
 
 def read_committed_tail(

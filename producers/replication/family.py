@@ -5,7 +5,7 @@ from typing import Any, Final, Protocol
 from databases.server_facts import MariadbFacts, MysqlFacts, ServerFacts
 from event_token import Flavor, GtidSet, MysqlGtidSet
 from event_token.errors import UsageError
-from producers.servers.dump_command import mariadb_dump_command, mysql_dump_command
+from producers.replication.dump_command import mariadb_dump_command, mysql_dump_command
 
 # The server speaks at least this often, so that silence means that it is gone.
 STREAM_HEARTBEAT_S: Final = 10
