@@ -1,0 +1,47 @@
+"""Every block of README.md and docs/*.md runs, page by page, on real servers."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import blocks_of
+from tests.docs.command_syntax import check_commands
+from tests.docs.page_run import PageRun
+from tests.repository import ROOT
+
+PAGES = [
+    path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+]
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_blocks_of_the_page_run(page: str, tmp_path: Path) -> None:
+    """The commands, programs, statements and settings of a page work in the order of the page."""
+    text = (ROOT / page).read_text()
+    blocks = blocks_of(text)
+
+    with PageRun(tmp_path, text) as run:
+        for block in blocks:
+            run.run(block)
+
+
+def test_a_block_that_fails_is_noticed(tmp_path: Path) -> None:
+    """A command with another status than the page says, or output that never comes, fails."""
+    page = '```shell exit=3\nexit 3\n```\n```shell\nfalse\n```\n```shell until="ready"\ntrue\n```\n'
+    expected, failing, silent = blocks_of(page)
+
+    with PageRun(tmp_path, page) as run:
+        run.run(expected)
+        with pytest.raises(AssertionError, match="line 4"):
+            run.run(failing)
+        with pytest.raises(AssertionError, match="line 7"):
+            run.run(silent)
+
+
+@pytest.mark.parametrize("line", ["shardstream tale commerce", "shardstream reshard halt ks r1"])
+def test_a_command_that_does_not_exist_is_noticed(line: str) -> None:
+    """Blocks that are only parsed name commands that exist."""
+    check_commands("shardstream reshard cancel commerce r1  # goes back\nshardstream tail KEYSPACE")
+
+    with pytest.raises(AssertionError, match="no command"):
+        check_commands(line)
