@@ -102,9 +102,13 @@ def run_apply(
 
     signal.signal(signal.SIGINT, ask_to_stop)
     signal.signal(signal.SIGTERM, ask_to_stop)
+    plan = plan_on(server, reshard_id)
+    if not as_json:
+        sys.stdout.write(f"{target}: following {', '.join(entry.sources)}\n")
+        sys.stdout.flush()
     run_applier(
         ApplierSettings(
-            plan=plan_on(server, reshard_id),
+            plan=plan,
             target=server,
             kafka=settings.kafka_client(),
             registry_url=settings.kafka.schema_registry_url,
