@@ -12,7 +12,7 @@ from shardstream.local.database_server import MysqlServer
 from shardstream.local.processes import ServerProcess
 from shardstream.settings.model import load_settings
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_end import read_last_committed
+from topics.kafka.partition_reader import read_last_committed
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
 from topics.records.envelope import read_seq

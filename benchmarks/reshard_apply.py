@@ -19,7 +19,7 @@ from resharding.server import ReshardServer, open_session
 from shardstream.local.database_server import MysqlServer
 from topics.keyspace.topology import TableVindex
 from topics.schemas.registry import open_schema_ids
-from topics.stream.start_positions import EARLIEST, resolve_start_of
+from topics.start.positions import EARLIEST, resolve_start_of
 
 SINGLE_ROW: Final = "reshard.apply_single_row"
 ROWS_100: Final = "reshard.apply_rows_100"

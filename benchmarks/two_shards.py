@@ -8,7 +8,7 @@ from benchmarks.binlog_fill import executed_set
 from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
 from event_token.errors import Halt
-from topics.kafka.partition_end import read_last_committed
+from topics.kafka.partition_reader import read_last_committed
 from topics.progress.codec import decode_progress
 from topics.schemas.registry import open_schema_ids
 

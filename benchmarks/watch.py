@@ -12,7 +12,7 @@ from event_token.errors import Halt, Retry
 from shardstream.local.processes import ServerProcess
 from topics.kafka.client import ClientConfig, open_admin, open_consumer
 from topics.kafka.errors import kafka_errors
-from topics.kafka.partition_end import partition_bounds
+from topics.kafka.partition_reader import partition_bounds
 
 # Fine enough for a drain of a second, and nothing beside the work that it watches.
 SAMPLE_S = 0.05

@@ -19,28 +19,29 @@ if TYPE_CHECKING:
     from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
     from spark_consumers.change_log.state_query import state_as_of
     from spark_consumers.session import build_session, register
-    from topics.kafka.client import ClientConfig
-    from topics.keyspace.topology import ShardState, Topology, read_topology
-    from topics.reading.errors import (
+    from topics.errors import (
         BrokersUnreachable,
+        CorruptRecord,
         LogGap,
         LogRepeat,
         PositionTooOld,
         RowsNotReadable,
         StartNotReached,
     )
+    from topics.kafka.client import ClientConfig
+    from topics.keyspace.topology import ShardState, Topology, read_topology
     from topics.reading.planner import MaxHold, Strict, Wait
     from topics.records.event_json import event_to_json_dict, event_to_json_text
     from topics.records.table_shape import Column, TableShape
-    from topics.records.vevent import CorruptRecord, EventType, OffCalendar, Op, Row, Value, VEvent
-    from topics.stream.start_positions import Start
+    from topics.records.vevent import EventType, OffCalendar, Op, Row, Value, VEvent
+    from topics.start.positions import Start
 
 # Name by name, the module that defines it: the imports above, for run time.
 _MODULES = {
     # The stream: a subscriber, how it waits for slow shards, and where it starts.
     "Subscriber": "shardstream.subscriber",
     "ClientConfig": "topics.kafka.client",
-    "Start": "topics.stream.start_positions",
+    "Start": "topics.start.positions",
     "Strict": "topics.reading.planner",
     "MaxHold": "topics.reading.planner",
     "Wait": "topics.reading.planner",
@@ -74,13 +75,13 @@ _MODULES = {
     "Retry": "event_token.errors",
     "Rebuild": "event_token.errors",
     "Halt": "event_token.errors",
-    "PositionTooOld": "topics.reading.errors",
-    "LogGap": "topics.reading.errors",
-    "LogRepeat": "topics.reading.errors",
-    "CorruptRecord": "topics.records.vevent",
-    "BrokersUnreachable": "topics.reading.errors",
-    "RowsNotReadable": "topics.reading.errors",
-    "StartNotReached": "topics.reading.errors",
+    "PositionTooOld": "topics.errors",
+    "LogGap": "topics.errors",
+    "LogRepeat": "topics.errors",
+    "CorruptRecord": "topics.errors",
+    "BrokersUnreachable": "topics.errors",
+    "RowsNotReadable": "topics.errors",
+    "StartNotReached": "topics.errors",
     # Spark: the data source, the change log and queries over it.
     "register": "spark_consumers.session",
     "build_session": "spark_consumers.session",

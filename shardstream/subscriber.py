@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from topics.reading.planner import Mode, Strict
-from topics.stream.start_positions import LATEST, Start
+from topics.start.positions import LATEST, Start
 from topics.stream.subscriber import Subscriber as StreamSubscriber
 
 

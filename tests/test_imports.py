@@ -152,7 +152,7 @@ def test_every_folder_is_judged() -> None:
         ("event_token.token", "import fastavro"),
         ("event_token.token", "from time import monotonic"),
         ("event_token.token", "def f():\n    import socket"),
-        ("topics.records.codec", "from producers.decoder import Decoder"),
+        ("topics.records.record_decoder", "from producers.decoder import Decoder"),
         ("topics.stream.subscriber", "import pyarrow as pa"),
         ("topics.reading.merge", "from os import environ"),
         ("topics.reading.merge", "import os.path"),
@@ -190,7 +190,7 @@ def test_rule_finds_what_breaks_it(module: str, source: str) -> None:
         ("topics.reading.merge", "from topics.reading.times import time\nfrom urllib import parse"),
         (
             "producers.main",
-            "from .decoder import Decoder\nimport event_token, topics.records.codec",
+            "from .decoder import Decoder\nimport event_token, topics.records.record_decoder",
         ),
         ("spark_consumers.source", "import numpy, pyspark.sql.datasource"),
         ("shardstream.commands.app", "import spark_consumers, producers.main"),

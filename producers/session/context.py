@@ -6,7 +6,7 @@ from threading import Event
 from producers.session.status import Report
 from producers.settings import ShardProducerSettings
 from topics.names import ShardTopics
-from topics.schemas.ids import SchemaIds
+from topics.records.schema_ids import SchemaIds
 
 
 @dataclass(frozen=True, slots=True)

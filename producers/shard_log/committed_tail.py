@@ -6,12 +6,12 @@ from typing import Final
 
 from event_token.errors import Retry
 from topics.kafka.client import ClientConfig, open_consumer
-from topics.kafka.partition_end import partition_bounds, read_tail
+from topics.kafka.partition_reader import partition_bounds, read_tail
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
 from topics.records.envelope import read_envelope
-from topics.schemas.ids import SchemaIds
+from topics.records.schema_ids import SchemaIds
 
 # Markers of the predecessor's last transaction may still be on their way to a partition's leader.
 STABLE_S_MAX: Final = 30.0

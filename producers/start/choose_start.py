@@ -22,7 +22,7 @@ from producers.start.resume_point import (
 )
 from producers.start.times import parse_time
 from topics.names import ShardTopics
-from topics.schemas.ids import SchemaIds
+from topics.records.schema_ids import SchemaIds
 
 _REPLICA_NOTE: Final = (
     "the server is a replica, and no primary is in the list: its clock says nothing about the "

@@ -10,7 +10,7 @@ from databases.internal_tables import JOURNAL
 from databases.sql import rows
 from topics.kafka.client import ClientConfig
 from topics.names import ShardTopics
-from topics.schemas.ids import SchemaIds
+from topics.records.schema_ids import SchemaIds
 from topics.stream.log_marks import marks_at_end
 
 # The account may lack SELECT there, and where `_shardstream` is gone nothing is cancelled.

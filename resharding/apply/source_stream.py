@@ -10,14 +10,14 @@ from typing import Final
 from event_token import StreamPosition
 from resharding.plan.reshard_plan import range_of
 from topics.kafka.client import ClientConfig
-from topics.progress.feed import ProgressFeed
 from topics.progress.record import Progress
 from topics.reading.planner import Planner
-from topics.records.codec import VEventCodec
+from topics.records.record_decoder import RecordDecoder
 from topics.schemas.registry import open_schema_ids
 from topics.stream.delivery import Delivery
 from topics.stream.log_reader import ShardLogReader
 from topics.stream.merged_stream import MergedStream
+from topics.stream.progress_feed import ProgressFeed
 
 # Events made ready at once, and so the size of a target transaction under load: a commit costs
 # about as much as 100 rows.
@@ -51,5 +51,5 @@ def source_stream(
         planner=_UnmarkedPlanner(start, whole),
         feed=ProgressFeed(config, keyspace, schema_ids),
         open_reader=lambda shard: ShardLogReader(config, keyspace, shard),
-        delivery=Delivery(VEventCodec(schema_ids), whole, None, start),
+        delivery=Delivery(RecordDecoder(schema_ids), whole, None, start),
     )

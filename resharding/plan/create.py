@@ -44,7 +44,7 @@ from topics.keyspace.topology import (
 from topics.names import ShardTopics
 from topics.progress.copy_topic import CopyAction, CopyRequest, ask_and_wait
 from topics.schemas.registry import open_schema_ids
-from topics.stream.start_positions import EARLIEST, LATEST, resolve_start_of
+from topics.start.positions import EARLIEST, LATEST, resolve_start_of
 
 RESHARD_ID_CHARS_MAX: Final = 64
 # A producer looks for requests ten times a second; a reconnect takes some seconds.

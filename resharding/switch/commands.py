@@ -24,11 +24,11 @@ from resharding.switch.readiness import check_ready
 from resharding.switch.settings import SwitchReport, SwitchSettings
 from resharding.switch.shard_writes import ShardWrites, copy_triggers, trigger_names
 from resharding.switch.topology_steps import entry_of, moved
+from topics.errors import TopologyChanged
 from topics.keyspace.topology import (
     ReshardEntry,
     ReshardState,
     Topology,
-    TopologyChanged,
     read_topology,
     update_topology,
 )

@@ -11,7 +11,7 @@ from event_token.errors import UsageError
 from resharding.internal_tables import read_checkpoints
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
-from topics.kafka.partition_end import read_tail
+from topics.kafka.partition_reader import read_tail
 from topics.keyspace.topology import ReshardEntry
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress

@@ -27,12 +27,12 @@ from resharding.verify.rows import Key, Place, RawRow, TableReader, give_bytes
 from resharding.verify.window import Window
 from topics.kafka.client import ClientConfig
 from topics.kafka.deadline import Deadline
-from topics.kafka.partition_end import read_tail
+from topics.kafka.partition_reader import read_tail
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
 from topics.reading.planner import ShardRange
-from topics.schemas.ids import SchemaIds
+from topics.records.schema_ids import SchemaIds
 from topics.schemas.registry import open_schema_ids
 
 # Differing rows that are named; all are counted.

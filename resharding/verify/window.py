@@ -18,9 +18,9 @@ from resharding.plan.reshard_plan import ReshardPlan
 from resharding.verify.rows import Place
 from topics.kafka.client import ClientConfig
 from topics.reading.planner import ShardRange
-from topics.records.codec import VEventCodec
+from topics.records.record_decoder import RecordDecoder
+from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import EventType, Op, Row, VEvent
-from topics.schemas.ids import SchemaIds
 from topics.stream.log_reader import ShardLogReader
 
 # Keys changed between the two snapshots; with more, the target is too far behind to be compared.
@@ -52,7 +52,7 @@ class Window:
         self._plan = plan
         self._session = session
         self._config = config
-        self._codec = VEventCodec(schema_ids)
+        self._codec = RecordDecoder(schema_ids)
         self._routes = Routes(plan.tables)
         self._present: dict[Table, _Overlay] = {}
         self._absent: dict[Table, _Overlay] = {}

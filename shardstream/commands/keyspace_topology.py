@@ -5,12 +5,12 @@ from dataclasses import replace
 from event_token.errors import Rebuild, UsageError
 from shardstream.settings.model import Settings
 from shardstream.settings.producers import table_vindexes, topic_settings
+from topics.errors import TopologyChanged
 from topics.kafka.provisioning import provision_keyspace
 from topics.keyspace.topology import (
     ShardEntry,
     TableVindex,
     Topology,
-    TopologyChanged,
     read_topology,
     update_topology,
 )

@@ -22,7 +22,7 @@ from shardstream.commands.keyspace_topology import ensure_topology
 from shardstream.settings.model import Settings
 from shardstream.settings.producers import filter_settings, topic_settings
 from shardstream.settings.reshard_servers import reshard_server
-from topics.kafka.partition_end import read_tail
+from topics.kafka.partition_reader import read_tail
 from topics.keyspace.topology import ReshardEntry, read_topology
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress

@@ -75,7 +75,7 @@ def set_shards(
 ) -> None:
     """Declare a reshard that other tools have done, without marks in the logs."""
     from shardstream.settings.model import load_settings
-    from topics.kafka.partition_end import read_tail
+    from topics.kafka.partition_reader import read_tail
     from topics.keyspace.lineage import declare
     from topics.keyspace.topology import Topology, update_topology
     from topics.names import ShardTopics

@@ -12,7 +12,7 @@ from topics.kafka.client import ClientConfig, open_consumer
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import GRID_US, Mark, MarkKind, Progress
-from topics.schemas.ids import SchemaIds
+from topics.records.schema_ids import SchemaIds
 
 # Rates are taken over this window: long enough to be calm, short enough to follow.
 RATE_WINDOW_S = 3.0

@@ -154,7 +154,7 @@ class ProducerSection(_Section):
     heartbeat_ms: Annotated[int, Field(ge=10, le=60_000)] = 250
     commit_ms: Annotated[int, Field(ge=1, le=60_000)] = 20
     commit_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
-    # Readers look back 60 s (topics.progress.feed): a clock may not be further ahead.
+    # Readers look back 60 s (topics.stream.progress_feed): a clock may not be further ahead.
     max_clock_ahead_ms: Annotated[int, Field(ge=0, lt=60_000)] = 5_000
     verify_checksum: bool = True
     accept_unlogged_cascades: bool = False

@@ -22,8 +22,8 @@ from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
 from spark_consumers.row_columns.hop_filter import HopFilter
 from spark_consumers.row_columns.key_range import CannotTell, KeyRangeFilter
 from spark_consumers.row_columns.records import Broken, RecordLoop
-from topics.reading.errors import RowImageMissing
-from topics.reading.unmarked_hop import SeenBefore
+from topics.errors import RowImageMissing
+from topics.reading.seen_before import SeenBefore
 from topics.records.table_shape import EVENT_TYPES, OPS
 
 

@@ -4,7 +4,7 @@ import json
 
 from event_token.errors import UsageError
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_end import read_to_end
+from topics.kafka.partition_reader import read_to_end
 from topics.names import SCHEMAS_TOPIC
 from topics.records.table_shape import TableShape, shape_of
 from topics.schemas.confluent import RegistrySchemaIds

@@ -1,6 +1,6 @@
 """Filters out records that a stream had seen before it hopped to their log without marks.
 
-Applies `topics.reading.unmarked_hop.SeenBefore` once per token, and not at all to changes that were
+Applies `topics.reading.seen_before.SeenBefore` once per token, and not at all to changes that were
 made here after the reshard. Typed for mypyc.
 """
 

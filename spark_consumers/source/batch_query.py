@@ -7,12 +7,12 @@ from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import Splits, StreamOffset, choose_splits
 from topics.kafka.deadline import Deadline
 from topics.keyspace.topology import Topology, read_topology
-from topics.progress.feed import ProgressFeed, clock_ms
 from topics.progress.history import ProgressHistory
 from topics.reading.planner import Batch, Planner, is_hop, ranges_between
-from topics.reading.unmarked_hop import unmarked_hop, unmarked_targets
-from topics.schemas.ids import SchemaIds
-from topics.stream.start_positions import EARLIEST, LATEST, resolve_start
+from topics.records.schema_ids import SchemaIds
+from topics.start.positions import EARLIEST, LATEST, resolve_start
+from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
+from topics.stream.progress_feed import ProgressFeed, clock_ms
 
 # Longest search for one hop: all progress up to the end of a batch query is on Kafka already.
 HOP_WAIT_S = 60.0

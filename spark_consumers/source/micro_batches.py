@@ -8,12 +8,11 @@ from event_token import StreamPosition
 from event_token.errors import Retry
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import Seen, StreamOffset, choose_splits
+from topics.errors import StartNotReached
 from topics.keyspace.lineage import retired_us
 from topics.keyspace.topology import read_topology
-from topics.progress.feed import ProgressFeed, clock_ms
 from topics.progress.history import ProgressHistory
 from topics.progress.record import Progress
-from topics.reading.errors import StartNotReached
 from topics.reading.planner import (
     Batch,
     Planner,
@@ -23,8 +22,9 @@ from topics.reading.planner import (
     is_hop,
     ranges_between,
 )
-from topics.reading.unmarked_hop import unmarked_hop
-from topics.schemas.ids import SchemaIds
+from topics.records.schema_ids import SchemaIds
+from topics.start.unmarked_hop import unmarked_hop
+from topics.stream.progress_feed import ProgressFeed, clock_ms
 
 _LOG = logging.getLogger("shardstream.spark")
 

@@ -25,7 +25,7 @@ from event_token.errors import UsageError
 from topics.kafka.client import ClientConfig
 from topics.names import check_keyspace
 from topics.reading.planner import MaxHold, Mode, Strict
-from topics.stream.start_positions import EARLIEST, LATEST
+from topics.start.positions import EARLIEST, LATEST
 
 KAFKA_PREFIX = "kafka."
 # A micro-batch of this size takes one or two seconds on two cores and a few hundred megabytes over
@@ -55,7 +55,7 @@ _TABLE = re.compile(r"([^.]+)\.(.+)")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Checked options; `start` and `end` are as `topics.stream.start_positions` takes them."""
+    """Checked options; `start` and `end` are as `topics.start.positions` takes them."""
 
     keyspace: str
     kafka: ClientConfig
@@ -122,9 +122,7 @@ def _start(text: str | None) -> str | int | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        return (
-            text  # a position; topics.stream.start_positions says what is wrong with any other text
-        )
+        return text  # a position; topics.start.positions says what is wrong with any other text
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(microseconds=1)
 

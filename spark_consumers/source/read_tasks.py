@@ -16,7 +16,7 @@ from spark_consumers.decoding.shard_decoder import ShardDecoder
 from spark_consumers.errors import BrokenLog
 from spark_consumers.source.stream_offset import TaskRange
 from topics.kafka.client import ClientConfig
-from topics.schemas.ids import SchemaIds
+from topics.records.schema_ids import SchemaIds
 from topics.schemas.registry import open_schema_ids
 from topics.stream.log_reader import ShardLogReader
 

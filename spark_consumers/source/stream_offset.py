@@ -13,7 +13,7 @@ from typing import cast
 from event_token.errors import Halt, UsageError
 from event_token.position import StreamPosition
 from topics.reading.planner import ShardRange, ranges_between
-from topics.reading.unmarked_hop import SeenBefore
+from topics.reading.seen_before import SeenBefore
 
 Document = Mapping[str, object]
 Splits = Mapping[str, Sequence[tuple[int, int]]]

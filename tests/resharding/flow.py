@@ -15,7 +15,7 @@ from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.switchable import APP, make_account
 from tests.shardstream.command_line import Background, run, streaming, write_settings
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_end import read_tail
+from topics.kafka.partition_reader import read_tail
 from topics.keyspace.topology import Topology, read_topology
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress

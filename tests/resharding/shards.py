@@ -28,12 +28,12 @@ from tests.producers.session.producing import (
     wait_for,
 )
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_end import read_tail
+from topics.kafka.partition_reader import read_tail
 from topics.keyspace.topology import TableVindex
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.schemas.registry import open_schema_ids
-from topics.stream.start_positions import resolve_start_of
+from topics.start.positions import resolve_start_of
 
 ROOT_PASSWORD = ""
 NUMBERS = frozenset(

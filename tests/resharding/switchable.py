@@ -17,7 +17,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import producing, settings_of
 from tests.resharding.shards import Sources, admin_of, applying, begin, sources_of, wait_applied
-from topics.kafka.partition_end import read_to_end
+from topics.kafka.partition_reader import read_to_end
 from topics.kafka.provisioning import provision_keyspace
 from topics.kafka.topic_settings import TopicSettings
 from topics.keyspace.topology import (

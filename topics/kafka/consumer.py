@@ -8,10 +8,10 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from event_token.errors import Retry
+from topics.errors import BrokersUnreachable, LogShrank
 from topics.kafka.client import ClientConfig, consumer_config
 from topics.kafka.errors import TOPIC_GONE, kafka_error, kafka_errors
-from topics.kafka.partition_end import partition_bounds
-from topics.reading.errors import BrokersUnreachable, LogShrank
+from topics.kafka.partition_reader import partition_bounds
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     TopicDescription,
 )
 
-from event_token.errors import Retry, UsageError
+from event_token.errors import Retry
+from topics.errors import WrongTopic
 from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig, check_reachable, open_admin
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_error, kafka_errors
@@ -38,7 +39,6 @@ from topics.names import SCHEMAS_TOPIC, ShardTopics, topology_topic
 
 __all__ = [
     "TopicSettings",
-    "WrongTopic",
     "broker_transaction_timeout_ms",
     "provision_keyspace",
     "provision_schemas_topic",
@@ -55,14 +55,6 @@ _CREATE_PAUSE_S: Final = 0.1
 _TRANSACTION_TIMEOUT_DEFAULT_MS: Final = 15 * 60 * 1000
 
 Found = Mapping[str, FoundTopic]
-
-
-class WrongTopic(UsageError):  # noqa: N818 - named by what is wrong
-    """Raised when topics exist with other settings; `problems` lists all, each with its mend."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("topics have the wrong settings:\n" + "\n".join(problems))
 
 
 def provision_shard(

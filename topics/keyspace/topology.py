@@ -11,12 +11,12 @@ from confluent_kafka import KafkaException, Producer
 
 from event_token import KeyRange, ShardName, tiles
 from event_token.errors import Halt, Retry, UsageError
+from topics.errors import CorruptRecord, TopologyChanged
 from topics.kafka.client import ClientConfig, open_producer
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import Fenced, kafka_error, kafka_errors
-from topics.kafka.partition_end import read_last_committed
+from topics.kafka.partition_reader import read_last_committed
 from topics.names import check_keyspace, topology_topic, topology_transactional_id
-from topics.records.vevent import CorruptRecord
 
 TOPOLOGY_KEY: Final = b"topology"
 
@@ -28,10 +28,6 @@ _WRITE_TIMEOUT_S: Final = 60.0
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 
 _READ_BACK_PAUSE_S: Final = 0.02
-
-
-class TopologyChanged(Retry):
-    """Raised when another writer changed the topology meanwhile: read it, and decide again."""
 
 
 class ShardState(str, Enum):

@@ -8,11 +8,11 @@ from typing import Any, Final
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from event_token.errors import Halt
+from topics.errors import CorruptRecord
 from topics.progress.record import Mark, MarkKind, Progress, Tick
+from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import schema_text
-from topics.records.vevent import CorruptRecord
 from topics.records.wire import WIRE_HEADER_BYTES, schema_id_of, wire_header
-from topics.schemas.ids import SchemaIds
 
 # One key, so that compaction keeps the last record.
 PROGRESS_KEY: Final = b"progress"

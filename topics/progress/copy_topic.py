@@ -16,12 +16,12 @@ from typing import Any, Final, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from event_token.errors import Retry
+from topics.errors import CorruptRecord
 from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig, open_consumer, open_producer
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_error, kafka_errors
-from topics.kafka.partition_end import partition_bounds
+from topics.kafka.partition_reader import partition_bounds
 from topics.names import ShardTopics
-from topics.records.vevent import CorruptRecord
 
 # The layout of the JSON; readers refuse another one than they know.
 LAYOUT: Final = 1

@@ -9,16 +9,20 @@ from confluent_kafka import KafkaException, TopicPartition
 from event_token import ShardPosition
 from topics.kafka.client import ClientConfig, open_consumer
 from topics.kafka.errors import TOPIC_GONE
-from topics.kafka.partition_end import TAIL_TIMEOUT_S, PartitionReader, partition_bounds, read_tail
-from topics.kafka.retries import answer_of
+from topics.kafka.partition_reader import (
+    TAIL_TIMEOUT_S,
+    PartitionReader,
+    partition_bounds,
+    read_tail,
+)
+from topics.kafka.requests import retry_request
 from topics.names import ShardTopics
+from topics.progress.cells import ordered_from_seq
 from topics.progress.codec import decode_progress
-from topics.progress.record import MarkKind, Progress
-from topics.reading.shard_start import CLOCK_AHEAD_US_MAX
-from topics.reading.shard_ticks import ordered_from_seq
+from topics.progress.record import CLOCK_AHEAD_US_MAX, MarkKind, Progress
 from topics.records.envelope import read_envelope
+from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import TYPES_BY_INDEX, EventType
-from topics.schemas.ids import SchemaIds
 
 # Steps back by ever larger windows, so that a position far behind costs a handful of looks.
 _STEP_FIRST: Final = 64
@@ -57,7 +61,7 @@ class ProgressHistory:
     def exists(self) -> bool:
         """Whether the progress topic is there."""
         topic = self.topics.progress
-        found = answer_of(
+        found = retry_request(
             f"asking for topic {topic}",
             self._config,
             lambda timeout_s: self._consumer.list_topics(topic, timeout=timeout_s),
@@ -172,7 +176,7 @@ class ProgressHistory:
                 raise KafkaException(found.error)
             return found.offset
 
-        offset = answer_of(f"asking {topic} for an offset by time", self._config, question)
+        offset = retry_request(f"asking {topic} for an offset by time", self._config, question)
         return offset if offset >= 0 else end
 
     def _decoded(self, offset: int, value: bytes | None) -> ProgressAt:

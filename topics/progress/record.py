@@ -7,6 +7,10 @@ from enum import Enum
 # record timestamps of Kafka agree, and coarse enough that a busy shard has 100 ticks a second.
 GRID_US = 10_000
 
+# Commit times may be ahead of the head by as much as a producer lets a server's clock run ahead;
+# records up to a head that is older than a time by more than this are older than that time.
+CLOCK_AHEAD_US_MAX = 60_000_000
+
 
 def cell_start_us(timestamp_us: int) -> int:
     """Start of the grid cell that holds `timestamp_us`."""

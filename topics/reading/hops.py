@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from event_token import KeyRange, ShardName, ShardPosition, tiles
 from event_token.key_range import KeyRangeError
+from topics.errors import ProgressBroken
+from topics.progress.cells import Cut
 from topics.progress.record import Mark, MarkKind, Progress
-from topics.reading.errors import ProgressBroken
-from topics.reading.shard_ticks import Cut, End, ShardTicks
+from topics.reading.shard_ticks import End, ShardTicks
 
 
 class Target:

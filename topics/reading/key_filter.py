@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from event_token import KeyRange
-from topics.reading.errors import RowImageMissing
+from topics.errors import RowImageMissing
 from topics.records.vevent import EventType, Op, Row, VEvent
 
 

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from topics.reading.errors import LogGap, LogRepeat, ProgressBroken
+from topics.errors import LogGap, LogRepeat, ProgressBroken
 
 
 class RawRecord(NamedTuple):

@@ -13,10 +13,11 @@ from types import MappingProxyType
 from event_token import KeyRange, ShardName, tiles
 from event_token.errors import UsageError
 from event_token.position import ShardPosition, StreamPosition
+from topics.errors import PositionTooOld
+from topics.progress.cells import Cut
 from topics.progress.record import Progress
-from topics.reading.errors import PositionTooOld
 from topics.reading.hops import Hop, Hops, Target
-from topics.reading.shard_ticks import Cut, ShardTicks
+from topics.reading.shard_ticks import ShardTicks
 from topics.reading.silence import Silence
 
 # One minute of a shard that is busy in every grid cell: far more than a batch needs, and some

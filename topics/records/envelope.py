@@ -8,9 +8,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from topics.errors import CorruptRecord
 from topics.records.cursor import Cursor
 from topics.records.table_shape import EVENT_TYPES, OPS
-from topics.records.vevent import CorruptRecord, TokenText
+from topics.records.vevent import TokenText
 from topics.records.wire import WIRE_HEADER_BYTES, place, schema_id_of
 
 # Stands for the place of a field that is null.

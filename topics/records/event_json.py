@@ -11,8 +11,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
+from topics.errors import CorruptRecord
 from topics.records.table_shape import Column, TableShape, ValueKind
-from topics.records.vevent import CorruptRecord, OffCalendar, Row, VEvent
+from topics.records.vevent import OffCalendar, Row, VEvent
 
 # Nine significant digits tell all 32-bit floats apart.
 _FLOAT_DIGITS_MAX: Final = 9

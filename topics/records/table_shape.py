@@ -251,3 +251,16 @@ def schema_text(schema: dict[str, Any]) -> str:
 def fingerprint(text: str) -> str:
     """SHA-256 of the registered text. Avro's own fingerprint leaves out the attributes."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plain_schema(schema: Any) -> Any:
+    """Return an Avro schema without its logical types."""
+    if isinstance(schema, dict):
+        return {
+            name: plain_schema(part)
+            for name, part in schema.items()
+            if name not in {"logicalType", "precision", "scale"}
+        }
+    if isinstance(schema, list):
+        return [plain_schema(part) for part in schema]
+    return schema

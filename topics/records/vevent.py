@@ -7,12 +7,8 @@ from decimal import Decimal
 from enum import Enum
 
 from event_token import EventToken, Flavor, StreamPosition, UsageError, parse_gtid_set
-from event_token.errors import Halt
+from topics.errors import CorruptRecord
 from topics.records.table_shape import EVENT_TYPES, OPS, TableShape
-
-
-class CorruptRecord(Halt):
-    """Raised on bytes that are not what their place on Kafka says; names topic and offset."""
 
 
 class EventType(str, Enum):

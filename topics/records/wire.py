@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from topics.records.vevent import CorruptRecord
+from topics.errors import CorruptRecord
 
 WIRE_HEADER_BYTES: Final = 5
 _MAGIC: Final = 0

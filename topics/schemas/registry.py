@@ -10,12 +10,12 @@ from event_token.errors import Halt, Retry, ShardstreamError
 from topics.kafka.client import ClientConfig, open_producer
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_error, kafka_errors
-from topics.kafka.partition_end import PartitionReader
+from topics.kafka.partition_reader import PartitionReader
 from topics.names import SCHEMAS_TOPIC
+from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import fingerprint
 from topics.records.wire import SCHEMA_ID_MAX
 from topics.schemas.confluent import RegistrySchemaIds
-from topics.schemas.ids import SchemaIds
 
 __all__ = ["RegistrySchemaIds", "SchemaIds", "TopicSchemaIds", "open_schema_ids"]
 

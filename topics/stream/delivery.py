@@ -8,11 +8,11 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from event_token import EventToken, KeyRange, ShardName, ShardPosition, StreamPosition
-from topics.reading.errors import ProgressBroken
+from topics.errors import ProgressBroken
 from topics.reading.key_filter import in_key_range
 from topics.reading.merge import RawRecord
-from topics.reading.unmarked_hop import SeenBefore
-from topics.records.codec import VEventCodec
+from topics.reading.seen_before import SeenBefore
+from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import TokenText, VEvent
 
 # A run of events ends here, so that large rows do not make a large run.
@@ -114,7 +114,7 @@ class Delivery:
 
     def __init__(
         self,
-        codec: VEventCodec,
+        codec: RecordDecoder,
         key_range: KeyRange,
         tables: frozenset[tuple[str, str]] | None,
         position: StreamPosition,

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_end import TAIL_TIMEOUT_S, PartitionReader
+from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.names import ShardTopics
-from topics.records.codec import VEventCodec
 from topics.records.envelope import read_envelope
+from topics.records.record_decoder import RecordDecoder
+from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import TYPES_BY_INDEX, EventType
-from topics.schemas.ids import SchemaIds
 
 # Records looked at in one go. Behind END stand DDL and other marks alone: mostly one look.
 _WINDOW: Final = 1024
@@ -33,7 +33,7 @@ def marks_at_end(
 
     Retry when Kafka does not answer, CorruptRecord on bytes that are no record of a log.
     """
-    codec = VEventCodec(schema_ids)
+    codec = RecordDecoder(schema_ids)
     newest: dict[str, LoggedMark] = {}
     with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S) as reader:
         start, upper = reader.bounds()

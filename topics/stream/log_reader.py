@@ -10,12 +10,11 @@ from typing import Final
 
 from confluent_kafka import Message
 
-from event_token.errors import Rebuild
+from topics.errors import LogGap, LogShrank, PositionTooOld, ReaderClosed, RowsNotReadable
 from topics.kafka.client import ClientConfig
 from topics.kafka.consumer import QUEUE_KBYTES_MAX, OffsetOutOfRangeError, StreamConsumer
 from topics.kafka.deadline import Deadline
 from topics.names import ShardTopics
-from topics.reading.errors import LogGap, LogShrank, PositionTooOld, RowsNotReadable
 from topics.reading.merge import RawRecord, SeqChecker
 from topics.reading.planner import ShardRange
 from topics.records.envelope import read_envelope, read_seq
@@ -28,10 +27,6 @@ POLL_S: Final = 0.1
 TAKE_MAX: Final = 1_000
 # A list of messages ends here, so that large records do not make large lists.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
-
-
-class ReaderClosed(Rebuild):
-    """Raised in a read that `stop` ends from another thread."""
 
 
 class ShardLogReader:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from event_token import StreamPosition
-from topics.progress.feed import ProgressFeed, clock_ms
 from topics.reading.merge import RawRecord, merge
 from topics.reading.planner import Batch, Planner, Wait
 from topics.records.vevent import VEvent
 from topics.stream.delivery import Delivery, Place
 from topics.stream.log_reader import ShardLogReader
+from topics.stream.progress_feed import ProgressFeed, clock_ms
 
 # Rows planned at once while there is a backlog. They are streamed, not held; the bound keeps
 # the ticks that one plan walks over few.

@@ -11,17 +11,18 @@ from event_token.errors import Retry, ShardstreamError, UsageError
 from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import retired_us
 from topics.keyspace.topology import read_topology
-from topics.progress.feed import ProgressFeed
 from topics.reading.planner import Mode, Planner, Strict, Wait
-from topics.reading.unmarked_hop import SeenBefore, unmarked_hop, unmarked_targets
-from topics.records.codec import VEventCodec
+from topics.reading.seen_before import SeenBefore
+from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import VEvent
 from topics.schemas.registry import open_schema_ids
+from topics.start.from_copy import COPY, copy_start_us
+from topics.start.positions import LATEST, Start, resolve_start
+from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
 from topics.stream.delivery import Delivery
 from topics.stream.log_reader import ShardLogReader
 from topics.stream.merged_stream import MergedStream
-from topics.stream.start_from_copy import COPY, copy_start_us
-from topics.stream.start_positions import LATEST, Start, resolve_start
+from topics.stream.progress_feed import ProgressFeed
 
 # Events made ready at once; each keeps the short history of its run for its position.
 RUN_ROWS_MAX: Final = 256
@@ -176,7 +177,7 @@ class Subscriber:
             feed=ProgressFeed(self._config, self.keyspace, schema_ids),
             open_reader=lambda shard: ShardLogReader(self._config, self.keyspace, shard),
             delivery=Delivery(
-                VEventCodec(schema_ids), self.key_range, self._tables, start, self._unmarked
+                RecordDecoder(schema_ids), self.key_range, self._tables, start, self._unmarked
             ),
         )
 

@@ -13,7 +13,7 @@ from producers.settings import ServerSettings
 from tests.database_servers import DatabaseFixture
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
 from topics.kafka.client import RECORD_BYTES_MAX
-from topics.records.codec import VEventCodec
+from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import VEvent
 
 SHARD = "-80"
@@ -45,7 +45,7 @@ class Sink:
         self.messages.append(Message(*arguments))
 
     def events(self) -> list[VEvent]:
-        codec = VEventCodec(self.schema_ids)
+        codec = RecordDecoder(self.schema_ids)
         return [codec.decode(m.value, SHARD, i) for i, m in enumerate(self.messages)]
 
 

@@ -4,7 +4,7 @@ from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import decode
 from tests.producers.decoder.test_cases import run_statements
-from topics.records.codec import record_key
+from tests.topics.records.record_encoder import record_key
 
 
 def avro_string(text: str) -> bytes:

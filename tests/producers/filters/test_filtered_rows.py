@@ -13,9 +13,9 @@ from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import Sink, decode
 from tests.producers.decoder.test_cases import run_statements
+from tests.topics.records.record_encoder import record_key
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named
-from topics.records.codec import record_key
 from topics.records.vevent import EventType, VEvent
 
 KEY = b"0123456789abcdef0123456789abcdef"

@@ -5,7 +5,7 @@ from event_token import Flavor
 from producers.settings import ShardProducerSettings
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
-from topics.kafka.partition_end import read_tail
+from topics.kafka.partition_reader import read_tail
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.schemas.registry import open_schema_ids

@@ -20,11 +20,11 @@ from producers.settings import ProducerState, ProducerStatus, ServerSettings, Sh
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_end import read_tail, read_to_end
+from topics.kafka.partition_reader import read_tail, read_to_end
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
-from topics.records.codec import VEventCodec
+from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import Op, VEvent
 from topics.schemas.registry import open_schema_ids
 
@@ -232,7 +232,7 @@ def read_log(settings: ShardProducerSettings) -> WrittenLog:
     """Read both topics of the shard from their beginning."""
     topics = ShardTopics(settings.keyspace, settings.shard)
     schema_ids = open_schema_ids(settings.kafka, None)
-    codec = VEventCodec(schema_ids)
+    codec = RecordDecoder(schema_ids)
     records = list(read_to_end(settings.kafka, topics.log))
     return WrittenLog(
         [codec.decode(r.value, settings.shard, r.offset) for r in records],

@@ -5,7 +5,7 @@ from pathlib import Path
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import ProducerProcess, settings_of, wait_caught_up
-from topics.kafka.partition_end import read_to_end
+from topics.kafka.partition_reader import read_to_end
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.records.envelope import read_envelope

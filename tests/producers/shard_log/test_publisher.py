@@ -13,7 +13,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.producers.session.producing import wait_for
 from topics.kafka.client import ClientConfig, open_producer
 from topics.kafka.errors import Fenced
-from topics.kafka.partition_end import read_tail, read_to_end
+from topics.kafka.partition_reader import read_tail, read_to_end
 from topics.kafka.provisioning import broker_transaction_timeout_ms, provision_shard
 from topics.names import ShardTopics
 

@@ -231,7 +231,7 @@ def test_errors_come_through_spark() -> None:
     """The innermost ShardstreamError in the text of a Spark exception is raised again."""
     text = (
         "[STREAM_FAILED] Query failed: boom\n  File x\n"
-        "topics.reading.errors.LogGap: ks.-80: seq 3 is missing\n"
+        "topics.errors.LogGap: ks.-80: seq 3 is missing\n"
         "spark_consumers.errors.ShapeConflict: column 'n' is int there\n\n"
         "\tat org.apache.spark"
     )

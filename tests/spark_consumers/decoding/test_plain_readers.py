@@ -8,7 +8,8 @@ from tests.plain_copy import copy_plain, run_python
 
 
 @pytest.mark.parametrize(
-    "tests", ["spark_consumers/decoding/test_shard_decoder.py", "topics/records/test_codec.py"]
+    "tests",
+    ["spark_consumers/decoding/test_shard_decoder.py", "topics/records/test_record_decoder.py"],
 )
 def test_the_plain_modules_pass_the_same_tests(tests: str, tmp_path: Path) -> None:
     """A build without a compiler decodes the same values, only more slowly."""

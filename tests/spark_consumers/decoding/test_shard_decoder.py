@@ -16,11 +16,11 @@ from tests.spark_consumers.rows import (
     statement_event,
     typed_value,
 )
+from tests.topics.records.record_encoder import RecordEncoder
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
-from topics.reading.errors import RowImageMissing
+from topics.errors import RowImageMissing
 from topics.reading.key_filter import in_key_range
-from topics.reading.unmarked_hop import SeenBefore
-from topics.records.codec import VEventCodec
+from topics.reading.seen_before import SeenBefore
 from topics.records.event_json import event_to_json_dict
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import EventType, OffCalendar, Op, Row, TokenText, VEvent
@@ -35,10 +35,10 @@ def decode(
     key_range: KeyRange | None = None,
     seen: SeenBefore | None = None,
 ) -> list[dict[str, object]]:
-    codec = VEventCodec(schema_ids)
+    encoder = RecordEncoder(schema_ids)
     decoder = ShardDecoder("-80", output, schema_ids.text_of, key_range)
     decoder.begin(found[0].seq, 0, seen)
-    batch = decoder.decode([codec.encode(e) for e in found], [e.offset for e in found])
+    batch = decoder.decode([encoder.encode(e) for e in found], [e.offset for e in found])
     batch.validate(full=True)
     rows: list[dict[str, object]] = batch.to_pylist()
     return rows
@@ -257,7 +257,7 @@ def test_broken_bytes_stop_cleanly(
     """A truncated record is an error that names its offset, never half a row."""
     _, found = log
     schema_ids = MemorySchemaIds()
-    value = VEventCodec(schema_ids).encode(found[0])
+    value = RecordEncoder(schema_ids).encode(found[0])
     cut = data.draw(st.integers(0, len(value) - 1))
     decoder = ShardDecoder("-80", choose_columns(None), schema_ids.text_of)
     decoder.begin(FIRST_SEQ, 0)
@@ -270,7 +270,7 @@ def test_late_rows_are_marked() -> None:
     """Rows older than the start of the batch are late."""
     found = [order_event(shape_with(), {"id": 1})]
     schema_ids = MemorySchemaIds()
-    value = VEventCodec(schema_ids).encode(found[0])
+    value = RecordEncoder(schema_ids).encode(found[0])
     late = []
     for late_before_us in (found[0].timestamp_us, found[0].timestamp_us + 1):
         decoder = ShardDecoder("-80", choose_columns("late"), schema_ids.text_of)

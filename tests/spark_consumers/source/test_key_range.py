@@ -11,12 +11,12 @@ from event_token import KeyRange
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import producing, settings_of, wait_caught_up
+from topics.errors import RowImageMissing
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
 from topics.keyspace.topology import ShardEntry, TableVindex, Topology, update_topology
 from topics.keyspace.vindexes import vindex_named
 from topics.names import ShardTopics
-from topics.reading.errors import RowImageMissing
 from topics.records.event_json import event_to_json_dict
 from topics.records.vevent import EventType, VEvent
 from topics.stream.subscriber import Subscriber

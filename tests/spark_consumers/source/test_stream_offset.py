@@ -10,7 +10,7 @@ from event_token import EventToken, Flavor, ShardPosition, StreamPosition, parse
 from event_token.errors import Halt
 from spark_consumers.source.stream_offset import StreamOffset, choose_splits, tasks_between
 from topics.reading.planner import ShardRange
-from topics.reading.unmarked_hop import SeenBefore
+from topics.reading.seen_before import SeenBefore
 
 
 @st.composite

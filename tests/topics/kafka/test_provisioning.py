@@ -3,12 +3,12 @@ import pytest
 from event_token.errors import UsageError
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.topics.schemas.writing import TIMEOUT_S, make_topic
+from topics.errors import WrongTopic
 from topics.kafka.client import ClientConfig, open_admin, open_producer
 from topics.kafka.deadline import Deadline
-from topics.kafka.partition_end import read_last_committed
+from topics.kafka.partition_reader import read_last_committed
 from topics.kafka.provisioning import (
     TopicSettings,
-    WrongTopic,
     broker_transaction_timeout_ms,
     provision_keyspace,
     provision_schemas_topic,

@@ -6,6 +6,7 @@ import pytest
 from event_token import KeyRange
 from event_token.errors import Halt, Retry, UsageError
 from tests.topics.schemas.writing import TIMEOUT_S, commit, transactional, write
+from topics.errors import CorruptRecord, TopologyChanged
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace
 from topics.keyspace.topology import (
@@ -14,14 +15,12 @@ from topics.keyspace.topology import (
     ShardState,
     TableVindex,
     Topology,
-    TopologyChanged,
     read_topology,
     topology_from_json,
     topology_to_json,
     update_topology,
 )
 from topics.names import topology_topic, topology_transactional_id
-from topics.records.vevent import CorruptRecord
 
 
 def topology(keyspace: str, *names: str, epoch: int = 0) -> Topology:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from event_token.errors import Halt
 from tests.topics.records.events import INT64, TEXTS
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
+from topics.errors import CorruptRecord
 from topics.progress.codec import (
     PROGRESS_KEY,
     PROGRESS_SCHEMA_TEXT,
@@ -14,7 +15,6 @@ from topics.progress.codec import (
     encode_progress,
 )
 from topics.progress.record import Mark, MarkKind, Progress, Tick
-from topics.records.vevent import CorruptRecord
 from topics.records.wire import wire_header
 
 NAMES = st.lists(TEXTS, max_size=3).map(tuple)

@@ -7,10 +7,10 @@ from random import Random
 from hypothesis import strategies as st
 
 from event_token import KeyRange, ShardPosition, StreamPosition
+from topics.progress.cells import ordered_from_seq
 from topics.progress.record import Mark, Progress, Tick, cell_start_us
 from topics.reading.merge import RawRecord, merge
 from topics.reading.planner import Batch, Planner, ShardRange
-from topics.reading.shard_ticks import ordered_from_seq
 
 START_US = 1_700_000_000_000_000
 # How far a generated commit may lie beyond the head that is promised with it.

@@ -3,10 +3,11 @@ import pytest
 from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
 from tests.topics.reading.shard_histories import START_US, History
+from topics.errors import PositionTooOld, ProgressBroken
+from topics.progress.cells import Cut
 from topics.progress.record import Mark, MarkKind, Progress, Tick
-from topics.reading.errors import PositionTooOld, ProgressBroken
 from topics.reading.planner import Batch, MaxHold, Planner, Wait, ranges_between
-from topics.reading.shard_ticks import Cut, ShardTicks
+from topics.reading.shard_ticks import ShardTicks
 
 CELL_US = 10_000
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from event_token import EventToken
 from tests.topics.records.events import ddl_event, insert, row_events
+from topics.errors import CorruptRecord
 from topics.records.event_json import event_to_json_dict, event_to_json_text, shortest_float
 from topics.records.table_shape import Column, TableShape, ValueKind
-from topics.records.vevent import CorruptRecord, OffCalendar, Value, VEvent
+from topics.records.vevent import OffCalendar, Value, VEvent
 
 FIELDS = [
     "type",

@@ -5,11 +5,12 @@ import pytest
 
 from event_token.errors import Halt, Retry, UsageError
 from tests.topics.records.events import insert
+from tests.topics.records.record_encoder import RecordEncoder
 from tests.topics.schemas.registry_server import RegistryServer, registry_server
 from topics.kafka.client import ClientConfig
 from topics.progress.codec import decode_progress, encode_progress
 from topics.progress.record import Progress
-from topics.records.codec import VEventCodec
+from topics.records.record_decoder import RecordDecoder
 from topics.records.table_shape import (
     Column,
     TableShape,
@@ -37,8 +38,8 @@ def test_events_and_progress_round_trip(server: RegistryServer) -> None:
     progress = Progress(1, 0, 0, "mysql", "", 5, (), None, "s", 5, 0)
 
     for _ in range(2):
-        value = VEventCodec(writer).encode(event)
-        assert VEventCodec(reader).decode(value, event.shard, event.offset) == event
+        value = RecordEncoder(writer).encode(event)
+        assert RecordDecoder(reader).decode(value, event.shard, event.offset) == event
     assert decode_progress(encode_progress(progress, writer), reader) == progress
 
     assert len([call for call in server.calls if call.startswith("POST")]) == 2

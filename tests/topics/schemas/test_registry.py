@@ -8,7 +8,7 @@ from confluent_kafka import TopicPartition
 from event_token.errors import Halt, UsageError
 from tests.topics.schemas.writing import TIMEOUT_S, make_topic, transactional, write
 from topics.kafka.client import ClientConfig, open_admin, open_producer
-from topics.kafka.partition_end import read_to_end
+from topics.kafka.partition_reader import read_to_end
 from topics.kafka.provisioning import provision_schemas_topic
 from topics.records.table_shape import fingerprint
 from topics.schemas.registry import TopicSchemaIds, open_schema_ids

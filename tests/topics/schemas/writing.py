@@ -7,7 +7,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from topics.kafka.client import ClientConfig, open_admin, open_consumer, open_producer
 from topics.kafka.deadline import Deadline
-from topics.kafka.partition_end import partition_bounds
+from topics.kafka.partition_reader import partition_bounds
 
 TIMEOUT_S = 30.0
 

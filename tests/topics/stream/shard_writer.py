@@ -10,15 +10,15 @@ from confluent_kafka import Message, TopicPartition
 from event_token import parse_gtid_set
 from event_token.gtid_set import Flavor
 from event_token.token import EventToken
+from tests.topics.records.record_encoder import RecordEncoder, record_key
 from topics.kafka.client import ClientConfig, open_admin, open_consumer, open_producer
 from topics.kafka.deadline import Deadline
-from topics.kafka.partition_end import partition_bounds
+from topics.kafka.partition_reader import partition_bounds
 from topics.kafka.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
 from topics.keyspace.topology import ShardEntry, Topology, update_topology
 from topics.names import ShardTopics
 from topics.progress.codec import PROGRESS_KEY, encode_progress
 from topics.progress.record import Mark, MarkKind, Progress, Tick, cell_start_us
-from topics.records.codec import VEventCodec, record_key
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import EventType, Op, TokenText, VEvent
 from topics.schemas.registry import TopicSchemaIds
@@ -65,7 +65,7 @@ class ShardWriter:
         self.shard = shard
         self.topics = ShardTopics(keyspace, shard)
         self.schema_ids = TopicSchemaIds(config)
-        self.codec = VEventCodec(self.schema_ids)
+        self.encoder = RecordEncoder(self.schema_ids)
         self.seq = 0
         self.written: list[VEvent] = []
         self.head_us = START_US
@@ -205,7 +205,7 @@ class ShardWriter:
         for event in events:
             self.producer.produce(
                 self.topics.log,
-                self.codec.encode(event),
+                self.encoder.encode(event),
                 record_key(event),
                 0,
                 delivered,

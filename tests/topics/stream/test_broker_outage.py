@@ -7,14 +7,14 @@ from event_token import KeyRange, ShardPosition, StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.topics.stream.conftest import Writers
 from tests.topics.stream.shard_writer import CELL_US, TIMEOUT_S
-from topics.kafka import retries
+from topics.errors import BrokersUnreachable
+from topics.kafka import requests
 from topics.kafka.client import ClientConfig
 from topics.kafka.deadline import Deadline
-from topics.progress.feed import ProgressFeed, clock_ms
-from topics.reading.errors import BrokersUnreachable
 from topics.reading.planner import Batch, Planner
 from topics.records.vevent import VEvent
 from topics.stream import subscriber
+from topics.stream.progress_feed import ProgressFeed, clock_ms
 from topics.stream.subscriber import Subscriber
 
 # A restart takes 10 s, several times that beside other work.
@@ -37,7 +37,7 @@ def test_a_restart_of_the_broker_is_waited_out(
     """While the broker is away a stream waits, a feed says so, and then both go on."""
     # So that the stream looks into the topology, in vain, while it waits.
     monkeypatch.setattr(subscriber, "TOPOLOGY_LOOK_S", 0.0)
-    monkeypatch.setattr(retries, "REQUEST_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(requests, "REQUEST_TIMEOUT_S", 1.0)
     (writer,) = writers("-")
     writer.commit((0, 3))
     writer.heartbeat(CELL_US)

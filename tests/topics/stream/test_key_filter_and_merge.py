@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from event_token import KeyRange
-from topics.reading.errors import LogGap, LogRepeat, ProgressBroken, RowImageMissing
+from topics.errors import LogGap, LogRepeat, ProgressBroken, RowImageMissing
 from topics.reading.key_filter import in_key_range
 from topics.reading.merge import RawRecord, SeqChecker, merge
 from topics.records.table_shape import Column, TableShape, ValueKind

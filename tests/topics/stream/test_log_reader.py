@@ -2,16 +2,17 @@ import pytest
 
 from tests.topics.stream.conftest import Writers
 from tests.topics.stream.shard_writer import CELL_US, TIMEOUT_S, ShardWriter
-from topics.kafka.client import ClientConfig, open_admin
-from topics.reading.errors import (
+from topics.errors import (
     LogGap,
     LogRepeat,
     LogShrank,
     PositionTooOld,
+    ReaderClosed,
     RowsNotReadable,
 )
+from topics.kafka.client import ClientConfig, open_admin
 from topics.reading.planner import ShardRange
-from topics.stream.log_reader import ReaderClosed, ShardLogReader
+from topics.stream.log_reader import ShardLogReader
 
 
 def reader_of(

@@ -18,17 +18,13 @@ from tests.topics.stream.shard_writer import (
     idle,
     taken,
 )
+from topics.errors import PositionTooOld, RowsNotReadable, StartNotReached
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ShardEntry, Topology
-from topics.reading.errors import (
-    PositionTooOld,
-    RowsNotReadable,
-    StartNotReached,
-)
 from topics.reading.planner import MaxHold
 from topics.records.vevent import Op, VEvent
+from topics.start.positions import resolve_start
 from topics.stream.log_reader import ShardLogReader
-from topics.stream.start_positions import resolve_start
 from topics.stream.subscriber import Subscriber
 
 Seen = tuple[int, str, int]

@@ -13,9 +13,12 @@ from event_token import parse_gtid_set
 from event_token.errors import Halt, ShardstreamError
 from event_token.gtid_set import Flavor
 from tests.topics.records.events import SHARD, UUID, ddl_event, insert, row_events
+from tests.topics.records.record_encoder import RecordCodec, record_key
+from tests.topics.records.row_encoding import ValueMisfitError
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
-from topics.records.codec import CorruptRecord, UnknownEnvelope, VEventCodec, record_key
+from topics.errors import CorruptRecord, UnknownEnvelope
 from topics.records.envelope import read_envelope, read_seq
+from topics.records.record_decoder import RecordDecoder
 from topics.records.table_shape import (
     EVENT_TYPES,
     Column,
@@ -25,7 +28,6 @@ from topics.records.table_shape import (
     row_schema,
     schema_text,
 )
-from topics.records.value_codec import ValueMisfitError
 from topics.records.vevent import EventType, OffCalendar, Op, Row, TokenText, VEvent
 from topics.records.wire import wire_header
 
@@ -48,9 +50,9 @@ ROW: Row = {
 }
 
 
-def codec() -> VEventCodec:
+def codec() -> RecordCodec:
     """A codec that knows no schema yet."""
-    return VEventCodec(MemorySchemaIds())
+    return RecordCodec(MemorySchemaIds())
 
 
 @given(row_events())
@@ -180,12 +182,12 @@ def test_a_date_outside_the_calendar_is_corrupt() -> None:
     shape = TableShape("d", "t", (Column("day", ValueKind.INT, "int"),))
     as_date = TableShape("d", "t", (Column("day", ValueKind.DATE, "date"),))
     ids = MemorySchemaIds()
-    both = VEventCodec(ids)
+    both = RecordCodec(ids)
     value = both.encode(insert(shape, {"day": 2**31 - 1}))
     ids.texts[0] = schema_text(row_schema(as_date))
 
     with pytest.raises(CorruptRecord, match="offset 42"):
-        VEventCodec(ids).decode(value, SHARD, 42)
+        RecordDecoder(ids).decode(value, SHARD, 42)
 
 
 def test_event_of_another_shard_is_corrupt() -> None:
@@ -226,7 +228,7 @@ def test_schema_of_another_release_halts(text: str) -> None:
     ids.register(text)
 
     with pytest.raises(UnknownEnvelope, match="release that wrote it"):
-        VEventCodec(ids).decode(wire_header(0) + b"abc", SHARD, 3)
+        RecordDecoder(ids).decode(wire_header(0) + b"abc", SHARD, 3)
 
 
 def test_images_that_do_not_fit_the_op_are_refused() -> None:

@@ -8,11 +8,11 @@ from event_token import KeyRange
 from tests.topics.stream.conftest import Writers
 from tests.topics.stream.shard_writer import CELL_US, START_US, TIMEOUT_S
 from tests.topics.stream.test_subscriber_hop import SPLIT, seen, split
+from topics.errors import StartNotReached
 from topics.kafka.client import ClientConfig, open_admin
 from topics.keyspace.lineage import Era, era_of
 from topics.keyspace.topology import ReshardEntry, ShardEntry, ShardState, Topology, update_topology
-from topics.reading.errors import StartNotReached
-from topics.stream.start_positions import resolve_start
+from topics.start.positions import resolve_start
 from topics.stream.subscriber import Subscriber
 
 

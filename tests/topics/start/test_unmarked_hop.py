@@ -20,9 +20,10 @@ from topics.keyspace.topology import (
     update_topology,
 )
 from topics.reading.planner import MaxHold, Mode, Strict
-from topics.reading.unmarked_hop import SeenBefore, unmarked_hop
+from topics.reading.seen_before import SeenBefore
 from topics.records.vevent import TokenText, VEvent
 from topics.schemas.registry import TopicSchemaIds
+from topics.start.unmarked_hop import unmarked_hop
 from topics.stream.subscriber import Subscriber
 
 FAR_US = 60_000_000

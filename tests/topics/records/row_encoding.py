@@ -1,7 +1,7 @@
-"""Values of columns as fastavro writes them, by a plan made once for each table version.
+"""Encodes rows with fastavro, the counterpart of `topics.records.values` for tests.
 
-fastavro writes the plain Avro types; the logical types are laid over them here, for its own
-conversions know neither negative times nor 65 digits. `topics.records.values` reads them.
+fastavro writes the plain Avro types. The logical types are converted here, because its own
+conversions support neither negative times nor 65 digits.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,20 +29,7 @@ _INT64: Final = range(-(2**63), 2**63)
 
 
 class ValueMisfitError(ValueError):
-    """Raised when a value cannot stand in its column; the codec says where."""
-
-
-def plain_schema(schema: Any) -> Any:
-    """Return an Avro schema without its logical types."""
-    if isinstance(schema, dict):
-        return {
-            name: plain_schema(part)
-            for name, part in schema.items()
-            if name not in {"logicalType", "precision", "scale"}
-        }
-    if isinstance(schema, list):
-        return [plain_schema(part) for part in schema]
-    return schema
+    """Raised when a value does not fit its column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +42,16 @@ class RowPlan:
 
     @classmethod
     def of(cls, shape: TableShape) -> "RowPlan":
-        """Make the plan of a table version."""
+        """Return the plan of a table version."""
         return cls(shape, tuple((avro_name(c.name), c.name, _encoder(c)) for c in shape.columns))
 
     def write(self, row: Row) -> tuple[dict[str, Any], bytes, dict[int, str]]:
-        """Return the raw image, its bit map and its dates off the calendar; ValueMisfitError."""
+        """Return the raw image, its bit map and its invalid dates; ValueMisfitError."""
         unknown = row.keys() - {c.name for c in self.shape.columns}
         if unknown:
             raise ValueMisfitError(f"{self.shape.table} has no column {', '.join(sorted(unknown))}")
         raw: dict[str, Any] = {}
-        off_calendar = {}
+        invalid_dates = {}
         present = []
         for i, (wire, name, write) in enumerate(self._encoders):
             raw[wire] = None
@@ -73,10 +60,10 @@ class RowPlan:
             present.append(i)
             value = row[name]
             if isinstance(value, OffCalendar):
-                off_calendar[i] = str(value)
+                invalid_dates[i] = str(value)
             elif value is not None:
                 raw[wire] = write(value)
-        return raw, _bit_map(present, len(self.shape.columns)), off_calendar
+        return raw, _bit_map(present, len(self.shape.columns)), invalid_dates
 
     def write_value(self, index: int, value: Value) -> Any:
         """Return the raw value of one column that is not NULL; ValueMisfitError."""

@@ -2,9 +2,9 @@ import pytest
 
 from event_token.errors import Retry, UsageError
 from tests.topics.schemas.writing import commit, make_topic, transactional, write
-from topics.kafka import partition_end as tail
+from topics.kafka import partition_reader as tail
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_end import read_last_committed, read_tail, read_to_end
+from topics.kafka.partition_reader import read_last_committed, read_tail, read_to_end
 
 
 @pytest.fixture

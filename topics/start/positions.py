@@ -8,21 +8,16 @@ from typing import Final
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
+from topics.errors import StartNotReached
 from topics.kafka.client import ClientConfig
 from topics.kafka.deadline import Deadline
 from topics.keyspace.lineage import era_of, has_marks, overlapping, switched
 from topics.keyspace.topology import ReshardEntry, Topology
 from topics.progress.history import ProgressHistory
 from topics.progress.record import MarkKind, cell_start_us
-from topics.reading.errors import StartNotReached
 from topics.reading.planner import check_shards
-from topics.reading.shard_start import (
-    earliest_point,
-    latest_point,
-    point_at_time,
-    start_frontier_us,
-)
-from topics.schemas.ids import SchemaIds
+from topics.records.schema_ids import SchemaIds
+from topics.start.shard_points import earliest_point, latest_point, point_at_time, start_frontier_us
 
 # "earliest", "latest", a position's opaque string; a time; a position.
 Start = str | datetime | int | StreamPosition

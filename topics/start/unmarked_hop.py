@@ -6,88 +6,25 @@ and drops what `origin` proves to have been seen; what it cannot prove is marked
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Self, cast
+from typing import Final
 
-from event_token import EventToken, Order, ShardPosition, StreamPosition, compare
+from event_token import EventToken, ShardPosition, StreamPosition
 from event_token.key_range import KeyRange
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_end import TAIL_TIMEOUT_S, PartitionReader
+from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.keyspace.lineage import overlapping
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
 from topics.progress.history import ProgressHistory
 from topics.progress.record import cell_start_us
-from topics.records.codec import VEventCodec
-from topics.records.vevent import TokenText, VEvent
-from topics.schemas.ids import SchemaIds
-from topics.stream.start_positions import START_WAIT_S, resolve_start_of
+from topics.reading.seen_before import SeenBefore
+from topics.records.record_decoder import RecordDecoder
+from topics.records.schema_ids import SchemaIds
+from topics.start.positions import START_WAIT_S, resolve_start_of
 
 # A target logs a replicated change with the time of its own clock. Clocks that are kept at all
 # agree far better than this; what comes twice by it is dropped or marked.
 OVERLAP_US: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class SeenBefore:
-    """What a reader had read when it hopped to a target; `frontier_us` None: nobody knows.
-
-    All changes of the sources before `frontier_us` had been read and none from it on, where
-    `is_exact`; else the `tokens` say how far each source had been read.
-    """
-
-    hop_time_us: int
-    frontier_us: int | None = None
-    is_exact: bool = False
-    tokens: Mapping[str, EventToken | None] | None = None
-
-    def judged(self, event: VEvent) -> VEvent | None:
-        """The event, marked where it may have been seen; None where it was."""
-        is_seen = self.is_seen(event.timestamp_us, event.token_text.origin)
-        if is_seen is None:
-            return replace(event, possible_duplicate=True)
-        return None if is_seen else event
-
-    def is_seen(self, timestamp_us: int, origin: TokenText | None) -> bool | None:
-        """Whether a change of that time and origin was seen; None where it cannot be told.
-
-        Without an origin a change from `hop_time_us` on is new.
-        """
-        if origin is None or self.tokens is None or origin.shard not in self.tokens:
-            return False if timestamp_us >= self.hop_time_us else None
-        if self.is_exact and self.frontier_us is not None:
-            return origin.timestamp_us < self.frontier_us
-        last = self.tokens[origin.shard]
-        order = Order.UNKNOWN if last is None else compare(origin.token, last)
-        if order is Order.UNKNOWN:
-            return None
-        return order is not Order.NEWER
-
-    def to_json_dict(self) -> dict[str, object]:
-        """Return plain JSON values, tokens as their opaque strings."""
-        tokens = self.tokens
-        return {
-            "hop_time_us": self.hop_time_us,
-            "frontier_us": self.frontier_us,
-            "is_exact": self.is_exact,
-            "tokens": None
-            if tokens is None
-            else {s: None if t is None else t.to_string() for s, t in tokens.items()},
-        }
-
-    @classmethod
-    def from_json_dict(cls, document: Mapping[str, object]) -> Self:
-        """Return what plain JSON values say. KeyError, TypeError, ValueError, TokenError."""
-        frontier_us = cast("int | None", document["frontier_us"])
-        tokens = cast("Mapping[str, str | None] | None", document["tokens"])
-        return cls(
-            int(cast("int", document["hop_time_us"])),
-            None if frontier_us is None else int(frontier_us),
-            document["is_exact"] is True,
-            tokens
-            if tokens is None
-            else {s: t if t is None else EventToken.from_string(t) for s, t in tokens.items()},
-        )
 
 
 def declared(topology: Topology) -> list[ReshardEntry]:
@@ -188,5 +125,5 @@ def _last_token(
         record = reader.last_between(start, at.offset)
     if record is None or record.value is None:
         return None
-    last = VEventCodec(schema_ids).decode(record.value, topics.shard, record.offset)
+    last = RecordDecoder(schema_ids).decode(record.value, topics.shard, record.offset)
     return last.token if last.seq == at.seq else None

@@ -10,15 +10,10 @@ from tests.topics.reading.shard_histories import (
     histories,
     whole_range,
 )
+from topics.errors import PositionTooOld
 from topics.progress.record import GRID_US, cell_start_us
-from topics.reading.errors import PositionTooOld
 from topics.reading.planner import Planner
-from topics.reading.shard_start import (
-    earliest_point,
-    latest_point,
-    point_at_time,
-    start_frontier_us,
-)
+from topics.start.shard_points import earliest_point, latest_point, point_at_time, start_frontier_us
 
 
 @given(histories(shards_max=1), st.integers(0, 300))

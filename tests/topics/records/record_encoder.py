@@ -1,6 +1,5 @@
-"""Records of a shard log between their bytes and VEvents."""
+"""Encodes VEvents as records, for tests that need the records of a shard log without a producer."""
 
-import json
 import struct
 from dataclasses import dataclass
 from io import BytesIO
@@ -8,39 +7,22 @@ from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_writer
 
-from event_token.errors import Halt
-from topics.records.envelope import EnvelopeReader
-from topics.records.events import EventReader
+from tests.topics.records.row_encoding import RowPlan, ValueMisfitError
+from topics.records.record_decoder import RecordDecoder
+from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import (
-    ENVELOPE_VERSION,
     TableShape,
     avro_type,
     ddl_schema,
-    envelope_fields,
+    plain_schema,
     row_schema,
     schema_text,
-    shape_of,
 )
-from topics.records.value_codec import RowPlan, ValueMisfitError, plain_schema
-from topics.records.vevent import IMAGES, CorruptRecord, Op, TokenText, VEvent
-from topics.records.wire import schema_id_of, wire_header
-from topics.schemas.ids import SchemaIds
+from topics.records.vevent import IMAGES, Op, TokenText, VEvent
+from topics.records.wire import wire_header
 
-__all__ = [
-    "CorruptRecord",
-    "UnknownEnvelope",
-    "VEventCodec",
-    "record_key",
-]
-
-# What reading raises on bytes that do not follow the schema.
-_BROKEN: Final = (IndexError, OverflowError, ValueError)
 # What fastavro raises on values that do not fit it.
 _MISFIT: Final = (IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
-
-
-class UnknownEnvelope(Halt):
-    """Raised on a schema whose envelope this release does not know: a newer one wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,64 +33,20 @@ class _Plan:
     rows: RowPlan | None  # None: a DDL statement
 
 
-class VEventCodec:
-    """Decodes and encodes the records of shard logs; keeps a plan for each schema.
-
-    Not for two threads at once. Errors name shard and offset.
-    """
+class RecordEncoder:
+    """Encodes the records of shard logs, with one plan per table version."""
 
     def __init__(self, schema_ids: SchemaIds) -> None:
         self._schema_ids = schema_ids
-        self._readers: dict[int, EventReader] = {}
-        self._encode_plans: dict[TableShape | None, tuple[int, _Plan]] = {}
-        self._envelope = EnvelopeReader()
-
-    def decode(self, value: bytes | None, shard: str, offset: int) -> VEvent:
-        """Return the event in a record's value.
-
-        CorruptRecord when the bytes do not follow their schema, UnknownEnvelope when the
-        schema is not one of a shard log that this release reads.
-        """
-        schema_id = schema_id_of(value, f"log of shard {shard}", offset)
-        reader = self._readers.get(schema_id)
-        if reader is None:
-            reader = self._readers[schema_id] = self._reader_of(schema_id, shard, offset)
-        try:
-            return reader.read(value or b"", shard, offset)
-        except _BROKEN as error:
-            raise CorruptRecord(
-                f"log of shard {shard}, offset {offset}: the record does not follow its schema "
-                f"{schema_id}: {type(error).__name__} {error}",
-            ) from error
-
-    def _reader_of(self, schema_id: int, shard: str, offset: int) -> EventReader:
-        schema = json.loads(self._schema_ids.text_of(schema_id))
-        expected = plain_schema(envelope_fields())
-        if (
-            not isinstance(schema, dict)
-            or schema.get("envelope") != ENVELOPE_VERSION
-            or plain_schema(schema["fields"][: len(expected)]) != expected
-        ):
-            raise UnknownEnvelope(
-                f"log of shard {shard}, offset {offset}: schema {schema_id} is not a shard log's "
-                f"with envelope version {ENVELOPE_VERSION}: read it with the release that wrote it",
-            )
-        shape = shape_of(schema)
-        known = plain_schema(ddl_schema() if shape is None else row_schema(shape))
-        if known["fields"] != plain_schema(schema)["fields"]:
-            raise UnknownEnvelope(
-                f"log of shard {shard}, offset {offset}: schema {schema_id} has fields that this "
-                f"release does not know: read it with the release that wrote it",
-            )
-        return EventReader(shape, self._envelope)
+        self._plans: dict[TableShape | None, tuple[int, _Plan]] = {}
 
     def encode(self, event: VEvent) -> bytes:
         """Return the value of a record; ValueMisfitError when a value does not fit its column."""
-        if event.shape not in self._encode_plans:
+        if event.shape not in self._plans:
             schema = ddl_schema() if event.shape is None else row_schema(event.shape)
             schema_id = self._schema_ids.register(schema_text(schema))
-            self._encode_plans[event.shape] = (schema_id, _plan(schema, event.shape))
-        schema_id, plan = self._encode_plans[event.shape]
+            self._plans[event.shape] = (schema_id, _plan(schema, event.shape))
+        schema_id, plan = self._plans[event.shape]
         stream = BytesIO()
         stream.write(wire_header(schema_id))
         _written(stream, plan.avro, _raw_event(event, plan))
@@ -150,10 +88,9 @@ def _raw_event(event: VEvent, plan: _Plan) -> dict[str, Any]:
     for image, (name, row) in enumerate(images):
         raw[name] = None
         if row is not None:
-            raw[name], raw[f"columns_{name}"], off_calendar = plan.rows.write(row)
+            raw[name], raw[f"columns_{name}"], dates = plan.rows.write(row)
             raw["off_calendar"] += [
-                {"image": image, "column": column, "text": text}
-                for column, text in off_calendar.items()
+                {"image": image, "column": column, "text": text} for column, text in dates.items()
             ]
     return raw
 
@@ -192,3 +129,11 @@ def record_key(event: VEvent) -> bytes:
             raise ValueMisfitError(f"key column {column.name} of {event.table} has no value")
         _written(stream, plain_schema(avro_type(column)), plan.write_value(index, value))
     return stream.getvalue()
+
+
+class RecordCodec:
+    """Encodes and decodes with one set of schema ids."""
+
+    def __init__(self, schema_ids: SchemaIds) -> None:
+        self.encode = RecordEncoder(schema_ids).encode
+        self.decode = RecordDecoder(schema_ids).decode

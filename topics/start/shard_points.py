@@ -4,13 +4,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from event_token.position import ShardPosition
-from topics.progress.record import Progress, cell_start_us
-from topics.reading.errors import PositionTooOld
-from topics.reading.shard_ticks import cut_at, first_offset_of
-
-# Commit times may be ahead of the head by as much as a producer lets a server's clock run ahead;
-# records up to a head that is older than a time by more than this are older than that time.
-CLOCK_AHEAD_US_MAX: Final = 60_000_000
+from topics.errors import PositionTooOld
+from topics.progress.cells import cut_at, first_offset_of
+from topics.progress.record import CLOCK_AHEAD_US_MAX, Progress, cell_start_us
 
 # Compaction leaves a record or two before the part that is whole; a break further on stops the
 # reader by itself.

@@ -22,7 +22,7 @@ _HAS_BEFORE: Final[list[bool]] = [IMAGES[op][0] for op in OPS_BY_INDEX]
 _HAS_AFTER: Final[list[bool]] = [IMAGES[op][1] for op in OPS_BY_INDEX]
 
 
-class EventReader:
+class RecordReader:
     """Reads the records of one schema, that of a table version or, without a shape, of DDL.
 
     Not for two threads at once.

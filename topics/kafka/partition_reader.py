@@ -17,7 +17,7 @@ from event_token.errors import Rebuild, Retry
 from topics.kafka.client import ClientConfig, open_consumer
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_error, kafka_errors
-from topics.kafka.retries import answer_of
+from topics.kafka.requests import retry_request
 
 # The first look back is as long as a quiet shard's last few transactions; then ever longer ones,
 # so that a long aborted transaction costs a handful of looks and no offset is read twice.
@@ -105,7 +105,7 @@ def partition_bounds(
     partition: int = 0,
 ) -> tuple[int, int]:
     """Return the first offset and the last stable offset of a partition."""
-    return answer_of(
+    return retry_request(
         f"asking for the offsets of {topic}[{partition}]",
         config,
         lambda timeout_s: consumer.get_watermark_offsets(

@@ -3,14 +3,14 @@
 import time
 from typing import Final
 
+from topics.errors import PositionTooOld
 from topics.kafka.client import ClientConfig
 from topics.kafka.consumer import BROKERS_DOWN_S_MAX, OffsetOutOfRangeError, StreamConsumer
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.history import ProgressHistory
-from topics.reading.errors import PositionTooOld
 from topics.reading.planner import Planner
-from topics.schemas.ids import SchemaIds
+from topics.records.schema_ids import SchemaIds
 
 # Progress records taken at a time; a shard that a planner no longer wants is paused after these.
 TAKE_MAX: Final = 500

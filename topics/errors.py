@@ -1,0 +1,87 @@
+"""The errors of `topics`, under the tree of `event_token.errors`.
+
+    UsageError
+    └── WrongTopic          an existing topic has settings that lose or reorder records
+    Retry
+    ├── BrokersUnreachable  no broker answered for longer than a reader waits
+    ├── RowsNotReadable     rows that progress has announced did not become readable in time
+    ├── StartNotReached     a shard's log has not reached the time at which a reader starts
+    └── TopologyChanged     another writer changed the topology in between
+    Rebuild
+    └── ReaderClosed        `stop` ended a read from another thread
+    Halt
+    ├── CorruptRecord       bytes on Kafka that are not a record of their topic
+    ├── UnknownEnvelope     a record of a schema that this release does not read
+    ├── LogGap              a `seq` is missing: records have been lost
+    ├── LogRepeat           a `seq` comes again: records have been duplicated
+    ├── LogShrank           a topic is gone, or ends before the reader's position
+    ├── PositionTooOld      retention has removed what a reader still needs
+    ├── ProgressBroken      progress records contradict each other or the log
+    └── RowImageMissing     a key range cannot be filtered
+
+Kafka's own errors are mapped to the tree by `topics.kafka.errors`.
+"""
+
+from collections.abc import Sequence
+
+from event_token.errors import Halt, Rebuild, Retry, UsageError
+
+
+class WrongTopic(UsageError):  # noqa: N818 - named by what is wrong
+    """Raised when topics exist with other settings; `problems` lists all, each with its fix."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("topics have the wrong settings:\n" + "\n".join(problems))
+
+
+class BrokersUnreachable(Retry):
+    """Raised when no broker has answered for longer than a reader waits."""
+
+
+class RowsNotReadable(Retry):
+    """Raised when rows that progress has announced did not become readable in time."""
+
+
+class StartNotReached(Retry):
+    """Raised when a shard's log has not reached the time at which a reader is to start."""
+
+
+class TopologyChanged(Retry):
+    """Raised when another writer changed the topology: read it again, and decide again."""
+
+
+class ReaderClosed(Rebuild):
+    """Raised in a read that `stop` ends from another thread."""
+
+
+class CorruptRecord(Halt):
+    """Raised on bytes that are not a record of their topic; names topic and offset."""
+
+
+class UnknownEnvelope(Halt):
+    """Raised on a record whose schema this release does not read: a newer one wrote it."""
+
+
+class LogGap(Halt):
+    """Raised when a `seq` is missing in a shard log: records have been lost."""
+
+
+class LogRepeat(Halt):
+    """Raised when a `seq` comes again in a shard log: records have been duplicated."""
+
+
+class LogShrank(Halt):
+    """Raised when a shard log or progress topic is gone, or ends before the reader's position."""
+
+
+class PositionTooOld(Halt):
+    """Raised when the log or its progress no longer reaches back to the reader's position."""
+
+
+class ProgressBroken(Halt):
+    """Raised when progress records contradict each other or the rows that they describe."""
+
+
+class RowImageMissing(Halt):
+    """Raised when a key range cannot be filtered: no keyspace id, or a partial row image."""

@@ -1,0 +1,73 @@
+"""Decodes the records of shard logs into VEvents."""
+
+import json
+from typing import Final
+
+from topics.errors import CorruptRecord, UnknownEnvelope
+from topics.records.envelope import EnvelopeReader
+from topics.records.record_reader import RecordReader
+from topics.records.schema_ids import SchemaIds
+from topics.records.table_shape import (
+    ENVELOPE_VERSION,
+    ddl_schema,
+    envelope_fields,
+    plain_schema,
+    row_schema,
+    shape_of,
+)
+from topics.records.vevent import VEvent
+from topics.records.wire import schema_id_of
+
+# What reading raises on bytes that do not follow the schema.
+_BROKEN: Final = (IndexError, OverflowError, ValueError)
+
+
+class RecordDecoder:
+    """Decodes the records of shard logs, with one reader per schema.
+
+    Not for two threads at once. Errors name shard and offset.
+    """
+
+    def __init__(self, schema_ids: SchemaIds) -> None:
+        self._schema_ids = schema_ids
+        self._readers: dict[int, RecordReader] = {}
+        self._envelope = EnvelopeReader()
+
+    def decode(self, value: bytes | None, shard: str, offset: int) -> VEvent:
+        """Return the event in a record's value.
+
+        CorruptRecord when the bytes do not follow their schema, UnknownEnvelope when the
+        schema is not one of a shard log that this release reads.
+        """
+        schema_id = schema_id_of(value, f"log of shard {shard}", offset)
+        reader = self._readers.get(schema_id)
+        if reader is None:
+            reader = self._readers[schema_id] = self._reader_of(schema_id, shard, offset)
+        try:
+            return reader.read(value or b"", shard, offset)
+        except _BROKEN as error:
+            raise CorruptRecord(
+                f"log of shard {shard}, offset {offset}: the record does not follow its schema "
+                f"{schema_id}: {type(error).__name__} {error}",
+            ) from error
+
+    def _reader_of(self, schema_id: int, shard: str, offset: int) -> RecordReader:
+        schema = json.loads(self._schema_ids.text_of(schema_id))
+        expected = plain_schema(envelope_fields())
+        if (
+            not isinstance(schema, dict)
+            or schema.get("envelope") != ENVELOPE_VERSION
+            or plain_schema(schema["fields"][: len(expected)]) != expected
+        ):
+            raise UnknownEnvelope(
+                f"log of shard {shard}, offset {offset}: schema {schema_id} is not a shard log's "
+                f"with envelope version {ENVELOPE_VERSION}: read it with the release that wrote it",
+            )
+        shape = shape_of(schema)
+        known = plain_schema(ddl_schema() if shape is None else row_schema(shape))
+        if known["fields"] != plain_schema(schema)["fields"]:
+            raise UnknownEnvelope(
+                f"log of shard {shard}, offset {offset}: schema {schema_id} has fields that this "
+                f"release does not know: read it with the release that wrote it",
+            )
+        return RecordReader(shape, self._envelope)

@@ -1,0 +1,1 @@
+"""Where a reader starts: from words, times, positions and copies to a place in each log."""
