@@ -1,14 +1,14 @@
-# shardstream: every task of this repository. `make` alone lists them.
+# Every task of this repository; `make` alone lists them.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build check test bench demo format clean
+.PHONY: help setup build check quick test bench demo format clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -29,28 +29,31 @@ build: $(STAMP)  ## install in place, compiled; SHARDSTREAM_PURE_PYTHON=1 skips 
 			--config-settings editable_mode=compat --editable . && $(BIN)/shardstream version; \
 	fi
 
-check: $(STAMP)  ## ruff, mypy strict, import rule, budgets: under a minute
+check: $(STAMP)  ## lint, types, import rule and size budgets, under a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_imports.py tests/test_budgets.py
+	$(BIN)/python -m pytest -q --noconftest -p no:tests.build_state tests/test_imports.py tests/test_budgets.py
 
-# Tests wait for servers most of the time. Each job has servers of its own, some 6 GB with Spark.
+quick: build  ## the tests that need no servers, under a minute
+	$(BIN)/python -m pytest -q --numprocesses $(JOBS) -m 'not servers and not slow' tests
+
+# Tests mostly wait for servers. Each job starts its own, which with Spark take about 6 GB.
 JOBS ?= 2
 
 test: build  ## all tests, on real servers
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile tests
 
-bench: build  ## measure; writes benchmarks/results/latest.json
+bench: build  ## run the benchmarks; writes benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks
 
-demo: build  ## the whole system at work, with a live split, about two minutes
+demo: build  ## the whole system at work, with a live shard split, in two minutes
 	$(BIN)/shardstream demo
 
-format: $(STAMP)  ## let ruff format the code
+format: $(STAMP)  ## format the code and apply ruff's fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean:  ## remove what the targets made here (not the fetched servers)
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## remove everything built here, but not the downloaded servers
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name '*.so' -not -path './$(VENV)/*' -delete

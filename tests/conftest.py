@@ -19,6 +19,20 @@ from tests.database_servers import DatabaseFixture, StartServer, end, own_accoun
 SERVER_IDS = {"mysql_a": 9001, "mysql_b": 9002, "mariadb_a": 9003}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need servers, wherever in their fixtures the servers start."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "real_servers" in item.fixturenames:
+            item.add_marker(pytest.mark.servers)
+
+
+@pytest.fixture(scope="session")
+def real_servers(pytestconfig: pytest.Config) -> None:
+    """Request this wherever a server or a JVM is started: `make quick` leaves those tests out."""
+    if "not servers" in pytestconfig.option.markexpr:
+        pytest.fail("a test that starts a server must request `real_servers` by name")
+
+
 def _shared(
     kind: type[DatabaseServer], name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DatabaseFixture]:
@@ -34,25 +48,31 @@ def _shared(
 
 
 @pytest.fixture(scope="session")
-def mysql_a(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseFixture]:
+def mysql_a(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DatabaseFixture]:
     """A MySQL server."""
     yield from _shared(MysqlServer, "mysql_a", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def mysql_b(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseFixture]:
+def mysql_b(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DatabaseFixture]:
     """A second MySQL server."""
     yield from _shared(MysqlServer, "mysql_b", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def mariadb_a(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseFixture]:
+def mariadb_a(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DatabaseFixture]:
     """A MariaDB server."""
     yield from _shared(MariadbServer, "mariadb_a", tmp_path_factory)
 
 
 @pytest.fixture(params=["mysql_a", "mariadb_a"])
-def database(request: pytest.FixtureRequest) -> DatabaseFixture:
+def database(real_servers: None, request: pytest.FixtureRequest) -> DatabaseFixture:
     """A server of each family in turn."""
     found = request.getfixturevalue(request.param)
     assert isinstance(found, DatabaseFixture)
@@ -60,7 +80,7 @@ def database(request: pytest.FixtureRequest) -> DatabaseFixture:
 
 
 @pytest.fixture
-def start_mysql(tmp_path: Path) -> Iterator[StartServer]:
+def start_mysql(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
     """Start a MySQL server with settings of the test's own; it ends with the test."""
     started: list[DatabaseServer] = []
     yield starter(MysqlServer, tmp_path, started)
@@ -69,7 +89,7 @@ def start_mysql(tmp_path: Path) -> Iterator[StartServer]:
 
 
 @pytest.fixture
-def start_mariadb(tmp_path: Path) -> Iterator[StartServer]:
+def start_mariadb(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
     """Start a MariaDB server with settings of the test's own; it ends with the test."""
     started: list[DatabaseServer] = []
     yield starter(MariadbServer, tmp_path, started)
@@ -78,13 +98,13 @@ def start_mariadb(tmp_path: Path) -> Iterator[StartServer]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def kafka(real_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A Kafka broker."""
     yield from _cluster(1, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def kafka3(real_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three Kafka brokers with replication; a test that stops one starts it again."""
     yield from _cluster(3, tmp_path_factory)
 

@@ -50,7 +50,9 @@ class OwnServers:
 
 
 @pytest.fixture(scope="module")
-def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServers]:
+def own_servers(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OwnServers]:
     """Those that the cases of a module have asked for."""
     kinds = {Flavor.MYSQL: MysqlServer, Flavor.MARIADB: MariadbServer}
     servers = OwnServers(tmp_path_factory.mktemp("cases"), kinds)

@@ -9,7 +9,9 @@ from tests.database_servers import DatabaseFixture, own_account, running
 
 
 @pytest.fixture(scope="session")
-def mysql_c(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseFixture]:
+def mysql_c(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DatabaseFixture]:
     """A third MySQL server."""
     yield from running(
         MysqlServer(

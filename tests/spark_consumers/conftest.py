@@ -11,7 +11,7 @@ from tests.spark_consumers.shop import Shop
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(real_servers: None) -> Iterator[SparkSession]:
     """A local session with both formats."""
     session = build_session(
         "tests",

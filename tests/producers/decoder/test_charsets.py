@@ -70,7 +70,7 @@ def read_here(code: bytes, charset: str) -> str | None:
 
 @pytest.mark.parametrize("server", ["mysql_a", "mariadb_a"])
 def test_every_code_is_read_as_the_server_reads_it(
-    server: str, request: pytest.FixtureRequest
+    real_servers: None, server: str, request: pytest.FixtureRequest
 ) -> None:
     """All character sets that a server ships: the same character, or none in both."""
     database = request.getfixturevalue(server)

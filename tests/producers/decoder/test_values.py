@@ -44,7 +44,7 @@ class Workload:
 
 
 @pytest.fixture(scope="module", params=["mysql_a", "mariadb_a"])
-def workload(request: pytest.FixtureRequest) -> Workload:
+def workload(real_servers: None, request: pytest.FixtureRequest) -> Workload:
     return Workload(request.getfixturevalue(request.param))
 
 

@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def own_servers(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    real_servers: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OwnServers]:
     """The module's server, with each set of options that its cases ask for."""
     kind = request.module.SERVER

@@ -11,6 +11,8 @@ import pytest
 
 from tests.shardstream.command_line import POLL_S, WAIT_S_MAX, command
 
+pytestmark = pytest.mark.usefixtures("real_servers")
+
 # The demo by itself takes a minute; this is for a busy machine.
 DEMO_S_MAX = 600
 

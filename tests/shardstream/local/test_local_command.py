@@ -16,6 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from shardstream.local.processes import command_line
 
+pytestmark = pytest.mark.usefixtures("real_servers")
+
 ROOT = Path(__file__).parents[3]
 WAIT_S_MAX = 300.0
 LOCAL = [sys.executable, "-m", "shardstream", "local"]

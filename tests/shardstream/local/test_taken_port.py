@@ -12,6 +12,8 @@ from shardstream.local.database_server import Account, MariadbServer
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.ports import HOST, free_ports
 
+pytestmark = pytest.mark.usefixtures("real_servers")
+
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:

@@ -7,6 +7,7 @@ import pytest
 from tests.plain_copy import copy_plain, run_python
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tests",
     ["spark_consumers/decoding/test_shard_decoder.py", "topics/records/test_record_decoder.py"],
