@@ -13,7 +13,7 @@ from databases.internal_tables import create_internal_tables
 from event_token import Flavor
 from event_token.errors import Halt
 from resharding.apply.applier import ApplierSettings, run_applier
-from resharding.internal_tables import read_checkpoints, write_plan
+from resharding.bookkeeping import read_checkpoints, write_plan
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer, open_session
 from shardstream.local.database_server import MysqlServer

@@ -20,7 +20,7 @@ from resharding.apply.applier import ApplierSettings, run_applier
 from resharding.plan.create import CreateRequest, create_reshard
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer
-from resharding.switch.commands import run_switch
+from resharding.switch.executor import run_switch
 from resharding.switch.settings import SwitchSettings
 from resharding.verify.verification import VerifySettings, verify_target
 from shardstream.local.database_server import MysqlServer

@@ -1,15 +1,15 @@
-"""What stops a reshard, and what mends it."""
+"""What stops a reshard."""
 
 from event_token.errors import Halt
 
 
 class DoesNotApply(Halt):
-    """Raised when a record of a source cannot be applied to the target as it stands."""
+    """Raised when a source's record cannot be applied to the target as it is."""
 
 
 class DefinitionChanged(Halt):
-    """Raised at a DDL statement on a resharded table: the operator must say that targets agree."""
+    """Raised on DDL for a resharded table, until the operator confirms that targets match."""
 
 
 class CheckpointMoved(Halt):
-    """Raised when somebody else moved a target's checkpoint: another applier is at work."""
+    """Raised when something else moved a target's checkpoint: another applier is running."""

@@ -1,7 +1,7 @@
-"""Filtered replication: the rows of the sources that belong to a target, into the target.
+"""Filtered replication: applies to a target those rows of the sources that belong to it.
 
-The checkpoint lies on the target and moves in the same transaction as the rows, so a killed
-applier goes on exactly where its last commit was, and nothing else stores how far it is.
+The checkpoint is on the target and moves in the same transaction as the rows, so a killed applier
+resumes exactly after its last commit. Nothing else stores how far it is.
 """
 
 import threading
@@ -17,17 +17,17 @@ from resharding.apply.routing import Routes
 from resharding.apply.source_stream import source_stream
 from resharding.apply.statements import STATEMENT_ROWS_MAX, StatementBuilder, TargetTable
 from resharding.apply.target_session import TargetSession
+from resharding.bookkeeping import Checkpoint, merged_position, move_statement, settle_statement
 from resharding.errors import DefinitionChanged, DoesNotApply
-from resharding.internal_tables import Checkpoint, merged_position, move_statement, settle_statement
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer
 from topics.kafka.client import ClientConfig
 from topics.records.vevent import EventType, VEvent
 from topics.stream.merged_stream import MergedStream
 
-# Sent at once in the middle of a source transaction, so that one of any size fits the memory.
+# Sent in the middle of a source transaction too, so that one of any size fits in memory.
 SEND_BYTES: Final = 1024 * 1024
-# A server's failover takes some seconds; a target that is away for longer is the operator's.
+# A failover takes some seconds; a target that is away for longer needs an operator.
 AWAY_S_MAX: Final = 300.0
 AWAY_PAUSE_S: Final = 1.0
 # A status line is for people.
@@ -36,7 +36,7 @@ TELL_INTERVAL_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ApplierSettings:
-    """One target's applier. `accepted_ddl`: GTIDs of statements that the targets agree with."""
+    """One target's applier. `accepted_ddl`: GTIDs of DDL that the targets already match."""
 
     plan: ReshardPlan
     target: ReshardServer
@@ -49,7 +49,7 @@ class ApplierSettings:
 class ApplierStatus:
     """How far a target's applier is.
 
-    `seqs`: per source. `behind_ms`: age of the merged frontier by this machine's clock.
+    `seqs`: per source. `behind_ms`: age of the merged frontier by this host's clock.
     """
 
     target: str
@@ -65,10 +65,10 @@ def run_applier(
     stop: threading.Event,
     tell: Callable[[ApplierStatus], None] = lambda _status: None,
 ) -> None:
-    """Apply until `stop` is set. Passing faults are waited out, for AWAY_S_MAX without progress.
+    """Apply until `stop` is set, retrying transient faults for AWAY_S_MAX without progress.
 
-    Errors: Halts of the reading core, DoesNotApply, DefinitionChanged, CheckpointMoved;
-    ServerRefuses; the last Retry or Rebuild when a server or Kafka was away for too long.
+    Raises Halts of the reading core, DoesNotApply, DefinitionChanged, CheckpointMoved,
+    ServerRefused; the last Retry or Rebuild when a server or Kafka was away for too long.
     """
     told = _Told(settings.target.shard, tell)
     careful = False
@@ -79,7 +79,7 @@ def run_applier(
         try:
             session.run(stop)
         except DoesNotApply:
-            # Again, a row a statement: then the error names the very row.
+            # Retry with one row per statement: then the error names the very row.
             if careful:
                 raise
             careful = True
@@ -88,14 +88,14 @@ def run_applier(
                 away_since_s = time.monotonic()
             if time.monotonic() - away_since_s > AWAY_S_MAX:
                 raise
-            told.note(f"{error}; trying again")
+            told.note(f"{error}; retrying")
             stop.wait(AWAY_PAUSE_S)
         finally:
             session.close()
 
 
 class _Told:
-    """Counts what was applied, and tells it once in a while."""
+    """Counts what was applied, and reports it once per interval."""
 
     def __init__(self, target: str, tell: Callable[[ApplierStatus], None]) -> None:
         self.rows_total = 0
@@ -122,7 +122,7 @@ class _Told:
 
 
 class _Session:
-    """One start of an applier, from the target's own checkpoint on."""
+    """One attempt of an applier, starting at the target's checkpoint."""
 
     def __init__(self, settings: ApplierSettings, told: _Told, *, careful: bool) -> None:
         self._settings = settings
@@ -133,8 +133,8 @@ class _Session:
         self._key_range: KeyRange = ShardName.parse(settings.target.shard).key_range
         self._target: TargetSession | None = None
         self._stream: MergedStream | None = None
-        self._committed: dict[str, int] = {}  # of the checkpoints, per source
-        self._seqs: dict[str, int] = {}  # likewise, as the open transaction leaves them
+        self._committed: dict[str, int] = {}  # seq of the checkpoints, per source
+        self._seqs: dict[str, int] = {}  # the same after the open transaction
         self._rows = 0
         self._part_open = False  # whether the checkpoint of the current source transaction moved
 
@@ -166,7 +166,7 @@ class _Session:
                 self._settle(last)
 
     def _resume(self, target: TargetSession) -> StreamPosition:
-        """Read the checkpoints; where they stand is where the merged stream goes on."""
+        """Read the checkpoints, where the merged stream resumes."""
         found = target.checkpoints(self._plan.reshard_id)
         position = merged_position(found, self._plan, target.server.name)
         self._seqs = {source: at.seq for source, at in position.shards.items()}
@@ -178,7 +178,7 @@ class _Session:
         return self._open_target.table(database, table, column)
 
     def _check_statement(self, event: VEvent, before: VEvent | None) -> None:
-        """Stop at a DDL statement on a resharded table, with all that was before it applied."""
+        """Stop at DDL on a resharded table, after applying everything before it."""
         if event.seq <= self._plan.agreed_seqs[event.shard]:
             return
         if event.gtid in self._settings.accepted_ddl:
@@ -191,7 +191,7 @@ class _Session:
             raise
 
     def _take(self, event: VEvent) -> None:
-        """Collect what the record means for the target, behind its source transaction's token."""
+        """Collect the record's changes for the target, after its source transaction's token."""
         for change in self._routes.changes(event, self._key_range):
             if not self._part_open:
                 self._move(event)
@@ -211,7 +211,7 @@ class _Session:
         self._part_open = True
 
     def _settle(self, last: VEvent) -> None:
-        """Commit all up to a record that ends its transaction, with the checkpoints there."""
+        """Commit everything up to a record that ends its transaction, checkpoints included."""
         position = last.position
         assert position is not None  # noqa: S101 - events of a merged stream have one
         text = position.to_string()
@@ -239,7 +239,7 @@ class _Session:
         return self._target
 
     def close(self) -> None:
-        """Leave the target and Kafka; what was not committed has not been."""
+        """Disconnect from the target and Kafka; uncommitted changes are rolled back."""
         if self._target is not None:
             self._target.close()
         if self._stream is not None:

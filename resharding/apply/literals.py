@@ -1,7 +1,7 @@
-"""Column values as SQL literals that the server stores exactly as they were. Pure.
+"""Column values as SQL literals that the server stores unchanged. Pure.
 
-They hold in a session in UTC whose sql_mode lets dates off the calendar in (`session.SQL_MODE`).
-Text and bytes stand in hexadecimal: no quoting rule and no character set can change them.
+The session must be in UTC with a sql_mode that allows invalid dates (`target_session.STRICT_MODE`).
+Text and bytes are hexadecimal: no quoting rule and no character set can change them.
 """
 
 import json
@@ -17,7 +17,7 @@ from topics.records.vevent import OffCalendar, Value
 
 ToLiteral = Callable[[Any], str]
 
-# A first look: most documents hold no such number.
+# A quick test: most documents hold no such number.
 _MAY_BE_DECIMAL: Final = re.compile(r"\d\.\d|\d{19}")
 _INTEGERS: Final = range(-(2**63), 2**64)
 
@@ -25,7 +25,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def literal_writer(column: Column) -> ToLiteral:
-    """Return how the values of a column are written, NULL included."""
+    """Return a function that writes the values of a column, NULL included."""
     write = _writer(column)
 
     def literal(value: Value) -> str:
@@ -70,9 +70,9 @@ def _writer(column: Column) -> ToLiteral:
 
 
 def _json(text: str) -> str:
-    """A JSON document; numbers that are no doubles are set as the decimals that they are.
+    """A JSON document whose decimals stay decimals.
 
-    The server would read 12.50 as a double, and print 12.5.
+    The server would parse 12.50 as a double and print 12.5, so such numbers are set one by one.
     """
     if not _MAY_BE_DECIMAL.search(text):
         return text_literal(text)
@@ -88,7 +88,7 @@ def _json(text: str) -> str:
 
 
 class _Digits(str):
-    """A number in the digits of the server."""
+    """A number, digit by digit as the server printed it."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""Which part of a source's record belongs to a target: decided by keyspace ids. Pure.
+"""Which part of a source's record belongs to a target, by keyspace ids. Pure.
 
-A row that changes its sharding column so that it leaves the target's range is deleted there, and
-the target that it comes to inserts it: each target decides for itself, from the same record.
+A row whose sharding column changes may leave one target's range and enter another's: the first
+deletes it and the second inserts it, each deciding for itself from the same record.
 """
 
 import re
@@ -86,7 +86,7 @@ class Routes:
         return self._routes
 
     def changes(self, event: VEvent, key_range: KeyRange) -> list[Change]:
-        """What to do on the target that holds `key_range`, in order; nothing for most records.
+        """The changes to the target that holds `key_range`, in order; none for most records.
 
         DoesNotApply when a row has no keyspace id or only part of its columns.
         """
@@ -102,7 +102,7 @@ class Routes:
         comes = _has(event, event.after, route, key_range)
         before, after = event.before, event.after
         changes: list[Change] = []
-        # An update in place needs no delete: an upsert takes the place of the row with its key.
+        # An update in place needs no delete: the upsert replaces the row with its key.
         if leaves and before is not None and not (comes and _same_key(event)):
             changes.append(Delete(event.database, event.table, before))
         if comes and after is not None:
@@ -165,7 +165,7 @@ def check_full_image(event: VEvent, row: Row) -> None:
 
 
 def _same_key(event: VEvent) -> bool:
-    """Whether an update leaves the primary key as it is. Equality of values is the stricter."""
+    """Whether an update keeps the primary key; comparing values is stricter than collations."""
     assert event.shape is not None  # noqa: S101 - rows have a shape
     assert event.before is not None  # noqa: S101 - an update has both
     assert event.after is not None  # noqa: S101 - likewise
@@ -174,5 +174,5 @@ def _same_key(event: VEvent) -> bool:
 
 
 def place_of(event: VEvent) -> str:
-    """Where a record stands, for messages."""
+    """A record's position, for messages."""
     return f"shard {event.shard}, {event.gtid}, seq {event.seq}, offset {event.offset}"

@@ -1,6 +1,6 @@
 """The logs of a reshard's sources, merged by time: what an applier reads.
 
-As a subscriber's stream (frontier and cut), but of named shards, and it goes on past the marks
+Like a subscriber's stream (frontier and cut), but of named shards, and it reads on past the marks
 of reshards: an applier has to bring its target up to END itself, and never hops.
 """
 
@@ -19,15 +19,15 @@ from topics.stream.log_reader import ShardLogReader
 from topics.stream.merged_stream import MergedStream
 from topics.stream.progress_feed import ProgressFeed
 
-# Events made ready at once, and so the size of a target transaction under load: a commit costs
-# about as much as 100 rows.
+# Events delivered at once, hence the size of a target transaction under load: a commit costs about
+# as much as 100 rows.
 RUN_ROWS_MAX: Final = 1_000
-# How soon a stream that waits gives its caller the word.
+# Longest wait of one read, so that the applier can stop.
 POLL_S: Final = 0.05
 
 
 class _UnmarkedPlanner(Planner):
-    """Plans past marks: they are records like any other here."""
+    """Plans past marks, which are ordinary records here."""
 
     def observe(self, shard: str, progress: Progress, seen_at_ms: int) -> None:
         """Take in a progress record without its mark."""
@@ -37,10 +37,10 @@ class _UnmarkedPlanner(Planner):
 def source_stream(
     start: StreamPosition, *, config: ClientConfig, registry_url: str | None, keyspace: str
 ) -> MergedStream:
-    """Events of the sources from a position on, which names the shards, in the merged order.
+    """Events of the sources in merged order, from a position that names the shards.
 
-    No network before its first `read`. Errors are those of a subscriber: Halts of the reading
-    core, Retry while brokers are away.
+    No network access before the first `read`. Raises what a subscriber raises: Halts of the reading
+    core, Retry while brokers are unavailable.
     """
     whole = range_of(start.shards)
     schema_ids = open_schema_ids(config, registry_url)

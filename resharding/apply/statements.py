@@ -1,4 +1,4 @@
-"""Changes as SQL statements, many rows to a statement, in the order of the changes. Pure."""
+"""Changes as SQL statements, many rows per statement, in the order of the changes. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from resharding.errors import DoesNotApply
 from topics.records.table_shape import TableShape, ValueKind
 from topics.records.vevent import Row, VEvent
 
-# Larger statements hardly save anything more, and each error names fewer rows.
+# Larger statements save hardly anything, and their errors would name more rows.
 STATEMENT_ROWS_MAX: Final = 200
 STATEMENT_BYTES_MAX: Final = 256 * 1024
 
@@ -20,9 +20,8 @@ STATEMENT_BYTES_MAX: Final = 256 * 1024
 class Statement:
     """One statement of a target transaction.
 
-    `one_row`: it must change exactly one row (a checkpoint). `error_labels`: how often the ENUM
-    error value stands in it, which strict mode does not let through. `first`, `last`: the records
-    that it is of.
+    `one_row`: it must change exactly one row (a checkpoint). `error_labels`: number of ENUM error
+    values in it, which strict mode rejects. `first`, `last`: the records that it comes from.
     """
 
     sql: str
@@ -44,7 +43,7 @@ class TargetTable:
 
 
 class _Writer:
-    """How the rows of one table version are written for one target table."""
+    """Writes the rows of one table version for one target table."""
 
     def __init__(self, target: TargetTable, shape: TableShape, event: VEvent) -> None:
         names = {column.name for column in shape.columns}
@@ -61,7 +60,7 @@ class _Writer:
         self._enums = [c for c in shape.columns if c.kind is ValueKind.ENUM]
         keys = [shape.columns[i].name for i in shape.primary_key]
         if target.sharding_column not in keys:
-            # A row that another source has under the same key by now is not this one.
+            # By now another source may have another row with the same key.
             keys.append(target.sharding_column)
         self._keys = [(name, writers[name]) for name in keys]
         columns = ", ".join(quoted(name) for name, _ in self._values)
@@ -71,7 +70,7 @@ class _Writer:
         return sum(is_error_label(c, row[c.name]) for c in self._enums)
 
     def part(self, change: Change) -> str:
-        """What the change adds to its statement."""
+        """The change's part of its statement."""
         row = change.row
         if isinstance(change, Upsert):
             return f"({', '.join([write(row[name]) for name, write in self._values])})"
@@ -90,10 +89,10 @@ class _Writer:
 
 
 class StatementBuilder:
-    """Collects the changes of a target transaction; `take` gives the statements so far.
+    """Collects the changes of a target transaction; `take` returns the statements so far.
 
-    REPLACE deletes the rows that stand in the way of *any* unique key, so a row that is ahead of
-    another (a copied one) may take its value; the other's own change is still to come.
+    REPLACE deletes rows that conflict on *any* unique key, so a row that is ahead of another (a
+    copied one) may take its value; the other row's own change is still to come.
     """
 
     def __init__(
@@ -103,11 +102,11 @@ class StatementBuilder:
         rows_max: int = STATEMENT_ROWS_MAX,
         packet_bytes_max: int,
     ) -> None:
-        """`table_of` looks at the target; `packet_bytes_max` is what its server takes at once."""
+        """`table_of` describes a target table; `packet_bytes_max` limits a statement."""
         self._table_of = table_of
         self._rows_max = rows_max
         self._packet_bytes_max = packet_bytes_max
-        # By the id of the shape, which is one object a table version: hashing it costs more.
+        # By the id of the shape, one object per table version: hashing it would cost more.
         self._writers: dict[int, _Writer] = {}
         self._statements: list[Statement] = []
         self._run: _Run | None = None
@@ -139,7 +138,7 @@ class StatementBuilder:
         run.last = event
 
     def take(self) -> list[Statement]:
-        """Give what was collected, and begin anew."""
+        """Return what was collected and start over."""
         self._end_run()
         taken, self._statements = self._statements, []
         self.size_bytes = 0
@@ -160,7 +159,7 @@ class StatementBuilder:
 
 
 class _Run:
-    """Changes that follow each other and go into one statement."""
+    """Consecutive changes that go into one statement."""
 
     def __init__(
         self, writer: _Writer, first: VEvent, upsert: bool, error_labels: int, rows_max: int

@@ -1,4 +1,4 @@
-"""The applier's session on a target: source transactions in, all or nothing."""
+"""The applier's session on a target, which applies source transactions atomically."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,33 +9,33 @@ from databases.connection import error_text, is_transient, server_errors
 from databases.sql import rows
 from resharding.apply.routing import place_of
 from resharding.apply.statements import Statement, TargetTable
+from resharding.bookkeeping import Checkpoint, read_checkpoints
 from resharding.errors import CheckpointMoved, DoesNotApply
-from resharding.internal_tables import Checkpoint, read_checkpoints
 from resharding.server import ReshardServer, open_session
 
-# Strict: a value that does not fit stops the applier. Dates off the calendar are dates that the
-# source holds, and 0 in an AUTO_INCREMENT column is 0.
+# Strict: a value that does not fit stops the applier. Invalid dates are dates that the source
+# holds, and 0 in an AUTO_INCREMENT column is 0.
 STRICT_MODE: Final = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 LENIENT_MODE: Final = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 _SESSION: Final = (
     f"SET SESSION sql_mode = '{STRICT_MODE}'",
     "SET SESSION foreign_key_checks = 0",
     "SET SESSION sql_safe_updates = 0",
-    # Rows of other keys are nobody else's business; gap locks would only stand in verify's way.
+    # Gap locks would only block verify.
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
-# A packet of statements: larger ones save nothing more.
+# Larger packets of statements save nothing more.
 PACKET_BYTES: Final = 1024 * 1024
-# WARN_DATA_TRUNCATED: what the server says of the ENUM error value where it takes it.
+# WARN_DATA_TRUNCATED: the warning for the ENUM error value where it is accepted.
 _TRUNCATED: Final = 1265
 
 
 class TargetSession:
     """One connection to a target, with at most one open transaction.
 
-    ServerGone when the server is lost or gives the transaction up (then nothing of it is there,
-    or, lost in the middle of a commit, all of it: the checkpoint tells), DoesNotApply when it
-    refuses a row, CheckpointMoved when a checkpoint is not what this session knows.
+    Methods raise ServerLost when the server is lost or rolls back (then nothing of the transaction
+    is there, or, lost during the commit, possibly all of it: the checkpoint tells), DoesNotApply
+    when it refuses a row, CheckpointMoved when a checkpoint is not where this session left it.
     """
 
     def __init__(self, server: ReshardServer) -> None:
@@ -51,17 +51,17 @@ class TargetSession:
         except BaseException:
             self.close()
             raise
-        # Of the session, so what the client may send; the header of the packet is not counted.
+        # The session's value limits what the client may send; the packet header is not counted.
         self.packet_bytes_max = int(packet) - 1024
         self._open = False
 
     def checkpoints(self, reshard_id: str) -> dict[str, Checkpoint]:
-        """What the target says it has."""
+        """The checkpoints on the target."""
         with server_errors(self.server, "reading the checkpoint of"):
             return read_checkpoints(self._connection, reshard_id)
 
     def table(self, database: str, table: str, sharding_column: str) -> TargetTable:
-        """Look at a table of the target; without columns when it is not there."""
+        """A table of the target; it has no columns if it does not exist."""
         with server_errors(self.server, "looking at a table of"):
             found = rows(
                 self._connection,
@@ -78,7 +78,7 @@ class TargetSession:
         )
 
     def run(self, statements: Sequence[Statement]) -> None:
-        """Execute statements in the open transaction, begun where there is none."""
+        """Execute statements in the open transaction; begin one if there is none."""
         with server_errors(self.server, "applying to"):
             if not self._open:
                 self._connection.begin()
@@ -100,7 +100,7 @@ class TargetSession:
         return min(PACKET_BYTES, self.packet_bytes_max)
 
     def _send(self, packet: list[Statement]) -> None:
-        """Send statements as one packet; read and check the answer of each."""
+        """Send statements as one packet; check the result of each."""
         connection = self._connection
         for i, statement in enumerate(packet):
             try:
@@ -115,12 +115,12 @@ class TargetSession:
             if statement.one_row and changed != 1:
                 raise CheckpointMoved(
                     f"{self.server.name}: the checkpoint is not where this applier left it, at "
-                    f"{place_of(statement.first)}: another applier of the same reshard is at "
-                    f"work. Nothing was changed; end one of the two",
+                    f"{place_of(statement.first)}: another applier of the same reshard is "
+                    f"running. Nothing was changed; stop one of the two",
                 )
 
     def _run_leniently(self, statement: Statement) -> None:
-        """Execute a row with ENUM error values; nothing else in it may be bent."""
+        """Execute a row with ENUM error values; nothing else in it may be changed by the server."""
         connection = self._connection
         try:
             connection.query(f"SET SESSION sql_mode = '{LENIENT_MODE}'")
@@ -132,14 +132,15 @@ class TargetSession:
                 raise
             raise refused(statement, self.server, error) from error
         codes = [code for _, code, _ in warnings]
+        texts = "; ".join(text for _, _, text in warnings)
         if codes != [_TRUNCATED] * statement.error_labels:
             raise DoesNotApply(
-                f"{place_of(statement.first)}: a row of {_table(statement)} does not go into the "
-                f"target {self.server.name} as it is: {'; '.join(text for _, _, text in warnings)}",
+                f"{place_of(statement.first)}: a row of {_table(statement)} cannot be stored "
+                f"unchanged on the target {self.server.name}: {texts}",
             )
 
     def execute(self, sql: str) -> None:
-        """Execute a statement of its own, behind what is open."""
+        """Commit what is open, then execute a separate statement."""
         if self._open:
             self.commit()
         with server_errors(self.server, "working on"), self._connection.cursor() as cursor:
@@ -147,17 +148,17 @@ class TargetSession:
 
     @property
     def connection(self) -> Any:
-        """The connection, for questions."""
+        """The connection, for queries."""
         return self._connection
 
     def commit(self) -> None:
-        """Make the open transaction last."""
+        """Commit the open transaction."""
         with server_errors(self.server, "committing on"):
             self._connection.commit()
         self._open = False
 
     def close(self) -> None:
-        """End the connection; an open transaction is rolled back by the server."""
+        """Close the connection; the server rolls an open transaction back."""
         if self._connection.open:
             self._connection._force_close()  # noqa: SLF001 - a lost server takes no goodbye
 
@@ -165,12 +166,12 @@ class TargetSession:
 def refused(
     statement: Statement, server: ReshardServer, error: pymysql.err.MySQLError
 ) -> DoesNotApply:
-    """The error for a statement that the server does not take."""
+    """The error for a statement that the server rejects."""
     first, last = statement.first, statement.last
     to = "" if first is last else f" to seq {last.seq}, offset {last.offset}"
     return DoesNotApply(
         f"{place_of(first)}{to}: a row of {_table(statement)} does not apply to the target "
-        f"{server.name}: {error_text(error)}. Mend the target and start again",
+        f"{server.name}: {error_text(error)}. Fix the target and start again",
     )
 
 

@@ -1,7 +1,7 @@
-"""Begins a reshard: everything is looked at before anything is made.
+"""Creates a reshard: checks everything before it changes anything.
 
-The topology's entry is written last, so it stands for a reshard whose targets are ready; whatever
-a crash leaves before is made again by the same command.
+The topology's entry is written last, so it means that the targets are ready; after a crash before
+that, the same command completes the work.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ from databases.sql import quoted
 from event_token import ShardName, StreamPosition, tiles
 from event_token.errors import Retry, UsageError
 from resharding.apply.routing import Routes
+from resharding.bookkeeping import reshards_on, write_plan, write_roles
 from resharding.grants import missing_grants
-from resharding.internal_tables import reshards_on, write_plan, write_roles
 from resharding.plan.reshard_plan import ReshardPlan, range_of
 from resharding.plan.tables import (
     TableDefinition,
@@ -47,15 +47,15 @@ from topics.schemas.registry import open_schema_ids
 from topics.start.positions import EARLIEST, LATEST, resolve_start_of
 
 RESHARD_ID_CHARS_MAX: Final = 64
-# A producer looks for requests ten times a second; a reconnect takes some seconds.
+# A producer polls for requests ten times a second; a reconnect takes some seconds.
 COPY_ANSWER_S_MAX: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """What to create. `servers`: of every shard named, sources and targets.
+    """The reshard to create. `servers`: of all sources and targets.
 
-    `from_log`: the logs hold the tables' rows from the first one on, so nothing needs a copy.
+    `from_log`: the logs hold all rows of the tables, so no copy (snapshot) is needed.
     """
 
     reshard_id: str
@@ -70,9 +70,9 @@ class CreateRequest:
 
 
 def create_reshard(request: CreateRequest) -> ReshardPlan:
-    """Check all, make the tables on the targets, and write the reshard into the topology.
+    """Check everything, create the tables on the targets, and add the reshard to the topology.
 
-    One UsageError lists all that is wrong, and then nothing was changed.
+    One UsageError lists everything that is wrong; nothing was changed then.
     """
     topology = read_topology(request.kafka, request.keyspace)
     if topology is None:
@@ -81,11 +81,11 @@ def create_reshard(request: CreateRequest) -> ReshardPlan:
     routes = Routes(topology.vindexes)
     with ExitStack() as stack:
         connections = _connect(request, stack)
-        # Before the tables are looked at: a definition that changes meanwhile stops the applier.
+        # Read before the tables: a definition that changes afterwards stops the applier.
         latest = _position(request, LATEST)
         wanted = _check_tables(request, routes, connections)
         plan = _plan(request, topology, latest)
-        # From here on things are made.
+        # Everything up to here only reads.
         for shard in request.targets:
             _make_tables(request.servers[shard], connections, request.sources[0], shard, wanted)
             provision_shard(
@@ -105,7 +105,7 @@ def create_reshard(request: CreateRequest) -> ReshardPlan:
 
 
 def _ask_for_copies(plan: ReshardPlan, kafka: ClientConfig) -> None:
-    """Let the sources' producers copy the tables into their logs, where the appliers find them."""
+    """Ask the sources' producers to copy the tables into their logs, for the appliers."""
     tables = tuple(f"{table.database}.{table.table}" for table in plan.tables)
     problems = []
     for source in plan.sources:
@@ -122,20 +122,20 @@ def _ask_for_copies(plan: ReshardPlan, kafka: ClientConfig) -> None:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise UsageError(
             f"reshard {plan.reshard_id} is created, but its tables are not being copied:\n{lines}\n"
-            f"Mend that, then start the copy: shardstream copy start {plan.keyspace}"
+            f"Fix that, then start the copy: shardstream copy start {plan.keyspace}"
         )
 
 
 def shard_problems(topology: Topology, request: CreateRequest) -> list[str]:
-    """What stands against these sources and targets in this topology. Pure."""
+    """What is wrong with these sources and targets in this topology. Pure."""
     problems = []
     name = request.reshard_id
     if not (0 < len(name) <= RESHARD_ID_CHARS_MAX and name.replace("-", "").isalnum()):
         problems.append(
-            f"reshard id {name!r}: it is 1 to {RESHARD_ID_CHARS_MAX} letters, digits and dashes"
+            f"reshard id {name!r} is not 1 to {RESHARD_ID_CHARS_MAX} letters, digits and dashes"
         )
     if any(entry.reshard_id == name for entry in topology.reshards):
-        problems.append(f"reshard id {name}: there was one with this id; a new try has a new id")
+        problems.append(f"reshard id {name}: there was one with this id; choose another")
     states = {shard.name: shard.state for shard in topology.shards}
     for shard in request.sources:
         if states.get(shard) is not ShardState.SERVING:
@@ -187,7 +187,7 @@ def _refuse(request: CreateRequest, problems: Sequence[str]) -> None:
 
 
 def _connect(request: CreateRequest, stack: ExitStack) -> dict[str, Any]:
-    """Reach every server, with an account that may do what is needed."""
+    """Connect to every server and check the account's privileges."""
     problems: list[str] = []
     connections: dict[str, Any] = {}
     for shard in (*request.sources, *request.targets):
@@ -209,13 +209,13 @@ def _connect(request: CreateRequest, stack: ExitStack) -> dict[str, Any]:
 def _check_tables(
     request: CreateRequest, routes: Routes, connections: Mapping[str, Any]
 ) -> list[TableDefinition]:
-    """The tables of the sources, once all servers have been found to agree."""
+    """The tables of the sources, after checking that all servers agree."""
     problems: list[str] = []
     found = {}
     for shard, connection in connections.items():
         with server_errors(request.servers[shard], "looking at the tables of"):
             found[shard] = read_definitions(connection, routes.databases)
-            # One of the same id is what a crash has left: the topology has it only at the end.
+            # One with the same id was left by a crash: the topology gets it only at the end.
             others = [name for name in reshards_on(connection) if name != request.reshard_id]
             if shard in request.targets and others:
                 problems.append(
@@ -241,7 +241,7 @@ def _plan(
     topology: Topology,
     latest: StreamPosition,
 ) -> ReshardPlan:
-    """Where the targets begin: at the logs' ends, for the copy begins behind them."""
+    """The plan; targets start at the ends of the logs, where the copy starts too."""
     start = _position(request, EARLIEST) if request.from_log else latest
     problems = [
         f"{request.servers[shard].name}: the log of shard {shard} has lost its beginning"
@@ -277,10 +277,10 @@ def _make_tables(
     target: str,
     wanted: Sequence[TableDefinition],
 ) -> None:
-    """Make the databases and tables that a target lacks, without triggers."""
+    """Create the databases and tables that a target lacks, without triggers."""
     try:
-        with server_errors(server, "making tables on"), connections[target].cursor() as cursor:
-            # In the order of their names: a foreign key may name a table that is still to come.
+        with server_errors(server, "creating tables on"), connections[target].cursor() as cursor:
+            # Created in the order of their names: a foreign key may refer to a later table.
             cursor.execute("SET SESSION foreign_key_checks = 0")
             cursor.execute("SET SESSION sql_mode = 'ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION'")
             for database in sorted({table.database for table in wanted}):
@@ -291,17 +291,19 @@ def _make_tables(
                 cursor.execute(statement)
             found = read_definitions(connections[target], {t.database for t in wanted})
     except pymysql.err.MySQLError as error:
-        raise UsageError(f"{server.name}: a table cannot be made: {error_text(error)}") from error
+        raise UsageError(
+            f"{server.name}: a table cannot be created: {error_text(error)}"
+        ) from error
     problems = target_problems(found, wanted, server.name)
     if problems:
         raise UsageError(
-            "tables were made, and are not as on the source:\n"
+            "tables were created, but differ from those of the source:\n"
             + "\n".join(f"  {problem}" for problem in problems)
         )
 
 
 def _with_reshard(now: Topology | None, request: CreateRequest) -> Topology:
-    """The topology with the reshard and its targets; checked again, for others may have written."""
+    """The topology with the reshard and its targets; checked again, since others may write it."""
     if now is None:
         raise UsageError(f"keyspace {request.keyspace} has lost its topology")
     _refuse(request, shard_problems(now, request))

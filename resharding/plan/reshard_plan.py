@@ -1,4 +1,4 @@
-"""What `reshard create` decided about a reshard, as every target holds it."""
+"""The plan of a reshard, as `reshard create` stores it on every target."""
 
 import json
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ from event_token import KeyRange, ShardName
 from event_token.errors import Halt
 from topics.keyspace.topology import TableVindex
 
-# The layout of the JSON; another one is refused.
+# The version of the JSON layout; any other is refused.
 LAYOUT_VERSION = 1
 
 
 def range_of(shards: Iterable[str]) -> KeyRange:
-    """The range from the first to the last of some shards; at least one is needed."""
+    """The range from the first to the last of one or more shards."""
     ranges = [ShardName.parse(shard).key_range for shard in shards]
     open_end = any(not part.end for part in ranges)
     return KeyRange(
@@ -26,9 +26,9 @@ def range_of(shards: Iterable[str]) -> KeyRange:
 class ReshardPlan:
     """A reshard from its creation on.
 
-    `start`: the position of the sources from which on targets apply, as its opaque string.
-    `agreed_seqs`: per source, the last seq at which the target's tables are known to be as the
-    source's: DDL statements up to there have been looked at.
+    `start`: the position of the sources at which appliers start, as its opaque string.
+    `agreed_seqs`: per source, the last seq at which the targets' tables are known to match: DDL
+    up to there is taken into account.
     """
 
     reshard_id: str
@@ -40,7 +40,7 @@ class ReshardPlan:
     agreed_seqs: dict[str, int]
 
     def to_json(self) -> str:
-        """The text that stands on the targets."""
+        """The text that is stored on the targets."""
         return json.dumps(
             {
                 "version": LAYOUT_VERSION,
@@ -56,13 +56,11 @@ class ReshardPlan:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> "ReshardPlan":
-        """The plan in a text; Halt on another layout or a broken one."""
+        """Parse a stored plan; Halt on another layout version or invalid text."""
         try:
             fields: dict[str, Any] = json.loads(text)
             if fields["version"] != LAYOUT_VERSION:
-                raise Halt(
-                    f"{where}: layout {fields['version']} of the reshard's plan is not known"
-                )
+                raise Halt(f"{where}: version {fields['version']} of the reshard's plan is unknown")
             return cls(
                 reshard_id=fields["reshard_id"],
                 keyspace=fields["keyspace"],
@@ -73,4 +71,4 @@ class ReshardPlan:
                 agreed_seqs=dict(fields["agreed_seqs"]),
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise Halt(f"{where}: the reshard's plan is broken: {error!r}") from error
+            raise Halt(f"{where}: the reshard's plan is invalid: {error!r}") from error

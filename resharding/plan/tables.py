@@ -9,10 +9,10 @@ from databases.sql import quoted, rows
 from resharding.apply.routing import Routes
 from topics.records.table_shape import Column, ValueKind
 
-# What stands at the end of SHOW CREATE TABLE and is no part of the definition.
+# At the end of SHOW CREATE TABLE; not part of the definition.
 _COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+")
 
-# Keys by which rows cannot be told apart or put in order by their values as text.
+# Key types whose values as text do not identify or order rows.
 _NO_KEYS: Final = frozenset(("float", "double", "enum", "set", "json", "geometry"))
 
 _KINDS: Final = {
@@ -27,14 +27,14 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column: its type without and with what is in brackets."""
+    """A column; its type without and with length and attributes."""
 
     name: str
     data_type: str
     column_type: str
 
     def as_column(self) -> Column | None:
-        """As vindexes know columns; None for types that none takes."""
+        """The column as vindexes know it; None for types that no vindex accepts."""
         kind = _KINDS.get(self.data_type)
         if kind is ValueKind.LONG and "unsigned" in self.column_type:
             kind = ValueKind.UNSIGNED_LONG
@@ -43,7 +43,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table of a server. `statement` makes it; `compared` is the part that must agree."""
+    """A table on a server. `statement` creates it; `compared` is the part that must match."""
 
     database: str
     table: str
@@ -61,7 +61,7 @@ class TableDefinition:
 
     @property
     def compared(self) -> str:
-        """The statement without the counter, which moves by itself."""
+        """The statement without the AUTO_INCREMENT counter."""
         return _COUNTER.sub("", self.statement)
 
     def column(self, name: str) -> TableColumn | None:
@@ -117,10 +117,10 @@ def _definition(connection: Any, database: str, table: str, engine: str) -> Tabl
 
 
 def source_problems(found: Iterable[TableDefinition], routes: Routes, where: str) -> list[str]:
-    """What stands against resharding these tables of a source. Pure."""
+    """Why these tables of a source cannot be resharded. Pure."""
     by_name = {(table.database, table.table): table for table in found}
     problems = [
-        f"{where}: table {'.'.join(name)} has a vindex and is not there"
+        f"{where}: table {'.'.join(name)} has a vindex but does not exist"
         for name in sorted(routes.tables.keys() - by_name.keys())
     ]
     for name, table in sorted(by_name.items()):
@@ -154,7 +154,7 @@ def source_problems(found: Iterable[TableDefinition], routes: Routes, where: str
 def target_problems(
     found: Iterable[TableDefinition], wanted: Iterable[TableDefinition], where: str
 ) -> list[str]:
-    """What stands against a target that has these tables. Pure."""
+    """Why a server with these tables cannot be a target. Pure."""
     problems = []
     wanted_by_name = {(table.database, table.table): table for table in wanted}
     for table in found:
@@ -164,7 +164,7 @@ def target_problems(
         if table.triggers:
             problems.append(
                 f"{where}: table {table.name} has triggers ({', '.join(table.triggers)}): drop "
-                f"them until the target is open"
+                f"them; switch creates those of the source"
             )
         if like is None:
             problems.append(f"{where}: table {table.name} is on no source")
@@ -177,7 +177,7 @@ def target_problems(
 
 
 def first_difference(one: str, other: str) -> str:
-    """The first lines of two definitions that differ. Pure."""
+    """The first pair of lines that differ. Pure."""
     for mine, theirs in zip(one.splitlines(), other.splitlines(), strict=False):
         if mine != theirs:
             return f"{mine.strip()!r} there, {theirs.strip()!r} here"
@@ -185,6 +185,6 @@ def first_difference(one: str, other: str) -> str:
 
 
 def databases_statement(connection: Any, database: str) -> str:
-    """What makes the database as it is, with its character set."""
+    """The statement that creates the database with its character set."""
     [(_, statement)] = rows(connection, f"SHOW CREATE DATABASE {quoted(database)}")
     return str(statement).replace("CREATE DATABASE", "CREATE DATABASE IF NOT EXISTS", 1)

@@ -1,4 +1,4 @@
-"""`complete`: removes what a switched reshard has left on the servers."""
+"""`complete`: removes what a finished reshard has left on its servers."""
 
 from databases.connection import server_errors
 from databases.errors import ServerLost
@@ -10,21 +10,21 @@ from resharding.switch.settings import SwitchSettings
 from resharding.switch.topology_steps import entry_of, moved
 from topics.keyspace.topology import ReshardState, read_topology, update_topology
 
-# The journal stays: a command that was paused and wakes late must find its row.
+# The journal stays: a paused command that resumes late must find its row.
 _TABLES = ("role", "checkpoint", "verified", "plan")
 
 
 def run_complete(settings: SwitchSettings) -> list[str]:
-    """Remove the reshard's roles, checkpoints, plan and verify results; return what could not be.
+    """Remove the reshard's roles, checkpoints, plan and verify results; return what is left.
 
-    Source servers may be gone already: what is left there is named. UsageError unless the reshard
-    is switched and nothing but a source is missing. Can be run again.
+    Source servers may be gone already: what could not be removed there is returned, one line each.
+    Raises UsageError unless the reshard is switched. Can be run again.
     """
     topology = read_topology(settings.kafka, settings.keyspace)
     entry = entry_of(topology, settings.keyspace, settings.reshard_id)
     if entry.state not in {ReshardState.SWITCHED.value, ReshardState.COMPLETED.value}:
         raise UsageError(
-            f"reshard {settings.reshard_id} is {entry.state}: only a switched one is completed"
+            f"reshard {settings.reshard_id} is {entry.state}: only a switched one can be completed"
         )
     for target in entry.targets:
         _remove(settings, target)

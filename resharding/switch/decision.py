@@ -1,8 +1,8 @@
-"""What `switch` and `cancel` do next, decided from what servers, logs and topology say. Pure.
+"""Chooses the next step of `switch` and `cancel` from the state of everything. Pure.
 
-Each decision looks at the whole state, so a command that was killed anywhere goes on when it is
-run again. BEGIN and CANCELLED are one row (its key is the reshard's id) in the journal of the first
-target by name: whichever is inserted first decides, and only then come the other shards.
+Each choice looks at servers, logs and topology, so a command that was killed anywhere resumes when
+it is run again. BEGIN and CANCELLED are one row (its key is the reshard id) in the journal of the
+first target by name: whichever is inserted first decides, and the other shards follow.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from topics.progress.record import GRID_US, cell_start_us
 
 
 class Kind(str, Enum):
-    """What a journal row says."""
+    """The kind of a journal row."""
 
     END = "END"
     BEGIN = "BEGIN"
@@ -23,7 +23,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class JournalRow:
-    """A shard's row; only BEGIN has a hop time."""
+    """A shard's journal row; only BEGIN has a hop time."""
 
     kind: Kind
     hop_time_us: int | None = None
@@ -31,7 +31,7 @@ class JournalRow:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnd:
-    """The END record as it stands in a source's log."""
+    """The END record in a source's log."""
 
     seq: int
     timestamp_us: int
@@ -39,11 +39,11 @@ class SourceEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReshardView:
-    """A reshard as it is found.
+    """The present state of a reshard.
 
-    `quiet`: shards whose application accounts are all locked, without a session. `open`: shards
-    whose accounts are all unlocked. `ends` and `checkpoints` (target, source: seq) count before
-    the decision alone. `restored`: targets that have the triggers of the sources.
+    `quiet`: shards whose application accounts are all locked and have no session. `open`: shards
+    whose accounts are all unlocked. `ends` and `checkpoints` ((target, source) -> seq) matter only
+    before the decision. `restored`: targets that have the sources' triggers.
     """
 
     sources: tuple[str, ...]
@@ -63,22 +63,22 @@ class ReshardView:
 
     @property
     def decision(self) -> Kind | None:
-        """BEGIN, CANCELLED, or not decided yet."""
+        """BEGIN or CANCELLED; None while undecided."""
         row = self.journal.get(self.decider)
         return None if row is None else row.kind
 
 
 class Action(str, Enum):
-    """What is done in one step; `Step.shard` says where."""
+    """The kind of a step."""
 
     STOP_WRITES = "stop writes"
     WRITE_END = "write END"
     AWAIT_END = "wait for END in the log"
-    AWAIT_DRAIN = "wait until the targets have all"
+    AWAIT_DRAIN = "wait until the target has everything"
     WRITE_BEGIN = "write BEGIN"
     WRITE_CANCELLED = "write CANCELLED"
     CHANGE_TOPOLOGY = "change the topology"
-    RESTORE_TRIGGERS = "make the triggers"
+    RESTORE_TRIGGERS = "create the triggers"
     OPEN_WRITES = "open writes"
     DONE = "done"
     REFUSE = "refuse"
@@ -86,7 +86,7 @@ class Action(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. `shard`: "" where it is none's; `hop_time_us`: of BEGIN and the topology."""
+    """One step. `shard`: where, "" for the topology; `hop_time_us`: of BEGIN and the topology."""
 
     action: Action
     shard: str = ""
@@ -95,12 +95,12 @@ class Step:
     why: str = ""
 
     def __str__(self) -> str:
-        """In words."""
+        """The step in words."""
         return f"{self.action.value} ({self.shard})" if self.shard else self.action.value
 
 
 def next_switch_step(view: ReshardView) -> Step:
-    """What `switch` does next."""
+    """The next step of `switch`."""
     if view.decision is Kind.BEGIN:
         return _after_begin(view)
     cancelled = sorted(s for s, row in view.journal.items() if row.kind is Kind.CANCELLED)
@@ -110,8 +110,8 @@ def next_switch_step(view: ReshardView) -> Step:
             why=f"it was cancelled ({', '.join(cancelled) or 'in the topology'}): create a new one",
         )
     if view.state is not ReshardState.RUNNING:
-        return Step(Action.REFUSE, why=f"it is {view.state.value}, and no BEGIN stands anywhere")
-    # Targets first: they are quiet already, and nobody waits meanwhile.
+        return Step(Action.REFUSE, why=f"it is {view.state.value}, but no target has BEGIN")
+    # Targets first: they have no writers yet, so nobody waits meanwhile.
     for shard in (*sorted(view.targets), *sorted(view.sources)):
         if shard not in view.quiet:
             return Step(Action.STOP_WRITES, shard)
@@ -147,7 +147,7 @@ def _after_begin(view: ReshardView) -> Step:
         if row.kind is not Kind.BEGIN:
             return Step(
                 Action.REFUSE,
-                why=f"{target} says {row.kind.value}, though {view.decider} has begun",
+                why=f"{target} says {row.kind.value}, but {view.decider} has begun",
             )
     if view.state is ReshardState.RUNNING:
         return Step(Action.CHANGE_TOPOLOGY, hop_time_us=hop, state=ReshardState.SWITCHED)
@@ -165,10 +165,10 @@ def _after_begin(view: ReshardView) -> Step:
 
 
 def next_cancel_step(view: ReshardView) -> Step:
-    """What `cancel` does next."""
+    """The next step of `cancel`."""
     if view.decision is Kind.BEGIN:
         return Step(
-            Action.REFUSE, why=f"it has begun on {view.decider}: run switch again, to its end"
+            Action.REFUSE, why=f"it has begun on {view.decider}: run switch again to complete it"
         )
     if view.state in {ReshardState.SWITCHED, ReshardState.COMPLETED}:
         return Step(Action.REFUSE, why=f"it is {view.state.value}")

@@ -1,4 +1,4 @@
-"""What must hold before writes are stopped: everything is looked at, and nothing is changed."""
+"""Checks everything that must hold before writes are stopped, without changing anything."""
 
 import time
 from collections.abc import Mapping
@@ -6,23 +6,17 @@ from typing import Final
 
 from databases.connection import server_errors
 from databases.internal_tables import INTERNAL_DATABASE, VERIFIED
-from event_token import GtidSet, parse_gtid_set
 from event_token.errors import UsageError
-from resharding.internal_tables import read_checkpoints
+from resharding.bookkeeping import read_checkpoints
+from resharding.log_progress import has_reached, last_progress
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
-from topics.kafka.partition_reader import read_tail
 from topics.keyspace.topology import ReshardEntry
-from topics.names import ShardTopics
-from topics.progress.codec import decode_progress
-from topics.progress.record import Progress
 from topics.schemas.registry import open_schema_ids
 
-# Producers and appliers that need longer than this for what is there now would stretch the stop.
+# Producers and appliers that need longer to catch up would prolong the write stop.
 READY_S_MAX: Final = 5.0
 READY_POLL_S: Final = 0.1
-
-_EXECUTED: Final = {"mysql": "gtid_executed", "mariadb": "gtid_binlog_pos"}
 
 
 def check_ready(
@@ -31,7 +25,7 @@ def check_ready(
     writes: Mapping[str, ShardWrites],
     databases: frozenset[str],
 ) -> None:
-    """Raise one UsageError with all that stands against a switch now."""
+    """Raise one UsageError that lists everything that stands against a switch now."""
     problems: list[str] = []
     for shard in (*entry.sources, *entry.targets):
         try:
@@ -77,8 +71,8 @@ def _event_problems(source: ShardWrites, databases: frozenset[str]) -> list[str]
         tuple(sorted(databases)),
     )
     return [
-        f"{source.server.name}: event {schema}.{name} writes by itself: disable it (ALTER EVENT "
-        f"... DISABLE), and make it on the targets after the switch"
+        f"{source.server.name}: event {schema}.{name} would write during the switch: disable it "
+        f"(ALTER EVENT ... DISABLE), and create it on the targets after the switch"
         for schema, name in found
     ]
 
@@ -86,21 +80,19 @@ def _event_problems(source: ShardWrites, databases: frozenset[str]) -> list[str]
 def _lag_problems(
     settings: SwitchSettings, entry: ReshardEntry, writes: Mapping[str, ShardWrites]
 ) -> list[str]:
-    """Producers reach what their servers have executed by now, and the targets those seqs."""
+    """Wait until logs have what their servers have executed by now, and targets have the logs."""
     deadline_s = time.monotonic() + READY_S_MAX
     schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
-    executed = {shard: _executed(writes[shard]) for shard in (*entry.sources, *entry.targets)}
+    executed = {shard: writes[shard].executed() for shard in (*entry.sources, *entry.targets)}
     seqs: dict[str, int] = {}
     while True:
         problems = []
         for shard, wanted in executed.items():
-            topic = ShardTopics(settings.keyspace, shard).progress
-            last = read_tail(settings.kafka, topic).last
-            progress = None if last is None else decode_progress(last.value, schema_ids, topic)
-            if progress is None or not _position(progress, wanted).includes(wanted):
+            progress = last_progress(settings.kafka, settings.keyspace, shard, schema_ids)
+            if progress is None or not has_reached(progress, wanted):
                 problems.append(
-                    f"the log of shard {shard} is not up to {writes[shard].server.name}: look at "
-                    f"its producer"
+                    f"the log of shard {shard} is behind {writes[shard].server.name}: check its "
+                    f"producer"
                 )
             elif shard in entry.sources:
                 seqs.setdefault(shard, progress.last_seq)
@@ -108,16 +100,6 @@ def _lag_problems(
         if not problems or time.monotonic() > deadline_s:
             return problems
         time.sleep(READY_POLL_S)
-
-
-def _executed(writes: ShardWrites) -> GtidSet:
-    flavor = writes.server.flavor
-    [(text,)] = writes.query(f"SELECT @@GLOBAL.{_EXECUTED[flavor.value]}")
-    return parse_gtid_set(str(text).replace("\n", ""), flavor)
-
-
-def _position(progress: Progress, like: GtidSet) -> GtidSet:
-    return parse_gtid_set(progress.position, like.flavor)
 
 
 def _behind(
@@ -136,6 +118,6 @@ def _behind(
             if at is None or at < seq:
                 problems.append(
                     f"{server.name} lags: it has seq {at} of shard {source}, whose log was at "
-                    f"{seq} {READY_S_MAX:g} s ago: look at its applier"
+                    f"{seq} {READY_S_MAX:g} s ago: check its applier"
                 )
     return problems

@@ -1,4 +1,4 @@
-"""What `switch`, `cancel` and `complete` are told, and what they tell."""
+"""Settings and results of `switch`, `cancel` and `complete`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from topics.kafka.client import ClientConfig
 class SwitchSettings:
     """A reshard to switch, cancel or complete. `server_of`: the primary of a shard.
 
-    `accounts`: all that the application writes with, as user@host. `force`: switch without a clean
-    verify.
+    `accounts`: all accounts that the application writes with, as user@host. `force`: switch even
+    if verify has not passed.
     """
 
     reshard_id: str
@@ -26,7 +26,7 @@ class SwitchSettings:
 
 @dataclass(frozen=True, slots=True)
 class SwitchReport:
-    """How it ended. `stopped_ms`: how long writes were stopped, None where a former run did it."""
+    """The result. `stopped_ms`: how long writes were stopped; None if an earlier run did it."""
 
     hop_time_us: int | None
     stopped_ms: int | None

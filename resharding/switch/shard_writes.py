@@ -1,8 +1,8 @@
-"""Stopping and opening an application's writes on one server, by a fact that replicates.
+"""Stops and reopens an application's writes on one server by locking its accounts.
 
-Accounts are locked and their sessions ended. Everything is done over one session that holds a named
-lock of the server: a command that comes later ends that session first, so one that was paused in
-the meantime can change nothing when it wakes.
+Account locks replicate, so they survive a failover. Everything runs over one session that holds a
+named lock on the server: a later command kills that session first, so a command that was paused
+meanwhile can change nothing when it resumes.
 """
 
 import hashlib
@@ -15,21 +15,23 @@ import pymysql
 from databases.connection import error_code, error_text, is_transient, server_errors
 from databases.errors import ServerLost
 from databases.internal_tables import JOURNAL, create_internal_tables
-from databases.sql import quoted, rows
+from databases.sql import rows
+from event_token import GtidSet
 from event_token.errors import Halt, UsageError
 from resharding.grants import NEEDED_TO_SWITCH, missing_grants
+from resharding.log_progress import executed_set
 from resharding.server import ReshardServer, open_session
 from resharding.switch.decision import JournalRow, Kind
 
 # A killed session rolls its transaction back first.
 QUIET_S_MAX: Final = 30.0
 QUIET_POLL_S: Final = 0.01
-# The session that held the lock was killed; the server lets go when it notices.
+# The session that held the lock was killed; the server releases it when it notices.
 CLAIM_S: Final = 10
 
 _NO_SUCH_TABLE: Final = frozenset({1049, 1146})
 _DUPLICATE: Final = 1062
-# Not known yet to be an application's or not.
+# May turn out to be the application's.
 _UNAUTHENTICATED: Final = "unauthenticated user"
 _STRINGS: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'")
 _LOCKED: Final = re.compile(r"\bACCOUNT LOCK\b")
@@ -39,22 +41,22 @@ _JOURNAL: Final = JOURNAL
 class ShardWrites:
     """One server of a reshard, claimed by one command.
 
-    `accounts`: all that the application writes with, as user@host. ServerLost when the server or
-    the claim is lost: the command ends, and can be run again.
+    `accounts`: all accounts that the application writes with, as user@host. Methods raise
+    ServerLost when the server or the claim is lost: the command ends and can be run again.
     """
 
     def __init__(self, server: ReshardServer, reshard_id: str, accounts: tuple[str, ...]) -> None:
-        """Claim the server; another command of this reshard that is at work there ends."""
+        """Claim the server; another command of this reshard that is running there ends."""
         self.server = server
         self._reshard_id = reshard_id
         self._accounts = [_account(account) for account in accounts]
         if any(user == server.user for user, _ in self._accounts):
             raise UsageError(
-                f"{server.name}: account {server.user} reshards and is the application's, too: "
-                f"give the reshard an account of its own"
+                f"{server.name}: account {server.user} is used both by the reshard and by the "
+                f"application: give the reshard a separate account"
             )
-        # Sessions that were connecting when the accounts were seen locked first: one of these may
-        # have passed the check before. Later ones cannot, however often an application tries.
+        # Sessions that were connecting when the accounts were first seen locked: these may have
+        # passed the lock check before. Later ones cannot, however often an application retries.
         self._connecting: frozenset[int] | None = None
         self._connection: Any = open_session(server)
         try:
@@ -82,10 +84,10 @@ class ShardWrites:
                 self._kill(int(holder))
             [(is_held,)] = rows(self._connection, "SELECT GET_LOCK(%s, %s)", (name, CLAIM_S))
         if is_held != 1:
-            raise ServerLost(f"{self.server.name}: another command of this reshard is at work")
+            raise ServerLost(f"{self.server.name}: another command of this reshard is running")
 
     def close(self) -> None:
-        """Give the claim up."""
+        """Release the claim."""
         if self._connection.open:
             self._connection._force_close()  # noqa: SLF001 - a lost server takes no goodbye
 
@@ -98,7 +100,7 @@ class ShardWrites:
                 raise
 
     def is_locked(self) -> list[bool]:
-        """Whether each account is locked; UsageError names one that is not there."""
+        """Whether each account is locked. UsageError names one that does not exist."""
         with server_errors(self.server, "looking at the accounts of"):
             return [self._is_locked(*account) for account in self._accounts]
 
@@ -115,7 +117,7 @@ class ShardWrites:
         return _LOCKED.search(_STRINGS.sub("''", str(statement))) is not None
 
     def is_quiet(self) -> bool:
-        """Whether no application can write here now."""
+        """Whether the application cannot write here now."""
         if not all(self.is_locked()):
             self._connecting = None
             return False
@@ -126,7 +128,7 @@ class ShardWrites:
         return not any(self.is_locked())
 
     def _sessions(self) -> list[int]:
-        """The sessions that may write, of accounts that are locked by now."""
+        """Sessions of the accounts, locked by now, that may still write."""
         users = {user for user, _ in self._accounts}
         with server_errors(self.server, "listing the sessions of"):
             found = rows(self._connection, "SHOW FULL PROCESSLIST")
@@ -164,7 +166,7 @@ class ShardWrites:
                     cursor.execute(f"ALTER USER %s@%s ACCOUNT {word}", (user, host))
 
     def journal(self) -> JournalRow | None:
-        """The reshard's row of the journal."""
+        """The reshard's row in this server's journal."""
         query = f"SELECT kind, hop_time_us FROM {_JOURNAL} WHERE reshard_id = %s"
         with server_errors(self.server, "reading the journal of"):
             try:
@@ -176,7 +178,7 @@ class ShardWrites:
         return JournalRow(Kind(found[0][0]), found[0][1]) if found else None
 
     def insert(self, row: JournalRow, shards: tuple[str, str]) -> None:
-        """Insert the row where there is none; what is there stays. `shards`: as JSON lists."""
+        """Insert the row unless there is one. `shards`: sources and targets as JSON lists."""
         with server_errors(self.server, "writing the journal of"):
             try:
                 with self._connection.cursor() as cursor:
@@ -191,7 +193,7 @@ class ShardWrites:
                     raise
 
     def cancel_end(self) -> None:
-        """Turn END into CANCELLED; another row stays."""
+        """Turn END into CANCELLED; any other row stays as it is."""
         with (
             server_errors(self.server, "writing the journal of"),
             self._connection.cursor() as cursor,
@@ -206,6 +208,11 @@ class ShardWrites:
         with server_errors(self.server, "asking"):
             return rows(self._connection, statement, values)
 
+    def executed(self) -> GtidSet:
+        """All transactions that the server has executed by now."""
+        with server_errors(self.server, "reading the executed set of"):
+            return executed_set(self._connection, self.server.flavor)
+
     @property
     def connection(self) -> Any:
         """The claimed session."""
@@ -217,27 +224,3 @@ def _account(text: str) -> tuple[str, str]:
     if not user:
         raise UsageError(f"application account {text!r}: write user@host, for example shop@%")
     return user, host
-
-
-def trigger_names(writes: ShardWrites, databases: frozenset[str]) -> set[tuple[str, str]]:
-    """The triggers of these databases, as (database, name)."""
-    marks = ", ".join(["%s"] * len(databases))
-    query = (
-        "SELECT trigger_schema, trigger_name FROM information_schema.triggers "
-        f"WHERE trigger_schema IN ({marks})"
-    )
-    return {(str(d), str(n)) for d, n in writes.query(query, tuple(sorted(databases)))}
-
-
-def copy_triggers(source: ShardWrites, target: ShardWrites, databases: frozenset[str]) -> None:
-    """Make the triggers on the target that only the source has."""
-    missing = trigger_names(source, databases) - trigger_names(target, databases)
-    for database, name in sorted(missing):
-        [row] = source.query(f"SHOW CREATE TRIGGER {quoted(database)}.{quoted(name)}")
-        sql_mode, statement, charset, collation = row[1], row[2], row[3], row[4]
-        target.query("SET SESSION sql_mode = %s", (sql_mode,))
-        target.query(f"SET NAMES {charset} COLLATE {collation}")
-        target.query(f"USE {quoted(database)}")
-        target.query(str(statement))
-        target.query("SET NAMES utf8mb4")
-        target.query("SET SESSION sql_mode = DEFAULT")

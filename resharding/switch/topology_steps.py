@@ -1,4 +1,4 @@
-"""What a reshard's end means to the topology. Pure."""
+"""What switching, cancelling and completing a reshard change in the topology. Pure."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, Sha
 
 
 def entry_of(topology: Topology | None, keyspace: str, reshard_id: str) -> ReshardEntry:
-    """The reshard's entry; UsageError names those that there are."""
+    """The reshard's entry; UsageError lists the known ones."""
     entries = () if topology is None else topology.reshards
     for entry in entries:
         if entry.reshard_id == reshard_id:
@@ -18,7 +18,7 @@ def entry_of(topology: Topology | None, keyspace: str, reshard_id: str) -> Resha
     )
 
 
-# From which states each may be reached; the one itself: nothing is left to do.
+# The state that each is reached from.
 _BEFORE = {
     ReshardState.SWITCHED: ReshardState.RUNNING,
     ReshardState.CANCELLED: ReshardState.RUNNING,
@@ -33,10 +33,10 @@ def moved(
     state: ReshardState,
     hop_time_us: int | None = None,
 ) -> Topology:
-    """The topology with the reshard in `state`. Halt when it is in one that excludes that.
+    """The topology with the reshard in `state`; unchanged if it is there already.
 
-    SWITCHED: the targets serve, the sources are history, and the epoch counts on. CANCELLED: the
-    targets' names are used up.
+    SWITCHED: the targets serve, the sources are retired, and the epoch grows by one. CANCELLED: the
+    targets are retired, for a name is used once. Halt when the present state excludes that.
     """
     entry = entry_of(topology, keyspace, reshard_id)
     assert topology is not None  # noqa: S101 - it has the entry

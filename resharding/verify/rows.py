@@ -1,4 +1,4 @@
-"""Chunks of a table as raw rows, in the order of its primary key, from several places at once."""
+"""A table's rows as raw bytes, in chunks by primary key, read from several servers in step."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from resharding.plan.tables import TableDefinition
 from topics.records.table_shape import ValueKind
 from topics.records.vevent import Value
 
-# Rows that are held at once, of each place.
+# Rows held in memory per place.
 CHUNK_ROWS: Final = 1_000
 
 _TEXT: Final = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
@@ -32,10 +32,10 @@ class RawRow:
 
 
 class TableReader:
-    """How the rows of one table are read and compared, wherever it stands."""
+    """Reads the rows of one table for comparison, from any place that has it."""
 
     def __init__(self, table: TableDefinition, route: Route) -> None:
-        """A table as sources and targets both have it, with a primary key."""
+        """`table`: as sources and targets both define it, with a primary key."""
         self.table = table
         types = {column.name: column.data_type for column in table.columns}
         self._key_types = [types[name] for name in table.key]
@@ -59,7 +59,7 @@ class TableReader:
         self._values.append(expression)
 
     def bound(self, places: Iterable["Place"], after: Key | None) -> Key | None:
-        """A key such that no place has more than CHUNK_ROWS rows up to it; None: all the rest."""
+        """A key up to which no place has more than CHUNK_ROWS rows; None: all the rest fits."""
         bound = None
         for place in places:
             query = (
@@ -73,7 +73,7 @@ class TableReader:
         return bound
 
     def rows(self, place: "Place", after: Key | None, bound: Key | None) -> Iterator[RawRow]:
-        """The rows behind `after` and up to `bound`."""
+        """The rows after `after`, up to and including `bound`."""
         names = (*self._keys, self._sharding, *self._values)
         query = f"SELECT {', '.join(names)} FROM {place.table} {self._where(after, bound)}"
         keys = len(self._keys)
@@ -96,7 +96,7 @@ class TableReader:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where rows of a table stand: a connection whose results are raw bytes, and a name there."""
+    """A table on a server: a connection that returns raw bytes, and the table's name there."""
 
     connection: Any
     table: str
@@ -109,7 +109,7 @@ class Place:
 
 
 def give_bytes(connection: Any) -> None:
-    """From here on results are the bytes that the server holds, not Python's types."""
+    """Make a connection return the bytes that the server stores, not Python values."""
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION character_set_results = NULL")
     connection.use_unicode = False
@@ -117,7 +117,7 @@ def give_bytes(connection: Any) -> None:
 
 
 def _exact(name: str, data_type: str) -> str:
-    """A column in a form whose bytes `_literal` and vindexes understand."""
+    """An expression for a column whose bytes `_literal` and vindexes can use."""
     if data_type in _TEXT:
         return f"CONVERT({quoted(name)} USING utf8mb4)"
     return f"{quoted(name)} + 0" if data_type == "bit" else quoted(name)
@@ -130,7 +130,10 @@ def _literal(raw: bytes, data_type: str) -> str:
 
 
 def _compared(columns: Sequence[str], key: Key, sign: str, *, or_equal: bool) -> str:
-    """The condition of a key before or behind another; servers scan where tuples are compared."""
+    """The condition that a key precedes or follows another.
+
+    Spelled out by column: servers scan the whole table for a comparison of tuples.
+    """
     alternatives = []
     for i in range(len(columns)):
         last = sign + "=" if or_equal and i == len(columns) - 1 else sign

@@ -1,7 +1,7 @@
-"""Compares a target with its sources, row by row at one position, while everything is written.
+"""Compares a target with its sources, row by row at one position, under live writes.
 
-The target's snapshot tells its position itself, by its checkpoints. What the sources changed
-since is undone by their logs (`verify_window`). Memory holds one chunk of each place.
+The checkpoints in the target's snapshot say which position it stands at. What the sources have
+changed since then is undone from their logs (`window`). Memory holds one chunk per server.
 """
 
 import time
@@ -14,12 +14,13 @@ import pymysql
 
 from databases.connection import error_text, server_errors
 from databases.internal_tables import MARKER, create_internal_tables
-from databases.sql import quoted, rows
-from event_token import Flavor, KeyRange, ShardName, StreamPosition, parse_gtid_set
+from databases.sql import quoted
+from event_token import KeyRange, ShardName, StreamPosition
 from event_token.errors import Halt, Retry, UsageError
 from resharding.apply.routing import Route, Routes
 from resharding.apply.target_session import TargetSession
-from resharding.internal_tables import merged_position, read_checkpoints, write_verified
+from resharding.bookkeeping import merged_position, read_checkpoints, write_verified
+from resharding.log_progress import executed_set, has_reached, last_progress
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.plan.tables import TableDefinition, read_definitions
 from resharding.server import ReshardServer, open_session
@@ -27,23 +28,16 @@ from resharding.verify.rows import Key, Place, RawRow, TableReader, give_bytes
 from resharding.verify.window import Window
 from topics.kafka.client import ClientConfig
 from topics.kafka.deadline import Deadline
-from topics.kafka.partition_reader import read_tail
-from topics.names import ShardTopics
-from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
 from topics.reading.planner import ShardRange
 from topics.records.schema_ids import SchemaIds
 from topics.schemas.registry import open_schema_ids
 
-# Differing rows that are named; all are counted.
+# Differing rows that are listed; all are counted.
 NAMED_MAX: Final = 100
 # A source's log follows its server within a second, more where its producer has to catch up.
 LOG_WAIT_S: Final = 120.0
 _LOG_POLL_S: Final = 0.1
-_EXECUTED: Final = {
-    Flavor.MYSQL: "SELECT @@global.gtid_executed",
-    Flavor.MARIADB: "SELECT @@global.gtid_binlog_pos",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,7 @@ class VerifySettings:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that is not the same: `key` as the server prints it."""
+    """A row that differs; `key` as the server prints it."""
 
     table: str
     key: str
@@ -68,7 +62,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a comparison has found. `rows`: compared; `named`: the first NAMED_MAX that differ."""
+    """The result. `rows`: compared; `named`: the first NAMED_MAX rows that differ."""
 
     target: str
     position: StreamPosition
@@ -78,10 +72,10 @@ class Verified:
 
 
 def verify_target(settings: VerifySettings) -> Verified:
-    """Compare one target with its sources, and write what came out on the target.
+    """Compare one target with its sources, and store the result on the target.
 
-    Retry when the target or a log is too far behind; DefinitionChanged, DoesNotApply and Halt as
-    from an applier; ServerGone and ServerRefuses.
+    Raises Retry when the target or a log is too far behind; DefinitionChanged, DoesNotApply and
+    Halt as an applier does; ServerLost and ServerRefused.
     """
     try:
         with ExitStack() as stack:
@@ -124,7 +118,7 @@ class _Comparison:
         session = TargetSession(self._settings.target)
         self._stack.callback(session.close)
         window = Window(self._plan, session, self._settings.kafka, schema_ids)
-        # Behind the target's snapshot, so that the logs lead from its position to theirs.
+        # Taken after the target's snapshot: the logs lead from its position to theirs.
         sources = {name: self._snapshot(s) for name, s in self._settings.sources.items()}
         for name, server in self._settings.sources.items():
             progress = self._all_visible(server, schema_ids)
@@ -151,9 +145,9 @@ class _Comparison:
         return connection
 
     def _all_visible(self, server: ReshardServer, schema_ids: SchemaIds) -> Progress:
-        """Progress of a source's log that has all that its snapshot shows.
+        """Progress of a source's log once it holds everything that the snapshot shows.
 
-        A transaction written now stands in the binlog behind all that was visible before.
+        A transaction committed now follows in the binlog on all that was visible before.
         """
         connection = open_session(server)
         try:
@@ -164,21 +158,20 @@ class _Comparison:
                         f"REPLACE INTO {MARKER} VALUES (%s, %s)",
                         (self._plan.reshard_id, time.time_ns() // 1_000),
                     )
-                [(executed,)] = rows(connection, _EXECUTED[server.flavor])
+                executed = executed_set(connection, server.flavor)
         finally:
             connection.close()
-        wanted = parse_gtid_set(str(executed), server.flavor)
-        topic = ShardTopics(self._plan.keyspace, server.shard).progress
         deadline = Deadline(LOG_WAIT_S)
         while True:
-            last = read_tail(self._settings.kafka, topic).last
-            progress = None if last is None else decode_progress(last.value, schema_ids)
-            if progress and parse_gtid_set(progress.position, server.flavor).includes(wanted):
+            progress = last_progress(
+                self._settings.kafka, self._plan.keyspace, server.shard, schema_ids
+            )
+            if progress is not None and has_reached(progress, executed):
                 return progress
             if deadline.passed:
                 raise Retry(
-                    f"shard {server.shard}: its log has not come to {executed} within "
-                    f"{LOG_WAIT_S:g} s: does its producer run?"
+                    f"shard {server.shard}: its log has not reached {executed} within "
+                    f"{LOG_WAIT_S:g} s: is its producer running?"
                 )
             time.sleep(_LOG_POLL_S)
 
@@ -230,7 +223,9 @@ class _Comparison:
             try:
                 keyspace_id = route.vindex.keyspace_id(row.sharding)
             except UsageError as error:
-                raise Halt(f"table {reader.table.name}: a row has no place: {error}") from error
+                raise Halt(
+                    f"table {reader.table.name}: a row has no keyspace id: {error}"
+                ) from error
             if self._range.contains(keyspace_id):
                 yield row
 

@@ -1,8 +1,8 @@
-"""What the sources changed since the position of the target, undone.
+"""Undoes what the sources have changed since the target's position.
 
-A target's snapshot holds its own checkpoint, so it stands exactly at a position of the sources.
-Their snapshots are later. The rows changed between are in their logs, with what they were before:
-those rows are laid over the snapshot, in temporary tables that the target's server makes.
+A target's snapshot holds its own checkpoint, so it stands exactly at one position of the sources,
+whose snapshots are later. Rows changed in between are in the logs with their before images: those
+are laid over the source snapshots, in temporary tables on the target's server.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import EventType, Op, Row, VEvent
 from topics.stream.log_reader import ShardLogReader
 
-# Keys changed between the two snapshots; with more, the target is too far behind to be compared.
+# Keys changed between the snapshots; with more, the target is too far behind to be compared.
 WINDOW_KEYS_MAX: Final = 200_000
 _SEND_BYTES: Final = 1024 * 1024
 
@@ -32,14 +32,14 @@ Table = tuple[str, str, str]  # source, database, table
 
 @dataclass(slots=True)
 class _Overlay:
-    """Rows of one table of one source: as they were, or (absent) their keys alone."""
+    """Rows of one table of one source: as they were, or the keys of rows that did not exist."""
 
     name: str
     builder: StatementBuilder
 
 
 class Window:
-    """The changes of all sources behind the target's position."""
+    """What all sources changed after the target's position."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Window:
         config: ClientConfig,
         schema_ids: SchemaIds,
     ) -> None:
-        """Begin with none; `session` is the verifier's own on the target."""
+        """`session`: the verifier's own session on the target."""
         self._plan = plan
         self._session = session
         self._config = config
@@ -60,7 +60,7 @@ class Window:
         self._keys = 0
 
     def read(self, part: ShardRange) -> None:
-        """Take in what a source changed; only the first change of a key says what it was."""
+        """Read what a source changed; only a key's first change tells what the row was before."""
         reader = ShardLogReader(self._config, self._plan.keyspace, part.shard)
         try:
             reader.seek(part.start_offset, part.first_seq)
@@ -96,8 +96,9 @@ class Window:
         self._keys += 1
         if self._keys > WINDOW_KEYS_MAX:
             raise Retry(
-                f"{self._session.server.name}: more than {WINDOW_KEYS_MAX} rows were changed on "
-                f"the sources since what the target has: let the applier catch up, then verify"
+                f"{self._session.server.name}: the sources have changed more than "
+                f"{WINDOW_KEYS_MAX} rows since the target's position: let the applier catch up, "
+                f"then verify again"
             )
         overlay = overlays.get(table)
         if overlay is None:
@@ -108,7 +109,7 @@ class Window:
             self._session.run(overlay.builder.take())
 
     def _make(self, table: Table, name: str) -> _Overlay:
-        """Make a temporary table; values that are unique at one time are not over time."""
+        """Create a temporary table; unique at one time does not mean unique over time."""
         _, database, original = table
         column = self._routes.tables[database, original].column
         target = self._session.table(database, original, column)
@@ -130,9 +131,9 @@ class Window:
         return _Overlay(temporary, builder)
 
     def places(self, source: str, database: str, table: str) -> tuple[list[Place], list[Place]]:
-        """Where the rows stand as they were, and where the keys that were not there; each or none.
+        """Rows as they were, and keys of rows that did not exist yet: no place or one of each.
 
-        The session's results must be bytes by then.
+        By then the session must return raw bytes (`give_bytes`).
         """
         name = (source, database, table)
         was, new = (

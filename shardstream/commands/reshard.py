@@ -108,7 +108,7 @@ def switch(
     as_json: Json = False,
 ) -> None:
     """Let the targets serve: stop writes, mark the logs, open the targets. Run it again at will."""
-    from resharding.switch.commands import run_switch
+    from resharding.switch.executor import run_switch
     from shardstream.settings.model import load_settings
     from shardstream.settings.reshard_servers import switch_settings
 
@@ -127,7 +127,7 @@ def switch(
 @app.command()
 def cancel(keyspace: Keyspace, reshard_id: ReshardId, config: Config = None) -> None:
     """Go back to the sources; possible until a target has begun. Run it again at will."""
-    from resharding.switch.commands import run_cancel
+    from resharding.switch.executor import run_cancel
     from shardstream.settings.model import load_settings
     from shardstream.settings.reshard_servers import switch_settings
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from databases.connection import server_errors
 from event_token.errors import UsageError
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
-from resharding.internal_tables import Checkpoint, read_checkpoints, read_plan
+from resharding.bookkeeping import Checkpoint, read_checkpoints, read_plan
 from resharding.plan.create import CreateRequest, create_reshard
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer, open_session

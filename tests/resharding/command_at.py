@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Any
 
-from resharding.switch import commands as switch
+from resharding.switch import executor as switch
 from shardstream.commands.app import main
 
 

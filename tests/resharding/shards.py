@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 from databases.internal_tables import create_internal_tables
 from event_token import Flavor
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
-from resharding.internal_tables import read_checkpoints, write_plan
+from resharding.bookkeeping import read_checkpoints, write_plan
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -94,6 +95,20 @@ class Sources:
             **changes,
         }
         return ReshardPlan(**fields)
+
+
+def fresh_schema() -> str:
+    """A schema name that no other test has."""
+    return f"db_{secrets.token_hex(4)}"
+
+
+def applier_settings(
+    plan: ReshardPlan, shard: str, database: DatabaseFixture, sources: Sources, *accepted: str
+) -> ApplierSettings:
+    """Settings for the applier of one target; `accepted`: GTIDs of DDL statements."""
+    return ApplierSettings(
+        plan, admin_of(database, shard), sources.kafka, accepted_ddl=frozenset(accepted)
+    )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pymysql
 
 from databases.internal_tables import create_internal_tables
 from resharding.apply.applier import ApplierSettings
-from resharding.internal_tables import write_roles
+from resharding.bookkeeping import write_roles
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.switch.settings import SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster

@@ -16,7 +16,6 @@ from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import wait_caught_up, wait_for
 from tests.resharding.application import write_old_rows
-from tests.resharding.apply.test_applier import fresh_schema
 from tests.resharding.flow import Flow, Reader, flow, reading
 from tests.resharding.operating import (
     Application,
@@ -30,7 +29,7 @@ from tests.resharding.operating import (
     verify,
     wakes_for_nothing,
 )
-from tests.resharding.shards import checkpoint_seqs
+from tests.resharding.shards import checkpoint_seqs, fresh_schema
 from tests.resharding.stream_checks import check_order, check_origins, replayed, served_part
 from tests.resharding.writers import USERS, at_work, make_tables, rows_of, shard_of
 from tests.shardstream.command_line import Background

@@ -1,7 +1,6 @@
 """Filtered replication on real servers: splits and merges under load, kills, and what stops it."""
 
 import random
-import secrets
 import time
 from contextlib import ExitStack
 
@@ -10,18 +9,17 @@ import pytest
 from event_token import ShardName
 from resharding.apply.applier import ApplierSettings
 from resharding.errors import CheckpointMoved, DefinitionChanged, DoesNotApply
-from resharding.plan.reshard_plan import ReshardPlan
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.resharding.shards import (
     ApplierProcess,
     RunningApplier,
-    Sources,
-    admin_of,
+    applier_settings,
     applying,
     begin,
     checkpoint_seqs,
+    fresh_schema,
     sources_of,
     wait_applied,
 )
@@ -31,20 +29,6 @@ KILLS = 3
 SCHEMA_ONE = (
     "CREATE TABLE {db}.orders (id BIGINT PRIMARY KEY, user_id BIGINT, code VARCHAR(40) UNIQUE)"
 )
-
-
-def fresh_schema() -> str:
-    """A name for a schema that no test has."""
-    return f"db_{secrets.token_hex(4)}"
-
-
-def settings_of(
-    plan: ReshardPlan, shard: str, database: DatabaseFixture, sources: Sources, *accepted: str
-) -> ApplierSettings:
-    """The applier of one target."""
-    return ApplierSettings(
-        plan, admin_of(database, shard), sources.kafka, accepted_ddl=frozenset(accepted)
-    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +56,7 @@ def test_reshard_under_load_with_kills(
             for _ in range(KILLS):
                 before = [checkpoint_seqs(d, plan.reshard_id) for d in targets.values()]
                 processes = [
-                    ApplierProcess(settings_of(plan, shard, database, sources))
+                    ApplierProcess(applier_settings(plan, shard, database, sources))
                     for shard, database in targets.items()
                 ]
                 wait_for(
@@ -87,7 +71,7 @@ def test_reshard_under_load_with_kills(
                     assert process.runs
                     process.kill()
         appliers = [
-            stack.enter_context(applying(settings_of(plan, shard, database, sources)))
+            stack.enter_context(applying(applier_settings(plan, shard, database, sources)))
             for shard, database in targets.items()
         ]
         wait_applied(sources, plan.reshard_id, targets, appliers)
@@ -130,7 +114,7 @@ class OneTable:
 
     def settings(self, *accepted: str) -> ApplierSettings:
         """Its applier."""
-        return settings_of(self.plan, "-.2", self.target, self.sources, *accepted)
+        return applier_settings(self.plan, "-.2", self.target, self.sources, *accepted)
 
     def wait(self, applier: RunningApplier) -> None:
         """Wait until the target has all."""

@@ -53,6 +53,11 @@ def event(op: Op, before: Row | None, after: Row | None, **changes: Any) -> VEve
     return VEvent(**fields)
 
 
+def order(key: int, user: int) -> Row:
+    """A row of `shop.orders`."""
+    return {"id": key, "user": user}
+
+
 @dataclass
 class _Model:
     """Tables as mappings by key: the sources' rows, and what each target makes of the log."""
@@ -89,7 +94,7 @@ def test_targets_hold_their_part(
     model = _Model({target: {} for target in tiling}, {})
     rows = model.rows
     for step, key, user in steps:
-        before, after = rows.get(key), {"id": key, "user": user}
+        before, after = rows.get(key), order(key, user)
         if step == "write":
             model.log(event(Op.UPDATE if before else Op.INSERT, before, after))
             rows[key] = after
@@ -120,7 +125,7 @@ def test_one_target_sees_a_move_as_delete_or_insert() -> None:
     hashed = vindex_named("hash")
     low = next(n for n in range(100) if hashed.keyspace_id(n) < b"\x80")
     high = next(n for n in range(100) if hashed.keyspace_id(n) >= b"\x80")
-    before, after = {"id": 1, "user": low}, {"id": 1, "user": high}
+    before, after = order(1, low), order(1, high)
     moved = event(Op.UPDATE, before, after)
 
     assert ROUTES.changes(moved, KeyRange.parse("-80")) == [Delete("shop", "orders", before)]

@@ -13,8 +13,15 @@ from resharding.plan.create import CreateRequest, create_reshard
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
-from tests.resharding.apply.test_applier import fresh_schema, settings_of
-from tests.resharding.shards import Sources, admin_of, applying, sources_of, wait_applied
+from tests.resharding.shards import (
+    Sources,
+    admin_of,
+    applier_settings,
+    applying,
+    fresh_schema,
+    sources_of,
+    wait_applied,
+)
 from tests.resharding.writers import make_tables, rows_of, vindexes_of
 from topics.kafka.provisioning import provision_keyspace
 from topics.keyspace.topology import (
@@ -142,7 +149,7 @@ def test_created_targets_follow(split: Keyspace, monkeypatch: pytest.MonkeyPatch
     targets = dict(zip(("-80", "80-"), split.targets, strict=True))
     with ExitStack() as stack:
         appliers = [
-            stack.enter_context(applying(settings_of(plan, shard, database, split.sources)))
+            stack.enter_context(applying(applier_settings(plan, shard, database, split.sources)))
             for shard, database in targets.items()
         ]
         wait_for("the copy is complete", lambda: set(split.copies().values()) == {"completed"})
@@ -206,7 +213,10 @@ BAD = {
         _on_source("CREATE TABLE {db}.strangers (id INT PRIMARY KEY)"),
         ["{db}.strangers has no vindex"],
     ),
-    "no table": (_vindex("nowhere", "id", "hash"), ["{db}.nowhere has a vindex and is not there"]),
+    "no table": (
+        _vindex("nowhere", "id", "hash"),
+        ["{db}.nowhere has a vindex but does not exist"],
+    ),
     "no such column": (_vindex("orders", "nix", "hash"), ["over column nix"]),
     "wrong type": (_vindex("orders", "note", "hash"), ["over column note", "has it as text"]),
     "no primary key": (

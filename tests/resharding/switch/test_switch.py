@@ -9,9 +9,9 @@ import pymysql
 import pytest
 
 from event_token.errors import Halt, Rebuild, UsageError
-from resharding.switch.commands import run_cancel, run_switch
 from resharding.switch.complete import run_complete
 from resharding.switch.decision import Action, JournalRow, Kind, Step
+from resharding.switch.executor import run_cancel, run_switch
 from resharding.switch.shard_writes import ShardWrites
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture

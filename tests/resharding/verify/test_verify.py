@@ -8,12 +8,13 @@ from resharding.verify.verification import Verified, VerifySettings, verify_targ
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
-from tests.resharding.apply.test_applier import fresh_schema, settings_of
 from tests.resharding.shards import (
     admin_of,
+    applier_settings,
     applying,
     begin,
     checkpoint_seqs,
+    fresh_schema,
     sources_of,
     wait_applied,
 )
@@ -53,7 +54,9 @@ class Reshard:
                     [(user, f"s{n}") for user in users for n in range(6)],
                 )
         self.appliers = [
-            stack.enter_context(applying(settings_of(self.plan, shard, database, self.sources)))
+            stack.enter_context(
+                applying(applier_settings(self.plan, shard, database, self.sources))
+            )
             for shard, database in targets.items()
         ]
 

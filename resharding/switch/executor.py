@@ -1,4 +1,4 @@
-"""`switch` and `cancel`: each step by `switching`'s decision, on servers, logs and topology."""
+"""`switch` and `cancel`: takes the steps that `decision` chooses, on servers and topology."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from databases.connection import server_errors
 from event_token.errors import Halt, UsageError
-from resharding.internal_tables import read_checkpoints
+from resharding.bookkeeping import read_checkpoints
 from resharding.switch.decision import (
     Action,
     JournalRow,
@@ -22,8 +22,9 @@ from resharding.switch.decision import (
 )
 from resharding.switch.readiness import check_ready
 from resharding.switch.settings import SwitchReport, SwitchSettings
-from resharding.switch.shard_writes import ShardWrites, copy_triggers, trigger_names
+from resharding.switch.shard_writes import ShardWrites
 from resharding.switch.topology_steps import entry_of, moved
+from resharding.switch.triggers import copy_triggers, trigger_names
 from topics.errors import TopologyChanged
 from topics.keyspace.topology import (
     ReshardEntry,
@@ -36,10 +37,10 @@ from topics.names import ShardTopics
 from topics.schemas.registry import open_schema_ids
 from topics.stream.log_marks import marks_at_end
 
-# END takes a heartbeat and a commit to be applied. Beyond this somebody must look why it does not.
+# END is applied within a heartbeat and a commit; beyond this an operator must look.
 AWAIT_S_MAX: Final = 60.0
 AWAIT_POLL_S: Final = 0.02
-# Each try can meet another writer of the topology at most once.
+# An attempt fails only when another writer of the topology gets ahead of it.
 TOPOLOGY_TRIES_MAX: Final = 5
 
 _AWAITS: Final = (Action.AWAIT_END, Action.AWAIT_DRAIN)
@@ -47,11 +48,11 @@ Tell = Callable[[Step], None]
 
 
 def run_switch(settings: SwitchSettings, tell: Tell) -> SwitchReport:
-    """Switch to the targets, or go on with a switch that was interrupted.
+    """Switch to the targets, or resume a switch that was interrupted.
 
-    `tell` hears of each step before it is done. UsageError when the reshard is not ready: nothing
-    was changed then. Halt when it was cancelled, or the targets do not get to the end: run it
-    again, or cancel. ServerGone when a server, or the claim on it, was lost.
+    `tell` is called with each step before it is taken. Raises UsageError when the reshard is not
+    ready (nothing was changed then), Halt when it was cancelled or the targets do not reach END
+    (run it again, or cancel), ServerLost when a server or the claim on it is lost.
     """
     with _Run(settings, tell) as run:
         run.check()
@@ -60,13 +61,13 @@ def run_switch(settings: SwitchSettings, tell: Tell) -> SwitchReport:
 
 
 def run_cancel(settings: SwitchSettings, tell: Tell) -> None:
-    """Go back to the sources; possible until BEGIN stands on the first target. Errors as above."""
+    """Return to the sources; possible until BEGIN is on the first target. Errors as above."""
     with _Run(settings, tell) as run:
         run.go(next_cancel_step)
 
 
 class _Run:
-    """One command at work: the servers are claimed, the topology was read."""
+    """One running command: it has claimed the servers and read the topology."""
 
     def __init__(self, settings: SwitchSettings, tell: Tell) -> None:
         self._settings = settings
@@ -106,14 +107,14 @@ class _Run:
         return frozenset(vindex.database for vindex in self._topology.vindexes)
 
     def check(self) -> None:
-        """Before anything is changed, all must be ready."""
+        """Check that everything is ready, unless an earlier run has begun to change things."""
         entry = self._entry
         is_new = not any(writes.journal() for writes in self._writes.values())
         if is_new and entry.state == ReshardState.RUNNING.value:
             check_ready(self._settings, entry, self._writes, self._databases)
 
     def go(self, decide: Callable[[ReshardView], Step]) -> None:
-        """Take step after step until it is done or refused."""
+        """Take one step after the other until done or refused."""
         deadline_s: float | None = None
         while True:
             view = self._view()
@@ -133,7 +134,7 @@ class _Run:
             self._do(step, view)
 
     def report(self) -> SwitchReport:
-        """What a finished switch tells."""
+        """The result of a finished switch."""
         return SwitchReport(self._hop_time_us, self._stopped_ms)
 
     def _view(self) -> ReshardView:
@@ -153,7 +154,7 @@ class _Run:
         return replace(view, open=open_ones, restored=self._restored(view))
 
     def _drain(self, view: ReshardView) -> ReshardView:
-        """Add ENDs and checkpoints, once END stands in the journal of every source."""
+        """Add ENDs and checkpoints once END is in the journal of every source."""
         if any(source not in view.journal for source in view.sources):
             return view
         for source in view.sources:
@@ -210,13 +211,13 @@ class _Run:
                 if self._stopped_s is not None:
                     self._stopped_ms = round((time.monotonic() - self._stopped_s) * 1000)
             case _:
-                raise UsageError(f"{step} is not done on a shard")
+                raise UsageError(f"{step} is no step on a shard")
 
     def _change_topology(self, step: Step) -> None:
         settings = self._settings
         state = step.state
         if state is None:
-            raise UsageError(f"{step} does not say the state")
+            raise UsageError(f"{step} has no state")
         for _ in range(TOPOLOGY_TRIES_MAX):
             try:
                 self._topology = update_topology(
@@ -229,7 +230,7 @@ class _Run:
             except TopologyChanged:
                 continue
             return
-        raise Halt(f"the topology of {settings.keyspace} was changed again and again: run it again")
+        raise Halt(f"the topology of {settings.keyspace} kept changing: run the command again")
 
     def _overdue(self, step: Step, view: ReshardView) -> str:
         seqs = ", ".join(
@@ -239,6 +240,6 @@ class _Run:
         )
         who = "its producer" if step.action is Action.AWAIT_END else f"its applier ({seqs})"
         return (
-            f"reshard {self._settings.reshard_id}: {step} took more than {AWAIT_S_MAX:g} s: look "
-            f"at {who}. Writes are stopped: run switch again, or cancel"
+            f"reshard {self._settings.reshard_id}: {step} took more than {AWAIT_S_MAX:g} s: check "
+            f"{who}. Writes are stopped: run switch again, or cancel"
         )

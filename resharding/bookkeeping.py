@@ -1,7 +1,4 @@
-"""The product's own tables on the servers of a reshard, and what stands in them.
-
-The producers know these tables by name: their rows never become rows of a shard log.
-"""
+"""What a reshard keeps on its servers: plan, checkpoints, roles and verify results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +13,9 @@ from resharding.plan.reshard_plan import ReshardPlan
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a target has one source: all records up to `seq`.
+    """How far a target has applied one source: all records up to `seq`.
 
-    `position`: the merged position of all sources when the row was last written at a commit.
+    `position`: the merged position of all sources at the last commit that wrote this row.
     """
 
     source: str
@@ -40,15 +37,15 @@ def read_checkpoints(connection: Any, reshard_id: str) -> dict[str, Checkpoint]:
 
 
 def move_statement(reshard_id: str, seq_before: int, checkpoint: Checkpoint) -> str:
-    """The compare-and-set that comes first of a source transaction's part.
+    """The compare-and-set that precedes the changes of one source transaction.
 
-    The target's producer stamps the token on the rows behind it. The position stays.
+    The target's producer makes its token the origin of the rows that follow. Position unchanged.
     """
     return _update(reshard_id, seq_before, checkpoint, "")
 
 
 def settle_statement(reshard_id: str, seq_before: int, checkpoint: Checkpoint) -> str:
-    """The compare-and-set that ends a target transaction, with the position of its end."""
+    """The compare-and-set that ends a target transaction, with the position reached."""
     position = f", position = {text_literal(checkpoint.position)}"
     return _update(reshard_id, seq_before, checkpoint, position)
 
@@ -66,7 +63,7 @@ def _update(reshard_id: str, seq_before: int, checkpoint: Checkpoint, position: 
 def merged_position(
     checkpoints: Mapping[str, Checkpoint], plan: ReshardPlan, where: str
 ) -> StreamPosition:
-    """Where the merged stream goes on behind a target's checkpoints. Halt when they disagree."""
+    """Where the merged stream resumes after a target's checkpoints. Halt when they disagree."""
     if sorted(checkpoints) != sorted(plan.sources):
         raise Halt(
             f"{where}: the checkpoints of reshard {plan.reshard_id} are of "
@@ -82,15 +79,15 @@ def merged_position(
     if seqs != {source: at.seq for source, at in newest.shards.items()}:
         raise Halt(
             f"{where}: the checkpoints of reshard {plan.reshard_id} contradict each other "
-            f"({seqs}): somebody else has written them. Create the reshard again",
+            f"({seqs}): something else has written them. Create the reshard again",
         )
     return newest
 
 
 def write_plan(connection: Any, plan: ReshardPlan) -> None:
-    """Write the plan and the checkpoints that an applier begins at, all or nothing.
+    """Write the plan and the first checkpoints in one transaction.
 
-    What stands there of the same id is replaced: a creation that did not end.
+    Replaces what an interrupted creation of the same id has left.
     """
     start = StreamPosition.from_string(plan.start)
     connection.begin()
@@ -124,7 +121,7 @@ def read_plan(connection: Any, reshard_id: str, where: str) -> ReshardPlan | Non
 
 
 def reshards_on(connection: Any) -> list[str]:
-    """The reshards whose plan stands on a server."""
+    """The reshards whose plan is on a server."""
     if not _has_plans(connection):
         return []
     return [name for (name,) in rows(connection, f"SELECT reshard_id FROM {PLAN}")]
@@ -142,7 +139,7 @@ def _has_plans(connection: Any) -> bool:
 def write_verified(
     connection: Any, reshard_id: str, position: str, at_us: int, differing: int
 ) -> None:
-    """Write on a target what its last comparison found: `switch` looks for it."""
+    """Store the result of a target's comparison, which `switch` asks for."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"REPLACE INTO {VERIFIED} VALUES (%s, %s, %s, %s)",
@@ -151,7 +148,7 @@ def write_verified(
 
 
 def write_roles(connection: Any, plan: ReshardPlan) -> None:
-    """Say which shards the reshard has; a server's readers look there for what it is."""
+    """Write which shards are sources and which are targets."""
     with connection.cursor() as cursor:
         for role, shards in (("source", plan.sources), ("target", plan.targets)):
             for shard in shards:
