@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.topics.stream.shard_writer import CELL_US, START_US, ShardWriter, provision
+from tests.topics.shard_writer import CELL_US, START_US, ShardWriter, provision
 from topics.kafka.client import ClientConfig
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import EventType, Op, Row, VEvent

@@ -12,7 +12,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from tests.spark_consumers.queries import merged_order, seqs, wait_until
-from tests.topics.stream.shard_writer import START_US, Reshard, ShardWriter, provision
+from tests.topics.shard_writer import START_US, Reshard, ShardWriter, provision
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
 from topics.keyspace.topology import ReshardEntry, ShardEntry, ShardState, Topology, update_topology

@@ -7,7 +7,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import start, wait_state
 from tests.producers.session.producing import producing, settings_of, wait_caught_up
-from tests.topics.stream.shard_writer import provision
+from tests.topics.shard_writer import provision
 from topics.progress.copy_topic import CopyState
 from topics.records.vevent import EventType, Op
 from topics.stream.subscriber import Subscriber

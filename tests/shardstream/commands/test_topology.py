@@ -6,7 +6,7 @@ from pathlib import Path
 from shardstream.commands.tail import event_line
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.shardstream.command_line import run
-from tests.topics.stream.shard_writer import START_US, Reshard, ShardWriter, provision
+from tests.topics.shard_writer import START_US, Reshard, ShardWriter, provision
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics

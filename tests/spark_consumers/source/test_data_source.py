@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark_consumers.queries import merged_order, run_available, seqs, wait_until
 from tests.spark_consumers.shop import T0_US, Change, Shop
-from tests.topics.stream.shard_writer import CELL_US
+from tests.topics.shard_writer import CELL_US
 from topics.records.vevent import Row
 
 

@@ -5,8 +5,7 @@ from itertools import islice
 import pytest
 
 from event_token import KeyRange
-from tests.topics.stream.conftest import Writers
-from tests.topics.stream.shard_writer import CELL_US, START_US, TIMEOUT_S
+from tests.topics.shard_writer import CELL_US, START_US, TIMEOUT_S, Writers
 from tests.topics.stream.test_subscriber_hop import SPLIT, seen, split
 from topics.errors import StartNotReached
 from topics.kafka.client import ClientConfig, open_admin

@@ -7,8 +7,7 @@ import pytest
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
-from tests.topics.stream.conftest import Writers
-from tests.topics.stream.shard_writer import START_US, ShardWriter
+from tests.topics.shard_writer import START_US, ShardWriter, Writers
 from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import declare
 from topics.keyspace.topology import (

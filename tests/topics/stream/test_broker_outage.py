@@ -5,8 +5,7 @@ import pytest
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.topics.stream.conftest import Writers
-from tests.topics.stream.shard_writer import CELL_US, TIMEOUT_S
+from tests.topics.shard_writer import CELL_US, TIMEOUT_S, Writers
 from topics.errors import BrokersUnreachable
 from topics.kafka import requests
 from topics.kafka.client import ClientConfig

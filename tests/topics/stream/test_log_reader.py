@@ -1,7 +1,6 @@
 import pytest
 
-from tests.topics.stream.conftest import Writers
-from tests.topics.stream.shard_writer import CELL_US, TIMEOUT_S, ShardWriter
+from tests.topics.shard_writer import CELL_US, TIMEOUT_S, ShardWriter, Writers
 from topics.errors import (
     LogGap,
     LogRepeat,

@@ -8,16 +8,8 @@ import pytest
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
-from tests.topics.stream.conftest import Writers
-from tests.topics.stream.shard_writer import (
-    CELL_US,
-    ITEMS,
-    START_US,
-    TIMEOUT_S,
-    ShardWriter,
-    idle,
-    taken,
-)
+from tests.topics.shard_writer import CELL_US, ITEMS, START_US, TIMEOUT_S, ShardWriter, Writers
+from tests.topics.subscribing import idle, taken
 from topics.errors import PositionTooOld, RowsNotReadable, StartNotReached
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ShardEntry, Topology

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from itertools import islice, pairwise
 
-from tests.topics.stream.conftest import Writers
-from tests.topics.stream.shard_writer import Reshard, ShardWriter, idle, taken
+from tests.topics.shard_writer import Reshard, ShardWriter, Writers
+from tests.topics.subscribing import idle, taken
 from topics.kafka.client import ClientConfig
 from topics.progress.record import MarkKind
 from topics.records.vevent import EventType, Op, VEvent

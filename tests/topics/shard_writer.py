@@ -1,9 +1,8 @@
 """Writes shard logs and progress as a producer does: rows and progress in one transaction."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from confluent_kafka import Message, TopicPartition
 
@@ -20,9 +19,8 @@ from topics.names import ShardTopics
 from topics.progress.codec import PROGRESS_KEY, encode_progress
 from topics.progress.record import Mark, MarkKind, Progress, Tick, cell_start_us
 from topics.records.table_shape import Column, TableShape, ValueKind
-from topics.records.vevent import EventType, Op, TokenText, VEvent
+from topics.records.vevent import EventType, Op, Row, TokenText, VEvent
 from topics.schemas.registry import TopicSchemaIds
-from topics.stream.subscriber import Subscriber
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 TIMEOUT_S = 30.0
@@ -94,7 +92,7 @@ class ShardWriter:
         if row_index == 0:
             self.transactions += 1
         self.seq += 1
-        row = {"id": self.seq, "note": self.shard}
+        row: Row = {"id": self.seq, "note": self.shard}
         return VEvent(
             type=EventType.ROW,
             seq=self.seq,
@@ -205,11 +203,11 @@ class ShardWriter:
         for event in events:
             self.producer.produce(
                 self.topics.log,
-                self.encoder.encode(event),
-                record_key(event),
-                0,
-                delivered,
-                event.timestamp_us // 1_000,
+                value=self.encoder.encode(event),
+                key=record_key(event),
+                partition=0,
+                on_delivery=delivered,
+                timestamp=event.timestamp_us // 1_000,
             )
         assert self.producer.flush(TIMEOUT_S) == 0
         self.written.extend(events)
@@ -219,11 +217,10 @@ class ShardWriter:
         """Produce a progress record in the open transaction."""
         self.producer.produce(
             self.topics.progress,
-            encode_progress(progress, self.schema_ids),
-            PROGRESS_KEY,
-            0,
-            None,
-            progress.head_us // 1_000,
+            value=encode_progress(progress, self.schema_ids),
+            key=PROGRESS_KEY,
+            partition=0,
+            timestamp=progress.head_us // 1_000,
         )
 
     def progress(
@@ -278,21 +275,5 @@ class ShardWriter:
             consumer.close()
 
 
-def taken(stream: Subscriber, count: int) -> list[VEvent]:
-    """The next `count` events, however often the stream has found itself idle meanwhile."""
-    deadline = Deadline(TIMEOUT_S)
-    events: list[VEvent] = []
-    while len(events) < count:
-        events += islice(stream, count - len(events))
-        assert not deadline.passed, f"{len(events)} of {count} events; waiting: {stream.waiting}"
-    return events
-
-
-def idle(stream: Subscriber, shards: tuple[str, ...]) -> None:
-    """Nothing comes, and in the end that is because the stream waits for these shards."""
-    deadline = Deadline(TIMEOUT_S)
-    while True:
-        assert list(stream) == []
-        if stream.waiting is not None and stream.waiting.shards == shards:
-            return
-        assert not deadline.passed, f"waiting: {stream.waiting}"
+# Makes one writer per shard that it is given.
+Writers = Callable[..., list[ShardWriter]]
