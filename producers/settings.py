@@ -10,15 +10,11 @@ from databases.server import DatabaseServer
 from event_token import Flavor
 from event_token.errors import UsageError
 from producers.filters.rules import FilterSettings
+from producers.options import CopySettings, ProducerOptions
 from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
 from topics.kafka.client import ClientConfig
+from topics.kafka.topic_settings import TopicSettings
 from topics.keyspace.topology import TableVindex
-
-# Heads move once a heartbeat; one-digit periods would only load the server.
-HEARTBEAT_MS_MIN = 10
-HEARTBEAT_MS_MAX = 60_000
-# A moment's lag is nothing to change servers for; each change costs about a second.
-REPLICA_LAG_MS_MIN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +29,14 @@ class ServerSettings(DatabaseServer):
 
 
 @dataclass(frozen=True, slots=True)
-class CopySettings:
-    """How rows that are in tables already are copied.
-
-    `chunk_ms`: what one SELECT may take; chunks grow and shrink to it, up to `chunk_rows_max`.
-    `tables_at_once`: tables that are copied side by side, each with a connection of its own.
-    The copy waits while the server runs more than `max_threads_running` threads, and while one of
-    the shard's other servers is more than `max_replica_lag_ms` behind (None: neither is asked).
-    """
-
-    chunk_ms: int = 500
-    chunk_rows_max: int = 100_000
-    tables_at_once: int = 4
-    max_threads_running: int | None = None
-    max_replica_lag_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ShardProducerSettings:
+class ShardProducerSettings(ProducerOptions):
     """One shard's producer.
 
     `servers`: the first in order that is sound and keeps up is followed; another one takes over
     when it is lost, or lags behind one of the others by more than `max_replica_lag_ms`.
     `start`, of an empty log alone: `current`, `earliest`, `gtid:<set>`, `timestamp:<ISO time>`;
     `tail` starts nothing new.
-    `retention_ms`: of a log that is made, by the time of the change; -1 keeps it for ever.
+    `topics`: how topics that do not exist yet are created.
     `server_id`: how the replication connection is known to the server; None takes a random one
     from a high range. `vindexes`: of the keyspace's topology. `typed_columns`: of MariaDB alone.
     Times in milliseconds.
@@ -71,20 +50,11 @@ class ShardProducerSettings:
     registry_url: str | None = None
     start: str = "tail"
     server_id: int | None = None
-    heartbeat_ms: int = 250
-    commit_ms: int = 20
-    commit_rows: int = 5_000
-    max_clock_ahead_ms: int = 5_000
-    replication_factor: int | None = None
-    retention_ms: int = -1
-    verify_checksum: bool = True
-    accept_unlogged_cascades: bool = False
+    topics: TopicSettings = TopicSettings()  # noqa: RUF009 - frozen, and has no state
     vindexes: tuple[TableVindex, ...] = ()
-    text_as_bytes: frozenset[str] = frozenset()
     filters: FilterSettings = FilterSettings()  # noqa: RUF009 - frozen, and has no state
     typed_columns: TypedColumns = NOTHING_DECLARED
-    max_replica_lag_ms: int = 10_000
-    copy: CopySettings = CopySettings()
+    copy: CopySettings = CopySettings()  # noqa: RUF009 - likewise
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work; a flavor's name is taken for the flavor."""
@@ -95,12 +65,6 @@ class ShardProducerSettings:
         names = [server.name for server in self.servers]
         if len(set(names)) < len(names):
             problems.append(f"a server is named twice ({', '.join(names)})")
-        if self.max_replica_lag_ms < REPLICA_LAG_MS_MIN:
-            problems.append(f"max_replica_lag_ms is below {REPLICA_LAG_MS_MIN}")
-        if not HEARTBEAT_MS_MIN <= self.heartbeat_ms <= HEARTBEAT_MS_MAX:
-            problems.append(f"heartbeat_ms {self.heartbeat_ms} is not in 10..60000")
-        if self.commit_ms < 0 or self.commit_rows < 1:
-            problems.append("commit_ms is below 0 or commit_rows below 1")
         if self.server_id is not None and not 0 < self.server_id < 2**32:
             problems.append(f"server_id {self.server_id} is not in 1..4294967295")
         unclear = [name for name in sorted(self.text_as_bytes) if name.count(".") < 2]

@@ -3,7 +3,7 @@
 from typing import Final
 
 from producers.copy.chunk import CHUNK_BYTES_MAX
-from producers.settings import CopySettings
+from producers.options import CopySettings
 
 ROWS_FIRST: Final = 1_000
 ROWS_MIN: Final = 10

@@ -12,7 +12,7 @@ from producers.copy.windows import Window, Windows, settle, spoiled
 from producers.decoder import CorruptBinlog, DecoderHalt
 from producers.decoder.rows.copied_rows import CopyWriter
 from producers.decoder.tables.key_watch import KeyWatch
-from producers.settings import CopySettings
+from producers.options import CopySettings
 from topics.progress.copy_topic import CopyState, TableCopy
 
 # A chunk that is spoilt so often in a row, over some minutes, will never be good.

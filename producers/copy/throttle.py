@@ -10,8 +10,9 @@ from databases.sql import rows
 from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.errors import Problem
+from producers.options import CopySettings
 from producers.replication.stream import server_errors
-from producers.settings import CopySettings, ServerSettings, ShardProducerSettings
+from producers.settings import ServerSettings, ShardProducerSettings
 
 # One look lasts for all the chunks of this time.
 LOOK_S: Final = 1.0

@@ -19,7 +19,6 @@ from topics.kafka.provisioning import (
     provision_schemas_topic,
     provision_shard,
 )
-from topics.kafka.topic_settings import TopicSettings
 from topics.names import ShardTopics
 from topics.schemas.registry import open_schema_ids
 
@@ -41,13 +40,9 @@ def run_shard(settings: ShardProducerSettings, stop: Event, on_status: OnStatus)
     check_start(settings.start)
     sharding_columns(settings.vindexes)
     topics = ShardTopics(settings.keyspace, settings.shard)
-    # -1: the brokers' own default.
-    chosen = TopicSettings(
-        replication_factor=settings.replication_factor or -1, retention_ms=settings.retention_ms
-    )
     if settings.registry_url is None:
-        provision_schemas_topic(settings.kafka, chosen)
-    provision_shard(settings.kafka, topics, chosen)
+        provision_schemas_topic(settings.kafka, settings.topics)
+    provision_shard(settings.kafka, topics, settings.topics)
     status = StatusReporter(settings.shard, on_status)
     context = SessionContext(
         settings=settings,

@@ -5,6 +5,7 @@ written in the file itself: it names a file or a variable that holds them.
 """
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,13 +17,16 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from event_token import KeyRange, ShardName
+from event_token import Flavor, KeyRange, ShardName
 from event_token.errors import UsageError
+from producers.options import CopySettings, ProducerOptions
 from topics.kafka.client import ClientConfig
+from topics.kafka.topic_settings import KEEP_ALL, TopicSettings
 from topics.names import check_keyspace
 
 DEFAULT_CONFIG = "shardstream.toml"
 CONFIG_VARIABLE = "SHARDSTREAM_CONFIG"
+TOPIC_DEFAULTS = TopicSettings()
 
 
 class _Section(BaseModel):
@@ -60,7 +64,7 @@ class ServerSection(_Section):
 class ShardSection(_Section):
     """One shard: the family of its servers, and the servers, the preferred one first."""
 
-    flavor: Literal["mysql", "mariadb"]
+    flavor: Flavor
     servers: Annotated[tuple[ServerSection, ...], Field(min_length=1)]
 
 
@@ -140,42 +144,20 @@ class KafkaSection(_Section):
 
     bootstrap_servers: str
     schema_registry_url: str | None = None
-    # -1: the brokers' own default.
-    replication_factor: int = -1
-    # Of the shard logs. It counts from the time of the change, not of its arrival; -1: for ever.
-    retention_ms: Annotated[int, Field(ge=-1)] = -1
+    replication_factor: int = TOPIC_DEFAULTS.replication_factor
+    retention_ms: Annotated[int, Field(ge=KEEP_ALL)] = TOPIC_DEFAULTS.retention_ms
     client: dict[str, str | int | bool] = {}
     secrets: dict[str, SecretSource] = {}
 
 
-class ProducerSection(_Section):
-    """What one shard's producer may be told; the defaults favour 20 ms from commit to reader."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSection(ProducerOptions):
+    """What all producers are told."""
 
-    heartbeat_ms: Annotated[int, Field(ge=10, le=60_000)] = 250
-    commit_ms: Annotated[int, Field(ge=1, le=60_000)] = 20
-    commit_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
-    # Readers look back 60 s (topics.stream.progress_feed): a clock may not be further ahead.
-    max_clock_ahead_ms: Annotated[int, Field(ge=0, lt=60_000)] = 5_000
-    verify_checksum: bool = True
-    accept_unlogged_cascades: bool = False
-    # Columns, as database.table.column, whose text is logged as the server's bytes.
-    text_as_bytes: frozenset[str] = frozenset()
-    # What MariaDB's columns are that its binlog shows as BINARY, by database.table.column.
-    typed_columns: dict[str, Literal["uuid", "inet4", "inet6", "bytes"]] = {}
-    # A server is left for another one when it lags behind that by more than this.
-    max_replica_lag_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 10_000
-
-
-class CopySection(_Section):
-    """How rows that are in tables already are copied."""
-
-    chunk_ms: Annotated[int, Field(ge=10, le=10_000)] = 500
-    chunk_rows_max: Annotated[int, Field(ge=10, le=1_000_000)] = 100_000
-    tables_at_once: Annotated[int, Field(ge=1, le=64)] = 4
-    # The copy waits while the server runs more threads than this; unset: it does not look.
-    max_threads_running: Annotated[int | None, Field(ge=1)] = None
-    # The copy waits while another server of the shard lags by more than this; unset: likewise.
-    max_replica_lag_ms: Annotated[int | None, Field(ge=0)] = None
+    # The types of MariaDB columns that the binlog shows as BINARY, by database.table.column.
+    typed_columns: dict[str, Literal["uuid", "inet4", "inet6", "bytes"]] = field(
+        default_factory=dict
+    )
 
 
 class Settings(BaseSettings):
@@ -191,7 +173,7 @@ class Settings(BaseSettings):
     kafka: KafkaSection
     keyspaces: dict[str, KeyspaceSection] = {}
     producer: ProducerSection = ProducerSection()
-    copying: CopySection = CopySection()
+    copying: CopySettings = CopySettings()
     # Where the settings came from: relative paths in them start here.
     folder: Path = Path()
 

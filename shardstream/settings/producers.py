@@ -1,14 +1,15 @@
 """From the settings file to what producers and topics take."""
 
+from dataclasses import fields
 from pathlib import Path
 
 from databases.server import TlsSettings
-from event_token import Flavor
 from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.where_syntax import RuleError
+from producers.options import ProducerOptions
 from producers.preflight.typed_columns import TypedColumns
-from producers.settings import CopySettings, ServerSettings, ShardProducerSettings
+from producers.settings import ServerSettings, ShardProducerSettings
 from shardstream.settings.model import (
     RuleSection,
     SecretSource,
@@ -29,18 +30,17 @@ def shard_producer_settings(
     return ShardProducerSettings(
         keyspace=keyspace,
         shard=shard,
-        flavor=Flavor(section.flavor),
+        flavor=section.flavor,
         servers=tuple(_server(server, settings) for server in section.servers),
         kafka=settings.kafka_client(),
         registry_url=settings.kafka.schema_registry_url,
         start=start,
-        replication_factor=settings.kafka.replication_factor,
-        retention_ms=settings.kafka.retention_ms,
-        copy=CopySettings(**settings.copying.model_dump()),
+        topics=topic_settings(settings),
+        copy=settings.copying,
         vindexes=table_vindexes(settings, keyspace),
         filters=filter_settings(settings, keyspace),
         typed_columns=TypedColumns(settings.producer.typed_columns),
-        **settings.producer.model_dump(exclude={"typed_columns"}),
+        **{f.name: getattr(settings.producer, f.name) for f in fields(ProducerOptions)},
     )
 
 

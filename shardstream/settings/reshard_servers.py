@@ -1,6 +1,5 @@
 """From the settings file to the servers of a reshard."""
 
-from event_token import Flavor
 from event_token.errors import UsageError
 from resharding.server import ReshardServer
 from resharding.switch.settings import SwitchSettings
@@ -32,7 +31,7 @@ def reshard_server(settings: Settings, keyspace: str, shard: str) -> ReshardServ
         account.password(settings.folder).get_secret_value(),
         tls_settings(server.tls, settings.folder),
         shard=shard,
-        flavor=Flavor(section.flavor),
+        flavor=section.flavor,
     )
 
 

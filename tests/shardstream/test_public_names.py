@@ -46,6 +46,14 @@ PARAMETERS = {
     "state_as_of": "log timestamp_us",
 }
 
+SETTINGS = """
+[kafka]
+bootstrap_servers = "kafka-1:9092"
+[keyspaces.shop.shards."-"]
+flavor = "mysql"
+servers = [{host = "db-a", user = "shardstream"}]
+"""
+
 
 def type_checked_imports() -> dict[str, str]:
     """Name by name, the module that the type checker is told of."""
@@ -108,6 +116,15 @@ def test_a_subscriber_loads_neither_spark_nor_producers() -> None:
     assert loaded_modules(f"from shardstream import {names}").isdisjoint(NOT_FOR_SUBSCRIBERS)
 
 
+def test_settings_load_no_more_than_pydantic(tmp_path: Path) -> None:
+    """A subscriber made from a settings file loads its reader, and none of the heavy parts."""
+    path = tmp_path / "shardstream.toml"
+    path.write_text(SETTINGS)
+    program = f"from shardstream import Subscriber; Subscriber.from_settings({str(path)!r}, 'shop')"
+
+    assert loaded_modules(program) & set(NOT_FOR_SUBSCRIBERS) == {"producers"}  # their options
+
+
 def test_register_loads_spark() -> None:
     """The names for Spark come from the same door, and load it only when they are used."""
     assert {"pyspark", "spark_consumers"} <= loaded_modules("from shardstream import register")
@@ -116,16 +133,12 @@ def test_register_loads_spark() -> None:
 def test_subscriber_from_settings(tmp_path: Path) -> None:
     """A settings file gives the cluster; the subscriber is the one of `topics`."""
     path = tmp_path / "shardstream.toml"
-    path.write_text(
-        '[kafka]\nbootstrap_servers = "kafka-1:9092"\n'
-        '[keyspaces.commerce.shards."-"]\nflavor = "mysql"\n'
-        'servers = [{host = "db-a", user = "shardstream"}]\n'
-    )
+    path.write_text(SETTINGS)
 
-    subscriber = shardstream.Subscriber.from_settings(path, "commerce", start="earliest")
+    subscriber = shardstream.Subscriber.from_settings(path, "shop", start="earliest")
 
     assert isinstance(subscriber, shardstream.Subscriber)
     assert isinstance(subscriber, StreamSubscriber)
-    assert subscriber.keyspace == "commerce"
-    with pytest.raises(UsageError, match="the settings name: commerce"):
-        shardstream.Subscriber.from_settings(path, "shop")
+    assert subscriber.keyspace == "shop"
+    with pytest.raises(UsageError, match="the settings name: shop"):
+        shardstream.Subscriber.from_settings(path, "commerce")

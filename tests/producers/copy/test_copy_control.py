@@ -6,7 +6,7 @@ from producers.copy.pace import next_rows
 from producers.copy.windows import Window, spoiled
 from producers.decoder import UnsupportedColumn
 from producers.decoder.tables.key_watch import KeyWatch
-from producers.settings import CopySettings
+from producers.options import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import (

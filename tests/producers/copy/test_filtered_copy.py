@@ -12,7 +12,7 @@ from producers.copy.chunk_sql import is_one_condition
 from producers.copy.throttle import Throttle
 from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.settings import CopySettings
+from producers.options import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import check_copied_log, request, wait_state

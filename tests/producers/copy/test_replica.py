@@ -9,7 +9,8 @@ from pymysql.cursors import DictCursor
 
 from event_token import Flavor
 from producers.copy.throttle import lag_problems
-from producers.settings import CopySettings, ShardProducerSettings
+from producers.options import CopySettings
+from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.copy.copying import (

@@ -16,7 +16,7 @@ from producers.copy.chunk import ChunkJob
 from producers.copy.chunk_reader import ChunkReader
 from producers.copy.chunk_rows import ChunkConnection
 from producers.copy.throttle import Throttle
-from producers.settings import CopySettings
+from producers.options import CopySettings
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.window_scene import LogTemplate, Rows, Scene
 from tests.producers.servers.replication import executed, statements

@@ -17,7 +17,7 @@ from producers.copy.table_copier import TableCopier
 from producers.copy.windows import Window
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.table_filters import TableFilters
-from producers.settings import CopySettings
+from producers.options import CopySettings
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import check_copied_log, check_no_stale_read, replay_upserts
 from tests.producers.decoder.capture import capture, executed_set, packets_of

@@ -15,8 +15,9 @@ from producers.copy import copier
 from producers.copy.chunk_rows import ChunkConnection
 from producers.copy.copier import Copier
 from producers.copy.table_copier import TableCopier
+from producers.options import CopySettings
 from producers.session.supervisor import run_shard
-from producers.settings import CopySettings, ProducerStatus, ServerSettings, ShardProducerSettings
+from producers.settings import ProducerStatus, ServerSettings, ShardProducerSettings
 from tests.producers.session.producing import TYPES
 from topics.kafka.client import ClientConfig
 

@@ -26,6 +26,7 @@ from tests.producers.session.producing import (
 )
 from topics.kafka.client import open_admin
 from topics.kafka.provisioning import retention_warnings
+from topics.kafka.topic_settings import TopicSettings
 from topics.names import ShardTopics
 
 TIMEOUT_MS = 1_000
@@ -124,7 +125,7 @@ def test_log_that_does_not_live_for_ever_is_warned_of(
 ) -> None:
     """Its age is the settings'; the warning says it by the topic's name, and none else has one."""
     day_ms = 24 * 3600 * 1000
-    settings = settings_of(mysql_a, kafka, keyspace, retention_ms=7 * day_ms)
+    settings = settings_of(mysql_a, kafka, keyspace, topics=TopicSettings(retention_ms=7 * day_ms))
     with producing(settings):
         pass
     kept = settings_of(mysql_a, kafka, f"{keyspace}k")

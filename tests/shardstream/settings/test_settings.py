@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from event_token.errors import UsageError
 from producers.filters.masks import Mask, MaskKind
+from producers.preflight.typed_columns import DECLARABLE
 from shardstream.commands.keyspace_topology import with_vindexes
 from shardstream.commands.reshard_steps import run_create
-from shardstream.settings.model import load_settings
+from shardstream.settings.model import ProducerSection, VindexSection, load_settings
 from shardstream.settings.producers import shard_producer_settings, topic_settings
 from topics.keyspace.topology import ShardEntry, TableVindex, Topology
+from topics.keyspace.vindexes import vindex_named
 
 GOOD = """
 [kafka]
@@ -215,3 +218,12 @@ vindex = "hash"
         run_create(
             load_settings(config), "commerce", "r1", ["80-"], ["80-c0", "c0-"], from_log=False
         )
+
+
+def test_names_that_settings_take_are_those_that_the_packages_know() -> None:
+    """The closed sets of the settings file agree with the packages that give them a meaning."""
+    vindexes = get_args(VindexSection.model_fields["vindex"].annotation)
+    types = get_args(get_args(get_type_hints(ProducerSection)["typed_columns"])[1])
+
+    assert [vindex_named(name).name for name in vindexes] == list(vindexes)
+    assert set(types) == set(DECLARABLE)

@@ -8,7 +8,8 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from producers.settings import CopySettings, ShardProducerSettings
+from producers.options import CopySettings
+from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
 from spark_consumers.change_log.run import run_changelog
