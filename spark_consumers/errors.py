@@ -1,14 +1,6 @@
-"""What stops a Spark reader or the change log."""
+"""What stops a Spark reader or the change log, beside the errors of `topics.errors`."""
 
 from event_token.errors import Halt, UsageError
-
-
-class BrokenLog(Halt):
-    """Raised when records of a shard log are missing, repeated or cannot be read."""
-
-
-class UnknownSchema(Halt):
-    """Raised on a record whose schema this release does not know."""
 
 
 class ShapeConflict(UsageError):  # noqa: N818 - named by what conflicts

@@ -11,7 +11,7 @@ from spark_consumers.decoding.column_readers import (
     skipper_for,
 )
 from spark_consumers.decoding.output_columns import IMAGES, OutputColumns
-from spark_consumers.errors import ShapeConflict, UnknownSchema
+from spark_consumers.errors import ShapeConflict
 from spark_consumers.row_columns.arrow_values import ValueReader
 from spark_consumers.row_columns.builders import ColumnBuilder, StructBuilder, TextBuilder
 from spark_consumers.row_columns.images import (
@@ -22,6 +22,7 @@ from spark_consumers.row_columns.images import (
     TypedImage,
 )
 from spark_consumers.row_columns.records import ROW, SKIP, STATEMENT, Plan
+from topics.errors import UnknownEnvelope
 from topics.records.table_shape import ENVELOPE_VERSION, Column, TableShape, shape_of
 
 
@@ -34,10 +35,10 @@ class PlanMaker:
     text_of: Callable[[int], str]
 
     def plan_of(self, schema_id: int) -> Plan:
-        """Return the plan. Raises UnknownSchema and ShapeConflict."""
+        """Return the plan. Raises UnknownEnvelope and ShapeConflict."""
         schema = json.loads(self.text_of(schema_id))
         if schema.get("envelope") != ENVELOPE_VERSION:
-            raise UnknownSchema(
+            raise UnknownEnvelope(
                 f"schema {schema_id} has envelope version {schema.get('envelope')}, not "
                 f"{ENVELOPE_VERSION}, the one that this release reads: upgrade the reader"
             )
@@ -58,7 +59,7 @@ class PlanMaker:
     def _statement_plan(self, schema_id: int, schema: dict[str, object]) -> Plan:
         fields = schema["fields"]
         if not isinstance(fields, list) or fields[-1]["name"] != "statement":
-            raise UnknownSchema(
+            raise UnknownEnvelope(
                 f"schema {schema_id} describes neither rows nor statements: upgrade the reader"
             )
         if self.output.shape is not None:

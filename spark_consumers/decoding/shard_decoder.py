@@ -10,7 +10,6 @@ from event_token.token import TOKEN_VERSION
 from spark_consumers.decoding.column_readers import builder_for
 from spark_consumers.decoding.output_columns import IMAGES, OutputColumns
 from spark_consumers.decoding.schema_plans import PlanMaker
-from spark_consumers.errors import BrokenLog
 from spark_consumers.row_columns.builders import (
     BooleanBuilder,
     ColumnBuilder,
@@ -20,9 +19,9 @@ from spark_consumers.row_columns.builders import (
 )
 from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
 from spark_consumers.row_columns.hop_filter import HopFilter
-from spark_consumers.row_columns.key_range import CannotTell, KeyRangeFilter
-from spark_consumers.row_columns.records import Broken, RecordLoop
-from topics.errors import RowImageMissing
+from spark_consumers.row_columns.key_range import KeyRangeFilter
+from spark_consumers.row_columns.records import RecordLoop
+from topics.errors import CorruptRecord
 from topics.reading.seen_before import SeenBefore
 from topics.records.table_shape import EVENT_TYPES, OPS
 
@@ -75,22 +74,13 @@ class ShardDecoder:
     def decode(self, records: Sequence[bytes], offsets: Sequence[int]) -> pa.RecordBatch:
         """Return the rows of the records, without other tables, other ranges and rows seen before.
 
-        BrokenLog: a record cannot be read, or its `seq` is not the next one. RowImageMissing: a
-        row lacks what is needed to tell whether it lies in the key range.
+        CorruptRecord: a record cannot be read. LogGap, LogRepeat: its `seq` is not the next one.
+        RowImageMissing: a row lacks what is needed to tell whether it lies in the key range.
         """
         try:
             self._loop.decode(list(records), list(offsets))
-        except Broken as error:
-            raise BrokenLog(
-                f"shard {self.shard}, offset {self._loop.offset}: {error}: the log has lost or "
-                f"repeated records, and nothing after this point can be trusted"
-            ) from error
-        except CannotTell as error:
-            raise RowImageMissing(
-                f"shard {self.shard}, offset {self._loop.offset}: {error}"
-            ) from error
         except (IndexError, ValueError, OverflowError) as error:
-            raise BrokenLog(
+            raise CorruptRecord(
                 f"shard {self.shard}, offset {self._loop.offset}: the record cannot be read: "
                 f"{error}"
             ) from error

@@ -1,7 +1,7 @@
-"""Which images of a row a key range sees. Typed for mypyc.
+"""Filters row images by key range, before they are decoded. Typed for mypyc.
 
-The same rule as `topics.reading.key_filter`: an update that crosses the border is a DELETE or an
-INSERT here, and what cannot be told stops the reader.
+The same rule as `topics.reading.key_filter`, which filters decoded events: an update that crosses
+the border becomes a DELETE or an INSERT, and an image without its keyspace id stops the reader.
 """
 
 from collections.abc import Callable
@@ -9,15 +9,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from topics.errors import RowImageMissing
 from topics.records.envelope import EnvelopeReader
 
 # What is seen of a row, as bits.
 BEFORE: Final = 1
 AFTER: Final = 2
-
-
-class CannotTell(ValueError):  # noqa: N818 - always caught, with the place added, at the border
-    """Raised where a row image has no keyspace id, or not all columns."""
 
 
 class KeyRangeFilter:
@@ -28,9 +25,10 @@ class KeyRangeFilter:
         self.contains: Callable[[bytes], bool] = contains
 
     def seen(self, envelope: EnvelopeReader, whole: bytes) -> i64:
-        """Return BEFORE, AFTER, both or 0; the envelope has been read to its end.
+        """Return BEFORE, AFTER, both or 0 for an envelope that has been read to its end.
 
-        `whole` is the bit map of an image with all columns. CannotTell: see there.
+        `whole` is the bit map of an image with all columns. RowImageMissing, naming the table,
+        when an image lacks its keyspace id or columns.
         """
         id_before = envelope.keyspace_id_at(envelope.keyspace_id_before_at)
         id_after = envelope.keyspace_id_at(envelope.keyspace_id_after_at)
@@ -39,7 +37,7 @@ class KeyRangeFilter:
         )
         if problem:
             database = envelope.text_at(envelope.database_at)
-            raise CannotTell(f"{database}.{envelope.text_at(envelope.table_at)}: {problem}")
+            raise RowImageMissing(f"{database}.{envelope.text_at(envelope.table_at)}: {problem}")
         found: i64 = 0
         if id_before is not None and self.contains(id_before):
             found |= BEFORE

@@ -14,6 +14,8 @@ from spark_consumers.row_columns.envelope_text import opaque_token, write_absent
 from spark_consumers.row_columns.hop_filter import DOUBTFUL, NEW, SEEN, HopFilter
 from spark_consumers.row_columns.images import Image, KeyColumns, SkippedImage
 from spark_consumers.row_columns.key_range import AFTER, BEFORE, KeyRangeFilter
+from topics.errors import RowImageMissing
+from topics.reading.merge import seq_error
 from topics.records.envelope import EnvelopeReader
 from topics.records.wire import WIRE_HEADER_BYTES
 
@@ -54,10 +56,6 @@ class Plan:
         for column in range(count):
             whole[column >> 3] |= 1 << (column & 7)
         self.whole: bytes = bytes(whole)
-
-
-class Broken(ValueError):  # noqa: N818 - always caught, with the place added, at the border
-    """Raised where the chain of `seq` is broken."""
 
 
 class RecordLoop:
@@ -106,7 +104,7 @@ class RecordLoop:
         """Append records; each one's seq must be the next.
 
         IndexError, ValueError: a record's bytes are broken (`offset` says which one's).
-        Broken: a gap or a repeat.
+        LogGap, LogRepeat: a record is missing or repeated.
         """
         plan: Plan | None = None
         at: i64 = 0
@@ -130,7 +128,7 @@ class RecordLoop:
     def _decode_record(self, plan: Plan, offset: i64) -> None:
         envelope = self.envelope
         if envelope.seq != self.seq + 1:
-            raise Broken(f"seq {envelope.seq} follows seq {self.seq}")
+            raise seq_error(self._place(), int(self.seq + 1), int(envelope.seq))
         self.seq = envelope.seq
         if plan.kind == SKIP:
             return
@@ -153,6 +151,10 @@ class RecordLoop:
         if cursor.at != cursor.end:
             raise ValueError(f"{cursor.end - cursor.at} bytes are left after its last field")
         self.rows += 1
+
+    def _place(self) -> str:
+        """Return the place of the current record, for errors."""
+        return f"shard {self.shard.decode('utf-8')}, offset {self.offset}"
 
     def _add_token(self, verdict: i64) -> None:
         """Append the token, and what follows from its time."""
@@ -271,7 +273,10 @@ class RecordLoop:
         if self.key_range is None or plan.kind != ROW:
             self._seen = BEFORE | AFTER
         else:
-            self._seen = self.key_range.seen(self.envelope, plan.whole)
+            try:
+                self._seen = self.key_range.seen(self.envelope, plan.whole)
+            except RowImageMissing as error:
+                raise RowImageMissing(f"{self._place()}: {error}") from error
         return self._seen != 0
 
     def _seen_op(self, op: i64) -> i64:

@@ -13,8 +13,8 @@ import pyarrow as pa
 from event_token import KeyRange, ShardName
 from spark_consumers.decoding.output_columns import OutputColumns
 from spark_consumers.decoding.shard_decoder import ShardDecoder
-from spark_consumers.errors import BrokenLog
 from spark_consumers.source.stream_offset import TaskRange
+from topics.errors import LogGap
 from topics.kafka.client import ClientConfig
 from topics.records.schema_ids import SchemaIds
 from topics.schemas.registry import open_schema_ids
@@ -60,7 +60,7 @@ def schema_ids_of(kafka: ClientConfig, registry_url: str | None) -> SchemaIds:
 
 
 def read_task(source: LogSource, task: TaskRange) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range in order. Raises BrokenLog and the errors of ShardLogReader."""
+    """Yield the rows of a range in order. Raises what ShardDecoder and ShardLogReader do."""
     shard = task.part.shard
     reading = _take_reading(source, shard)
     # Reader and decoder are kept only after a complete range: an error leaves them in mid-row.
@@ -79,7 +79,7 @@ def read_task(source: LogSource, task: TaskRange) -> Iterator[pa.RecordBatch]:
 
 def _check_end(decoder: ShardDecoder, task: TaskRange) -> None:
     if decoder.last_seq != task.part.last_seq:
-        raise BrokenLog(
+        raise LogGap(
             f"shard {decoder.shard}: expected records up to seq {task.part.last_seq}, but the last "
             f"one read has seq {decoder.last_seq}"
         )

@@ -33,13 +33,17 @@ class SeqChecker:
 
     def check(self, seq: int, offset: int) -> None:
         """Take the next record's seq. LogGap or LogRepeat when it is not the one expected."""
-        if seq == self.next_seq:
-            self.next_seq = seq + 1
-            return
-        where = f"{self.topic}, offset {offset}: seq {seq} where {self.next_seq} must be"
-        if seq > self.next_seq:
-            raise LogGap(f"{where}: {seq - self.next_seq} records are missing from the log")
-        raise LogRepeat(f"{where}: a record of the log has come again")
+        if seq != self.next_seq:
+            raise seq_error(f"{self.topic}, offset {offset}", self.next_seq, seq)
+        self.next_seq = seq + 1
+
+
+def seq_error(where: str, expected: int, seq: int) -> LogGap | LogRepeat:
+    """Return the error for a record whose seq is not the expected one."""
+    found = f"{where}: seq {seq} where {expected} must be"
+    if seq > expected:
+        return LogGap(f"{found}: {seq - expected} records are missing from the log")
+    return LogRepeat(f"{found}: the log repeats a record")
 
 
 def merge(streams: Iterable[Iterator[RawRecord]], frontier_us: int) -> Iterator[RawRecord]:

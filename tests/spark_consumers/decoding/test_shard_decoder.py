@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from event_token import KeyRange
-from event_token.errors import UsageError
+from event_token.errors import Halt, UsageError
 from spark_consumers.decoding.output_columns import OutputColumns, choose_columns
 from spark_consumers.decoding.shard_decoder import ShardDecoder
-from spark_consumers.errors import BrokenLog, ShapeConflict
+from spark_consumers.errors import ShapeConflict
 from tests.spark_consumers.rows import (
     events,
     shapes,
@@ -18,7 +18,7 @@ from tests.spark_consumers.rows import (
 )
 from tests.topics.records.record_encoder import RecordEncoder
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
-from topics.errors import RowImageMissing
+from topics.errors import CorruptRecord, LogGap, LogRepeat, RowImageMissing
 from topics.reading.key_filter import in_key_range
 from topics.reading.seen_before import SeenBefore
 from topics.records.event_json import event_to_json_dict
@@ -240,12 +240,18 @@ def test_statements_stand_between_rows() -> None:
     assert [r["after"] for r in typed] == [{"id": 1}, {"id": 2}]
 
 
-@pytest.mark.parametrize("seqs", [(FIRST_SEQ, FIRST_SEQ + 2), (FIRST_SEQ, FIRST_SEQ)])
-def test_gap_and_repeat_stop(seqs: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("seq", "error", "message"),
+    [
+        (FIRST_SEQ + 2, LogGap, "seq 9 where 8 must be: 1 records are missing from the log"),
+        (FIRST_SEQ, LogRepeat, "seq 7 where 8 must be: the log repeats a record"),
+    ],
+)
+def test_gap_and_repeat_stop(seq: int, error: type[Halt], message: str) -> None:
     """A missing or repeated record is an error that names shard and offset."""
-    found = [order_event(shape_with(), {"id": 1}, seq) for seq in seqs]
+    found = [order_event(shape_with(), {"id": 1}, seq) for seq in (FIRST_SEQ, seq)]
 
-    with pytest.raises(BrokenLog, match=r"shard -80, offset .*: the log has lost or repeated"):
+    with pytest.raises(error, match=rf"shard -80, offset \d+: {message}"):
         decode(found, choose_columns(None), MemorySchemaIds())
 
 
@@ -262,7 +268,7 @@ def test_broken_bytes_stop_cleanly(
     decoder = ShardDecoder("-80", choose_columns(None), schema_ids.text_of)
     decoder.begin(FIRST_SEQ, 0)
 
-    with pytest.raises(BrokenLog, match=f"offset {found[0].offset}"):
+    with pytest.raises(CorruptRecord, match=f"offset {found[0].offset}"):
         decoder.decode([value[:cut]], [found[0].offset])
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from event_token import KeyRange, ShardPosition, StreamPosition
@@ -82,15 +84,11 @@ def test_faulty_progress_stops_the_reader(
         )
 
 
-def _fields(progress: Progress) -> dict[str, object]:
-    return {name: getattr(progress, name) for name in Progress.__dataclass_fields__}
-
-
 def test_a_position_behind_a_mark_has_passed_it() -> None:
     """A reader that starts behind a mark is not stopped by it."""
     made = history()
     mark = Mark(MarkKind.BEGIN, 4, "r1", ("-",), ("-80", "80-"), None)
-    marked = Progress(**{**_fields(made.progress[1]), "mark": mark})
+    marked = replace(made.progress[1], mark=mark)
     planner = Planner(position(4, 5), KeyRange.parse("-"))
     for progress in (made.progress[0], marked, *made.progress[2:]):
         planner.observe("-", progress, 0)

@@ -9,7 +9,7 @@ from topics.errors import LogGap, LogRepeat, ProgressBroken, RowImageMissing
 from topics.reading.key_filter import in_key_range
 from topics.reading.merge import RawRecord, SeqChecker, merge
 from topics.records.table_shape import Column, TableShape, ValueKind
-from topics.records.vevent import EventType, Op, TokenText, VEvent
+from topics.records.vevent import EventType, Op, Row, TokenText, VEvent
 
 SHAPE = TableShape(
     "shop", "orders", (Column("id", ValueKind.LONG, "bigint"), Column("n", ValueKind.INT, "int"))
@@ -20,7 +20,7 @@ LOW = KeyRange.parse("-80")
 
 def event(op: Op, before: bytes | None, after: bytes | None) -> VEvent:
     """A row event with these keyspace ids."""
-    row = {"id": 1, "n": 2}
+    row: Row = {"id": 1, "n": 2}
     return VEvent(
         type=EventType.ROW,
         seq=1,
