@@ -1,7 +1,10 @@
-"""What the docs refer to exists: settings, links, tests."""
+"""What the docs refer to exists: settings, links and their anchors, tests, glossary entries."""
 
 import re
 from dataclasses import fields
+from pathlib import Path
+
+import pytest
 
 from producers.options import CopySettings
 from shardstream.settings import model as settings
@@ -18,6 +21,18 @@ SECTIONS = (
     settings.KeyspaceSection,
     settings.ReshardSection,
 )
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+GLOSSARY = ROOT / "docs/glossary.md"
+
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)]*))?\)")
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = _HEADING.findall(_FENCED.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_setting_is_documented() -> None:
@@ -31,11 +46,31 @@ def test_every_setting_is_documented() -> None:
     assert {name for name in names if f"`{name}`" not in text} == set()
 
 
-def test_links_and_tests_that_the_docs_name_exist() -> None:
-    """Links and paths of tests lead somewhere."""
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        text = page.read_text()
-        for link in re.findall(r"\]\(([^)#]+)\)", text):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"
-        for test in re.findall(r"`(tests/[\w/]+\.py)`", text):
-            assert (ROOT / test).exists(), f"{page.name}: {test}"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """A link to a file finds the file, and a link to a section finds its heading."""
+    for path, anchor in _LINK.findall(page.read_text()):
+        if path.startswith("https://"):
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name}: {path}"
+        assert not anchor or anchor in anchors_of(target), f"{page.name}: {path}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    """A guarantee is only as good as its test."""
+    named = re.findall(r"`(tests/[\w/]+\.py)`", page.read_text())
+
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_each_glossary_entry_names_its_code() -> None:
+    """Every term is explained in a few sentences and ends with the code that implements it."""
+    _, *entries = re.split(r"^### ", GLOSSARY.read_text(), flags=re.MULTILINE)
+
+    assert entries
+    for entry in entries:
+        term, text = entry.split("\n", maxsplit=1)
+        text = re.split(r"^## ", text, flags=re.MULTILINE)[0].strip()
+        assert re.search(r"\[([\w/.]+\.py)\]\(\.\./\1\)$", text), f"{term}: no link to its code"
