@@ -8,6 +8,7 @@ import pytest
 
 from producers.options import CopySettings
 from shardstream.settings import model as settings
+from tests.docs.page_run import make_targets
 from tests.repository import ROOT
 
 SECTIONS = (
@@ -44,6 +45,15 @@ def test_every_setting_is_documented() -> None:
     }
 
     assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_contributors_find_every_make_target() -> None:
+    """CONTRIBUTING.md lists the targets of the Makefile, and no others."""
+    documented = re.findall(
+        r"^\| `make ([\w-]+)`", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+
+    assert sorted(documented) == sorted(make_targets() - {"help"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
