@@ -1,4 +1,4 @@
-"""Order: event tokens, GTID sets, key ranges and stream positions. Pure: no I/O, no clock."""
+"""Event tokens, GTID sets, key ranges and stream positions. Pure: no I/O, no clock."""
 
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
 from event_token.gtid_set import (

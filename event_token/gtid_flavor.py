@@ -1,4 +1,4 @@
-"""What the two families of GTID sets have in common: the flavor, the error and the shape."""
+"""The parts shared by both families of GTID sets: the flavor, the error and the base class."""
 
 import re
 from enum import StrEnum
@@ -9,15 +9,15 @@ from event_token.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# No server prints a set of this size; a longer text is a fault of whoever passes it.
+# No server prints a set of this size; a longer text is a bug of the caller.
 GTID_SET_CHARS_MAX = 64 * 1024 * 1024
 
-# 2**64 has 20 digits; the bound keeps int() away from texts of any length.
+# 2**64 has 20 digits; the bound keeps unlimited input away from int().
 _NUMBER = re.compile(r"[0-9]{1,20}")
 
 
 class GtidError(UsageError):
-    """Raised on text that is no GTID set, on mixed flavors and on impossible additions."""
+    """Raised on text that is not a GTID set, on mixed flavors and on impossible additions."""
 
 
 class Flavor(StrEnum):
@@ -39,7 +39,7 @@ class GtidSetBase:
 
 
 def flavor_mismatch(mine: GtidSetBase, other: GtidSetBase) -> GtidError:
-    """Return the error for an operation between two families."""
+    """Return the error for an operation that mixes two families."""
     return GtidError(
         f"a {mine.flavor.value} GTID set cannot be combined with a {other.flavor.value} one: "
         f"'{excerpt(str(mine))}' and '{excerpt(str(other))}'",
@@ -53,7 +53,7 @@ def excerpt(text: str) -> str:
 
 
 def parse_number(text: str, low: int, high: int, what: str) -> int:
-    """Return the decimal number in text; GtidError when it is none or outside [low, high]."""
+    """Return the decimal number in text; GtidError unless it lies in [low, high]."""
     if _NUMBER.fullmatch(text) is None:
         raise GtidError(f"{what} '{excerpt(text)}' is not a decimal number")
     number = int(text)
@@ -63,7 +63,7 @@ def parse_number(text: str, low: int, high: int, what: str) -> int:
 
 
 def split_parts(text: str) -> "Iterator[str]":
-    """Yield the parts between commas without white space; nothing for an empty set.
+    """Yield the parts between commas, stripped of white space; nothing for an empty set.
 
     Servers print a line break after each comma. GtidError on an empty part.
     """

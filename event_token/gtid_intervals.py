@@ -1,6 +1,6 @@
 """Sets of positive integers as sorted, disjoint, non-adjacent closed intervals.
 
-An interval is `(first, last)`, both inside. All functions take and return that canonical
+An interval is `(first, last)`, both inclusive. All functions take and return that canonical
 form and, apart from sorting, are linear in the number of intervals.
 """
 
@@ -11,7 +11,7 @@ Intervals = tuple[Interval, ...]
 
 
 def normalise(intervals: Iterable[Interval]) -> Intervals:
-    """Return the canonical form of intervals in any order that may touch or overlap."""
+    """Return the canonical form of intervals in any order, touching or overlapping or not."""
     merged: list[Interval] = []
     for first, last in sorted(intervals):
         if merged and first <= merged[-1][1] + 1:
@@ -22,7 +22,7 @@ def normalise(intervals: Iterable[Interval]) -> Intervals:
 
 
 def intersect(mine: Intervals, other: Intervals) -> Intervals:
-    """Return what both hold."""
+    """Return the numbers in both."""
     common: list[Interval] = []
     i = j = 0
     while i < len(mine) and j < len(other):
@@ -38,7 +38,7 @@ def intersect(mine: Intervals, other: Intervals) -> Intervals:
 
 
 def subtract(mine: Intervals, other: Intervals) -> Intervals:
-    """Return what mine holds and other does not."""
+    """Return the numbers in `mine` that are not in `other`."""
     left: list[Interval] = []
     j = 0
     for first, last in mine:
@@ -58,7 +58,7 @@ def subtract(mine: Intervals, other: Intervals) -> Intervals:
 
 
 def includes(mine: Intervals, other: Intervals) -> bool:
-    """Tell whether mine holds all that other holds."""
+    """Tell whether `mine` contains all of `other`."""
     i = 0
     for first, last in other:
         while i < len(mine) and mine[i][1] < first:

@@ -1,4 +1,4 @@
-"""The GTID sets of both server families behind one name."""
+"""GTID sets of either server family."""
 
 from event_token.gtid_flavor import Flavor, GtidError
 from event_token.mariadb_gtid import MariadbGtidSet
@@ -18,12 +18,12 @@ GtidSet = MysqlGtidSet | MariadbGtidSet
 
 
 def parse_gtid_set(text: str, flavor: Flavor) -> GtidSet:
-    """Return the set that a server of that family prints as text; GtidError on bad text."""
+    """Parse the text of a set as servers of that family print it; GtidError on bad text."""
     return _class_of(flavor).parse(text)
 
 
 def empty_gtid_set(flavor: Flavor) -> GtidSet:
-    """Return the set without a GTID."""
+    """Return the empty set."""
     return _class_of(flavor)()
 
 

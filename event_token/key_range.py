@@ -1,8 +1,8 @@
 """Key ranges of keyspace ids, and the names of the shards that hold them.
 
-A keyspace id is a byte string, ordered as a binary fraction: bytes from the left, and
-trailing zero bytes add nothing. So `80` and `8000` are the same bound, but a range keeps the
-spelling of its name, for it is part of topics and tokens.
+A keyspace id is a byte string, ordered as a binary fraction: byte by byte from the left, with
+trailing zero bytes insignificant. So `80` and `8000` are the same bound. A range still keeps the
+spelling of its name, because topic names and tokens contain it.
 """
 
 import re
@@ -13,8 +13,8 @@ from typing import Self
 
 from event_token.errors import UsageError
 
-# Keyspace ids of the hashing vindexes have 8 bytes; a longer bound names no useful split, and
-# the shard's name must fit into a topic's.
+# Hashing vindexes produce keyspace ids of 8 bytes, so a longer bound splits nothing, and the
+# shard's name must fit into a topic name.
 BOUND_BYTES_MAX = 32
 
 GENERATION_MAX = 1_000_000  # a range that came back a million times is a typing error
@@ -24,21 +24,21 @@ _GENERATION = re.compile(r"[1-9][0-9]{0,6}")
 
 
 class KeyRangeError(UsageError):
-    """Raised on a key range or shard name that cannot be."""
+    """Raised on an invalid key range or shard name."""
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """The keyspace ids from `start` up to, but without, `end`; `end` b"" means no upper bound.
+    """The keyspace ids in [`start`, `end`); an `end` of b"" means no upper bound.
 
-    KeyRangeError where it would be empty.
+    KeyRangeError if the range is empty.
     """
 
     start: bytes
     end: bytes
 
     def __post_init__(self) -> None:
-        """Check that an id can lie inside."""
+        """Refuse an empty range."""
         if max(len(self.start), len(self.end)) > BOUND_BYTES_MAX:
             raise KeyRangeError(f"key range '{self}' has a bound of over {BOUND_BYTES_MAX} bytes")
         if self.end and _fraction(self.end) <= _fraction(self.start):
@@ -46,13 +46,15 @@ class KeyRange:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the range written `-80`, `80-c0` or `-`; KeyRangeError on anything else."""
+        """Parse `-80`, `80-c0` or `-`; KeyRangeError on anything else."""
         match = _RANGE.fullmatch(text)
         if match is None:
             raise KeyRangeError(f"'{text}' is not a key range (-80, 80-c0, c0- or -)")
         for bound in match.groups():
             if len(bound) % 2:
-                raise KeyRangeError(f"bound '{bound}' of key range '{text}' has half a byte")
+                raise KeyRangeError(
+                    f"bound '{bound}' of key range '{text}' has an odd number of digits"
+                )
         return cls(bytes.fromhex(match[1]), bytes.fromhex(match[2]))
 
     def __str__(self) -> str:
@@ -60,21 +62,21 @@ class KeyRange:
         return f"{self.start.hex()}-{self.end.hex()}"
 
     def contains(self, keyspace_id: bytes) -> bool:
-        """Tell whether the id lies in the range."""
+        """Tell whether the range contains the id."""
         lower, upper = self._bounds()
         return lower <= keyspace_id and (upper is None or keyspace_id < upper)
 
     def overlaps(self, other: "KeyRange") -> bool:
-        """Tell whether an id lies in both."""
+        """Tell whether the two ranges have ids in common."""
         return self.intersection(other) is not None
 
     def includes(self, other: "KeyRange") -> bool:
-        """Tell whether every id of other lies in this range."""
+        """Tell whether this range contains every id of `other`."""
         (my_lower, my_upper), (lower, upper) = self._bounds(), other._bounds()  # noqa: SLF001
         return my_lower <= lower and (my_upper is None or (upper is not None and upper <= my_upper))
 
     def intersection(self, other: "KeyRange") -> "KeyRange | None":
-        """Return the ids of both, None when there are none."""
+        """Return the common range, None if there is none."""
         start = max(self.start, other.start, key=_fraction)
         if not self.end or not other.end:
             end = self.end or other.end
@@ -85,12 +87,12 @@ class KeyRange:
         return KeyRange(start, end)
 
     def _bounds(self) -> tuple[bytes, bytes | None]:
-        """Return both bounds so that bytes compare as fractions; None for no upper one."""
+        """Return both bounds normalised so that they compare as bytes; None for no upper bound."""
         return _fraction(self.start), _fraction(self.end) if self.end else None
 
 
 def tiles(ranges: Iterable[KeyRange], whole: KeyRange) -> bool:
-    """Tell whether the ranges, in any order, cover whole exactly, without gap or overlap."""
+    """Tell whether the ranges, in any order, cover `whole` exactly, without gap or overlap."""
     ordered = sorted(ranges, key=lambda key_range: _fraction(key_range.start))
     if not ordered or _fraction(ordered[0].start) != _fraction(whole.start):
         return False
@@ -104,15 +106,15 @@ def tiles(ranges: Iterable[KeyRange], whole: KeyRange) -> bool:
 
 
 def _fraction(bound: bytes) -> bytes:
-    """Return the bound without trailing zero bytes, which add nothing to a fraction."""
+    """Return the bound without trailing zero bytes, which are insignificant."""
     return bound.rstrip(b"\0")
 
 
 @dataclass(frozen=True)
 class ShardName:
-    """A shard's name: its range, and how many times a shard of that range has existed.
+    """A shard's name: its range, and which shard of that range it is (its generation).
 
-    A name is used once: a range that comes back after a reshard gets the next generation.
+    Names are never reused: a range that comes back after a reshard gets the next generation.
     """
 
     key_range: KeyRange
@@ -128,7 +130,7 @@ class ShardName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the name written `80-c0` or `80-c0.2`; KeyRangeError on anything else."""
+        """Parse `80-c0` or `80-c0.2`; KeyRangeError on anything else."""
         range_text, dot, generation_text = text.partition(".")
         key_range = KeyRange.parse(range_text)
         if not dot:
@@ -136,7 +138,7 @@ class ShardName:
         if generation_text == "1" or _GENERATION.fullmatch(generation_text) is None:
             raise KeyRangeError(
                 f"'{generation_text}' in shard name '{text}' is not a generation: the first "
-                f"has no suffix, the next ones are .2, .3 and so on",
+                f"has no suffix, later ones have .2, .3 and so on",
             )
         return cls(key_range, int(generation_text))
 

@@ -1,19 +1,19 @@
-"""GTID positions of MariaDB: `0-1-100,1-2-7`, one `domain-server-sequence` a domain.
+"""GTID positions of MariaDB: `0-1-100,1-2-7`, one `domain-server-sequence` per domain.
 
-A position is a promise, not a list: `0-1-100` says that in domain 0 everything up to number
-100, which server 1 wrote, has been executed. So within a domain the higher number includes
-the lower one, whoever wrote it. The same number by two servers means that the domain has
-split into two histories: neither includes the other.
+A position is a watermark, not a list: `0-1-100` says that in domain 0 everything up to number
+100, written by server 1, has been executed. Within a domain the higher number therefore includes
+the lower one, regardless of the server. The same number written by two servers means that the
+domain has split into two histories, neither of which includes the other.
 
-Laws, domain by domain (a, b, c positions):
+Laws, per domain (a, b, c are positions):
 - `includes` is a partial order up to split domains: reflexive, antisymmetric; transitive on
   positions of one history.
 - `union` is the least position that includes both, `intersection` the greatest that both
   include. On a split domain neither exists, and both raise GtidError.
-- `subtract(a, b)` keeps a's entry in each domain where b does not include it, whole: the
-  numbers between b's and a's have no position of their own. So `a - b` is empty exactly when
-  b includes a, and `(a - b) | (a & b) == a` wherever the intersection exists; but
-  `(a - b) & b` need not be empty.
+- `subtract(a, b)` keeps a's whole entry in each domain where b does not include it, because no
+  position denotes only the numbers between b's and a's. So `a - b` is empty exactly when b
+  includes a, and `(a - b) | (a & b) == a` wherever the intersection exists, but `(a - b) & b`
+  need not be empty.
 """
 
 import re
@@ -42,9 +42,9 @@ Last = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class MariadbGtidSet(GtidSetBase):
-    """A MariaDB position; make one with `parse`, `of` or an operation, not by hand.
+    """A MariaDB position. Create it with `parse`, `of` or an operation, never directly.
 
-    `domains` holds `(domain, server, sequence)` sorted by domain, each domain once; so equal
+    `domains` holds `(domain, server, sequence)` sorted by domain, one per domain, so that equal
     positions are equal objects.
     """
 
@@ -52,21 +52,21 @@ class MariadbGtidSet(GtidSetBase):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the position that a server prints as text; GtidError on anything else."""
+        """Parse a position as servers print it; GtidError on anything else."""
         found: dict[int, Last] = {}
         for part in split_parts(text):
             domain, server, sequence = parse_mariadb_gtid(part)
             if domain in found:
                 raise GtidError(
                     f"GTID position '{excerpt(text)}' names domain {domain} twice: a position "
-                    f"(gtid_binlog_pos, gtid_slave_pos) has one entry a domain",
+                    f"(gtid_binlog_pos, gtid_slave_pos) has one entry per domain",
                 )
             found[domain] = (server, sequence)
         return cls.of(found)
 
     @classmethod
     def of(cls, domains: dict[int, Last]) -> Self:
-        """Return the position with these last (server, sequence) pairs by domain."""
+        """Return the position with these last (server, sequence) pairs per domain."""
         return cls(tuple((domain, *last) for domain, last in sorted(domains.items())))
 
     @property
@@ -84,11 +84,11 @@ class MariadbGtidSet(GtidSetBase):
         return {domain: (server, seq) for domain, server, seq in self.domains}
 
     def __str__(self) -> str:
-        """Return the text as MariaDB takes it, domains in ascending order."""
+        """Return the text that MariaDB accepts, domains in ascending order."""
         return ",".join(f"{domain}-{server}-{seq}" for domain, server, seq in self.domains)
 
     def union(self, other: GtidSetBase) -> "MariadbGtidSet":
-        """Return the further entry of each domain; GtidError where a domain has split."""
+        """Return the later entry of each domain; GtidError if a domain has split."""
         joined = self.by_domain()
         for domain, last in self._same_flavor(other).by_domain().items():
             mine = joined.get(domain)
@@ -97,7 +97,7 @@ class MariadbGtidSet(GtidSetBase):
         return MariadbGtidSet.of(joined)
 
     def intersection(self, other: GtidSetBase) -> "MariadbGtidSet":
-        """Return the nearer entry of each domain both have; GtidError where one has split."""
+        """Return the earlier entry of each common domain; GtidError if one has split."""
         theirs = self._same_flavor(other).by_domain()
         common: dict[int, Last] = {}
         for domain, mine in self.by_domain().items():
@@ -107,7 +107,7 @@ class MariadbGtidSet(GtidSetBase):
         return MariadbGtidSet.of(common)
 
     def subtract(self, other: GtidSetBase) -> "MariadbGtidSet":
-        """Return this position's entries that other does not include."""
+        """Return the entries of this position that `other` does not include."""
         theirs = self._same_flavor(other).by_domain()
         return MariadbGtidSet.of(
             {
@@ -118,20 +118,20 @@ class MariadbGtidSet(GtidSetBase):
         )
 
     def includes(self, other: GtidSetBase) -> bool:
-        """Tell whether all that other has executed has been executed here."""
+        """Tell whether this position includes everything that `other` does."""
         mine = self.by_domain()
         theirs = self._same_flavor(other).by_domain()
         return all(_reaches(mine.get(domain), last) for domain, last in theirs.items())
 
     def contains_gtid(self, gtid_text: str) -> bool:
-        """Tell whether the position includes the one GTID `0-1-5`."""
+        """Tell whether the position includes a single GTID such as `0-1-5`."""
         domain, server, seq = parse_mariadb_gtid(gtid_text)
         return _reaches(self.by_domain().get(domain), (server, seq))
 
     def add_gtid(self, gtid_text: str) -> "MariadbGtidSet":
-        """Return the position that also includes `0-1-5`, which it may do already.
+        """Return the position advanced to a GTID such as `0-1-5`, unchanged if it includes it.
 
-        GtidError where another server has written that number as the domain's last.
+        GtidError if another server wrote the same number as the last of the domain.
         """
         return self.union(MariadbGtidSet((parse_mariadb_gtid(gtid_text),)))
 
@@ -142,7 +142,7 @@ class MariadbGtidSet(GtidSetBase):
 
 
 def parse_mariadb_gtid(text: str) -> tuple[int, int, int]:
-    """Return (domain, server, sequence) of one GTID; GtidError on anything else."""
+    """Parse one GTID into (domain, server, sequence); GtidError on anything else."""
     match = _GTID.fullmatch(text.strip())
     if match is None:
         raise GtidError(f"'{excerpt(text)}' is not a MariaDB GTID (domain-server-sequence)")
@@ -154,15 +154,15 @@ def parse_mariadb_gtid(text: str) -> tuple[int, int, int]:
 
 
 def _reaches(mine: Last | None, other: Last) -> bool:
-    """Tell whether a domain executed up to mine includes other."""
+    """Tell whether a domain executed up to `mine` includes `other`."""
     return mine is not None and (mine[1] > other[1] or mine == other)
 
 
 def _further(domain: int, mine: Last, other: Last) -> bool:
-    """Tell whether mine is beyond other; GtidError where the domain has split."""
+    """Tell whether `mine` is later than `other`; GtidError if the domain has split."""
     if mine[1] == other[1] and mine[0] != other[0]:
         raise GtidError(
             f"domain {domain} has split: servers {mine[0]} and {other[0]} both wrote number "
-            f"{mine[1]}; choose the server whose history is to be kept",
+            f"{mine[1]}: choose the server whose history to keep",
         )
     return mine[1] > other[1]

@@ -1,4 +1,4 @@
-"""GTID sets of MySQL: `uuid:1-5:7,uuid:1-5:tag:1-5`, tags and gaps included."""
+"""GTID sets of MySQL, with tags and gaps: `uuid:1-5:7,uuid:1-5:tag:1-5`."""
 
 import re
 from collections.abc import Callable
@@ -24,11 +24,11 @@ from event_token.gtid_intervals import (
     subtract,
 )
 
-# The server's own bound: GNO_END is 2**63 - 1 and is never assigned.
+# The server's bound: GNO_END is 2**63 - 1 and is never assigned.
 GNO_MAX = 2**63 - 2
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_TAG = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,31}")  # 32 characters at most, says the server
+_TAG = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,31}")  # the server allows 32 characters
 
 # The server that committed and the tag it committed under ("" for none).
 Tsid = tuple[bytes, str]
@@ -36,17 +36,17 @@ Tsid = tuple[bytes, str]
 
 @dataclass(frozen=True, slots=True)
 class MysqlGtidSet(GtidSetBase):
-    """A set of MySQL GTIDs; make one with `parse`, `of` or an operation, not by hand.
+    """A set of MySQL GTIDs. Create it with `parse`, `of` or an operation, never directly.
 
-    `servers` holds `((16 raw uuid bytes, tag), intervals)` sorted by uuid, then tag, none
-    empty; so equal sets are equal objects.
+    `servers` holds `((16 raw uuid bytes, tag), intervals)`, sorted by uuid, then tag, without
+    empty ones, so that equal sets are equal objects.
     """
 
     servers: tuple[tuple[Tsid, Intervals], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the set that a server prints as text; GtidError on anything else."""
+        """Parse a set as servers print it; GtidError on anything else."""
         found: dict[Tsid, list[Interval]] = {}
         for part in split_parts(text):
             _parse_part(part, found)
@@ -54,7 +54,7 @@ class MysqlGtidSet(GtidSetBase):
 
     @classmethod
     def of(cls, servers: dict[Tsid, list[Interval]]) -> Self:
-        """Return the set of these intervals, given in any order and possibly overlapping."""
+        """Return the set of these intervals, in any order, overlapping or not."""
         return cls(
             tuple(
                 (tsid, normalise(intervals))
@@ -70,7 +70,7 @@ class MysqlGtidSet(GtidSetBase):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the set holds nothing."""
+        """Whether the set is empty."""
         return not self.servers
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class MysqlGtidSet(GtidSetBase):
         return "".join(pieces)
 
     def union(self, other: GtidSetBase) -> "MysqlGtidSet":
-        """Return what either holds."""
+        """Return the GTIDs in either set."""
         theirs = self._same_flavor(other)
         joined: dict[Tsid, list[Interval]] = {}
         for tsid, intervals in self.servers + theirs.servers:
@@ -97,26 +97,26 @@ class MysqlGtidSet(GtidSetBase):
         return MysqlGtidSet.of(joined)
 
     def intersection(self, other: GtidSetBase) -> "MysqlGtidSet":
-        """Return what both hold."""
+        """Return the GTIDs in both sets."""
         return self._by_server(other, intersect)
 
     def subtract(self, other: GtidSetBase) -> "MysqlGtidSet":
-        """Return what this set holds and other does not."""
+        """Return the GTIDs of this set that are not in `other`."""
         return self._by_server(other, subtract)
 
     def includes(self, other: GtidSetBase) -> bool:
-        """Tell whether this set holds all that other holds."""
+        """Tell whether this set contains all of `other`."""
         theirs = self._same_flavor(other)
         mine = dict(self.servers)
         return all(includes(mine.get(tsid, ()), intervals) for tsid, intervals in theirs.servers)
 
     def contains_gtid(self, gtid_text: str) -> bool:
-        """Tell whether the set holds the one GTID `uuid:5` or `uuid:tag:5`."""
+        """Tell whether the set contains a GTID such as `uuid:5` or `uuid:tag:5`."""
         sid, tag, gno = parse_mysql_gtid(gtid_text)
         return includes(dict(self.servers).get((sid, tag), ()), ((gno, gno),))
 
     def add_gtid(self, gtid_text: str) -> "MysqlGtidSet":
-        """Return the set with the one GTID `uuid:5` or `uuid:tag:5`, which it may hold already."""
+        """Return the set with a GTID such as `uuid:5` or `uuid:tag:5` added."""
         sid, tag, gno = parse_mysql_gtid(gtid_text)
         return self.union(MysqlGtidSet((((sid, tag), ((gno, gno),)),)))
 
@@ -138,7 +138,7 @@ class MysqlGtidSet(GtidSetBase):
 
 
 def parse_mysql_gtid(text: str) -> tuple[bytes, str, int]:
-    """Return (16 raw uuid bytes, tag or "", gno) of one GTID; GtidError on anything else."""
+    """Parse one GTID into (16 raw uuid bytes, tag or "", gno); GtidError on anything else."""
     fields = text.strip().split(":")
     tag = ""
     if len(fields) == len(("uuid", "tag", "gno")):
@@ -149,13 +149,13 @@ def parse_mysql_gtid(text: str) -> tuple[bytes, str, int]:
 
 
 def check_tag(tag: str) -> None:
-    """Check that tag is "" or as a server prints it, in lower case; GtidError otherwise."""
+    """Raise GtidError unless tag is "" or, as servers print it, in lower case."""
     if tag and (_TAG.fullmatch(tag) is None or tag != tag.lower()):
         raise GtidError(f"'{excerpt(tag)}' is not a GTID tag in lower case")
 
 
 def _parse_part(part: str, found: dict[Tsid, list[Interval]]) -> None:
-    """Add the intervals of `uuid:1-5:tag:1-3:7` to found; a tag holds until the next one."""
+    """Add the intervals of `uuid:1-5:tag:1-3:7` to found; a tag applies up to the next one."""
     uuid_text, *fields = (field.strip() for field in part.split(":"))
     sid = _parse_uuid(uuid_text)
     intervals: list[Interval] | None = None

@@ -1,7 +1,7 @@
-"""The frame of the opaque strings: URL-safe base64 of a version byte, fields and a checksum.
+"""The framing of opaque strings: URL-safe base64 of a version byte, fields and a checksum.
 
-A CRC-32 finds every change of up to 32 bits in a row, so also any one character; it guards
-against accidents, not against forgers.
+CRC-32 detects every burst error of up to 32 bits, and with it the change of any one character. It
+protects against accidents, not against forgery.
 """
 
 import re
@@ -10,7 +10,7 @@ from binascii import crc32
 
 from event_token.errors import UsageError
 
-# Beyond any token or position of a real keyspace; a longer text is a fault of whoever passes it.
+# Beyond any token or position of a real keyspace; a longer text is a bug of the caller.
 OPAQUE_CHARS_MAX = 64 * 1024 * 1024
 
 _CHECKSUM_BYTES = 4
@@ -23,7 +23,7 @@ class OpaqueError(UsageError):
 
 
 def seal(version: int, fields: bytes) -> str:
-    """Return fields as one URL-safe string that begins with the version byte."""
+    """Return the version byte and the fields as one URL-safe string."""
     body = bytes([version]) + fields
     framed = body + crc32(body).to_bytes(_CHECKSUM_BYTES)
     text = urlsafe_b64encode(framed).rstrip(b"=").decode("ascii")
@@ -33,7 +33,7 @@ def seal(version: int, fields: bytes) -> str:
 
 
 def unseal(version: int, text: str) -> bytes:
-    """Return the fields of what `seal` made; OpaqueError on anything else."""
+    """Return the fields of a string made by `seal`; OpaqueError on anything else."""
     if len(text) > OPAQUE_CHARS_MAX:
         raise OpaqueError(f"{len(text)} characters, over {OPAQUE_CHARS_MAX}")
     if _URL_SAFE.fullmatch(text) is None:
@@ -41,16 +41,18 @@ def unseal(version: int, text: str) -> bytes:
     if len(text) % 4 == 1:
         raise OpaqueError("it is truncated")
     framed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    # The spare bits of the last character are not in the checksum: they must be zero.
+    # The checksum does not cover the spare bits of the last character, so they must be zero.
     if urlsafe_b64encode(framed).rstrip(b"=").decode("ascii") != text:
         raise OpaqueError("its last character has been changed")
     if len(framed) <= _CHECKSUM_BYTES:
         raise OpaqueError("it is truncated")
     body, checksum = framed[:-_CHECKSUM_BYTES], framed[-_CHECKSUM_BYTES:]
     if crc32(body).to_bytes(_CHECKSUM_BYTES) != checksum:
-        raise OpaqueError("its checksum is wrong: it was truncated or changed on the way")
+        raise OpaqueError("its checksum is wrong: it was truncated or changed")
     if body[0] != version:
-        raise OpaqueError(f"its version byte is {body[0]}, not {version}: another kind or release")
+        raise OpaqueError(
+            f"its version byte is {body[0]}, not {version}: it is of another kind or release"
+        )
     return body[1:]
 
 
@@ -62,7 +64,7 @@ class FieldWriter:
         self._written = bytearray()
 
     def unsigned(self, value: int) -> None:
-        """Append an integer of at most 64 bits, seven bits a byte, lowest first."""
+        """Append an integer of at most 64 bits, seven bits per byte, lowest first."""
         if not 0 <= value < 1 << _UNSIGNED_BITS_MAX:
             raise OpaqueError(f"{value} is not an unsigned 64-bit number")
         left = value
@@ -76,17 +78,17 @@ class FieldWriter:
         try:
             encoded = value.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise OpaqueError(f"a text that UTF-8 cannot hold: {value!r}") from error
+            raise OpaqueError(f"text that UTF-8 cannot encode: {value!r}") from error
         self.unsigned(len(encoded))
         self._written += encoded
 
     def getvalue(self) -> bytes:
-        """Return all that was appended."""
+        """Return everything appended."""
         return bytes(self._written)
 
 
 class FieldReader:
-    """Takes the fields off again, in the order in which they were appended."""
+    """Reads the fields back in the order in which they were appended."""
 
     def __init__(self, fields: bytes) -> None:
         """Start at the first field."""
@@ -94,7 +96,7 @@ class FieldReader:
         self._at = 0
 
     def unsigned(self) -> int:
-        """Take an integer; OpaqueError where there is none."""
+        """Read an integer; OpaqueError if there is none."""
         value = 0
         for shift in range(0, _UNSIGNED_BITS_MAX, 7):
             byte = self._take(1)[0]
@@ -108,16 +110,16 @@ class FieldReader:
         return value
 
     def text(self) -> str:
-        """Take a string; OpaqueError where there is none."""
+        """Read a string; OpaqueError if there is none."""
         try:
             return self._take(self.unsigned()).decode("utf-8")
         except UnicodeDecodeError as error:
             raise OpaqueError("a text in it is not UTF-8") from error
 
     def finish(self) -> None:
-        """Check that nothing is left; OpaqueError otherwise."""
+        """Raise OpaqueError if bytes are left."""
         if self._at != len(self._fields):
-            raise OpaqueError(f"{len(self._fields) - self._at} bytes too many in it")
+            raise OpaqueError(f"{len(self._fields) - self._at} unexpected bytes at its end")
 
     def _take(self, size: int) -> bytes:
         end = self._at + size

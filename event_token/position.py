@@ -1,4 +1,4 @@
-"""Where a reader of the merged stream stands: one offset a shard, and the frontier."""
+"""The position of a reader of the merged stream: one offset per shard, and the frontier."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,25 +9,25 @@ from event_token.errors import UsageError
 from event_token.opaque import FieldReader, FieldWriter, OpaqueError, seal, unseal
 from event_token.token import SHARD_CHARS_MAX, EventToken, TokenError, read_token, write_token
 
-# The first byte of every opaque position, unlike a token's. A new layout takes a new byte.
+# The first byte of every opaque position, distinct from a token's. A new layout gets a new byte.
 POSITION_VERSION = 0x51
 
-# The version of the JSON form, which lies in checkpoints for as long as they do.
+# The version of the JSON form, which checkpoints store.
 POSITION_JSON_VERSION = 1
 
-NUMBER_MAX = 2**63 - 1  # Kafka's offsets, and times, are signed 64-bit numbers
+NUMBER_MAX = 2**63 - 1  # offsets and times are signed 64-bit numbers
 
 
 class PositionError(UsageError):
-    """Raised on an impossible position and on a text that is no stream position."""
+    """Raised on an invalid position and on text that is not a stream position."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPosition:
-    """Where a reader stands in one shard log.
+    """The position of a reader in one shard log.
 
-    `offset` is the next offset to read, `seq` the number of the last record read (0 for none),
-    `token` the last one read, if any. PositionError when a number is negative.
+    `offset` is the next offset to read, `seq` that of the last record read (0 for none), `token`
+    the last one read, if any. PositionError when a number is negative.
     """
 
     offset: int
@@ -46,11 +46,11 @@ def _no_shards() -> Mapping[str, ShardPosition]:
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Where a reader of several shards stands.
+    """The position of a reader of several shards.
 
-    `epoch` counts the hops over reshards, `frontier_us` is the time before which all has been
-    read and from which a reader resumes, `shards` has one entry a shard, read-only and sorted
-    by name. PositionError on an impossible value.
+    `epoch` counts the reshards that the reader has hopped over. `frontier_us` is the time before
+    which everything has been read. `shards` has one entry per shard, read-only and sorted by
+    name. PositionError on an invalid value.
     """
 
     epoch: int
@@ -58,7 +58,7 @@ class StreamPosition:
     shards: Mapping[str, ShardPosition] = field(default_factory=_no_shards)
 
     def __post_init__(self) -> None:
-        """Check the values and make the mapping the position's own."""
+        """Check the values and copy the mapping."""
         _check_number("epoch", self.epoch)
         _check_number("frontier_us", self.frontier_us)
         for shard in self.shards:
@@ -68,13 +68,13 @@ class StreamPosition:
         object.__setattr__(self, "shards", owned)
 
     def __hash__(self) -> int:
-        """Return a hash, which a read-only mapping does not have by itself."""
+        """Return a hash, which a read-only mapping does not provide."""
         return hash((self.epoch, self.frontier_us, tuple(self.shards.items())))
 
     def __reduce__(
         self,
     ) -> tuple[type[Self], tuple[int, int, dict[str, ShardPosition]]]:
-        """Return the parts for pickle and copy, neither of which takes a read-only mapping."""
+        """Support pickle and copy, which cannot handle a read-only mapping."""
         return type(self), (self.epoch, self.frontier_us, dict(self.shards))
 
     def to_string(self) -> str:
@@ -93,7 +93,7 @@ class StreamPosition:
 
     @classmethod
     def from_string(cls, text: str) -> Self:
-        """Return the position of an opaque string; PositionError on anything broken."""
+        """Parse an opaque string; PositionError unless it is a valid position."""
         try:
             reader = FieldReader(unseal(POSITION_VERSION, text))
             epoch, frontier_us, count = reader.unsigned(), reader.unsigned(), reader.unsigned()
@@ -101,7 +101,7 @@ class StreamPosition:
             for _ in range(count):
                 shard = reader.text()
                 if shard in shards:
-                    raise OpaqueError(f"shard {shard} stands in it twice")
+                    raise OpaqueError(f"it contains shard {shard} twice")
                 shards[shard] = _read_shard(reader)
             reader.finish()
         except UsageError as error:
@@ -126,7 +126,7 @@ class StreamPosition:
 
     @classmethod
     def from_json_dict(cls, document: Mapping[str, object]) -> Self:
-        """Return the position of plain JSON values; PositionError on anything broken."""
+        """Parse plain JSON values; PositionError unless they are a valid position."""
         fields = _json_object(document, ("version", "epoch", "frontier_us", "shards"), "it")
         if fields["version"] != POSITION_JSON_VERSION:
             raise PositionError(
@@ -165,7 +165,9 @@ def _read_shard(reader: FieldReader) -> ShardPosition:
 
 def _json_object(value: object, names: tuple[str, ...], where: str) -> Mapping[str, object]:
     if not isinstance(value, Mapping) or set(value) != set(names):
-        raise PositionError(f"not a stream position: {where} is no object of {', '.join(names)}")
+        raise PositionError(
+            f"not a stream position: {where} is not an object of {', '.join(names)}"
+        )
     return cast("Mapping[str, object]", value)
 
 
@@ -180,7 +182,7 @@ def _shard_from_json(shard: str, value: object) -> ShardPosition:
     fields = _json_object(value, ("offset", "seq", "token"), f"shard {shard}")
     token = fields["token"]
     if token is not None and not isinstance(token, str):
-        raise PositionError(f"not a stream position: the token of shard {shard} is no string")
+        raise PositionError(f"not a stream position: the token of shard {shard} is not a string")
     try:
         parsed = None if token is None else EventToken.from_string(token)
     except TokenError as error:

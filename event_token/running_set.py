@@ -1,9 +1,9 @@
-"""GTID sets that grow by one transaction at a time, with their text always at hand.
+"""GTID sets that grow one transaction at a time and keep their text current.
 
-This is on the producers' hot path: typed for mypyc, and right uncompiled too. The text of a
-set is `prefix`, the one number that the next transaction changes, and `suffix`. The next
-GTID of the same server changes that number alone; anything else moves the place of change,
-for which only the touched server's part is formatted again.
+On the producers' hot path: typed for mypyc, and correct uncompiled too. The text of a set is
+`prefix`, the one number that the next transaction changes, and `suffix`. The next GTID of the same
+server changes only that number. Any other GTID moves the focus, which formats only the part of the
+server concerned.
 """
 
 from bisect import bisect_right
@@ -29,14 +29,14 @@ class _Server:
         self._text: bytes = b""
 
     def text(self) -> bytes:
-        """Return all intervals as `:1-5:7`, formatted again only after a change."""
+        """Return all intervals as `:1-5:7`, reformatted only after a change."""
         if self.stale:
             self._text = self.format_range(0, len(self.firsts))
             self.stale = False
         return self._text
 
     def format_range(self, begin: int, end: int) -> bytes:
-        """Return the intervals from index begin up to, but without, end as `:1-5:7`."""
+        """Return the intervals with index in [begin, end) as `:1-5:7`."""
         pieces: list[str] = []
         for at in range(begin, end):
             first = self.firsts[at]
@@ -45,7 +45,7 @@ class _Server:
         return "".join(pieces).encode("ascii")
 
     def insert(self, gno: int) -> int:
-        """Add gno, joining what it touches; return the index of its interval, -1 on a repeat."""
+        """Add gno, merging adjacent intervals; return the index of its interval, -1 on a repeat."""
         at = bisect_right(self.firsts, gno) - 1
         if at >= 0 and gno <= self.lasts[at]:
             return -1
@@ -69,20 +69,20 @@ class _Server:
 
 
 class RunningMysqlSet:
-    """A MySQL GTID set that grows; `prefix + str(last) + suffix` is its text.
+    """A growing MySQL GTID set; its text is `prefix + str(last) + suffix`.
 
-    `last` is 0 as long as the set is empty; then both parts are empty, and so is the text.
+    While the set is empty, `last` is 0 and the text and both parts are empty.
     """
 
     def __init__(self, start: MysqlGtidSet) -> None:
-        """Begin with the GTIDs of start."""
+        """Begin with the GTIDs of `start`."""
         self.prefix: bytes = b""
         self.last: i64 = 0
         self.suffix: bytes = b""
         self._servers: dict[Tsid, _Server] = {}
         self._order: list[Tsid] = []
-        # The place of change: its server, tag and interval, and the number from which on the
-        # interval would touch the next one.
+        # The focus: its server, tag and interval, and the number at which the interval would touch
+        # the next one.
         self._sid: bytes = b""
         self._tag: str = ""
         self._at: int = 0
@@ -97,8 +97,8 @@ class RunningMysqlSet:
     def add(self, sid: bytes, tag: str, gno: i64) -> None:
         """Add one GTID: 16 raw uuid bytes, the tag or "", the number (signed, 64 bits).
 
-        Gaps and any order are legal. GtidError on a GTID that the set holds already and on
-        one that cannot be; the set is then as before.
+        Gaps and any order are legal. GtidError on a GTID that the set contains and on an invalid
+        one; the set is then unchanged.
         """
         if gno == self.last + 1 and gno < self._until and tag == self._tag and sid == self._sid:
             self.last = gno
@@ -120,7 +120,7 @@ class RunningMysqlSet:
         return MysqlGtidSet.of(found)
 
     def _add_elsewhere(self, sid: bytes, tag: str, gno: int) -> None:
-        """Add a GTID that is not the next one at the place of change, and move that place."""
+        """Add a GTID that is not the next one at the focus, and move the focus there."""
         self._write_back()
         tsid = (sid, tag)
         server = self._servers.get(tsid)
@@ -135,14 +135,14 @@ class RunningMysqlSet:
         at = server.insert(gno)
         if at < 0:
             raise GtidError(
-                f"GTID {_name(sid, tag)}:{gno} comes a second time: it is in the executed set "
-                f"already, so its transaction is in the log",
+                f"GTID {_name(sid, tag)}:{gno} comes a second time: the executed set "
+                f"contains it, so its transaction is in the log",
             )
         server.stale = True
         self._focus(tsid, at)
 
     def _write_back(self) -> None:
-        """Store the changing number in its interval."""
+        """Store the number at the focus in its interval."""
         if self.last == 0:
             return
         server = self._servers[(self._sid, self._tag)]
@@ -151,7 +151,7 @@ class RunningMysqlSet:
             server.stale = True
 
     def _focus(self, tsid: Tsid, at: int) -> None:
-        """Make interval `at` of a server the place of change, and cut the text around it."""
+        """Move the focus to interval `at` of a server, and split the text around it."""
         server = self._servers[tsid]
         first = server.firsts[at]
         last = server.lasts[at]
@@ -179,7 +179,7 @@ class RunningMysqlSet:
         self.last = last
         self._sid, self._tag = tsid
         self._at = at
-        # A lone number has no dash in its prefix: the next one must come back here.
+        # A lone number has no dash in its prefix, so the next one must be handled here again.
         if first == last:
             self._until = 0
         elif at + 1 < len(server.firsts):
@@ -200,14 +200,13 @@ def _name(sid: bytes, tag: str) -> str:
 
 
 class RunningMariadbSet:
-    """A MariaDB position that moves on; `prefix + str(last) + suffix` is its text.
+    """An advancing MariaDB position; its text is `prefix + str(last) + suffix`.
 
-    `last` is 0 as long as the position is empty. Numbers go up to 2**64 - 1, so they are not
-    i64 here.
+    `last` is 0 while the position is empty. Numbers go up to 2**64 - 1, so they are not i64.
     """
 
     def __init__(self, start: MariadbGtidSet) -> None:
-        """Begin at the position start."""
+        """Begin at the position `start`."""
         self.prefix: bytes = b""
         self.last: int = 0
         self.suffix: bytes = b""
@@ -220,10 +219,10 @@ class RunningMariadbSet:
             self._focus(*start.domains[-1])
 
     def add(self, domain: int, server: int, seq: int) -> None:
-        """Move the domain on to this GTID; gaps are legal.
+        """Advance the domain to this GTID; gaps are legal.
 
-        GtidError on a number that is not above the domain's last and on one that cannot be;
-        the position is then as before.
+        GtidError on a number that is not above the last of the domain and on an invalid one;
+        the position is then unchanged.
         """
         if domain == self._domain and server == self._server:
             if seq <= self.last or seq > SEQUENCE_MAX:
@@ -265,7 +264,7 @@ class RunningMariadbSet:
             self._domains[self._domain] = (self._server, self.last)
 
     def _focus(self, domain: int, server: int, seq: int) -> None:
-        """Make a domain the place of change, and cut the text around its number."""
+        """Move the focus to a domain, and split the text around its number."""
         before: list[str] = []
         after: list[str] = []
         for each in sorted(self._domains):

@@ -1,4 +1,4 @@
-"""The event token: a point in one shard's history, and how two such points are ordered."""
+"""The event token: a point in the history of one shard, and the order of two such points."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,15 +8,15 @@ from event_token.errors import UsageError
 from event_token.gtid_set import Flavor, GtidError, GtidSet, parse_gtid_set
 from event_token.opaque import FieldReader, FieldWriter, OpaqueError, seal, unseal
 
-# The first byte of every opaque token; positions begin with another, so that one passed for
-# the other is refused. A new layout takes a new byte.
+# The first byte of every opaque token; positions begin with a different one, so that neither is
+# accepted in place of the other. A new layout gets a new byte.
 TOKEN_VERSION = 0x41
 
 TIMESTAMP_US_MAX = 2**63 - 1
-SHARD_CHARS_MAX = 249  # no Kafka topic name is longer, and the shard is part of one
+SHARD_CHARS_MAX = 249  # the shard is part of a topic name, which is no longer
 
-# A timestamp stands for [t, t + granularity): MySQL's GTID event has microseconds, MariaDB's
-# whole seconds.
+# A timestamp denotes [t, t + granularity): microseconds in MySQL's GTID event, whole seconds in
+# MariaDB's.
 GRANULARITY_US = {Flavor.MYSQL: 1, Flavor.MARIADB: 1_000_000}
 
 _HAS_TIMESTAMP = 1
@@ -25,17 +25,17 @@ _IS_MARIADB = 4
 
 
 class TokenError(UsageError):
-    """Raised on an impossible token and on a string that is no event token."""
+    """Raised on an invalid token and on a string that is not an event token."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventToken:
-    """A point in a shard's history: all up to and including one transaction.
+    """A point in a shard's history: everything up to and including one transaction.
 
-    `timestamp_us` is the commit time in microseconds since the epoch; None for what a target
-    of a reshard committed by itself before it served. `position` is the GTID set executed.
-    `origin` is the source shard's token where filtered replication brought the change here;
-    it has no origin itself. TokenError on anything else.
+    `timestamp_us` is the commit time in microseconds since the epoch; None for transactions that
+    a target of a reshard committed by itself before it served. `position` is the executed GTID
+    set. `origin` is the source shard's token of a change that a reshard replicated here; it has
+    no origin itself. TokenError on anything else.
     """
 
     timestamp_us: int | None
@@ -54,13 +54,13 @@ class EventToken:
             raise TokenError(f"shard name '{self.shard[:SHARD_CHARS_MAX]}' is empty or too long")
         if self.origin is not None and self.origin.origin is not None:
             raise TokenError(
-                f"shard {self.shard}: the origin of a token is native, but the one on shard "
+                f"shard {self.shard}: the origin of a token must be native, but the one on shard "
                 f"{self.origin.shard} has an origin itself",
             )
 
     @property
     def effective(self) -> "EventToken":
-        """The token at the change's first home: the origin where there is one."""
+        """The token where the change was first committed: the origin if there is one."""
         return self if self.origin is None else self.origin
 
     def to_string(self) -> str:
@@ -74,7 +74,7 @@ class EventToken:
 
     @classmethod
     def from_string(cls, text: str) -> Self:
-        """Return the token of an opaque string; TokenError on anything broken."""
+        """Parse an opaque string; TokenError unless it is a valid token."""
         try:
             reader = FieldReader(unseal(TOKEN_VERSION, text))
             token = read_token(reader)
@@ -85,7 +85,7 @@ class EventToken:
 
 
 def write_token(writer: FieldWriter, token: EventToken) -> None:
-    """Append a token's fields, origin included."""
+    """Append the fields of a token, including its origin."""
     flags = 0
     if token.timestamp_us is not None:
         flags |= _HAS_TIMESTAMP
@@ -103,11 +103,11 @@ def write_token(writer: FieldWriter, token: EventToken) -> None:
 
 
 def read_token(reader: FieldReader, *, may_have_origin: bool = True) -> EventToken:
-    """Take a token's fields; OpaqueError, GtidError or TokenError where they are broken."""
+    """Read the fields of a token; OpaqueError, GtidError or TokenError if they are broken."""
     flags = reader.unsigned()
     known = _HAS_TIMESTAMP | _IS_MARIADB | (_HAS_ORIGIN if may_have_origin else 0)
     if flags & ~known:
-        raise OpaqueError(f"the flags {flags} of a token in it are unknown")
+        raise OpaqueError(f"it has a token with the unknown flags {flags}")
     timestamp_us = reader.unsigned() if flags & _HAS_TIMESTAMP else None
     shard = reader.text()
     flavor = Flavor.MARIADB if flags & _IS_MARIADB else Flavor.MYSQL
@@ -117,7 +117,7 @@ def read_token(reader: FieldReader, *, may_have_origin: bool = True) -> EventTok
 
 
 class Order(Enum):
-    """How the first token of a comparison stands to the second."""
+    """The relation of the first token of a comparison to the second."""
 
     OLDER = "older"
     EQUAL = "equal"
@@ -127,10 +127,10 @@ class Order(Enum):
 
 @dataclass(frozen=True)
 class ClockUncertainty:
-    """How far the clocks of two servers may be trusted, in microseconds.
+    """How far the clocks of servers may be off, in microseconds.
 
-    `uncertainty_us` widens every interval on both sides; `mariadb_longest_statement_us` widens
-    MariaDB's upwards, whose time is that of the statement's begin, not of its commit.
+    `uncertainty_us` widens every interval on both sides. `mariadb_longest_statement_us` extends
+    the end of MariaDB's, whose time is the start of the statement rather than its commit.
     UsageError when negative.
     """
 
@@ -138,7 +138,7 @@ class ClockUncertainty:
     mariadb_longest_statement_us: int = 0
 
     def __post_init__(self) -> None:
-        """Check that neither is negative."""
+        """Refuse negative values."""
         if self.uncertainty_us < 0 or self.mariadb_longest_statement_us < 0:
             raise UsageError(
                 f"a clock uncertainty cannot be negative: {self.uncertainty_us} us, "
@@ -150,14 +150,14 @@ _CLOCKS_TRUSTED = ClockUncertainty()
 
 
 def compare(a: EventToken, b: EventToken, clock: ClockUncertainty = _CLOCKS_TRUSTED) -> Order:
-    """Return how a stands to b: NEWER when a is proven to be later.
+    """Return the relation of a to b: NEWER when a is provably later.
 
-    1. The same first home: by inclusion of the GTID sets there.
-    2. Logged on the same shard, one of them native: by inclusion there. Two replicated ones
-       are not ordered by the target's log, for a merge interleaves its sources as it likes;
-       and a native one from before the shard served says nothing about its sources.
-    3. By time, where the two intervals are disjoint.
-    4. UNKNOWN, and so wherever these do not decide.
+    1. First committed on the same shard: by inclusion of the GTID sets there.
+    2. Logged on the same shard, at least one of them native: by inclusion there. Two replicated
+       ones are not ordered by the target's log, because a merge interleaves its sources
+       arbitrarily; a native one from before the shard served says nothing about its sources.
+    3. By time, if the two intervals are disjoint.
+    4. UNKNOWN otherwise.
     """
     first_a, first_b = a.effective, b.effective
     if first_a.shard == first_b.shard:
@@ -198,7 +198,7 @@ def _by_time(a: EventToken, b: EventToken, clock: ClockUncertainty) -> Order:
 
 
 def _interval_us(timestamp_us: int, flavor: Flavor, clock: ClockUncertainty) -> tuple[int, int]:
-    """Return [from, until) in which the transaction committed by true time."""
+    """Return [from, until) in which the transaction committed in true time."""
     until_us = timestamp_us + GRANULARITY_US[flavor]
     if flavor is Flavor.MARIADB:
         until_us += clock.mariadb_longest_statement_us

@@ -169,7 +169,7 @@ def test_missing_topic_is_an_error_of_usage(config: ClientConfig, keyspace: str)
         (("-80",), "do not cover"),
         (("-80", "40-"), "do not cover"),
         (("-80", "80-", "80-"), "is named again"),
-        (("-8", "8-"), "half a byte"),
+        (("-8", "8-"), "odd number of digits"),
     ],
 )
 def test_shards_that_do_not_tile_are_refused(names: tuple[str, ...], reason: str) -> None:
