@@ -26,7 +26,7 @@ STAMP = ROOT / "build" / "compiled-sources.sha256"
 C_FLAGS = ["-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt"]
 MYPY_FLAGS = ["--strict", "--config-file=", "--follow-imports=silent", "--ignore-missing-imports"]
 # Modules that only declare exceptions, values and re-exports gain nothing from compilation.
-PLAIN_NAMES = {"__init__.py", "batch.py", "errors.py"}
+PLAIN_NAMES = {"__init__.py", "batch.py", "errors.py", "options.py"}
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
-from producers.decoder.tables import plan as ops
 from producers.decoder.tables.plan import ColumnPlan
+from producers.decoder.values import operations as ops
 from producers.decoder.values.temporal import days_from_civil
 from producers.decoder.values.wire import (
     copy,

@@ -9,8 +9,8 @@ from sqlglot.errors import TokenError
 
 from databases.sql import quoted
 from producers.copy.definition import KeyColumn, TableDefinition
-from producers.decoder.tables import plan as ops
 from producers.decoder.tables.plan import ColumnPlan, TablePlan
+from producers.decoder.values import operations as ops
 from producers.decoder.values.hidden_values import hidden_text
 
 _NUMBERS: Final = frozenset(range(ops.I8, ops.U64 + 1)) | {ops.YEAR, ops.ENUM, ops.SET}

@@ -8,7 +8,6 @@ from typing import Any, Final
 from databases.sql import quoted, rows
 from event_token import Flavor
 from producers.copy.errors import CannotCopy
-from producers.decoder.tables import plan as ops
 from producers.decoder.tables.column_types import (
     BIT,
     BLOB,
@@ -38,6 +37,7 @@ from producers.decoder.tables.column_types import (
 )
 from producers.decoder.tables.plan import TablePlan
 from producers.decoder.tables.table_map import plan_columns
+from producers.decoder.values import operations as ops
 from producers.decoder.values.charset import UTF8
 from producers.decoder.values.hidden_values import HIDDEN_BYTES
 from producers.decoder.values.wire import encode_string

@@ -10,7 +10,7 @@ from producers.copy.errors import CannotCopy, ChunkHeld, ChunkSpoiled, ChunkTooL
 from producers.copy.pace import ROWS_FIRST, next_rows
 from producers.copy.windows import Window, Windows, settle, spoiled
 from producers.decoder import CorruptBinlog, DecoderHalt
-from producers.decoder.rows.copied_rows import CopyWriter
+from producers.decoder.stream.copy_writer import CopyWriter
 from producers.decoder.tables.key_watch import KeyWatch
 from producers.options import CopySettings
 from topics.progress.copy_topic import CopyState, TableCopy

@@ -1,4 +1,4 @@
-"""The replication stream to Avro records (design.md §5); typed Python that mypyc compiles."""
+"""Decodes the replication stream into Avro records; typed Python that mypyc compiles."""
 
 from producers.decoder.batch import BatchSummary
 from producers.decoder.decoder import Decoder
@@ -18,12 +18,14 @@ from producers.decoder.errors import (
     UnsupportedEvent,
     WriteAfterEnd,
 )
+from producers.decoder.options import DecoderOptions
 
 __all__ = [
     "BatchSummary",
     "CorruptBinlog",
     "Decoder",
     "DecoderHalt",
+    "DecoderOptions",
     "HiddenType",
     "NoKeyspaceId",
     "QueueStayedFull",

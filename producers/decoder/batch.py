@@ -1,4 +1,4 @@
-"""What the decoder has produced since it was last asked."""
+"""What a decoder has produced since the last summary."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from topics.progress.record import Mark
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """Whole MySQL transactions that went to `produce` since the last summary.
+    """Whole transactions of the server whose records went to `produce` since the last summary.
 
     Without a record, `last_seq` is `first_seq - 1`; position and head may have moved all the same.
     `position`: GTID set executed up to and including the last complete transaction.
-    `head_us`: every later record has a timestamp >= head_us. It never runs ahead on the word of a
-    commit time beyond the producer's clock, so it may be below the last record's timestamp; a
-    caller that has promised more keeps to what it promised (`Decoder.advance_head`).
-    `ticks`: (start of the 10 ms cell, seq of the first record in it), cells that began here only.
+    `head_us`: the head (watermark): every later record has a timestamp >= head_us. A commit time
+    beyond the producer's clock does not move it, so it may be below the last record's timestamp; a
+    caller that promised more keeps that promise (`Decoder.advance_head`).
+    `ticks`: (start of the 10 ms cell, seq of its first record), of cells that began here only.
     `mark`: the mark of a reshard that ends the batch; its `offset` is the seq of its record.
     `last_commit_us`: raw commit time of the last transaction, 0 before the first.
     """

@@ -1,10 +1,10 @@
-"""What stops the decoder. Every message names the shard, the GTID and the binlog position."""
+"""Errors that stop the decoder. Messages name shard, GTID and binlog position."""
 
 from event_token.errors import Halt, Rebuild
 
 
 class DecoderHalt(Halt):
-    """Raised when the stream cannot be turned into a true log; the base of this module's halts."""
+    """Base of the halts here: the stream cannot be decoded into a correct log."""
 
 
 class UnsupportedEvent(DecoderHalt):
@@ -16,7 +16,7 @@ class UnsupportedColumn(DecoderHalt):
 
 
 class WriteAfterEnd(DecoderHalt):
-    """Raised on a row change of the keyspace after END of a reshard that was not cancelled."""
+    """Raised on a row of the keyspace after the END of a reshard that was not cancelled."""
 
 
 class CorruptBinlog(DecoderHalt):
@@ -24,23 +24,23 @@ class CorruptBinlog(DecoderHalt):
 
 
 class NoKeyspaceId(DecoderHalt):
-    """Raised when the vindex of a table cannot take its column, or the value in a row."""
+    """Raised when the vindex of a table rejects its column, or the value in a row."""
 
 
 class RecordTooLarge(DecoderHalt):
-    """Raised on a change whose record Kafka does not take."""
+    """Raised on a change whose record is larger than Kafka accepts."""
 
 
 class RuleBroken(DecoderHalt):
-    """Raised when a filter rule does not fit a table version any more."""
+    """Raised when a filter rule no longer fits its table."""
 
 
 class UnloggedCascade(DecoderHalt):
-    """Raised on a foreign key whose changes of other rows the server does not log."""
+    """Raised on a foreign key that changes rows without logging them."""
 
 
 class HiddenType(DecoderHalt):
-    """Raised when a column may be, or is, of another type than the settings say it is."""
+    """Raised when a column has, or may have, another type than the settings declare."""
 
 
 class StatementInRowStream(DecoderHalt):
@@ -48,10 +48,10 @@ class StatementInRowStream(DecoderHalt):
 
 
 class ServerError(Rebuild):
-    """Raised on an error packet in place of an event; the server has ended this stream."""
+    """Raised on an error packet instead of an event; the server has ended the stream."""
 
     def __init__(self, code: int, message: str) -> None:
-        """Keep the server's error number beside its text."""
+        """Keep the server's error number with its text."""
         super().__init__(f"the server ended the stream with error {code}: {message}")
         self.code = code
         self.server_message = message
@@ -62,4 +62,4 @@ class StreamEnded(Rebuild):
 
 
 class QueueStayedFull(Rebuild):
-    """Raised when Kafka's client has taken no record for as long as the limit allows."""
+    """Raised when Kafka's client accepts no record for as long as the limit allows."""

@@ -1,11 +1,10 @@
-"""Filter rules to what the decoder does with the rows of each table version."""
+"""Filter rules, turned into the decoder's plans for the rows of each table version."""
 
 from collections.abc import Callable, Mapping
 
-from producers.decoder.rows.filtered_rows import MaskedColumn, RangeTest, RowFilter
-from producers.decoder.tables import plan as ops
-from producers.decoder.tables.plan import TablePlan
+from producers.decoder.tables.plan import FilterPlan, MaskedColumn, RangeTest, TablePlan
 from producers.decoder.tables.sharding import ShardingColumn
+from producers.decoder.values import operations as ops
 from producers.filters.binding import BoundRule, bind_rule
 from producers.filters.collations import collation_name
 from producers.filters.rules import FilterSettings
@@ -13,7 +12,7 @@ from producers.filters.source_column import SourceColumn
 
 
 class TableFilters:
-    """The rules of one stream; a `FilterRules` of the decoder."""
+    """The rules of one stream; implements the decoder's `FilterRules`."""
 
     def __init__(
         self,
@@ -21,16 +20,16 @@ class TableFilters:
         vindexes: Mapping[tuple[str, str], ShardingColumn],
         check_tables: Callable[[], None] | None = None,
     ) -> None:
-        """`vindexes`: what in_keyrange goes by, and what may not be masked.
+        """`vindexes`: the sharding columns, which in_keyrange uses and masks may not hide.
 
-        `check_tables` raises where the rules do not fit the server's tables; asked after a DDL.
+        `check_tables` is called after a DDL; it raises if the rules do not fit the server's tables.
         """
         self._check_tables = check_tables
         self._settings = settings
         self._vindexes = vindexes
 
-    def ddl_seen(self) -> None:
-        """Tables may have changed: the rules must still fit them."""
+    def definitions_changed(self) -> None:
+        """Check that the rules still fit the tables, which may have changed."""
         if self._check_tables is not None:
             self._check_tables()
 
@@ -38,8 +37,8 @@ class TableFilters:
         """Tell whether no row of the table is wanted."""
         return not self._settings.includes(database, table)
 
-    def row_filter(self, table: TablePlan) -> RowFilter | None:
-        """What is done with the table's rows; RuleError where its rule does not fit it."""
+    def filter_plan(self, table: TablePlan) -> FilterPlan | None:
+        """Return what to do with the table's rows; RuleError where its rule does not fit it."""
         rule = self._settings.rule_for(table.database, table.table)
         if rule is None:
             return None
@@ -51,11 +50,11 @@ class TableFilters:
             None if sharding is None else (sharding.column, sharding.vindex),
             self._settings.hmac_key,
         )
-        return _row_filter(table, bound)
+        return _filter_plan(table, bound)
 
 
 def source_columns(table: TablePlan) -> list[SourceColumn]:
-    """The columns of a table version as rules see them."""
+    """Return the columns of a table version as rules see them."""
     return [
         SourceColumn(
             shape_column,
@@ -67,7 +66,7 @@ def source_columns(table: TablePlan) -> list[SourceColumn]:
     ]
 
 
-def _row_filter(table: TablePlan, bound: BoundRule) -> RowFilter:
+def _filter_plan(table: TablePlan, bound: BoundRule) -> FilterPlan:
     written = TablePlan(table.body, table.database, table.table)
     written.key_prefix = table.key_prefix
     written.key_size = table.key_size
@@ -83,7 +82,7 @@ def _row_filter(table: TablePlan, bound: BoundRule) -> RowFilter:
     written.key_names = [written.columns[index].name for index in written.primary_key]
     written.count = len(columns)
     where = bound.where
-    return RowFilter(
+    return FilterPlan(
         table,
         written,
         columns,
@@ -91,5 +90,5 @@ def _row_filter(table: TablePlan, bound: BoundRule) -> RowFilter:
             RangeTest(table.columns[each.column], each.low, each.high) for each in bound.ranges
         ],
         predicate=None if where is None else where.predicate,
-        predicate_columns=[] if where is None else list(where.columns),
+        predicate_columns=[] if where is None else [table.columns[i] for i in where.columns],
     )

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from producers.copy.copier import Copier
-from producers.decoder import Decoder
+from producers.decoder import Decoder, DecoderOptions
 from producers.decoder.errors import RuleBroken
 from producers.filters.sharding_columns import sharding_columns
 from producers.filters.start_check import rule_problems
@@ -103,10 +103,10 @@ def _open_decoder(
     rules = None
     if settings.filters:
         rules = TableFilters(settings.filters, vindexes, _rule_check(context, server))
-    decoder = Decoder(
+    options = DecoderOptions(
         topic=context.topics.log,
         shard=settings.shard,
-        flavor=settings.flavor.value,
+        flavor=settings.flavor,
         position=str(point.position),
         next_seq=point.next_seq,
         last_timestamp_us=point.clamp_us,
@@ -124,11 +124,10 @@ def _open_decoder(
         rules=rules,
         text_as_bytes=settings.text_as_bytes,
         hidden_types=server_types(settings, server.settings, server.connection, notice),
+        refuses_cascades=not (settings.accept_unlogged_cascades or server.logs_cascades()),
+        on_delivery=publisher.on_delivery,
     )
-    decoder.set_delivery_callback(publisher.on_delivery)
-    if not (settings.accept_unlogged_cascades or server.logs_cascades()):
-        decoder.refuse_cascades()
-    return decoder
+    return Decoder(options)
 
 
 def _rule_check(context: SessionContext, server: OpenServer) -> Callable[[], None]:

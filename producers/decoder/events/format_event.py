@@ -1,10 +1,15 @@
-"""The format description: how the events of a binlog file are laid out."""
+"""The format description event: how the events of a binlog file are encoded."""
 
 import re
 from typing import Final
 
 from producers.decoder.errors import UnsupportedEvent
 from producers.decoder.events import event_types as types
+from producers.decoder.tables.column_types import (
+    YEAR_HAS_NO_SIGN,
+    YEAR_HAS_SIGN,
+    YEAR_SIGN_UNKNOWN,
+)
 from producers.decoder.values.wire import read_u16
 
 HEADER_BYTES: Final = 19
@@ -24,21 +29,16 @@ _POST_HEADERS: Final = (
     (types.PARTIAL_UPDATE_ROWS, 10),
 )
 
-# Where the name of the server's version lies, filled up with zeros.
+# The server's version, padded with zeros. Before MySQL 8.0.21 a YEAR has no sign (column_types.py).
 _VERSION_AT: Final = 2
 _VERSION_END: Final = 52
 _VERSION: Final = re.compile(rb"(\d+)\.(\d+)\.(\d+)")
-# Whether a YEAR has a bit among the signs of a table's numbers. MySQL 8.0.15 was seen to give it
-# none, and 8.0.20's source says so; 8.0.23's gives it one. In between nobody here knows.
-YEAR_HAS_NO_SIGN: Final = 0
-YEAR_HAS_SIGN: Final = 1
-YEAR_SIGN_UNKNOWN: Final = 2
 _NO_SIGN_TO: Final = (8, 0, 20)
 _SIGN_FROM: Final = (8, 0, 23)
 
 
 def year_sign(body: bytes, is_mariadb: bool) -> int:
-    """Tell by the server's version whether the file's table maps have a sign for YEAR columns."""
+    """Return whether the table maps of the file have a sign for YEAR columns."""
     if is_mariadb:
         return YEAR_HAS_SIGN
     found = _VERSION.match(body[_VERSION_AT:_VERSION_END])
@@ -51,7 +51,7 @@ def year_sign(body: bytes, is_mariadb: bool) -> int:
 
 
 def read_format(body: bytes) -> bool:
-    """Tell whether the file's events have checksums; UnsupportedEvent on a layout not known."""
+    """Tell whether the file's events have checksums. UnsupportedEvent on an unknown encoding."""
     if len(body) < _POST_HEADER_AT + types.DELETE_ROWS + 1 + CHECKSUM_BYTES:
         raise UnsupportedEvent("the format description of a server before MySQL 5.6")
     if read_u16(body, 0) != 4 or body[_HEADER_LENGTH_AT] != HEADER_BYTES:
@@ -59,9 +59,9 @@ def read_format(body: bytes) -> bool:
     for event_type, size in _POST_HEADERS:
         at = _POST_HEADER_AT + event_type - 1
         told = body[at] if at < len(body) - CHECKSUM_BYTES - 1 else 0
-        if told not in (0, size):  # 0: the server does not write this one
-            raise UnsupportedEvent(f"events of type {event_type} with a head of {told} bytes")
+        if told not in (0, size):  # 0: the server never writes this one
+            raise UnsupportedEvent(f"events of type {event_type} with a header of {told} bytes")
     algorithm = body[len(body) - CHECKSUM_BYTES - 1]
     if algorithm > _CRC32:
-        raise UnsupportedEvent(f"checksums by the unknown algorithm {algorithm}")
+        raise UnsupportedEvent(f"checksums of the unknown algorithm {algorithm}")
     return bool(algorithm == _CRC32)

@@ -1,4 +1,4 @@
-"""GTID events of both families."""
+"""GTID events of MySQL and MariaDB."""
 
 from typing import Final
 from uuid import UUID
@@ -9,7 +9,7 @@ from mypy_extensions import i64
 from producers.decoder.errors import UnsupportedEvent
 from producers.decoder.values.wire import is_at, read_u32, read_u56, take
 
-# MySQL: flags, uuid, number, then the logical clock behind a type byte, then times.
+# MySQL: flags, UUID, number, then a type byte and the logical clock, then times.
 _SID_AT: Final = 1
 _GNO_AT: Final = 17
 _CLOCK_TYPE_AT: Final = 25
@@ -18,9 +18,9 @@ _CLOCK_TYPE: Final = 2
 _HAS_ORIGINAL_TIME: Final = 0x80_0000_0000_0000  # bit 55
 
 NO_COMMIT_TIME: Final = (
-    "a GTID event whose original commit time is 0, which stands for unknown: the transaction was "
-    "first committed by a server before MySQL 8.0.1, or replayed from its binlog. Upgrade the "
-    "primary, and start the log behind such transactions, with a copy"
+    "a GTID event whose original commit time is 0, which means unknown: the transaction was first "
+    "committed by a server before MySQL 8.0.1, or replayed from its binlog. Upgrade the primary, "
+    "and start the log after such transactions, with a copy"
 )
 # The tagged event is a message of numbered fields (mysql::serialization).
 _MESSAGE_VERSION: Final = 1
@@ -42,10 +42,10 @@ _HARMLESS_EXTRA: Final = 1 | 16  # several engines; a thread id
 
 
 class MysqlGtid:
-    """Who committed, under which tag, the number, and when (microseconds, on the first server)."""
+    """Source, tag, number, and commit time in microseconds on the first server."""
 
     def __init__(self) -> None:
-        """Begin empty; the readers fill it in."""
+        """Begin empty; the readers fill it."""
         self.sid: bytes = b""
         self.tag: str = ""
         self.gno: i64 = 0
@@ -53,14 +53,14 @@ class MysqlGtid:
         self.prefix: bytes = b""  # the GTID's text up to its number
 
     def name(self, sid: bytes, tag: str) -> None:
-        """Say who committed, and under which tag."""
+        """Set source and tag."""
         if sid != self.sid or tag != self.tag or len(self.prefix) == 0:
             self.sid = sid
             self.tag = tag
             self.prefix = f"{UUID(bytes=sid)}:{tag}{':' if tag else ''}".encode("ascii")
 
     def set_time(self, commit_us: i64) -> None:
-        """Say when; servers write 0 for a time that they do not know."""
+        """Set the commit time. UnsupportedEvent on 0, which servers write for an unknown one."""
         if commit_us == 0:
             raise UnsupportedEvent(NO_COMMIT_TIME)
         self.commit_us = commit_us
@@ -69,7 +69,7 @@ class MysqlGtid:
 def read_mysql_gtid(buf: bytes, pos: i64, end: i64, into: MysqlGtid) -> None:
     """Read a GTID event's body.
 
-    ValueError where it has no commit time (before MySQL 8.0.1), UnsupportedEvent where that is 0.
+    Raises ValueError where it has no commit time (before MySQL 8.0.1), UnsupportedEvent on 0.
     """
     if pos + _COMMIT_TIME_AT + 7 > end or i64(buf[pos + _CLOCK_TYPE_AT]) != _CLOCK_TYPE:
         raise ValueError("a GTID event without a commit time: MySQL 8.0.1 or later is needed")
@@ -85,14 +85,14 @@ def read_mysql_gtid(buf: bytes, pos: i64, end: i64, into: MysqlGtid) -> None:
 
 
 class _Message:
-    """A reader of mysql::serialization's variable-length integers."""
+    """Reads the variable-length integers of mysql::serialization."""
 
     def __init__(self, body: bytes) -> None:
         self.body: bytes = body
         self.pos: int = 0
 
     def unsigned(self) -> int:
-        """As many extra bytes as the first one has ones at its low end."""
+        """Read one: it has as many extra bytes as the first byte has low-order ones."""
         first = self.body[self.pos]
         extra = 0
         while extra < 8 and first >> extra & 1:
@@ -102,7 +102,7 @@ class _Message:
         return raw >> min(extra + 1, 8)
 
     def signed(self) -> int:
-        """The lowest bit says the sign."""
+        """Read one whose lowest bit is its sign."""
         raw = self.unsigned()
         return -(raw >> 1) - 1 if raw & 1 else raw >> 1
 
@@ -115,7 +115,7 @@ def read_tagged_gtid(body: bytes, into: MysqlGtid) -> None:
         raise ValueError(f"a tagged GTID event has the unknown version {version}")
     size = message.unsigned()
     if size != len(body):
-        raise ValueError(f"a tagged GTID event says {size} bytes and has {len(body)}")
+        raise ValueError(f"a tagged GTID event should have {size} bytes and has {len(body)}")
     message.unsigned()  # the last field that may not be ignored
     numbers: dict[int, int] = {}
     sid = b""
@@ -140,18 +140,19 @@ def read_tagged_gtid(body: bytes, into: MysqlGtid) -> None:
 
 
 class MariadbGtid:
-    """Domain, sequence (up to 64 bits) and flags; the server is in the event's header."""
+    """Domain, server (which is in the event's header), sequence (up to 64 bits) and flags."""
 
     def __init__(self) -> None:
-        """Begin empty; `read_mariadb_gtid` fills it in."""
+        """Begin empty; the reader fills it."""
         self.domain: i64 = 0
+        self.server: i64 = 0
         self.sequence: int = 0
         self.is_standalone: bool = False
         self.refused: str = ""
 
 
 def read_mariadb_gtid(buf: bytes, pos: i64, end: i64, into: MariadbGtid) -> None:
-    """Read a MariaDB GTID event's body; `refused` names a use that the decoder does not handle."""
+    """Read a MariaDB GTID event's body. `refused` names a use that the decoder does not handle."""
     if pos + 13 > end:
         raise IndexError("a MariaDB GTID event is cut short")
     low = read_i64_le(buf, pos)
@@ -164,7 +165,7 @@ def read_mariadb_gtid(buf: bytes, pos: i64, end: i64, into: MariadbGtid) -> None
         into.refused = "an XA transaction"
         return
     extra_at: i64 = pos + 13 + (8 if flags & _GROUP_COMMIT else 0)
-    # Without a group commit id the event is padded with zeros to its least size.
+    # Without a group commit id the event is padded with zeros to its minimum size.
     extra = i64(buf[extra_at]) if extra_at < end else 0
     if extra & _TWO_PHASE_ALTER:
         into.refused = "an ALTER TABLE in two phases (SET GLOBAL binlog_alter_two_phase=OFF)"

@@ -1,25 +1,22 @@
-"""What MariaDB compresses by zlib: events (`log_bin_compress`), values of COMPRESSED columns."""
+"""Events that MariaDB compresses by zlib (`log_bin_compress`)."""
 
 import zlib
 from typing import Final
 
+from producers.decoder.values.compressed_values import PLAIN_BYTES_MAX
 from producers.decoder.values.wire import packed_size, read_packed, read_u16, take
 
-# The servers' largest packet; nothing longer was ever logged.
-PLAIN_BYTES_MAX: Final = 1024 * 1024 * 1024
 _ZLIB: Final = 0
-_COLUMN_ZLIB: Final = 8
-_WITHOUT_WRAPPER: Final = 8
 
 
 def uncompress_query(body: bytes) -> bytes:
-    """Return a compressed query event's body as that of a plain one."""
+    """Return the body of the plain query event."""
     begin = 13 + body[8] + 1 + read_u16(body, 11)
     return take(body, 0, begin) + _uncompress(body, begin)
 
 
 def uncompress_rows(body: bytes, is_update: bool, has_extra: bool) -> bytes:
-    """Return a compressed row event's body as that of a plain one: ids and bitmaps are plain."""
+    """Return the body of the plain row event. Its table id and bitmaps are never compressed."""
     pos: int = 8
     if has_extra:
         pos += read_u16(body, pos)
@@ -29,7 +26,7 @@ def uncompress_rows(body: bytes, is_update: bool, has_extra: bool) -> bytes:
 
 
 def _uncompress(body: bytes, pos: int) -> bytes:
-    """A byte says the algorithm and how many bytes, big-endian, say the plain length."""
+    """Uncompress from `pos`: a byte with the algorithm and the width of the plain length."""
     head = body[pos]
     algorithm = head >> 4 & 7
     if algorithm != _ZLIB:
@@ -37,26 +34,8 @@ def _uncompress(body: bytes, pos: int) -> bytes:
     width = head & 7
     size = int.from_bytes(take(body, pos + 1, width), "big")
     if size > PLAIN_BYTES_MAX:
-        raise ValueError(f"a compressed event says that it holds {size} bytes")
+        raise ValueError(f"a compressed event claims to hold {size} bytes")
     plain = zlib.decompressobj().decompress(body[pos + 1 + width :], size + 1)
     if len(plain) != size:
-        raise ValueError(f"a compressed event says {size} bytes and does not hold as many")
-    return plain
-
-
-def uncompress_value(stored: bytes) -> bytes:
-    """Return the value of a COMPRESSED column: a byte says how it is stored, 0 for as it is."""
-    if not stored:
-        return stored
-    head = stored[0]
-    if head >> 4 == 0:
-        return stored[1:]
-    if head >> 4 != _COLUMN_ZLIB:
-        raise ValueError(f"a value is compressed by the unknown algorithm {head >> 4}")
-    width = head & 7
-    size = int.from_bytes(take(stored, 1, width), "big")
-    unpacker = zlib.decompressobj(-zlib.MAX_WBITS if head & _WITHOUT_WRAPPER else zlib.MAX_WBITS)
-    plain = unpacker.decompress(stored[1 + width :], size + 1)
-    if len(plain) != size or size > PLAIN_BYTES_MAX:
-        raise ValueError(f"a compressed value says {size} bytes and does not hold as many")
+        raise ValueError(f"a compressed event should have {size} bytes and has another length")
     return plain

@@ -1,1 +1,1 @@
-"""Rows: images, filters, and the records made of them."""
+"""Row images, and the records around them."""

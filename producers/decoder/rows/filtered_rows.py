@@ -1,11 +1,10 @@
-"""Rows of a table with a filter rule: which of them are wanted, and what of each is written.
+"""Rows of a table with a filter rule.
 
-It is first found where the values of a row lie in the event; the WHERE is asked of those that it
-needs; then the wanted columns are written from there. What is not wanted is never decoded.
+First the values of a row are located in the event, then the WHERE is evaluated on the values that
+it needs, then the wanted columns are written from there. Anything else is never decoded.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
 
 from librt.strings import BytesWriter
 from librt.vecs import vec
@@ -13,91 +12,33 @@ from mypy_extensions import i64, u8
 
 from event_token.errors import UsageError
 from producers.decoder.errors import CorruptBinlog, NoKeyspaceId, UnsupportedEvent
-from producers.decoder.rows.raw_values import read_raw
-from producers.decoder.rows.record_sink import RecordSink
-from producers.decoder.rows.row_values import NO_VALUE, find_values, read_integer, write_value
-from producers.decoder.tables import plan as ops
+from producers.decoder.rows.images import NO_VALUE, find_values
+from producers.decoder.rows.keyspace_ids import write_keyspace_id
+from producers.decoder.rows.record_writer import RecordWriter
+from producers.decoder.rows.value_reader import ValueReader, read_whole_number
+from producers.decoder.rows.value_writer import write_value
 from producers.decoder.tables.key_watch import KeyWatch
-from producers.decoder.tables.plan import ColumnPlan, RowsPlan, TablePlan, rows_header, see_rows
-from producers.decoder.tables.sharding import write_keyspace_id
-from producers.decoder.values.decimals import read_decimal
-from producers.decoder.values.wire import encode_string, write_string
-from topics.records.table_shape import OPS
-
-_INSERT: Final = OPS.index("INSERT")
-_DELETE: Final = OPS.index("DELETE")
+from producers.decoder.tables.plan import ColumnPlan, FilterPlan, RowsPlan, TablePlan
+from producers.decoder.tables.rows_plans import DELETE, INSERT, observe_rows, rows_header
+from producers.decoder.values import operations as ops
+from producers.decoder.values.wire import write_string
 
 
-class MaskedColumn:
-    """A column that is written. `mask`: what replaces a raw value that is not NULL."""
+class FilteredRows:
+    """Applies the filter plans of a stream's tables, one row event at a time."""
 
-    def __init__(
-        self,
-        source: ColumnPlan,
-        column: ColumnPlan,
-        mask: Callable[[object], str | bytes | None] | None,
-    ) -> None:
-        """`source`: the column of the table; `column`: the same in the record, and in the key."""
-        self.source: ColumnPlan = source
-        self.column: ColumnPlan = column
-        self.mask: Callable[[object], str | bytes | None] | None = mask
-
-
-class RangeTest:
-    """A test of a whole number, as a WHERE joins them by AND: not NULL, and within bounds."""
-
-    def __init__(self, column: ColumnPlan, low: i64, high: i64) -> None:
-        """`low` and `high` pass."""
-        self.column: ColumnPlan = column
-        self.low: i64 = low
-        self.high: i64 = high
-
-
-class FilterRules(Protocol):
-    """The rules of a stream."""
-
-    def ddl_seen(self) -> None:
-        """Tables may have changed. Raises where the rules do not fit them any more."""
-
-    def leaves_out(self, database: str, table: str) -> bool:
-        """Tell whether no row of the table is wanted."""
-
-    def row_filter(self, table: TablePlan) -> "RowFilter | None":
-        """What is done with the table's rows, None for nothing; RuleError when it cannot be."""
-
-
-class RowFilter:
-    """What is done with the rows of one table version."""
-
-    def __init__(
-        self,
-        table: TablePlan,
-        written: TablePlan,
-        columns: list[MaskedColumn],
-        *,
-        ranges: list[RangeTest],
-        predicate: Callable[..., bool] | None,
-        predicate_columns: list[int],
-    ) -> None:
-        """`written`: the table as readers see it.
-
-        A row is wanted where it passes all `ranges` and the predicate is True, which takes the raw
-        values of `predicate_columns`.
-        """
-        self._table: TablePlan = table
-        self.written: TablePlan = written
-        self._columns: list[MaskedColumn] = columns
-        self._ranges: list[RangeTest] = ranges
-        self._predicate: Callable[..., bool] | None = predicate
-        self._judged: list[ColumnPlan] = [table.columns[index] for index in predicate_columns]
-        self._aside: RecordSink = RecordSink("", "", 0, 0, _produce_nothing)
-        # Where each column's value of both images lies in the event.
-        self._before: vec[i64] = vec[i64]([NO_VALUE] * int(table.count))
-        self._after: vec[i64] = vec[i64]([NO_VALUE] * int(table.count))
+    def __init__(self, record: RecordWriter) -> None:
+        """`record` writes the rows that pass."""
+        self._record: RecordWriter = record
+        self._values: ValueReader = ValueReader()
+        self._places: i64 = 0
+        # Where each column's value of both images is in the event.
+        self._before: vec[i64] = vec[i64]()
+        self._after: vec[i64] = vec[i64]()
 
     def write(
         self,
-        sink: RecordSink,
+        plan: FilterPlan,
         rows: RowsPlan,
         buf: bytes,
         pos: i64,
@@ -105,40 +46,54 @@ class RowFilter:
         *,
         begin_records: Callable[[], None] | None,
     ) -> None:
-        """Write the wanted rows of a row event; `begin_records` is called before the first."""
-        watch = self._table.watch
+        """Write the rows of a row event that pass; call `begin_records` before the first."""
+        watch = plan.source.watch
+        self._make_room(plan.source)
         while pos < end:
             pos = self._find(rows, buf, pos)
             if pos > end:
-                raise CorruptBinlog("a row passes the end of its event")
+                raise CorruptBinlog("a row runs past the end of its event")
             if watch is not None:
-                self._note(watch, rows, buf, sink.next_seq)
-            has_before = rows.has_before and self._wants(rows.before, buf, self._before)
-            has_after = rows.has_after and self._wants(rows.after, buf, self._after)
+                self._note(watch, plan.source, rows, buf)
+            has_before = rows.has_before and self._passes(plan, rows.before, buf, self._before)
+            has_after = rows.has_after and self._passes(plan, rows.after, buf, self._after)
             if not has_before and not has_after:
                 continue
             if begin_records is not None:
                 begin_records()
                 begin_records = None
-            self._record(sink, rows, buf, has_before, has_after)
+            self._write_record(plan, rows, buf, has_before, has_after)
 
     def write_copied(
-        self, sink: RecordSink, rows: RowsPlan, images: bytes, watch: KeyWatch, since_seq: i64
+        self,
+        plan: FilterPlan,
+        rows: RowsPlan,
+        images: bytes,
+        watch: KeyWatch,
+        since_seq: i64,
     ) -> int:
-        """Write the wanted ones of copied rows, as the stream would write an insert of each.
+        """Write the copied rows that pass, as an INSERT of each would be; return how many.
 
-        Rows whose keys the watch has noted since `since_seq` are left out. Return how many came.
+        Rows whose keys the watch has noted from `since_seq` on are left out.
         """
         pos: i64 = 0
         end: i64 = len(images)
         added: i64 = 0
+        self._make_room(plan.source)
         while pos < end:
             pos = self._find(rows, images, pos)
-            noted = i64(watch.touched.get(self._key(images, self._after), -1))
-            if noted < since_seq and self._wants(rows.after, images, self._after):
-                self._record(sink, rows, images, False, True)
+            noted = i64(watch.touched.get(self._key(plan.source, images, self._after), -1))
+            if noted < since_seq and self._passes(plan, rows.after, images, self._after):
+                self._write_record(plan, rows, images, False, True)
                 added += 1
         return added
+
+    def _make_room(self, table: TablePlan) -> None:
+        """Have a place for each column of the table."""
+        if self._places < table.count:
+            self._places = table.count
+            self._before = vec[i64]([NO_VALUE] * int(table.count))
+            self._after = vec[i64]([NO_VALUE] * int(table.count))
 
     def _find(self, rows: RowsPlan, buf: bytes, pos: i64) -> i64:
         """Find the values of the row at `pos`; return where it ends in the event."""
@@ -148,124 +103,109 @@ class RowFilter:
             pos = find_values(rows.after, rows.after_present, buf, pos, self._after)
         return pos
 
-    def _note(self, watch: KeyWatch, rows: RowsPlan, buf: bytes, seq: i64) -> None:
-        """Note a change for the copy of the table, whether or not it is written."""
-        see_rows(watch, self._table, rows, seq)
+    def _note(self, watch: KeyWatch, table: TablePlan, rows: RowsPlan, buf: bytes) -> None:
+        """Note a change for the copy of the table, whether or not it passes."""
+        seq = self._record.next_seq
+        observe_rows(watch, table, rows, seq)
         if rows.has_before:
-            watch.touch(self._key(buf, self._before), seq)
+            watch.touch(self._key(table, buf, self._before), seq)
         if rows.has_after:
-            watch.touch(self._key(buf, self._after), seq)
+            watch.touch(self._key(table, buf, self._after), seq)
 
-    def _key(self, buf: bytes, places: vec[i64]) -> bytes:
-        """The primary key of an image, before any mask; only for a watch.
+    def _key(self, table: TablePlan, buf: bytes, places: vec[i64]) -> bytes:
+        """Return the primary key of an image before any mask, as a watch notes it.
 
         A partial image, which stops the copy, may lack a part of it.
         """
         pieces: list[bytes] = []
-        for index in self._table.primary_key:
+        for index in table.primary_key:
             at: i64 = places[index]
             if at != NO_VALUE:
-                text = self._put_aside(self._table.columns[index], buf, at)
-                pieces.append(encode_string(text) if text else self._aside.out.getvalue()[1:])
+                pieces.append(self._values.encoded(table.columns[index], buf, at))
         return b"".join(pieces)
 
-    def _put_aside(self, column: ColumnPlan, buf: bytes, at: i64) -> str:
-        """Write a value aside, behind its null branch.
-
-        Return the text of a date off the calendar, "" for all else.
-        """
-        aside = self._aside
-        aside.out.truncate(0)
-        write_value(aside, aside.out, column, buf, at)
-        if len(aside.off_calendar) == 0:
-            return ""
-        text = aside.off_calendar[0].text
-        aside.off_calendar = []
-        return text
-
-    def _wants(self, columns: list[ColumnPlan], buf: bytes, places: vec[i64]) -> bool:
-        """Judge an image. UnsupportedEvent where it lacks a column of the WHERE."""
+    def _passes(
+        self,
+        plan: FilterPlan,
+        columns: list[ColumnPlan],
+        buf: bytes,
+        places: vec[i64],
+    ) -> bool:
+        """Evaluate the WHERE. UnsupportedEvent where the image lacks a column that it needs."""
         at: i64 = NO_VALUE
-        for test in self._ranges:
+        for test in plan.ranges:
             at = places[test.column.index]
             if at == NO_VALUE:
-                self._require(test.column, columns)
+                _require_null(plan.source, test.column, columns)
                 return False
-            value = _whole_number(test.column, buf, at)
+            value = read_whole_number(test.column, buf, at)
             if value < test.low or value > test.high:
                 return False
-        predicate = self._predicate
+        predicate = plan.predicate
         if predicate is None:
             return True
         values: list[object] = []
-        for column in self._judged:
+        for column in plan.predicate_columns:
             at = places[column.index]
             if at == NO_VALUE:
-                self._require(column, columns)
+                _require_null(plan.source, column, columns)
                 values.append(None)
             else:
-                values.append(self._raw(column, buf, at))
+                values.append(self._values.raw(column, buf, at))
         try:
             return predicate(*values)
         except UsageError as error:
-            raise NoKeyspaceId(
-                f"a row of {self._table.database}.{self._table.table}: {error}"
-            ) from error
+            table = plan.source
+            raise NoKeyspaceId(f"a row of {table.database}.{table.table}: {error}") from error
 
-    def _require(self, column: ColumnPlan, columns: list[ColumnPlan]) -> None:
-        """A column of the WHERE has no value: it must be NULL, not left out of the image."""
-        if columns[column.index].op == ops.ABSENT:
-            table = self._table
-            raise UnsupportedEvent(
-                f"a row image of {table.database}.{table.table} lacks column {column.name}, which "
-                f"the table's filter rule needs: SET GLOBAL binlog_row_image=FULL on the source"
-            )
-
-    def _raw(self, column: ColumnPlan, buf: bytes, at: i64) -> object:
-        """The raw value of a column; a date off the calendar is its text."""
-        if column.op < ops.U64 or column.op == ops.DECIMAL:
-            return int(_whole_number(column, buf, at))
-        text = self._put_aside(column, buf, at)
-        return text or read_raw(self._aside.out.getvalue(), 1, column.form)
-
-    def _record(
-        self, sink: RecordSink, rows: RowsPlan, buf: bytes, has_before: bool, has_after: bool
+    def _write_record(
+        self,
+        plan: FilterPlan,
+        rows: RowsPlan,
+        buf: bytes,
+        has_before: bool,
+        has_after: bool,
     ) -> None:
-        """Write the record of a row, with the images that are wanted."""
-        out = sink.open_row(self.written, self._written_rows(rows, has_before, has_after))
+        """Write the record of a row, with the images that pass."""
+        record = self._record
+        out = record.open_row(plan.written, _written_rows(plan, rows, has_before, has_after))
         if rows.ids_at >= 0:
             ids = BytesWriter()
-            self._write_id(ids, buf, self._before, has_before and rows.before_has_sharding)
-            self._write_id(ids, buf, self._after, has_after and rows.after_has_sharding)
-            sink.set_keyspace_ids(ids.getvalue())
+            has_id = has_before and rows.before_has_sharding
+            self._write_id(ids, plan.source, buf, self._before, has_id)
+            has_id = has_after and rows.after_has_sharding
+            self._write_id(ids, plan.source, buf, self._after, has_id)
+            record.keyspace_ids.give(ids.getvalue())
         if has_before:
-            sink.image = 0
-            self._write_image(sink, out, buf, self._before)
+            record.begin_image(0)
+            self._write_image(plan, out, buf, self._before)
         else:
             out.append(u8(0))
         if has_after:
-            sink.image = 1
-            self._write_image(sink, out, buf, self._after)
+            record.begin_image(1)
+            self._write_image(plan, out, buf, self._after)
         else:
             out.append(u8(0))
-        sink.close()
+        record.close()
 
-    def _write_id(self, out: BytesWriter, buf: bytes, places: vec[i64], has_image: bool) -> None:
-        """Write the keyspace id of an image; null where it is not written or lacks the column."""
-        if not has_image:
+    def _write_id(
+        self, out: BytesWriter, table: TablePlan, buf: bytes, places: vec[i64], has_id: bool
+    ) -> None:
+        """Write the keyspace id of an image; null where the record has none."""
+        if not has_id:
             out.append(u8(0))
             return
-        column = self._table.sharding_plan
+        column = table.sharding_plan
         at: i64 = places[column.index]
-        value = None if at == NO_VALUE else self._raw(column, buf, at)
-        write_keyspace_id(out, self._table, value)
+        value = None if at == NO_VALUE else self._values.raw(column, buf, at)
+        write_keyspace_id(out, table, value)
 
     def _write_image(
-        self, sink: RecordSink, out: BytesWriter, buf: bytes, places: vec[i64]
+        self, plan: FilterPlan, out: BytesWriter, buf: bytes, places: vec[i64]
     ) -> None:
-        """Write the columns of an image that are wanted, masked where they are to be."""
-        out.append(u8(2))
-        for wanted in self._columns:
+        """Write the wanted columns of an image, masked where the rule says so."""
+        record = self._record
+        for wanted in plan.columns:
             column = wanted.column
             begin: i64 = len(out) + 1
             at: i64 = places[wanted.source.index]
@@ -274,47 +214,46 @@ class RowFilter:
                 continue
             mask = wanted.mask
             if mask is None:
-                write_value(sink, out, column, buf, at)
+                write_value(record.dates, out, column, buf, at)
             else:
-                masked = mask(self._raw(wanted.source, buf, at))
+                masked = mask(self._values.raw(wanted.source, buf, at))
                 if masked is None:
                     out.append(u8(0))
                     continue
                 out.append(u8(2))
                 write_string(out, masked.encode() if isinstance(masked, str) else masked)
             if column.is_noted:
-                sink.note_value(column, begin, len(out))
-
-    def _written_rows(self, rows: RowsPlan, has_before: bool, has_after: bool) -> RowsPlan:
-        """The header of the record: an update that crosses the border comes or goes."""
-        key: i64 = (2 if has_before else 0) + (1 if has_after else 0)
-        found = rows.filtered[key]
-        if found is None:
-            op: i64 = rows.op if has_after == rows.has_after else _DELETE
-            if rows.has_before and not has_before:
-                op = _INSERT
-            before = self._bits(rows.before) if has_before else b""
-            after = self._bits(rows.after) if has_after else b""
-            found = rows_header(self.written, op, before, after, rows.ids_at >= 0)
-            rows.filtered[key] = found
-        return found
-
-    def _bits(self, columns: list[ColumnPlan]) -> bytes:
-        """The bit map of the written columns that an image holds."""
-        bits = bytearray((len(self._columns) + 7) // 8)
-        for i, wanted in enumerate(self._columns):
-            if columns[wanted.source.index].op != ops.ABSENT:
-                bits[i >> 3] |= 1 << (i & 7)
-        return bytes(bits)
+                record.note_value(column, begin, len(out))
 
 
-def _whole_number(column: ColumnPlan, buf: bytes, at: i64) -> i64:
-    """Read a whole number, or a DECIMAL as its unscaled value; 64 bits at the most."""
-    if column.op == ops.DECIMAL:
-        return read_decimal(buf, at, column.whole_digits, column.fraction_digits)
-    return read_integer(column.op, buf, at)
+def _require_null(table: TablePlan, column: ColumnPlan, columns: list[ColumnPlan]) -> None:
+    """Check that a column of the WHERE without a value is NULL, and not absent from the image."""
+    if columns[column.index].op == ops.ABSENT:
+        raise UnsupportedEvent(
+            f"a row image of {table.database}.{table.table} lacks column {column.name}, which "
+            f"the table's filter rule needs: SET GLOBAL binlog_row_image=FULL on the source"
+        )
 
 
-def _produce_nothing(*_arguments: object) -> None:
-    """What is aside is never produced."""
-    raise ValueError("a record that was put aside was produced")
+def _written_rows(plan: FilterPlan, rows: RowsPlan, has_before: bool, has_after: bool) -> RowsPlan:
+    """Return the record's header. An update of which one image passes is an INSERT or a DELETE."""
+    key: i64 = (2 if has_before else 0) + (1 if has_after else 0)
+    found = rows.filtered[key]
+    if found is None:
+        op: i64 = rows.op if has_after == rows.has_after else DELETE
+        if rows.has_before and not has_before:
+            op = INSERT
+        before = _bits(plan, rows.before) if has_before else b""
+        after = _bits(plan, rows.after) if has_after else b""
+        found = rows_header(plan.written, op, before, after, rows.ids_at >= 0)
+        rows.filtered[key] = found
+    return found
+
+
+def _bits(plan: FilterPlan, columns: list[ColumnPlan]) -> bytes:
+    """Return the bitmap of the written columns that an image holds."""
+    bits = bytearray((len(plan.columns) + 7) // 8)
+    for i, wanted in enumerate(plan.columns):
+        if columns[wanted.source.index].op != ops.ABSENT:
+            bits[i >> 3] |= 1 << (i & 7)
+    return bytes(bits)

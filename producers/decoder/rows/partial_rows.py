@@ -1,12 +1,12 @@
-"""PARTIAL_UPDATE_ROWS: the event as a plain update, its JSON documents whole."""
+"""PARTIAL_UPDATE_ROWS events, turned into plain update events with whole JSON documents."""
 
 from typing import Final
 
 from producers.decoder.errors import UnsupportedEvent
-from producers.decoder.rows.row_values import value_size
-from producers.decoder.tables import plan as ops
+from producers.decoder.rows.images import value_size
 from producers.decoder.tables.plan import ColumnPlan, TablePlan
-from producers.decoder.tables.table_map import image_columns
+from producers.decoder.tables.rows_plans import image_columns
+from producers.decoder.values import operations as ops
 from producers.decoder.values.json_diff import apply_diffs
 from producers.decoder.values.wire import packed_size, read_packed, read_u16, read_u32, take
 
@@ -15,9 +15,9 @@ _DOCUMENT_LENGTH_BYTES: Final = 4
 
 
 def complete_rows(body: bytes, table: TablePlan) -> bytes:
-    """Return a partial event's body as that of an update event.
+    """Return the body of the plain update event.
 
-    UnsupportedEvent where the images before lack the documents that are changed.
+    UnsupportedEvent where an image before lacks a document that is changed.
     """
     pos = 8 + read_u16(body, 8)
     count = read_packed(body, pos)
@@ -61,7 +61,7 @@ def _partial_columns(body: bytes, pos: int, table: TablePlan) -> tuple[int, list
 def _skip_image(
     body: bytes, pos: int, columns: list[ColumnPlan]
 ) -> tuple[int, dict[int, bytes | None]]:
-    """Step over an image; return where it ends and its documents by column, None for NULL."""
+    """Skip an image; return where it ends and its documents by column, None for NULL."""
     documents: dict[int, bytes | None] = {}
     nulls, pos = _nulls(body, pos, columns)
     for index, column in enumerate(columns):
@@ -84,7 +84,7 @@ def _complete_image(
     partial: list[bool],
     documents: dict[int, bytes | None],
 ) -> tuple[int, bytes]:
-    """Return where an image after the change ends, and the image with whole documents."""
+    """Return where an image after ends, and the same image with whole documents."""
     begin = pos
     nulls, pos = _nulls(body, pos, columns)
     pieces = [body[begin:pos]]
@@ -99,7 +99,7 @@ def _complete_image(
         document = documents.get(index)
         if document is None:
             raise UnsupportedEvent(
-                f"column {column.place!r}: a part of a document was changed, and the image before "
+                f"column {column.place!r}: part of a document was changed, and the image before "
                 "lacks the document: SET GLOBAL binlog_row_image=FULL, or "
                 "binlog_row_value_options='', on the source"
             )
@@ -113,7 +113,7 @@ def _complete_image(
 
 
 def _nulls(body: bytes, pos: int, columns: list[ColumnPlan]) -> tuple[list[bool], int]:
-    """Read an image's null bits, which only the columns that are there have."""
+    """Read an image's null bits; absent columns have none."""
     present = [column.op != ops.ABSENT for column in columns]
     size = (sum(present) + 7) // 8
     bits = int.from_bytes(take(body, pos, size), "little")

@@ -1,11 +1,11 @@
-"""From a column's binlog type and metadata to its plan and its shape."""
+"""A column's binlog type and metadata, turned into its plan and its shape."""
 
 from typing import Final
 
 from mypy_extensions import i64
 
-from producers.decoder.tables import plan as ops
 from producers.decoder.tables.plan import ColumnPlan
+from producers.decoder.values import operations as ops
 from producers.decoder.values.charset import BINARY, OTHER, char_bytes_max, charset_kind
 from producers.decoder.values.hidden_values import HIDDEN_BYTES, HIDDEN_OPS
 from producers.decoder.values.temporal import fraction_bytes
@@ -37,7 +37,14 @@ BLOB_COMPRESSED: Final = 140  # MariaDB
 VARCHAR_COMPRESSED: Final = 141  # MariaDB
 VECTOR: Final = 242  # MySQL; MariaDB logs its own as VARBINARY
 
-# Bytes of metadata in the table map, by type. A type that is not here cannot even be stepped over.
+# Whether a YEAR has a bit in the signedness map of a table map, which depends on the version of the
+# server that wrote the file. MySQL up to 8.0.20 gives it none, from 8.0.23 on it gives it one;
+# between them it is not known.
+YEAR_HAS_NO_SIGN: Final = 0
+YEAR_HAS_SIGN: Final = 1
+YEAR_SIGN_UNKNOWN: Final = 2
+
+# Bytes of metadata in the table map, by type. A type that is not here cannot even be skipped.
 METADATA_BYTES: Final[dict[int, int]] = {
     TINY: 0,
     SHORT: 0,
@@ -92,8 +99,8 @@ _GEOMETRY_NAMES: Final = (
     *("geometry", "point", "linestring", "polygon"),
     *("multipoint", "multilinestring", "multipolygon", "geometrycollection"),
 )
-_DECIMAL_BYTES: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # of 0 to 9 digits
-# With the bytes of whole seconds.
+_DECIMAL_BYTES: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # for 0 to 9 digits
+# Name, operation, bytes without the fraction, kind.
 _TEMPORAL: Final[dict[int, tuple[str, int, int, ValueKind]]] = {
     TIME2: ("time", ops.TIME, 3, ValueKind.TIME),
     DATETIME2: ("datetime", ops.DATETIME, 5, ValueKind.DATETIME),
@@ -102,10 +109,10 @@ _TEMPORAL: Final[dict[int, tuple[str, int, int, ValueKind]]] = {
 
 
 class ColumnType:
-    """What the table map says of one column. `meta_0`, `meta_1`: its metadata bytes."""
+    """What the table map says about one column. `meta_0`, `meta_1`: its metadata bytes."""
 
     def __init__(self, index: int, type_code: int) -> None:
-        """Begin with the type; the optional metadata is filled in as it is read."""
+        """Begin with the type; the optional metadata is set as it is read."""
         self.index: int = index
         self.type_code: int = type_code
         self.meta_0: int = 0
@@ -116,28 +123,28 @@ class ColumnType:
         self.collation: int = 0
         self.nullable: bool = True
         self.labels: list[str] = []
-        self.is_kept_as_bytes: bool = False  # text whose bytes are logged as they are
-        self.declared: str = ""  # the type in HIDDEN_BYTES that the settings say it has
-        self.geometry: int = 0  # place in _GEOMETRY_NAMES
+        self.is_kept_as_bytes: bool = False  # text that is logged as its raw bytes
+        self.declared: str = ""  # the type of HIDDEN_BYTES that the settings declare
+        self.geometry: int = 0  # index in _GEOMETRY_NAMES
         self.dimension: int = 0  # of a VECTOR
 
     def is_numeric(self) -> bool:
-        """Whether it has a bit in the signedness map; a YEAR has one on some servers."""
+        """Tell whether it has a bit in the signedness map. A YEAR has one on some servers."""
         return self.type_code in _INTEGERS or self.type_code in (FLOAT, DOUBLE, NEWDECIMAL)
 
     def is_text(self, is_mariadb: bool) -> bool:
-        """Whether it has an entry among the character sets of character columns."""
+        """Tell whether it has an entry in the list of character sets."""
         if self.type_code in (VARCHAR, BLOB, VAR_STRING, STRING, VECTOR):
             return True
         return is_mariadb and self.type_code in (GEOMETRY, BLOB_COMPRESSED, VARCHAR_COMPRESSED)
 
 
-class UnknownColumn(ValueError):  # noqa: N818 - it names the finding, the caller makes the error
-    """A column that the decoder does not handle; the text says why."""
+class UnknownColumn(ValueError):  # noqa: N818 - the caller names the table and makes the error
+    """Raised on a column that the decoder does not handle; the message says why."""
 
 
 def plan_column(source: ColumnType) -> tuple[ColumnPlan, Column]:
-    """Return how to read the column and how readers see it; UnknownColumn where nobody knows."""
+    """Return how the column is decoded and how readers see it. Raises UnknownColumn."""
     code = source.type_code
     if source.declared:
         return _hidden(source)
@@ -171,7 +178,7 @@ def plan_column(source: ColumnType) -> tuple[ColumnPlan, Column]:
 
 
 def refusal(type_code: int) -> str:
-    """Name the type that is refused."""
+    """Return the name of a type that is refused."""
     return _REFUSED.get(type_code, f"type {type_code}")
 
 
@@ -244,7 +251,7 @@ def _text_or_bytes(source: ColumnType) -> tuple[ColumnPlan, Column]:
         name = {(False, False): "varchar", (False, True): "varbinary", (True, False): "char"}.get(
             (is_char, is_bytes), "binary"
         )
-        # MariaDB counts the byte that says how a value is compressed.
+        # MariaDB counts the byte that names the compression.
         declared = (length - is_compressed) // char_bytes_max(source.charset)
         sql_type = f"{name}({declared})"
     plan = ColumnPlan(source.index, source.name, ops.COMPRESSED if is_compressed else op, size)
@@ -257,14 +264,14 @@ def _text_or_bytes(source: ColumnType) -> tuple[ColumnPlan, Column]:
 
 
 def _hidden(source: ColumnType) -> tuple[ColumnPlan, Column]:
-    """A column that the settings declare as UUID, INET4 or INET6: BINARY in the table map."""
+    """Plan a column that is declared as UUID, INET4 or INET6, and BINARY in the table map."""
     declared = source.declared
     length = HIDDEN_BYTES[declared]
     is_binary = source.type_code == STRING and charset_kind(source.charset) == BINARY
     if not is_binary or _declared_bytes(source) != length:
         raise UnknownColumn(
             f"typed_columns declares it as {declared}, which a binlog shows as binary({length}), "
-            f"and here it is another type: mend that setting"
+            f"but it has another type here: correct that setting"
         )
     plan, column = _made(source, HIDDEN_OPS[declared], 1, ValueKind.STRING, declared)
     plan.length = length
@@ -273,7 +280,7 @@ def _hidden(source: ColumnType) -> tuple[ColumnPlan, Column]:
 
 
 def _opaque(source: ColumnType) -> tuple[ColumnPlan, Column]:
-    """GEOMETRY and VECTOR: the server's own bytes behind their length."""
+    """Plan a GEOMETRY or VECTOR: the server's own bytes, after their length."""
     size = source.meta_0
     if size not in _BLOB_NAMES:
         raise UnknownColumn(f"{refusal(source.type_code)} with {size} bytes of length")
@@ -287,10 +294,10 @@ def _opaque(source: ColumnType) -> tuple[ColumnPlan, Column]:
 
 
 def _declared_bytes(source: ColumnType) -> int:
-    """Bytes that the declared length takes at most."""
+    """Return the most bytes that the declared length can take."""
     if source.type_code != STRING:
         return source.meta_0 | (source.meta_1 << 8)
-    # CHAR hides bits 8 and 9 of its length, inverted, in its type byte.
+    # CHAR keeps bits 8 and 9 of its length, inverted, in its type byte.
     return source.meta_1 | (((source.meta_0 & 0x30) ^ 0x30) << 4)
 
 

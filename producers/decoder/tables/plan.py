@@ -1,84 +1,49 @@
-"""How each column of a table version is read and written: made once, used for every row."""
+"""Plans: how each column of a table version is read and written. Plain data, made once per version.
 
-from typing import TYPE_CHECKING, Final
+Parsers and filter rules make plans; the writers of rows and records read them.
+"""
 
-from librt.strings import BytesWriter
-from mypy_extensions import i64, u8
+from collections.abc import Callable
+from typing import Final
 
+from mypy_extensions import i64
+
+from databases.internal_tables import INTERNAL_DATABASE
 from producers.decoder.tables.key_watch import KeyWatch
-from producers.decoder.values.wire import write_string
+from producers.decoder.values.operations import ABSENT
 from topics.keyspace.vindexes import Vindex
 from topics.records.table_shape import Column, TableShape, ValueKind
 
-if TYPE_CHECKING:
-    from producers.decoder.rows.filtered_rows import RowFilter  # which imports this module
-
-# What to do with a column's value. Small numbers in the order of the decoder's comparisons.
-ABSENT: Final = 0  # not in this row image
-I8: Final = 1
-U8: Final = 2
-I16: Final = 3
-U16: Final = 4
-I24: Final = 5
-U24: Final = 6
-I32: Final = 7
-U32: Final = 8
-I64: Final = 9
-U64: Final = 10
-VARCHAR: Final = 11  # one or two bytes of length
-BLOB: Final = 12  # one to four bytes of length
-FIXED_BINARY: Final = 13  # BINARY(n): the server strips zeros that belong to the value
-DECIMAL: Final = 14
-BIG_DECIMAL: Final = 15  # more than 18 digits
-FLOAT: Final = 16
-DOUBLE: Final = 17
-DATE: Final = 18
-TIME: Final = 19
-DATETIME: Final = 20
-TIMESTAMP: Final = 21
-YEAR: Final = 22
-ENUM: Final = 23
-SET: Final = 24
-BIT: Final = 25
-BIT64: Final = 26
-JSON: Final = 27
-COMPRESSED: Final = 28  # MariaDB's COMPRESSED text and bytes, one to four bytes of length
-# MariaDB's types that a binlog shows as BINARY; the last operations, which comparisons rely on.
-UUID: Final = 29
-INET4: Final = 30
-INET6: Final = 31
-
 NO_KEY: Final = -1
 
-# The database of the product's own tables, and what they mean to the decoder.
-INTERNAL_DATABASE: Final = "_shardstream"
+# What the rows of the product's own tables mean to the decoder.
 ORDINARY: Final = 0
 JOURNAL: Final = 1
 CHECKPOINT: Final = 2
 HEARTBEAT: Final = 3
-SILENT: Final = 4  # any other of them
+SILENT: Final = 4  # any other table there
 _INTERNAL: Final = {"journal": JOURNAL, "checkpoint": CHECKPOINT, "heartbeat": HEARTBEAT}
 NO_IDS: Final = -1
 _NO_COLUMN: Final = Column("", ValueKind.INT, "")
 
 
 class ColumnPlan:
-    """One column. `size`: bytes of the value, or of its length, as the operation needs it."""
+    """One column. `op`: see values/operations.py. `size`: bytes of the value, or of its length."""
 
     def __init__(self, index: i64, name: str, op: i64, size: i64) -> None:
-        """Make a plan without text, key or labels; those are set by the table's parser."""
-        self.index: i64 = index  # its place in the table
+        """Make a plan without text, key or labels; the table map's parser sets those."""
+        self.index: i64 = index  # position in the table
         self.name: str = name
         self.place: str = name  # database.table.column, once the table is known
         self.op: i64 = op
         self.size: i64 = size
         self.form: i64 = 0  # how `read_raw` reads its values
-        self.length: i64 = 0  # BINARY(n) and what is shown as it: n
-        self.key_slot: i64 = NO_KEY  # place in the primary key
-        self.is_sharding: bool = False  # its value gives the row's keyspace id
-        self.is_noted: bool = False  # one of the two: where its value lies is wanted
+        self.length: i64 = 0  # n of BINARY(n) and of types that look like it
+        self.key_slot: i64 = NO_KEY  # position in the primary key
+        self.is_sharding: bool = False  # the row's keyspace id is computed from its value
+        self.is_noted: bool = False  # in the key or sharding: the record notes where its value is
         self.charset: str = ""
-        self.collation: i64 = 0  # its number; 0 for types without one
+        self.collation: i64 = 0  # collation id; 0 for types without one
         self.nullable: bool = True
         self.charset_kind: i64 = 0
         self.labels: list[bytes] = []  # Avro strings; ENUM has its error value "" in front
@@ -87,13 +52,14 @@ class ColumnPlan:
         self.second_digits: i64 = 0  # fractional digits of temporal types
 
     def moved(self, index: i64) -> "ColumnPlan":
-        """The same column at another place, as a filter rule writes it."""
+        """Return the same column at another position, as a filter rule writes it."""
         column = ColumnPlan(index, self.name, self.op, self.size)
         column.place = self.place
         column.form = self.form
         column.length = self.length
         column.key_slot = self.key_slot
-        column.is_noted = self.key_slot >= 0  # not for its keyspace id: the filter says that
+        # Not for the sharding column: the filter computes keyspace ids from the source row.
+        column.is_noted = self.key_slot >= 0
         column.charset = self.charset
         column.collation = self.collation
         column.nullable = self.nullable
@@ -116,14 +82,14 @@ class RowsPlan:
     ) -> None:
         """`header`: the envelope's bytes from `database` to `columns_after`."""
         self.header: bytes = header
-        # Where the keyspace ids of each row go into the header; NO_IDS where it has them as null.
+        # Where each row's keyspace ids are inserted into the header; NO_IDS: they are null there.
         self.ids_at: i64 = NO_IDS
         self.op: i64 = 0
         self.has_before: bool = before is not None
         self.has_after: bool = after is not None
         self.before: list[ColumnPlan] = before if before is not None else []
         self.after: list[ColumnPlan] = after if after is not None else []
-        # What a filter rule writes of such rows: their headers, by the images that are wanted.
+        # The headers of what a filter rule writes for such rows, by which images pass it.
         self.filtered: list[RowsPlan | None] = [None, None, None, None]
         self.before_present: i64 = count_present(self.before)
         self.after_present: i64 = count_present(self.after)
@@ -132,7 +98,7 @@ class RowsPlan:
 
 
 def count_present(columns: list[ColumnPlan]) -> i64:
-    """How many columns a row image holds."""
+    """Return how many columns a row image holds."""
     present: i64 = 0
     for column in columns:
         if column.op != ABSENT:
@@ -140,11 +106,62 @@ def count_present(columns: list[ColumnPlan]) -> i64:
     return present
 
 
+class MaskedColumn:
+    """A column that a filter rule writes. `mask` replaces raw values that are not NULL."""
+
+    def __init__(
+        self,
+        source: ColumnPlan,
+        column: ColumnPlan,
+        mask: Callable[[object], str | bytes | None] | None,
+    ) -> None:
+        """`source`: the column of the table; `column`: the same column in the record."""
+        self.source: ColumnPlan = source
+        self.column: ColumnPlan = column
+        self.mask: Callable[[object], str | bytes | None] | None = mask
+
+
+class RangeTest:
+    """A term of a WHERE that compiled code tests: a whole number, not NULL and within bounds."""
+
+    def __init__(self, column: ColumnPlan, low: i64, high: i64) -> None:
+        """Both bounds are inclusive."""
+        self.column: ColumnPlan = column
+        self.low: i64 = low
+        self.high: i64 = high
+
+
+class FilterPlan:
+    """What a filter rule makes of the rows of one table version."""
+
+    def __init__(
+        self,
+        source: "TablePlan",
+        written: "TablePlan",
+        columns: list[MaskedColumn],
+        *,
+        ranges: list[RangeTest],
+        predicate: Callable[..., bool] | None,
+        predicate_columns: list[ColumnPlan],
+    ) -> None:
+        """`source`: the table; `written`: as readers see it; `columns`: of `written`, in order.
+
+        A row passes if it passes all `ranges` and `predicate`, which takes the raw values of
+        `predicate_columns`, returns True.
+        """
+        self.source: TablePlan = source
+        self.written: TablePlan = written
+        self.columns: list[MaskedColumn] = columns
+        self.ranges: list[RangeTest] = ranges
+        self.predicate: Callable[..., bool] | None = predicate
+        self.predicate_columns: list[ColumnPlan] = predicate_columns
+
+
 class TablePlan:
-    """A table version. `problem`: why its rows cannot be decoded, empty when they can."""
+    """A table version. `problem`: why its rows cannot be decoded, "" when they can."""
 
     def __init__(self, body: bytes, database: str, table: str) -> None:
-        """`body`: the table map without its id and flags, which tells versions apart."""
+        """`body`: the table map event without its id and flags, which identifies the version."""
         self.body: bytes = body
         self.database: str = database
         self.table: str = table
@@ -158,54 +175,23 @@ class TablePlan:
         self.key_names: list[str] = []
         self.shape_columns: list[Column] = []
         self.primary_key: list[int] = []
-        self.is_left_out: bool = False  # by a filter rule, with all its rows
-        # Where a rule says what is written of its rows.
-        self.row_filter: RowFilter | None = None
-        # The sharding column and what makes keyspace ids of it; None: rows have none.
+        self.is_left_out: bool = False  # a filter rule leaves out all its rows
+        self.filter: FilterPlan | None = None  # a filter rule chooses rows or columns
+        # The sharding column and its vindex; None: rows have no keyspace ids.
         self.vindex: Vindex | None = None
         self.sharding: Column = _NO_COLUMN
         self.sharding_plan: ColumnPlan = ABSENT_COLUMN
-        self.prefix: bytes = b""  # wire format: 0, schema id, the envelope's type; set on first use
+        self.prefix: bytes = b""  # wire format: 0, schema id, event type; set on first use
         self.key_prefix: bytes = b""  # Avro strings of database and table
         self.rows_plans: dict[tuple[int, bytes], RowsPlan] = {}
-        # The plan of the last row event of this table, and what told it apart.
+        # The plan of this table's last row event, and what identifies it.
         self.last_op: i64 = 0
         self.last_bitmaps: bytes = b""
         self.last_rows_plan: RowsPlan | None = None
-        # Set while the table is copied.
-        self.watch: KeyWatch | None = None
+        self.watch: KeyWatch | None = None  # set while the table is copied
 
     def shape(self) -> TableShape:
-        """The table version as readers see it."""
+        """Return the table version as readers see it."""
         return TableShape(
             self.database, self.table, tuple(self.shape_columns), tuple(self.primary_key)
         )
-
-
-def see_rows(watch: KeyWatch, table: TablePlan, rows: RowsPlan, seq: i64) -> None:
-    """Tell a watch which table version a row is of, and whether its images are whole."""
-    watch.seen_seq = seq
-    if watch.body != table.body:
-        watch.see(table.body, table.shape())
-    if (rows.has_before and rows.before_present < table.count) or (
-        rows.has_after and rows.after_present < table.count
-    ):
-        watch.partial_seq = seq
-
-
-def rows_header(table: TablePlan, op: i64, before: bytes, after: bytes, has_ids: bool) -> RowsPlan:
-    """Make the envelope's part that says table, op and columns; `before`, `after`: bit maps."""
-    out = BytesWriter()
-    out.write(table.key_prefix)
-    out.append(u8(op * 2))
-    ids_at: i64 = NO_IDS
-    if has_ids:
-        ids_at = len(out)
-    else:
-        out.append(u8(0))  # no keyspace id before
-        out.append(u8(0))  # none after
-    write_string(out, before)
-    write_string(out, after)
-    rows = RowsPlan(out.getvalue(), None, None)
-    rows.ids_at = ids_at
-    return rows

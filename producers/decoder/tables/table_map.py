@@ -1,13 +1,10 @@
-"""The table map event: a table version with its optional metadata, turned into a plan.
+"""The table map event: a table version with its optional metadata, parsed into a plan.
 
-Without `binlog_row_metadata=FULL` there are no names, keys or labels, and rows are refused.
+Without `binlog_row_metadata=FULL` it has no names, keys or labels, and rows are refused.
 """
 
 from typing import Final
 
-from producers.decoder.events.format_event import YEAR_HAS_SIGN, YEAR_SIGN_UNKNOWN
-from producers.decoder.rows.raw_values import raw_form
-from producers.decoder.tables import plan as ops
 from producers.decoder.tables.column_types import (
     ENUM,
     GEOMETRY,
@@ -16,14 +13,18 @@ from producers.decoder.tables.column_types import (
     STRING,
     VECTOR,
     YEAR,
+    YEAR_HAS_SIGN,
+    YEAR_SIGN_UNKNOWN,
     ColumnType,
     UnknownColumn,
     plan_column,
     refusal,
 )
+from producers.decoder.tables.hidden_columns import HiddenTypes
 from producers.decoder.tables.plan import TablePlan
 from producers.decoder.values.charset import OTHER, charset_kind, charset_of, decode_text
-from producers.decoder.values.hidden_values import HIDDEN_BYTES, HiddenTypes
+from producers.decoder.values.hidden_values import HIDDEN_BYTES
+from producers.decoder.values.raw_values import raw_form
 from producers.decoder.values.wire import encode_string, packed_size, read_packed, take
 
 # Optional metadata fields.
@@ -42,19 +43,19 @@ _VISIBILITY: Final = 12
 _VECTOR_DIMENSION: Final = 13
 
 _NO_METADATA: Final = (
-    "its table map carries no column names: SET GLOBAL binlog_row_metadata=FULL on the source. "
-    "Rows logged before that cannot be read: start the shard after them"
+    "its table map has no column names: SET GLOBAL binlog_row_metadata=FULL on the source. "
+    "Rows logged before that cannot be decoded: start the shard after them"
 )
 
 
 class _Fields:
-    """The optional metadata, raw, by field."""
+    """The raw optional metadata, by field."""
 
     def __init__(self) -> None:
         self.raw: dict[int, bytes] = {}
 
     def packed(self, field: int) -> list[int]:
-        """The field as a row of length-encoded integers."""
+        """Return a field as a list of length-encoded integers."""
         raw = self.raw.get(field, b"")
         numbers: list[int] = []
         pos = 0
@@ -64,7 +65,7 @@ class _Fields:
         return numbers
 
     def strings(self, field: int) -> list[bytes]:
-        """The field as a row of length-encoded strings."""
+        """Return a field as a list of length-encoded strings."""
         raw = self.raw.get(field, b"")
         found: list[bytes] = []
         pos = 0
@@ -73,7 +74,7 @@ class _Fields:
         return found
 
     def label_lists(self, field: int) -> list[list[bytes]]:
-        """The field as one list of labels a column."""
+        """Return a field as one list of labels per column."""
         raw = self.raw.get(field, b"")
         found: list[list[bytes]] = []
         pos = 0
@@ -101,14 +102,14 @@ def parse_table_map(
     text_as_bytes: frozenset[str],
     hidden_types: HiddenTypes | None,
 ) -> TablePlan:
-    """Return the plan of a table map's body (all that follows its table id and flags).
+    """Parse a table map's body, which is everything after its table id and flags.
 
-    `year_sign`: what the format description of its file says (format_event.py).
+    `year_sign`: whether YEAR columns have a sign in this file (column_types.py).
     `text_as_bytes`: columns, as database.table.column, whose text is logged as its raw bytes.
-    `hidden_types`: what columns are that look like BINARY.
+    `hidden_types`: what columns that look like BINARY are declared as.
 
-    A column or a setting that the decoder does not handle is the plan's `problem`; IndexError
-    and ValueError mean that the bytes are no table map.
+    A column or a setting that the decoder does not handle becomes the plan's `problem`.
+    Raises IndexError and ValueError where the bytes are not a table map.
     """
     database_size = body[0]
     database = take(body, 1, database_size).decode("utf-8")
@@ -147,12 +148,12 @@ def parse_table_map(
 
 
 def _key_of(fields: _Fields) -> list[int]:
-    # Of a prefix key: column, bytes of the prefix; the whole value is key.
+    # A prefix key lists column and prefix length; the record's key has the whole value.
     return fields.packed(_SIMPLE_KEY) or fields.packed(_PREFIX_KEY)[::2]
 
 
 def _read_types(columns: list[ColumnType], metadata: bytes) -> None:
-    """Fill in the metadata bytes, and find ENUM and SET, which come as CHAR."""
+    """Set the metadata bytes, and find ENUM and SET, which come as CHAR."""
     pos = 0
     for column in columns:
         size = METADATA_BYTES[column.type_code]
@@ -179,10 +180,10 @@ def _read_fields(body: bytes, pos: int) -> _Fields:
 
 
 def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool, year_sign: int) -> str:
-    """Fill in names, signs, character sets and labels; return the problem, if there is one."""
+    """Set names, signs, character sets and labels; return the problem, "" for none."""
     for field in fields.raw:
         if not _SIGNEDNESS <= field <= _VECTOR_DIMENSION:
-            return f"its table map carries metadata of the unknown kind {field}"
+            return f"its table map has metadata of the unknown kind {field}"
     names = fields.strings(_COLUMN_NAME)
     if not names:
         return _NO_METADATA
@@ -205,15 +206,15 @@ def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool, year
 
 
 def _set_signs(columns: list[ColumnType], signs: bytes, year_sign: int) -> str:
-    """Fill in which numbers are unsigned; return the problem, if there is one."""
+    """Set which numbers are unsigned; return the problem, "" for none."""
     years = [column for column in columns if column.type_code == YEAR]
     doubtful = len(years) if year_sign == YEAR_SIGN_UNKNOWN else 0
     if doubtful and any(c.is_numeric() and c.index > years[0].index for c in columns):
         return (
             f"column {years[0].name!r} is a YEAR before other numbers. Up to MySQL 8.0.20 a YEAR "
-            "has no part in the table map's signs, from 8.0.23 on it has; of the version that "
-            "wrote this binlog it is not known, so neither are the signs behind it: move the "
-            "column behind all numbers (ALTER TABLE ... MODIFY ... AFTER), or upgrade"
+            "has no bit among the table map's signs, from 8.0.23 on it has one; for the version "
+            "that wrote this binlog it is not known, so the signs after it are not either: move "
+            "the column after all numbers (ALTER TABLE ... MODIFY ... AFTER), or upgrade"
         )
     signed = [
         c for c in columns if c.is_numeric() or (c.type_code == YEAR and year_sign == YEAR_HAS_SIGN)
@@ -226,7 +227,7 @@ def _set_signs(columns: list[ColumnType], signs: bytes, year_sign: int) -> str:
 
 
 def _set_charsets(columns: list[ColumnType], fields: _Fields, default: int, each: int) -> None:
-    """Fill in the character sets: one each, or a default and the exceptions."""
+    """Set the character sets: one per column, or a default and the exceptions."""
     if not columns:
         return
     collations = fields.packed(each)
@@ -260,7 +261,7 @@ def _set_labels(columns: list[ColumnType], fields: _Fields) -> str:
 
 
 def plan_columns(plan: TablePlan, columns: list[ColumnType], key: list[int]) -> str:
-    """Fill the plan in; return what the decoder does not handle, "" for nothing."""
+    """Fill the plan; return what the decoder does not handle, "" for nothing."""
     for source in columns:
         try:
             column_plan, shape_column = plan_column(source)
@@ -284,11 +285,3 @@ def plan_columns(plan: TablePlan, columns: list[ColumnType], key: list[int]) -> 
     plan.primary_key = key
     plan.key_size = len(key)
     return ""
-
-
-def image_columns(plan: TablePlan, bitmap: bytes) -> list[ops.ColumnPlan]:
-    """Return the table's columns, with the mark of absence where the image lacks one."""
-    return [
-        column if bitmap[i >> 3] >> (i & 7) & 1 else ops.ABSENT_COLUMN
-        for i, column in enumerate(plan.columns)
-    ]

@@ -1,28 +1,26 @@
-"""Character sets of columns: which collation ids belong to which, and their text as UTF-8."""
+"""Character sets: the collation ids of each, and how their text becomes UTF-8."""
 
 from typing import Final
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
-from producers.decoder.errors import UnsupportedColumn
-from producers.decoder.tables.plan import ColumnPlan
 from producers.decoder.values.legacy_charsets import decode_legacy, is_legacy
 from producers.decoder.values.wire import copy_text, take, write_long, write_string
 
-# How a column's bytes become UTF-8.
+# How bytes become UTF-8.
 BINARY: Final = 0
-UTF8: Final = 1  # copied as it is when it is well-formed
+UTF8: Final = 1  # copied where it is well-formed
 LATIN1: Final = 2
 ASCII: Final = 3
-LEGACY: Final = 4  # ASCII and more, by tables
+LEGACY: Final = 4  # ASCII below 128, tables above
 # From here on, bytes below 128 are not always ASCII.
 WIDE: Final = 5  # ucs2, utf16, utf16le, utf32: Python's codecs agree with the servers'
-SWEDISH: Final = 6  # swe7, by a table too
+SWEDISH: Final = 6  # swe7, by a table
 OTHER: Final = 7
 
 # Collation ids of MySQL 8.0-9.7 and MariaDB 10.5-11.4, as information_schema lists them.
-# MariaDB's NOPAD collations have the id of their padded twin + 1024, its UCA 14 ones start at 2048.
+# In MariaDB a NOPAD collation has the id of its padded twin + 1024; the UCA 14 ones start at 2048.
 _RANGES: Final[list[tuple[str, int, int]]] = [
     ("utf8mb4", 45, 46),
     ("utf8mb4", 224, 247),
@@ -106,7 +104,7 @@ _CHAR_BYTES_MAX: Final = {
 }
 
 
-# Character sets that are read by tables; MariaDB's NOPAD twins included.
+# Collation ids of the character sets in legacy_charsets.py, without MariaDB's NOPAD twins.
 _LEGACY_IDS: Final = (
     "big5 1 84 cp1250 26 34 44 66 99 cp1251 14 23 50 51 52 cp1256 57 67 cp1257 29 58 59 cp850 4 80 "
     "cp852 40 81 cp866 36 68 cp932 95 96 dec8 3 69 eucjpms 97 98 euckr 19 85 gb18030 248 249 250 "
@@ -131,7 +129,7 @@ _LEGACY_NAMES: Final = _legacy_names()
 
 
 def charset_of(collation: int) -> str:
-    """Name of the character set, or `of collation N` for one that has no name here."""
+    """Return the name of the character set, `of collation N` for an unknown one."""
     for name, first, last in _RANGES:
         if first <= collation <= last:
             return name
@@ -140,7 +138,7 @@ def charset_of(collation: int) -> str:
 
 
 def charset_kind(name: str) -> int:
-    """How text in that character set becomes UTF-8; OTHER: not at all."""
+    """Return how text in a character set becomes UTF-8; OTHER where it cannot."""
     if name in ("utf8mb4", "utf8mb3"):
         return UTF8
     if name in _WIDE_CODECS:
@@ -154,12 +152,12 @@ def charset_kind(name: str) -> int:
 
 
 def char_bytes_max(name: str) -> int:
-    """Bytes that one character takes at most."""
+    """Return the most bytes that one character can take."""
     return _CHAR_BYTES_MAX.get(name, 1)
 
 
 def _latin1_table() -> list[bytes]:
-    """MySQL's latin1 is cp1252, with the five bytes that cp1252 leaves out as C1 controls."""
+    """MySQL's latin1: cp1252, and C1 controls for the five bytes that cp1252 leaves out."""
     table: list[bytes] = []
     for byte in range(256):
         raw = bytes([byte])
@@ -171,8 +169,12 @@ def _latin1_table() -> list[bytes]:
 _LATIN1: Final[list[bytes]] = _latin1_table()
 
 
+class NotText(ValueError):  # noqa: N818 - the caller names the column and makes the error
+    """Raised on bytes that are not text in their character set; the message says why."""
+
+
 def decode_text(raw: bytes, charset: str) -> str:
-    """Return bytes as text, not in a hurry; ValueError on what is no text."""
+    """Return bytes as text; for labels, names and statements, not for rows. ValueError."""
     kind = charset_kind(charset)
     if kind == LATIN1:
         return b"".join([_LATIN1[byte] for byte in raw]).decode("utf-8")
@@ -185,31 +187,20 @@ def decode_text(raw: bytes, charset: str) -> str:
     return raw.decode("utf-8")
 
 
-def _column_text(buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> str:
-    """The text of a value; stop by name where no reader could have it."""
+def _checked_text(buf: bytes, pos: i64, size: i64, charset: str) -> str:
+    """The text of a value. NotText where no reader could decode it."""
     try:
-        return decode_text(take(buf, pos, size), column.charset)
+        return decode_text(take(buf, pos, size), charset)
+    except UnicodeDecodeError as error:
+        raise NotText(f"no {charset}, {error.reason} at byte {error.start}") from error
     except ValueError as error:
-        reason = str(error)
-        if isinstance(error, UnicodeDecodeError):
-            reason = f"no {column.charset}, {error.reason} at byte {error.start}"
-        raise UnsupportedColumn(
-            f"column {column.place!r}: a value is no text: {reason}. Repair it, or list the "
-            f"column in the setting text_as_bytes"
-        ) from error
+        raise NotText(str(error)) from error
 
 
-def _require_utf8(buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> None:
-    """Stop on text that no reader could decode: MariaDB takes surrogates into its UTF-8."""
-    try:
-        take(buf, pos, size).decode("utf-8")
-    except UnicodeDecodeError:
-        _column_text(buf, pos, size, column)
-
-
-def write_text(out: BytesWriter, buf: bytes, pos: i64, size: i64, column: ColumnPlan) -> None:
-    """Write a column's text as an Avro string."""
-    kind = column.charset_kind
+def write_text(
+    out: BytesWriter, buf: bytes, pos: i64, size: i64, kind: i64, *, charset: str
+) -> None:
+    """Write text of a character set, and of its kind, as an Avro string. Raises NotText."""
     begin: i64 = len(out)
     if kind < WIDE:
         if size < 64:
@@ -219,7 +210,8 @@ def write_text(out: BytesWriter, buf: bytes, pos: i64, size: i64, column: Column
         if copy_text(out, buf, pos, size) or kind == BINARY:
             return
         if kind == UTF8:
-            _require_utf8(buf, pos, size, column)
+            # MariaDB accepts surrogates in its UTF-8.
+            _checked_text(buf, pos, size, charset)
             return
         out.truncate(begin)
     if kind == LATIN1:
@@ -228,4 +220,4 @@ def write_text(out: BytesWriter, buf: bytes, pos: i64, size: i64, column: Column
             text.write(_LATIN1[i64(buf[pos + i])])
         write_string(out, text.getvalue())
     else:
-        write_string(out, _column_text(buf, pos, size, column).encode("utf-8"))
+        write_string(out, _checked_text(buf, pos, size, charset).encode("utf-8"))

@@ -1,4 +1,4 @@
-"""DECIMAL: nine digits to four bytes, each part of the number rounded up to whole bytes."""
+"""DECIMAL: nine digits in four bytes; either side of the point is rounded up to whole bytes."""
 
 from typing import Final
 
@@ -13,14 +13,14 @@ _GROUP: Final = 1_000_000_000
 
 
 def _bytes_of(digits: i64) -> i64:
-    """Bytes of a group of fewer than nine digits."""
+    """Return the bytes of a group of fewer than nine digits."""
     return (digits + 1) >> 1
 
 
 def _mask(size: i64) -> i64:
-    """All bits of one to four bytes.
+    """Return one to four bytes of ones.
 
-    Written out: mypyc gives a constant that is shifted by a variable 32 bits only.
+    Spelled out: a constant shifted by a variable has only 32 bits under mypyc.
     """
     if size == 1:
         return 0xFF
@@ -38,7 +38,7 @@ def _power(digits: i64) -> i64:
 
 
 def _read_group(buf: bytes, pos: i64, size: i64, first: bool, negative: bool) -> i64:
-    """Read one group; the number's first bit is its sign, the bytes of negatives are inverted."""
+    """Read one group. The number's first bit is its sign; negative numbers are inverted."""
     value = read_be(buf, pos, size)
     mask = _mask(size)
     if first:
@@ -97,7 +97,7 @@ def read_big_decimal(buf: bytes, pos: i64, whole_digits: i64, fraction_digits: i
 def write_decimal(
     out: BytesWriter, buf: bytes, pos: i64, whole_digits: i64, fraction_digits: i64
 ) -> None:
-    """Write a DECIMAL of at most 18 digits: always eight bytes."""
+    """Write a DECIMAL of at most 18 digits, always as eight bytes."""
     out.append(u8(16))
     write_i64_be(out, read_decimal(buf, pos, whole_digits, fraction_digits))
 
@@ -105,14 +105,14 @@ def write_decimal(
 def write_big_decimal(
     out: BytesWriter, buf: bytes, pos: i64, whole_digits: i64, fraction_digits: i64
 ) -> None:
-    """Write a DECIMAL of more than 18 digits: as few bytes as hold it."""
+    """Write a DECIMAL of more than 18 digits in as few bytes as it needs."""
     value = read_big_decimal(buf, pos, whole_digits, fraction_digits)
     size = value.bit_length() // 8 + 1
     write_string(out, value.to_bytes(size, "big", signed=True))
 
 
 def decimal_text(value: int, scale: int) -> str:
-    """The number as the server prints it."""
+    """Return the number as the server prints it."""
     digits = str(abs(value)).rjust(scale + 1, "0")
     sign = "-" if value < 0 else ""
     if scale == 0:

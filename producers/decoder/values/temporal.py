@@ -1,7 +1,7 @@
-"""Dates and times: from the server's packed forms to Avro numbers, or to text off the calendar.
+"""Dates and times: from the server's packed forms to Avro numbers, or to text for invalid dates.
 
-Zero and partial dates, and days like 31 February that ALLOW_INVALID_DATES lets in, are on no
-calendar: they are written as null, and their text goes into the record's envelope.
+Invalid dates are zero and partial dates, and days like 31 February that ALLOW_INVALID_DATES lets
+in. They are written as null, and their text goes into the record's envelope.
 """
 
 from typing import Final
@@ -10,22 +10,22 @@ from mypy_extensions import i64
 
 from producers.decoder.values.wire import read_be
 
-US_A_SECOND: Final = 1_000_000
-US_A_DAY: Final = 86_400_000_000
-# Off the calendar: smaller than any date, time or timestamp that the servers can store.
-OFF_CALENDAR: Final = -0x4000_0000_0000_0000
+US_PER_SECOND: Final = 1_000_000
+US_PER_DAY: Final = 86_400_000_000
+# Stands for an invalid date: smaller than any date, time or timestamp that servers can store.
+INVALID_DATE: Final = -0x4000_0000_0000_0000
 
 _DATETIME_OFFSET: Final = 0x80_0000_0000
 _TIME_OFFSET: Final = 0x80_0000
 
 
 def fraction_bytes(digits: i64) -> i64:
-    """Bytes that hold so many fractional digits of a second."""
+    """Return how many bytes hold that many fractional digits of a second."""
     return (digits + 1) >> 1
 
 
 def read_fraction(buf: bytes, pos: i64, digits: i64) -> i64:
-    """Read the microseconds behind a time."""
+    """Read the fraction that follows a time, as microseconds."""
     if digits == 0:
         return 0
     if digits <= 2:
@@ -36,7 +36,7 @@ def read_fraction(buf: bytes, pos: i64, digits: i64) -> i64:
 
 
 def days_from_civil(year: i64, month: i64, day: i64) -> i64:
-    """Days since 1970-01-01 of a day of the proleptic Gregorian calendar, year >= 1."""
+    """Return days since 1970-01-01 in the proleptic Gregorian calendar, for year >= 1."""
     shifted: i64 = year - 1 if month <= 2 else year
     era: i64 = shifted // 400
     year_of_era: i64 = shifted - era * 400
@@ -46,8 +46,8 @@ def days_from_civil(year: i64, month: i64, day: i64) -> i64:
     return era * 146_097 + day_of_era - 719_468
 
 
-def is_on_calendar(year: i64, month: i64, day: i64) -> bool:
-    """Tell whether that day exists, from year 1 on."""
+def is_valid_date(year: i64, month: i64, day: i64) -> bool:
+    """Tell whether a day exists; years begin at 1."""
     if year < 1 or month < 1 or month > 12 or day < 1:
         return False
     if day <= 28:
@@ -61,20 +61,20 @@ def is_on_calendar(year: i64, month: i64, day: i64) -> bool:
 
 
 def date_days(packed: i64) -> i64:
-    """Days since 1970-01-01 of a DATE's three bytes, or OFF_CALENDAR."""
+    """Return days since 1970-01-01 from a DATE's three bytes, or INVALID_DATE."""
     year, month, day = packed >> 9, (packed >> 5) & 15, packed & 31
-    if not is_on_calendar(year, month, day):
-        return OFF_CALENDAR
+    if not is_valid_date(year, month, day):
+        return INVALID_DATE
     return days_from_civil(year, month, day)
 
 
 def date_text(packed: i64) -> str:
-    """The text of a DATE's three bytes as the server prints it."""
+    """Return a DATE's three bytes as the server prints them."""
     return f"{packed >> 9:04d}-{(packed >> 5) & 15:02d}-{packed & 31:02d}"
 
 
 def read_datetime(buf: bytes, pos: i64) -> i64:
-    """Read a DATETIME's five bytes; ValueError on what no server stores."""
+    """Read a DATETIME's five bytes; ValueError where no server stores them so."""
     packed = read_be(buf, pos, 5) - _DATETIME_OFFSET
     if packed < 0:
         raise ValueError("a DATETIME is negative")
@@ -82,23 +82,23 @@ def read_datetime(buf: bytes, pos: i64) -> i64:
 
 
 def datetime_us(packed: i64, fraction_us: i64) -> i64:
-    """Microseconds since 1970-01-01 00:00:00 of the same clock, or OFF_CALENDAR."""
+    """Return microseconds since 1970-01-01 00:00:00 in the same time zone, or INVALID_DATE."""
     year_month: i64 = packed >> 22
     day: i64 = (packed >> 17) & 31
-    if not is_on_calendar(year_month // 13, year_month % 13, day):
-        return OFF_CALENDAR
+    if not is_valid_date(year_month // 13, year_month % 13, day):
+        return INVALID_DATE
     days = days_from_civil(year_month // 13, year_month % 13, day)
     seconds: i64 = ((packed >> 12) & 31) * 3600 + ((packed >> 6) & 63) * 60 + (packed & 63)
-    return days * US_A_DAY + seconds * US_A_SECOND + fraction_us
+    return days * US_PER_DAY + seconds * US_PER_SECOND + fraction_us
 
 
 def fraction_text(fraction_us: i64, digits: i64) -> str:
-    """The fraction with its point, as many digits as the column has; nothing for none."""
+    """Return the point and as many digits as the column has, "" for none."""
     return f".{fraction_us:06d}"[: digits + 1] if digits else ""
 
 
 def datetime_text(packed: i64, fraction_us: i64, digits: i64) -> str:
-    """The text of a DATETIME as the server prints it."""
+    """Return a DATETIME as the server prints it."""
     year_month = packed >> 22
     date = f"{year_month // 13:04d}-{year_month % 13:02d}-{(packed >> 17) & 31:02d}"
     time = f"{(packed >> 12) & 31:02d}:{(packed >> 6) & 63:02d}:{packed & 63:02d}"
@@ -106,10 +106,10 @@ def datetime_text(packed: i64, fraction_us: i64, digits: i64) -> str:
 
 
 def read_time_us(buf: bytes, pos: i64, digits: i64) -> i64:
-    """Read a TIME as microseconds, negative ones included."""
+    """Read a TIME as microseconds; it may be negative."""
     size = fraction_bytes(digits)
     bits: i64 = 8 * size
-    # Shifted as a variable: mypyc gives a constant shifted by a variable 32 bits only.
+    # A variable: a constant shifted by a variable has only 32 bits under mypyc.
     value: i64 = read_be(buf, pos, 3 + size)
     whole: i64 = (value >> bits) - _TIME_OFFSET
     value = (whole << bits) + (value - ((value >> bits) << bits))
@@ -123,5 +123,5 @@ def read_time_us(buf: bytes, pos: i64, digits: i64) -> i64:
         fraction *= 10_000
     elif size == 2:
         fraction *= 100
-    total: i64 = seconds * US_A_SECOND + fraction
+    total: i64 = seconds * US_PER_SECOND + fraction
     return -total if negative else total

@@ -1,7 +1,7 @@
-"""Integers as the binlog and Avro lay them down. Offsets and lengths are bytes.
+"""Integers and strings as the binlog and Avro encode them. Offsets and lengths are in bytes.
 
-All functions mean the same compiled and not: `i64` wraps only when compiled, so every result
-is masked to its width. Reading past the end of the buffer raises IndexError in both.
+All functions give the same result compiled and plain: `i64` wraps only when compiled, so every
+result is masked to its width. Reading past the end of the buffer raises IndexError in both.
 """
 
 from typing import Final
@@ -16,9 +16,9 @@ from librt.strings import (
 )
 from mypy_extensions import i64, u8
 
-# 64 bits, seven in a byte.
+# 64 bits, seven per byte.
 _LONG_BYTES_MAX: Final = 10
-# From this length on, one slice costs less than copying eight bytes at a time.
+# Above this length a slice is cheaper than copying eight bytes at a time.
 _COPY_BY_WORDS_MAX: Final = 96
 
 
@@ -68,7 +68,7 @@ def read_le(buf: bytes, pos: i64, size: i64) -> i64:
 
 
 def packed_size(buf: bytes, pos: i64) -> i64:
-    """Bytes that the length-encoded integer at `pos` takes (1, 3, 4 or 9)."""
+    """Return how many bytes the length-encoded integer at `pos` has: 1, 3, 4 or 9."""
     first = i64(buf[pos])
     if first < 251:
         return 1
@@ -82,7 +82,7 @@ def packed_size(buf: bytes, pos: i64) -> i64:
 
 
 def read_packed(buf: bytes, pos: i64) -> i64:
-    """Read a length-encoded integer; one beyond 63 bits is a ValueError."""
+    """Read a length-encoded integer; ValueError beyond 63 bits."""
     size = packed_size(buf, pos)
     if size == 1:
         return i64(buf[pos])
@@ -97,14 +97,14 @@ def read_packed(buf: bytes, pos: i64) -> i64:
 
 
 def take(buf: bytes, pos: i64, size: i64) -> bytes:
-    """Copy `size` bytes, all of which must be there (a slice would be cut short in silence)."""
+    """Copy `size` bytes; IndexError where they are not all there, unlike a slice."""
     if size < 0 or pos < 0 or size > len(buf) - pos:
         raise IndexError(f"{size} bytes at {pos} pass the end of a buffer of {len(buf)}")
     return buf[pos : pos + size]
 
 
 def write_long(out: BytesWriter, value: i64) -> None:
-    """Write an Avro int or long (zigzag, then seven bits a byte)."""
+    """Write an Avro int or long: zigzag, then seven bits per byte."""
     rest: i64 = (value << 1) ^ (value >> 63)
     while rest < 0 or rest > 127:
         out.append(u8((rest & 0x7F) | 0x80))
@@ -123,7 +123,7 @@ def read_long(buf: bytes, pos: i64) -> i64:
 
 
 def long_size(buf: bytes, pos: i64) -> i64:
-    """Bytes that the Avro int or long at `pos` takes (1 to 10)."""
+    """Return how many bytes the Avro int or long at `pos` has: 1 to 10."""
     size: i64 = 1
     while i64(buf[pos + size - 1]) & 0x80:
         size += 1
@@ -133,7 +133,7 @@ def long_size(buf: bytes, pos: i64) -> i64:
 
 
 def is_at(buf: bytes, pos: i64, size: i64, wanted: bytes) -> bool:
-    """Tell whether buf[pos:pos + size] is `wanted`; no object is made for the comparison."""
+    """Tell whether buf[pos:pos + size] is `wanted`, without making a slice."""
     if size != len(wanted) or pos < 0 or pos + size > len(buf):
         return False
     at: i64 = 0
@@ -149,7 +149,7 @@ def is_at(buf: bytes, pos: i64, size: i64, wanted: bytes) -> bool:
 
 
 def write_numbered(out: BytesWriter, prefix: bytes, number: i64, suffix: bytes) -> None:
-    """Write an Avro string: `prefix`, `number` in decimal (none below 0), `suffix`."""
+    """Write an Avro string: `prefix`, `number` in decimal (nothing below 0), `suffix`."""
     digits: i64 = 0
     rest = number
     while rest > 0:
@@ -173,13 +173,13 @@ def write_numbered(out: BytesWriter, prefix: bytes, number: i64, suffix: bytes) 
 
 
 def write_string(out: BytesWriter, value: bytes) -> None:
-    """Write Avro bytes, or a string given as UTF-8: the length, then the bytes."""
+    """Write Avro bytes, or an Avro string given as UTF-8."""
     write_long(out, len(value))
     out.write(value)
 
 
 def copy(out: BytesWriter, buf: bytes, pos: i64, size: i64) -> None:
-    """Write `size` bytes of `buf`; no object is made for a short piece."""
+    """Write `size` bytes of `buf`, short pieces without making a slice."""
     if size > _COPY_BY_WORDS_MAX:
         out.write(take(buf, pos, size))
         return
@@ -193,12 +193,12 @@ def copy(out: BytesWriter, buf: bytes, pos: i64, size: i64) -> None:
 
 
 def copy_text(out: BytesWriter, buf: bytes, pos: i64, size: i64) -> bool:
-    """Write `size` bytes of `buf`; tell whether all are ASCII."""
+    """Write `size` bytes of `buf` and tell whether all are ASCII."""
     if size > _COPY_BY_WORDS_MAX:
         raw = take(buf, pos, size)
         out.write(raw)
         return raw.isascii()
-    # Made of two halves: mypyc keeps a constant of more than 62 bits as an object.
+    # From two halves: mypyc makes a constant of more than 62 bits an object.
     high_bits: i64 = 0x80808080
     high_bits |= high_bits << 32
     seen: i64 = 0
@@ -224,7 +224,7 @@ def encode_string(text: str) -> bytes:
 
 
 def encode_packed(value: int) -> bytes:
-    """Return a length-encoded integer of less than 2**24."""
+    """Return a length-encoded integer below 2**24."""
     if value < 251:
         return bytes([value])
     if value < 1 << 16:

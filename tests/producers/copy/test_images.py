@@ -64,7 +64,7 @@ class SeenByRules:
     def __init__(self) -> None:
         self.columns: dict[str, list[SourceColumn]] = {}
 
-    def ddl_seen(self) -> None:
+    def definitions_changed(self) -> None:
         """Nothing can break."""
 
     def leaves_out(self, database: str, table: str) -> bool:
@@ -72,7 +72,7 @@ class SeenByRules:
         del database, table
         return False
 
-    def row_filter(self, table: TablePlan) -> None:
+    def filter_plan(self, table: TablePlan) -> None:
         """No rule; columns whose collations no rule can compare by are alike."""
         self.columns[table.table] = [
             replace(column, collation=name if collation_named(name) else name.split(" ")[0])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from event_token import Flavor
-from producers.decoder import BatchSummary, Decoder
+from producers.decoder import BatchSummary, Decoder, DecoderOptions
 from producers.preflight.hidden_types import ServerTypes
 from producers.preflight.typed_columns import TypedColumns
 from producers.settings import ServerSettings
@@ -70,7 +70,7 @@ def new_decoder(sink: Sink, flavor: Flavor, position: str, **changes: Any) -> De
     arguments: dict[str, Any] = {
         "topic": "ks.-80",
         "shard": SHARD,
-        "flavor": flavor.value,
+        "flavor": flavor,
         "position": position,
         "next_seq": 1,
         "last_timestamp_us": 0,
@@ -84,7 +84,7 @@ def new_decoder(sink: Sink, flavor: Flavor, position: str, **changes: Any) -> De
         "now_us": lambda: time.time_ns() // 1000,
         "on_notice": sink.notices.append,
     }
-    return Decoder(**{**arguments, **changes})
+    return Decoder(DecoderOptions(**{**arguments, **changes}))
 
 
 def decode(

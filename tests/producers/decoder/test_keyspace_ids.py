@@ -96,7 +96,7 @@ def test_an_image_without_the_column_has_no_id(database: DatabaseFixture) -> Non
 @pytest.mark.parametrize(
     ("vindex", "columns", "row", "said"),
     [
-        ("hash", "id INT", "1", "has no column C, which its vindex hash is declared over"),
+        ("hash", "id INT", "1", "has no column C, over which its vindex hash is declared"),
         ("hash", "c DATE", "'2020-01-01'", "cannot take column c of type date"),
         ("hash", "c INT", "NULL", "column c: vindex hash cannot take NULL"),
         ("numeric", "c INT", "-1", "column c: vindex numeric cannot take this int"),

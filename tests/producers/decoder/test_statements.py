@@ -4,7 +4,7 @@ import pytest
 
 from event_token import Flavor
 from producers.decoder import UnloggedCascade
-from producers.decoder.events.query_events import (
+from producers.decoder.events.statements import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,
     Statement,
@@ -96,8 +96,7 @@ def test_a_cascade_declared_while_the_stream_runs_stops_it(mariadb_a: DatabaseFi
 
     sink, _ = decode(stream, Flavor.MARIADB, before)
     assert [e.op for e in sink.events() if e.table == "c"] == ["INSERT"]
-    decoder = new_decoder(Sink(), Flavor.MARIADB, before)
-    decoder.refuse_cascades()
+    decoder = new_decoder(Sink(), Flavor.MARIADB, before, refuses_cascades=True)
     with pytest.raises(UnloggedCascade, match="this server does not log such changes") as caught:
         decoder.feed(stream, 0, len(stream), ALL_ROWS)
     assert "statement begins: ALTER TABLE c" in str(caught.value)

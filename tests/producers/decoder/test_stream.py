@@ -160,8 +160,7 @@ def test_feed_stops_between_transactions(mixed: Stream) -> None:
 def test_delivery_callback_goes_with_the_first_and_the_last(mixed: Stream) -> None:
     """on_delivery is passed for a batch's first record and for its last, no other."""
     sink = Sink()
-    decoder = new_decoder(sink, mixed.flavor, mixed.before)
-    decoder.set_delivery_callback("report")
+    decoder = new_decoder(sink, mixed.flavor, mixed.before, on_delivery="report")
     decoder.feed(mixed.bytes, 0, len(mixed.bytes), ALL_ROWS)
     count = decoder.messages
     size = decoder.bytes_produced

@@ -1,4 +1,4 @@
-"""Timestamps of the log: clamped to what was promised, and cut to the producer's clock."""
+"""Timestamps of the log: clamped to what was promised, and clamped to the producer's clock."""
 
 import pytest
 
@@ -68,8 +68,10 @@ def test_advance_head_holds_for_later_records(mysql_a: DatabaseFixture) -> None:
     assert decoder.take_batch().head_us == head_us
 
 
-def test_a_commit_far_in_the_future_is_cut_and_never_promised(mariadb_a: DatabaseFixture) -> None:
-    """SET timestamp beyond the bound: cut to the bound, said once, and not the head."""
+def test_a_commit_far_in_the_future_is_clamped_and_never_promised(
+    mariadb_a: DatabaseFixture,
+) -> None:
+    """SET timestamp beyond the bound: clamped to the bound, reported once, and not the head."""
     before, stream = stream_of(
         mariadb_a,
         "INSERT INTO t VALUES (1)",
@@ -92,14 +94,14 @@ def test_a_commit_far_in_the_future_is_cut_and_never_promised(mariadb_a: Databas
     assert summary.head_us == by_id[4].commit_us
     assert summary.head_us < bound_us
     assert len(sink.notices) == 1
-    assert "cut" in sink.notices[0]
+    assert "clamped" in sink.notices[0]
 
 
 @pytest.mark.parametrize("ahead_us", [0, 10 * HOUR_US])
 def test_a_floor_ahead_of_the_clock_is_not_promised_again(
     mysql_a: DatabaseFixture, ahead_us: int
 ) -> None:
-    """After a restart on a log whose last record was cut, the head begins at the clock."""
+    """After a restart on a log whose last record was clamped, the head begins at the clock."""
     before, stream = stream_of(mysql_a)
     decoder = new_decoder(
         Sink(),

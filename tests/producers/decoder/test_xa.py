@@ -4,8 +4,8 @@ import pytest
 
 from event_token import Flavor, MysqlGtidSet
 from producers.decoder import UnsupportedEvent
-from producers.decoder.events import prepared
-from producers.decoder.events.format_event import YEAR_HAS_SIGN
+from producers.decoder.stream import prepared
+from producers.decoder.tables.column_types import YEAR_HAS_SIGN
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
@@ -90,7 +90,7 @@ def test_commit_of_what_was_prepared_before_the_start(
     start = executed_set(server)
     run_statements(server, name, ("XA COMMIT '1'",))
 
-    with pytest.raises(UnsupportedEvent, match=r"X'31',X'',1, whose PREPARE is before"):
+    with pytest.raises(UnsupportedEvent, match=r"X'31',X'',1, whose PREPARE and rows are before"):
         decode(capture(server, start), Flavor.MYSQL, start)
 
     run_statements(server, name, tuple(prepare(2)))

@@ -1,4 +1,4 @@
-"""Single values out of a record's bytes, as filter rules and vindexes take them.
+"""Raw values: single Avro values read back from a record, as filter rules and vindexes take them.
 
 Numbers and times are int or float, a DECIMAL is its unscaled int, text is str, bytes are bytes.
 """
@@ -11,7 +11,7 @@ from mypy_extensions import i64
 from producers.decoder.values.wire import long_size, read_long, take
 from topics.records.table_shape import UNSIGNED_LONG_BYTES, ValueKind
 
-# How a value is read; numbers, for the kinds themselves are slow to compare.
+# How a value is read. Numbers, because comparing enums is slow.
 _VARINT: Final = 0
 _NINE_BYTES: Final = 1
 _DOUBLE: Final = 2
@@ -42,12 +42,12 @@ _FORMS: Final = {
 
 
 def raw_form(kind: ValueKind) -> int:
-    """How `read_raw` reads values of that kind."""
+    """Return how `read_raw` reads values of a kind."""
     return _FORMS.get(kind, _BYTES)
 
 
 def read_raw(record: bytes, at: i64, form: i64) -> object:
-    """Read the Avro value that begins at `at`, behind its union branch."""
+    """Read the Avro value at `at`, which is behind its union branch."""
     if form == _VARINT:
         return int(read_long(record, at))
     if form == _NINE_BYTES:
@@ -57,7 +57,7 @@ def read_raw(record: bytes, at: i64, form: i64) -> object:
     if form == _FLOAT:
         return read_f32_le(record, at)
     if form == _UNREAD:
-        return b""  # nothing but whether it is NULL is ever asked
+        return b""  # rules only ask whether it is NULL
     content = take(record, at + long_size(record, at), read_long(record, at))
     if form == _TEXT:
         return content.decode("utf-8")

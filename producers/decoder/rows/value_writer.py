@@ -1,6 +1,4 @@
-"""A row image: the server's values to Avro values, each behind its null branch."""
-
-from typing import Final
+"""Writes single values of a row image as Avro values, each after its null branch."""
 
 from librt.strings import (
     BytesWriter,
@@ -13,20 +11,20 @@ from librt.strings import (
     write_f64_le,
     write_i64_be,
 )
-from librt.vecs import vec
 from mypy_extensions import i64, u8
 
-from producers.decoder.events.mariadb_compression import uncompress_value
-from producers.decoder.rows.record_sink import RecordSink
-from producers.decoder.tables import plan as ops
+from producers.decoder.errors import UnsupportedColumn
+from producers.decoder.rows.invalid_dates import InvalidDates
 from producers.decoder.tables.plan import ColumnPlan
-from producers.decoder.values.charset import write_text
+from producers.decoder.values import operations as ops
+from producers.decoder.values.charset import NotText, write_text
+from producers.decoder.values.compressed_values import uncompress_value
 from producers.decoder.values.decimals import write_big_decimal, write_decimal
 from producers.decoder.values.hidden_values import write_hidden
 from producers.decoder.values.json_binary import json_text
 from producers.decoder.values.temporal import (
-    OFF_CALENDAR,
-    US_A_SECOND,
+    INVALID_DATE,
+    US_PER_SECOND,
     date_days,
     date_text,
     datetime_text,
@@ -48,92 +46,15 @@ from producers.decoder.values.wire import (
     write_string,
 )
 
-# Where a row image has no value of a column.
-NO_VALUE: Final = -1
-
-
-def write_image(
-    sink: RecordSink, columns: list[ColumnPlan], present: i64, buf: bytes, pos: i64
-) -> i64:
-    """Write one row image that begins at `pos` with its null bits; return where it ends."""
-    out = sink.out
-    null_at: i64 = pos
-    pos += (present + 7) >> 3
-    mask: i64 = 256
-    nulls: i64 = 0
-    for column in columns:
-        if column.op == ops.ABSENT:
-            out.append(u8(0))
-            continue
-        if mask == 256:
-            nulls = i64(buf[null_at])
-            null_at += 1
-            mask = 1
-        if nulls & mask:
-            out.append(u8(0))
-        elif not column.is_noted:
-            pos = write_value(sink, out, column, buf, pos)
-        else:
-            begin: i64 = len(out) + 1
-            pos = write_value(sink, out, column, buf, pos)
-            sink.note_value(column, begin, len(out))
-        mask <<= 1
-    if sink.watch is not None:
-        sink.touch(sink.watch)
-    return pos
-
-
-def find_values(
-    columns: list[ColumnPlan], present: i64, buf: bytes, pos: i64, places: vec[i64]
-) -> i64:
-    """Say where each value of the row image at `pos` begins, and return where the image ends.
-
-    `places`: one for each column; NO_VALUE for NULL and for a column that the image lacks.
-    """
-    null_at: i64 = pos
-    pos += (present + 7) >> 3
-    mask: i64 = 256
-    nulls: i64 = 0
-    for index, column in enumerate(columns):
-        at: i64 = NO_VALUE
-        if column.op != ops.ABSENT:
-            if mask == 256:
-                nulls = i64(buf[null_at])
-                null_at += 1
-                mask = 1
-            if nulls & mask == 0:
-                at = pos
-                pos += value_size(column, buf, pos)
-            mask <<= 1
-        places[index] = at
-    return pos
-
-
-def value_size(column: ColumnPlan, buf: bytes, pos: i64) -> i64:
-    """Bytes that the value at `pos` takes, its length included."""
-    op = column.op
-    if op >= ops.JSON or ops.VARCHAR <= op <= ops.FIXED_BINARY:
-        return column.size + _read_length(buf, pos, column.size)
-    return column.size
-
-
-def _read_length(buf: bytes, pos: i64, size: i64) -> i64:
-    """Read the one to four bytes of a length."""
-    if size == 1:
-        return i64(buf[pos])
-    if size == 2:
-        return read_u16(buf, pos)
-    return read_le(buf, pos, size)
-
 
 def write_value(
-    sink: RecordSink, out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64
+    dates: InvalidDates, out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64
 ) -> i64:
-    """Write one value that is not NULL; return where it ends."""
+    """Write one value that is not NULL, and note it where it is an invalid date; return its end."""
     op = column.op
     if op >= ops.DECIMAL:
         if ops.DATE <= op <= ops.TIMESTAMP:
-            return _write_temporal(sink, out, column, buf, pos)
+            return _write_temporal(dates, out, column, buf, pos)
         return _write_other(out, column, buf, pos)
     out.append(u8(2))
     if op >= ops.VARCHAR:
@@ -147,7 +68,7 @@ def write_value(
 
 
 def read_integer(op: i64, buf: bytes, pos: i64) -> i64:
-    """Read a whole number; one of eight bytes is signed."""
+    """Read an integer; one of eight bytes is signed."""
     if op == ops.I32:
         return i64(read_i32_le(buf, pos))
     if op == ops.I64:
@@ -166,15 +87,24 @@ def read_integer(op: i64, buf: bytes, pos: i64) -> i64:
         return read_u24(buf, pos)
     if op == ops.U32:
         return read_u32(buf, pos)
-    raise ValueError(f"operation {op} reads no whole number")
+    raise ValueError(f"operation {op} reads no integer")
+
+
+def read_length(buf: bytes, pos: i64, size: i64) -> i64:
+    """Read a length of one to four bytes."""
+    if size == 1:
+        return i64(buf[pos])
+    if size == 2:
+        return read_u16(buf, pos)
+    return read_le(buf, pos, size)
 
 
 def _write_varchar(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> i64:
-    """Write text or bytes that stand behind their length."""
-    size = _read_length(buf, pos, column.size)
+    """Write text or bytes, which follow their length."""
+    size = read_length(buf, pos, column.size)
     pos += column.size
     if pos + size > len(buf):
-        raise IndexError(f"a value of {size} bytes passes the end of its event")
+        raise IndexError(f"a value of {size} bytes runs past the end of its event")
     if column.op == ops.FIXED_BINARY:
         if size > column.length:
             raise ValueError(f"{size} bytes in a BINARY({column.length})")
@@ -185,14 +115,24 @@ def _write_varchar(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -
             out.append(u8(0))
             missing -= 1
     else:
-        write_text(out, buf, pos, size, column)
+        try:
+            write_text(out, buf, pos, size, column.charset_kind, charset=column.charset)
+        except NotText as error:
+            raise _not_text(column, error) from error
     return pos + size
 
 
+def _not_text(column: ColumnPlan, error: NotText) -> UnsupportedColumn:
+    return UnsupportedColumn(
+        f"column {column.place!r}: a value is not text: {error}. Fix the value, or list the "
+        f"column in the setting text_as_bytes"
+    )
+
+
 def _write_temporal(
-    sink: RecordSink, out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64
+    dates: InvalidDates, out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64
 ) -> i64:
-    """Write a DATE, TIME, DATETIME or TIMESTAMP; null, and its text aside, off the calendar."""
+    """Write a DATE, TIME, DATETIME or TIMESTAMP; an invalid date is null, and noted."""
     op = column.op
     digits = column.second_digits
     text = ""
@@ -200,7 +140,7 @@ def _write_temporal(
     if op == ops.DATE:
         packed = read_u24(buf, pos)
         value = date_days(packed)
-        if value == OFF_CALENDAR:
+        if value == INVALID_DATE:
             text = date_text(packed)
     elif op == ops.TIME:
         value = read_time_us(buf, pos, digits)
@@ -208,15 +148,15 @@ def _write_temporal(
         packed = read_datetime(buf, pos)
         fraction = read_fraction(buf, pos + 5, digits)
         value = datetime_us(packed, fraction)
-        if value == OFF_CALENDAR:
+        if value == INVALID_DATE:
             text = datetime_text(packed, fraction, digits)
     else:
-        value = read_be(buf, pos, 4) * US_A_SECOND + read_fraction(buf, pos + 4, digits)
+        value = read_be(buf, pos, 4) * US_PER_SECOND + read_fraction(buf, pos + 4, digits)
         if value == 0:
             text = "0000-00-00 00:00:00" + fraction_text(0, digits)
     if text:
         out.append(u8(0))
-        sink.note_off_calendar(column.index, column.key_slot, text)
+        dates.note(column, text)
     else:
         out.append(u8(2))
         write_long(out, value)
@@ -224,7 +164,7 @@ def _write_temporal(
 
 
 def _write_other(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> i64:
-    """Write a value of a type that is not a number, text or time."""
+    """Write a value that is neither an integer nor text nor a time."""
     op = column.op
     out.append(u8(2))
     if op == ops.DECIMAL:
@@ -259,7 +199,7 @@ def _write_other(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> 
         return _write_compressed(out, column, buf, pos)
     elif op >= ops.UUID:
         size = i64(buf[pos])
-        write_hidden(out, column, buf, pos + 1, size)
+        write_hidden(out, op, column.length, take(buf, pos + 1, size))
         return pos + 1 + size
     else:
         raise ValueError(f"no way to write operation {op}")
@@ -271,7 +211,10 @@ def _write_compressed(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64
     size = read_le(buf, pos, column.size)
     pos += column.size
     plain = uncompress_value(take(buf, pos, size))
-    write_text(out, plain, 0, len(plain), column)
+    try:
+        write_text(out, plain, 0, len(plain), column.charset_kind, charset=column.charset)
+    except NotText as error:
+        raise _not_text(column, error) from error
     return pos + size
 
 
@@ -286,7 +229,7 @@ def _read_bits(buf: bytes, pos: i64, size: i64) -> i64:
 
 
 def _write_set(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> None:
-    """Write the labels of a SET as an Avro array, in the order of the declaration."""
+    """Write the labels of a SET as an Avro array, in declaration order."""
     members: list[bytes] = []
     for byte in range(column.size):
         bits = i64(buf[pos + byte])

@@ -1,7 +1,8 @@
 """Rows of the product's own tables, in the database `_shardstream`: never logged as rows.
 
 A journal row becomes a JOURNAL record and a mark, a checkpoint row the origin of what follows in
-its transaction, a heartbeat row a time. All else there (roles, verify's results) says nothing here.
+its transaction, a heartbeat row a time. Other tables there (roles, results of verify) mean nothing
+to the decoder.
 """
 
 import json
@@ -9,24 +10,27 @@ from dataclasses import replace
 from typing import Final
 
 from librt.strings import BytesWriter
+from librt.vecs import vec
 from mypy_extensions import i64, u8
 
+from databases.internal_tables import INTERNAL_DATABASE
 from event_token import EventToken, UsageError
 from producers.decoder.errors import UnsupportedEvent, WriteAfterEnd
-from producers.decoder.rows.record_sink import RecordSink
-from producers.decoder.rows.row_values import write_image
-from producers.decoder.tables import plan as ops
+from producers.decoder.rows.images import NO_VALUE, find_values
+from producers.decoder.rows.record_writer import RecordWriter
+from producers.decoder.rows.value_reader import ValueReader
+from producers.decoder.stream.table_versions import statement_header
 from producers.decoder.tables.plan import (
     CHECKPOINT,
-    INTERNAL_DATABASE,
     JOURNAL,
     SILENT,
     ColumnPlan,
     RowsPlan,
     TablePlan,
 )
-from producers.decoder.tables.table_versions import DELETE, Tables, statement_header
-from producers.decoder.values.wire import encode_string, take, write_long, write_string
+from producers.decoder.tables.rows_plans import DELETE
+from producers.decoder.values import operations as ops
+from producers.decoder.values.wire import encode_string, write_long, write_string
 from topics.progress.record import Mark, MarkKind
 
 MARK_NOT_ALONE: Final = (
@@ -48,44 +52,44 @@ InternalRow = dict[str, int | str | None]
 
 
 class InternalTables:
-    """What the rows of `_shardstream` have said on this stream so far."""
+    """What the rows of `_shardstream` on this stream have said so far."""
 
     def __init__(self, shard: str, ended_by: list[str]) -> None:
-        """`ended_by`: the reshards whose END the log holds already, without their CANCELLED."""
+        """`ended_by`: reshards whose END is in the log, and whose CANCELLED is not."""
         self._shard: str = shard
         self._ended_by: list[str] = ended_by
         self.refuses_rows: bool = len(ended_by) > 0
-        # The mark under way or just complete; its offset is the seq of its record.
+        # The mark under way or just complete. Its offset is the seq of its record.
         self.mark: Mark | None = None
         self.heartbeat_us: int = 0
-        # The origin of the records that follow in this transaction, its null branch in front.
+        # The origin of the records that follow in this transaction, after its null branch.
         self.origin: bytes = NO_ORIGIN
 
-    def see_left_out(self, table: TablePlan) -> None:
-        """Judge rows of a table that the filter rules leave out: nothing of them is decoded."""
+    def check_left_out(self, table: TablePlan) -> None:
+        """Check rows of a table that the filter rules leave out, which are never decoded."""
         if self.refuses_rows:
             self._refuse(table)
 
     def _refuse(self, table: TablePlan) -> None:
-        """Raise WriteAfterEnd: a row of the keyspace behind an END. Not for the server's own."""
+        """Raise WriteAfterEnd on a row after END, except in the server's own databases."""
         if table.database in _SYSTEM_DATABASES:
             return
         ids = ", ".join(self._ended_by)
         raise WriteAfterEnd(
             f"a row of {table.database}.{table.table} was changed after the END of reshard {ids}: "
-            f"writes had not stopped, and the change is on no target. Find who writes here and "
-            f"stop it; then either cancel the reshard (shardstream reshard cancel) and start this "
-            f"producer again, or, where it has begun on a target, repeat the change there"
+            f"writes had not stopped, and the change is on no target. Find what still writes here "
+            f"and stop it; then cancel the reshard (shardstream reshard cancel) and start this "
+            f"producer again, or, if the reshard has begun on a target, repeat the change there"
         )
 
     def takes(self, table: TablePlan, rows: RowsPlan, op: i64, images: bytes) -> bool:
-        """Take the images of a row event that may not be logged; False: log them all the same."""
+        """Take a row event of an internal table; False if its rows are to be logged after all."""
         if not table.internal:
             self._refuse(table)
-            return False
+            return False  # of the server's own databases
         if table.internal == SILENT or op == DELETE:
             return True
-        for row in read_rows(table, rows, images):
+        for row in _read_rows(table, rows, images):
             if table.internal == JOURNAL:
                 self._take_mark(row)
             elif table.internal == CHECKPOINT:
@@ -117,16 +121,16 @@ class InternalTables:
         self.refuses_rows = len(self._ended_by) > 0
         self.mark = mark
 
-    def add_mark(self, sink: RecordSink, tables: Tables) -> None:
-        """Add the JOURNAL record of the mark just taken."""
+    def add_mark(self, record: RecordWriter, prefix: bytes) -> None:
+        """Add the JOURNAL record of the mark just taken; `prefix`: of JOURNAL records."""
         if self.mark is None:
             return
-        self.mark = replace(self.mark, offset=sink.next_seq)
-        sink.add_statement(
-            tables.statement_prefix("JOURNAL"),
+        self.mark = replace(self.mark, offset=record.next_seq)
+        record.add_statement(
+            prefix,
             statement_header(INTERNAL_DATABASE.encode("ascii")),
             encode_string(INTERNAL_DATABASE) + encode_string(""),
-            mark_text(self.mark).encode("utf-8"),
+            _mark_text(self.mark).encode("utf-8"),
         )
 
     def _check_mark(self, mark: Mark, kind: str) -> None:
@@ -145,13 +149,13 @@ class InternalTables:
             )
 
     def end_transaction(self, next_seq: int) -> None:
-        """Check that a mark stands alone, and forget the transaction's origin."""
+        """Check that a mark is alone in its transaction, and forget the origin."""
         if self.mark is not None and self.mark.offset != next_seq - 1:
             raise UnsupportedEvent(MARK_NOT_ALONE)
         self.origin = NO_ORIGIN
 
     def _take_checkpoint(self, row: InternalRow) -> None:
-        """Take a row of the checkpoint table: its token is the origin of what follows."""
+        """Take a checkpoint row, whose token is the origin of what follows."""
         text = _text(row, "checkpoint", "token")
         if not text:  # the first row of a reshard, before any transaction of the source
             self.origin = NO_ORIGIN
@@ -173,14 +177,14 @@ class InternalTables:
         self.origin = out.getvalue()
 
     def _take_heartbeat(self, row: InternalRow) -> None:
-        """Take a row of the heartbeat table; those of other shards do not count."""
+        """Take a heartbeat row; rows of other shards do not count."""
         at_us = row.get("at_us")
         if row.get("shard") == self._shard and isinstance(at_us, int):
             self.heartbeat_us = max(self.heartbeat_us, at_us)
 
 
-def mark_text(mark: Mark) -> str:
-    """The row of the journal as JSON: the statement of a JOURNAL record."""
+def _mark_text(mark: Mark) -> str:
+    """Return the journal row as JSON, which is the statement of a JOURNAL record."""
     kind = "CANCELLED" if mark.kind == MarkKind.CANCEL else mark.kind.value
     return json.dumps(
         {
@@ -197,8 +201,8 @@ def _text(row: InternalRow, table: str, column: str) -> str:
     value = row.get(column)
     if not isinstance(value, str):
         raise UnsupportedEvent(
-            f"a row of {INTERNAL_DATABASE}.{table} does not say its {column}: the table must be "
-            f"the one that `shardstream reshard create` makes, and binlog_row_image FULL"
+            f"a row of {INTERNAL_DATABASE}.{table} has no {column}: the table must be the one "
+            f"that `shardstream reshard create` makes, and binlog_row_image FULL"
         )
     return value
 
@@ -210,76 +214,41 @@ def _names(row: InternalRow, column: str) -> tuple[str, ...]:
     return tuple([str(name) for name in names])
 
 
-def read_rows(table: TablePlan, rows: RowsPlan, images: bytes) -> list[InternalRow]:
-    """The rows of a row event, by column name: after's values, and before's where it lacks one.
-
-    They are written as any row is, to a record that nobody gets, and read back from there.
-    """
-    scratch = RecordSink("", "", 0, -1, _no_produce)
+def _read_rows(table: TablePlan, rows: RowsPlan, images: bytes) -> list[InternalRow]:
+    """Return the rows of an event by column name: values after, or before where after lacks one."""
+    values = ValueReader()
+    places: vec[i64] = vec[i64]([NO_VALUE] * int(table.count))
     found: list[InternalRow] = []
     pos: i64 = 0
     while pos < len(images):
         row: InternalRow = {}
-        for image in range(2):
-            if image == 0 and rows.has_before:
-                columns = rows.before
-                present = rows.before_present
-            elif image == 1 and rows.has_after:
-                columns = rows.after
-                present = rows.after_present
-            else:
-                continue
-            begin: i64 = len(scratch.open_row(table, rows))
-            pos = write_image(scratch, columns, present, images, pos)
-            _read_image(table, columns, scratch.out.getvalue(), begin, row)
+        if rows.has_before:
+            pos = find_values(rows.before, rows.before_present, images, pos, places)
+            _read_image(values, rows.before, images, places, row)
+        if rows.has_after:
+            pos = find_values(rows.after, rows.after_present, images, pos, places)
+            _read_image(values, rows.after, images, places, row)
         found.append(row)
     if pos != len(images):
-        raise ValueError("a row passes the end of its event")
+        raise ValueError("a row runs past the end of its event")
     return found
 
 
-def _no_produce(*_arguments: object) -> None:
-    """Take the place of a client: rows that are read here are never produced."""
-    raise ValueError("a row of an internal table was about to be produced")
-
-
 def _read_image(
-    table: TablePlan, columns: list[ColumnPlan], image: bytes, pos: i64, into: InternalRow
+    values: ValueReader,
+    columns: list[ColumnPlan],
+    images: bytes,
+    places: vec[i64],
+    row: InternalRow,
 ) -> None:
     for column in columns:
-        has_value = i64(image[pos]) != 0
-        pos += 1
         if column.op == ops.ABSENT:
             continue
-        if not has_value:
-            into[column.name] = None
-        elif ops.I8 <= column.op <= ops.I64:
-            into[column.name] = _unzigzag(image, pos)
-            pos += _varint_size(image, pos)
-        elif column.op == ops.U64:
-            into[column.name] = int.from_bytes(take(image, pos, 9), "big")
-            pos += 9
-        elif column.op in (ops.VARCHAR, ops.BLOB):
-            size: i64 = _unzigzag(image, pos)
-            pos += _varint_size(image, pos)
-            into[column.name] = take(image, pos, size).decode("utf-8")
-            pos += size
-        else:
+        at: i64 = places[column.index]
+        value = None if at == NO_VALUE else values.raw(column, images, at)
+        if value is not None and not isinstance(value, (int, str)):
             raise UnsupportedEvent(
-                f"column {column.name} of {table.database}.{table.table} is not of the type that "
-                f"`shardstream reshard create` gives it"
+                f"column {column.place} does not have the type "
+                f"that `shardstream reshard create` gives it"
             )
-
-
-def _varint_size(image: bytes, pos: i64) -> i64:
-    size: i64 = 1
-    while i64(image[pos + size - 1]) & 0x80:
-        size += 1
-    return size
-
-
-def _unzigzag(image: bytes, pos: i64) -> i64:
-    raw: int = 0
-    for i in range(_varint_size(image, pos)):
-        raw |= (image[pos + i] & 0x7F) << (7 * int(i))
-    return (raw >> 1) ^ -(raw & 1)
+        row[column.name] = value

@@ -1,0 +1,1 @@
+"""The state of one stream: its position, its open transaction, its tables."""

@@ -1,0 +1,105 @@
+"""XA transactions of MySQL: their rows are put aside up to PREPARE, and logged at COMMIT."""
+
+from collections.abc import Callable
+
+from mypy_extensions import i64
+
+from producers.decoder.errors import CorruptBinlog, UnsupportedEvent
+from producers.decoder.events.format_event import HEADER_BYTES
+from producers.decoder.stream.prepared import (
+    EventSpool,
+    Prepared,
+    PreparedTransactions,
+    parse_xa,
+    parse_xa_prepare,
+)
+from producers.decoder.stream.table_versions import TableVersions
+from producers.decoder.stream.transaction import Transaction
+from producers.decoder.values.wire import read_u48, take
+
+
+class XaTransactions:
+    """The XA transaction that is read now, and those that are prepared."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        tables: TableVersions,
+        take_event: Callable[[bytes, int, int], None],
+    ) -> None:
+        """`take_event(event, 0, len(event))` logs an event that was put aside."""
+        self._transaction: Transaction = transaction
+        self._tables: TableVersions = tables
+        self._take_event: Callable[[bytes, int, int], None] = take_event
+        self._prepared: PreparedTransactions = PreparedTransactions()
+        self._xid: str = ""
+
+    def gtids(self) -> list[str]:
+        """Return the GTIDs of all PREPAREs that wait for a decision."""
+        return self._prepared.gtids()
+
+    def put_aside(self, buf: bytes, pos: i64, end: i64) -> None:
+        """Keep a row event with its table map; `pos` is after its header."""
+        spool = self._transaction.aside
+        if spool is None or not self._transaction.is_open:
+            raise CorruptBinlog("a row event outside a transaction")
+        table_id = read_u48(buf, pos)
+        spool.add_map(int(table_id), self._tables.table(table_id).body)
+        spool.add(take(buf, pos - HEADER_BYTES, end - pos + HEADER_BYTES))
+
+    def statement(self, statement: bytes) -> None:
+        """Take an XA statement."""
+        verb, xid = parse_xa(statement)
+        transaction = self._transaction
+        if transaction.aside is not None and verb != "END":
+            raise UnsupportedEvent(f"XA {verb} of {xid} inside {self._xid}, after its rows")
+        if verb == "START":
+            transaction.aside = EventSpool(self._prepared, self._tables.year_sign)
+            self._xid = xid
+        elif verb == "COMMIT":
+            prepared = self._decided(xid)
+            if prepared is None:
+                raise UnsupportedEvent(
+                    f"XA COMMIT of {xid}, whose PREPARE and rows are before this log's start: "
+                    f"start the log before the PREPARE, or after the COMMIT with a copy"
+                )
+            self._replay(prepared.spool)
+        elif verb == "ROLLBACK":
+            prepared = self._decided(xid)
+            if prepared is not None:
+                prepared.spool.close()
+            transaction.end()
+        elif verb != "END" or xid != self._xid:
+            raise CorruptBinlog(f"XA {verb} of {xid} inside {self._xid or 'no XA transaction'}")
+
+    def prepare(self, body: bytes) -> None:
+        """Take the event that ends an XA transaction: prepared, or committed in one phase."""
+        is_one_phase, xid = parse_xa_prepare(body)
+        transaction = self._transaction
+        spool = transaction.aside
+        if spool is None or xid != self._xid:
+            raise CorruptBinlog(f"XA PREPARE of {xid} inside {self._xid or 'no XA transaction'}")
+        transaction.aside = None
+        if is_one_phase:
+            self._replay(spool)
+            return
+        gtid = transaction.position.gtid()
+        self._prepared.put(xid, Prepared(gtid, spool))
+        transaction.position.remove(gtid)
+        transaction.end()
+
+    def _decided(self, xid: str) -> Prepared | None:
+        """Take out a prepared transaction; its PREPARE counts as executed from now on."""
+        prepared = self._prepared.pop(xid)
+        if prepared is not None:
+            self._transaction.position.put_back(prepared.gtid)
+        return prepared
+
+    def _replay(self, spool: EventSpool) -> None:
+        """Log what was put aside, as the open transaction."""
+        self._transaction.begin()
+        now = self._tables.use_year_sign(spool.year_sign)
+        for event in spool.events():
+            self._take_event(event, 0, len(event))
+        self._tables.use_year_sign(now)
+        self._transaction.end()
