@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.watch import server_cpu_s
 from event_token.errors import Halt
-from shardstream.commands.keyspace_topology import ensure_topology
+from shardstream.commands.declared_topology import ensure_topology
 from shardstream.local.database_server import MysqlServer
 from shardstream.local.processes import ServerProcess
 from shardstream.settings.model import load_settings

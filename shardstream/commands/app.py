@@ -1,4 +1,4 @@
-"""The command line. Each command imports what it needs when it runs: tail needs no Spark."""
+"""The command line. Each command imports its own parts when it runs: tail loads no Spark."""
 
 import logging
 import signal
@@ -12,10 +12,18 @@ from rich.console import Console
 from event_token.errors import Halt, ShardstreamError, UsageError
 from shardstream.commands.copy import app as copy_app
 from shardstream.commands.local import app as local_app
+from shardstream.commands.options import (
+    SHARD_NAMES,
+    Config,
+    Json,
+    KeyRangeOption,
+    Keyspace,
+    MaxHold,
+)
 from shardstream.commands.reshard import app as reshard_app
 from shardstream.commands.topology import app as topology_app
 
-# Exit statuses: 2 for what the caller can mend (bad input, settings, grants), 1 for the rest.
+# Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 1 for the rest.
 EXIT_USAGE = 2
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -27,20 +35,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(local_app, name="local", help="Real servers on loopback: databases and Kafka.")
-app.add_typer(copy_app, name="copy", help="Rows that tables hold already join the stream.")
-app.add_typer(reshard_app, name="reshard", help="Split and merge shards while everything runs.")
-app.add_typer(topology_app, name="topology", help="Which shards a keyspace has, and since when.")
-
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help="Settings file; default $SHARDSTREAM_CONFIG, ./shardstream.toml"),
-]
-Keyspace = Annotated[str, typer.Argument(help="Keyspace, e.g. commerce")]
-KeyRangeOption = Annotated[
-    str, typer.Option("--key-range", help="Part of the keyspace, e.g. -80; default all of it")
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines")]
+app.add_typer(local_app, name="local", help="Run real database servers and Kafka on loopback.")
+app.add_typer(
+    copy_app, name="copy", help="Copy existing rows into the stream (snapshot, backfill)."
+)
+app.add_typer(reshard_app, name="reshard", help="Split and merge shards online.")
+app.add_typer(topology_app, name="topology", help="Show or declare the shards of a keyspace.")
 
 
 @app.callback()
@@ -48,12 +48,11 @@ def _root(
     *,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error")] = False,
 ) -> None:
-    # main() takes --debug out wherever it stands; the option is here for the help text.
+    # main() removes --debug wherever it stands; the option is here for the help text.
     del debug
 
 
-# A shard's name may begin with a dash (-80): a single dash and digits is no option of ours.
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command(context_settings=SHARD_NAMES)
 def produce(
     keyspace: Keyspace,
     shard: Annotated[str, typer.Argument(help="Shard, e.g. -80")],
@@ -63,14 +62,13 @@ def produce(
         typer.Option(
             "--from",
             help="Where an empty log starts: current, earliest, gtid:SET or timestamp:TIME "
-            "(timestamp:2026-01-31T12:00:00Z); "
-            "a log that holds anything goes on at its tail",
+            "(timestamp:2026-01-31T12:00:00Z); a log that has records resumes at its end",
         ),
     ] = "current",
     *,
     as_json: Json = False,
 ) -> None:
-    """Run the producer of one shard: its binlog becomes its log on Kafka."""
+    """Run the producer of one shard: publish its binlog to its log on Kafka."""
     from shardstream.commands.produce import run_produce
     from shardstream.settings.model import load_settings
 
@@ -79,12 +77,12 @@ def produce(
 
 @app.command()
 def preflight(
-    keyspace: Annotated[str | None, typer.Argument(help="Keyspace; default all")] = None,
+    keyspace: Annotated[str | None, typer.Argument(help="Keyspace (default: all)")] = None,
     config: Config = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """List every problem of settings, grants and topics at once, with what mends each."""
+    """Check servers, grants and topics; report every problem at once, each with its fix."""
     from shardstream.commands.preflight import run_preflight
     from shardstream.settings.model import load_settings
 
@@ -104,19 +102,16 @@ def tail(
     ] = "latest",
     until_idle_s: Annotated[
         float | None,
-        typer.Option("--until-idle", help="End when nothing came for this many seconds", min=0),
+        typer.Option("--until-idle", help="End after this many seconds without an event", min=0),
     ] = None,
     table: Annotated[
-        list[str] | None, typer.Option("--table", help="database.table; may be repeated")
+        list[str] | None, typer.Option("--table", help="database.table; repeatable")
     ] = None,
-    max_hold_ms: Annotated[
-        int | None,
-        typer.Option("--max-hold-ms", help="Go on without a shard that is silent for this long"),
-    ] = None,
+    max_hold_ms: MaxHold = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Show the merged stream."""
+    """Print the merged stream."""
     from shardstream.commands.tail import TailOptions, run_tail
     from shardstream.settings.model import load_settings
 
@@ -138,27 +133,28 @@ def changelog(
     target: Annotated[Path, typer.Option("--target", help="Folder of the Delta table")],
     config: Config = None,
     checkpoint: Annotated[
-        Path | None, typer.Option("--checkpoint", help="Default: TARGET and `.checkpoint`")
+        Path | None,
+        typer.Option("--checkpoint", help="Checkpoint folder (default: TARGET.checkpoint)"),
     ] = None,
     key_range: KeyRangeOption = "-",
     start: Annotated[
         str,
-        typer.Option("--from", help="Of a new checkpoint: earliest, latest, a time, a position"),
+        typer.Option(
+            "--from", help="Where a new checkpoint starts: earliest, latest, a time, a position"
+        ),
     ] = "earliest",
     max_rows_per_batch: Annotated[
-        int | None, typer.Option("--max-rows-per-batch", help="Smaller batches, less memory", min=1)
-    ] = None,
-    max_hold_ms: Annotated[
         int | None,
-        typer.Option("--max-hold-ms", help="Go on without a shard that is silent for this long"),
+        typer.Option("--max-rows-per-batch", help="Limit the rows (and memory) of a batch", min=1),
     ] = None,
+    max_hold_ms: MaxHold = None,
     *,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Take what is there now, then end")
+        bool, typer.Option("--available-now", help="Process what is available now, then end")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Keep the change log: every change once in a Delta table, written by Spark."""
+    """Maintain a change log: every change exactly once in a Delta table, written by Spark."""
     from shardstream.commands.changelog import ChangelogOptions, run_changelog_command
     from shardstream.settings.model import load_settings
 
@@ -179,9 +175,9 @@ def changelog(
 @app.command()
 def query(
     path: Annotated[Path, typer.Argument(help="Folder of the Delta table")],
-    sql: Annotated[str, typer.Argument(help="SQL; the table is called log")],
+    sql: Annotated[str, typer.Argument(help="SQL; the table is named log")],
 ) -> None:
-    """Ask a change log something, without Spark."""
+    """Query a change log with SQL, without Spark."""
     from shardstream.commands.query import run_query
 
     run_query(path, sql)
@@ -189,10 +185,12 @@ def query(
 
 @app.command()
 def demo(
-    seconds: Annotated[int, typer.Option(help="How long the shop's traffic runs", min=5)] = 45,
-    folder: Annotated[Path, typer.Option(help="Where everything lies")] = Path(".local/demo"),
+    seconds: Annotated[int, typer.Option(help="How long the workload runs", min=5)] = 45,
+    folder: Annotated[Path, typer.Option(help="Folder for all servers and data")] = Path(
+        ".local/demo"
+    ),
 ) -> None:
-    """Show the whole system at work on real servers, and prove that nothing was lost."""
+    """Run the whole system on real servers, split a shard live, and prove that nothing is lost."""
     from shardstream.demo.run import run_demo
 
     if not run_demo(seconds, folder):
@@ -201,19 +199,19 @@ def demo(
 
 @app.command()
 def version() -> None:
-    """Print the version and whether the compiled hot path is in use."""
+    """Print the version, and whether the hot path is compiled."""
     from shardstream.version import version_line
 
     typer.echo(version_line())
 
 
 def main() -> None:
-    """Entry point: errors of the tree become one message and an exit status."""
-    # Started in the background of a script, SIGINT arrives ignored; servers would outlive a stop.
+    """Run a command; report a ShardstreamError as one message and an exit status."""
+    # A shell script starts background jobs with SIGINT ignored; servers would outlive a stop.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
-    # The Kafka client tells of every passing fault; those that matter become errors of our own.
+    # The Kafka client logs every transient fault; those that matter are raised as errors.
     logging.getLogger("shardstream.kafka").setLevel(logging.DEBUG if debug else logging.CRITICAL)
     try:
         app(args=[a for a in arguments if a != "--debug"])

@@ -1,27 +1,25 @@
-"""`shardstream changelog`: Spark keeps every change once in a Delta table."""
+"""`shardstream changelog`: a Spark job that writes every change once to a Delta table."""
 
 import json
-import signal
 import sys
-import threading
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
+from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from spark_consumers.session import build_session
 
-# On one machine; on a cluster the same job runs under spark-submit (spark_consumers).
+# On one machine; on a cluster the same job runs under spark-submit.
 LOCAL_MASTER = "local[*]"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangelogOptions:
-    """What to keep of a keyspace, where, and whether to end when all that is there is kept."""
+    """What to record of a keyspace and where, and whether to end once the log is caught up."""
 
     keyspace: str
     target: Path
@@ -35,7 +33,7 @@ class ChangelogOptions:
 
 
 def source_options(settings: Settings, options: ChangelogOptions) -> dict[str, str]:
-    """The options of Spark's format `shardstream` for a change log."""
+    """Return the options of the Spark format `shardstream` for a change log."""
     source = {f"kafka.{name}": value for name, value in settings.kafka_client().items()}
     source |= {"keyRange": options.key_range, "start": options.start}
     if settings.kafka.schema_registry_url is not None:
@@ -48,15 +46,9 @@ def source_options(settings: Settings, options: ChangelogOptions) -> dict[str, s
 
 
 def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None:
-    """Run until SIGINT or SIGTERM, or with `available_now` until all that is there is kept."""
+    """Run until SIGINT or SIGTERM; with `available_now` until everything there is recorded."""
     source = source_options(settings, options)
-    stop = threading.Event()
-
-    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGINT, ask_to_stop)
-    signal.signal(signal.SIGTERM, ask_to_stop)
+    stop = stop_on_signals()
     spark = build_session(f"changelog {options.keyspace}", LOCAL_MASTER)
     try:
         run_changelog(
@@ -74,7 +66,7 @@ def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None
 
 
 class _ProgressPrinter:
-    """Prints what changed: one line a batch."""
+    """Prints a line per batch that changed anything."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -93,7 +85,7 @@ class _ProgressPrinter:
         if progress.frontier_us is not None:
             moment = datetime.fromtimestamp(progress.frontier_us / 1e6, tz=UTC)
             frontier = moment.isoformat(timespec="milliseconds")
-        line = f"{progress.rows:,} rows, everything older than {frontier}"
+        line = f"{progress.rows:,} rows, complete up to {frontier}"
         if progress.waiting:
             line += f"; waiting: {progress.waiting}"
         self._console.print(line, markup=False)

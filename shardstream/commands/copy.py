@@ -1,27 +1,22 @@
-"""`shardstream copy`: rows that are in tables already join the stream."""
+"""`shardstream copy`: copy existing rows into the stream (snapshot, backfill)."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from shardstream.commands.options import Config, Json, Keyspace
 from topics.progress.copy_topic import CopyAction, CopyRequest
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
-Keyspace = Annotated[str, typer.Argument(help="Keyspace, e.g. commerce")]
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help="Settings file; default $SHARDSTREAM_CONFIG, ./shardstream.toml"),
-]
 Shards = Annotated[
-    list[str] | None, typer.Option("--shard", help="Shard; may be repeated; default all")
+    list[str] | None, typer.Option("--shard", help="Shard; repeatable (default: all)")
 ]
 Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", help="database.table; may be repeated; default all"),
+    typer.Option("--table", help="database.table; repeatable (default: all)"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines")]
 
 
 def _ask(
@@ -40,14 +35,16 @@ def start(
     shard: Shards = None,
     table: Tables = None,
     where: Annotated[
-        str, typer.Option("--where", help="SQL condition on the rows of the tables named")
+        str, typer.Option("--where", help="SQL condition on the rows of the named tables")
     ] = "",
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Show the progress until it ends")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Show progress until the copies end")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Copy tables into the shard logs, beside the changes that go on meanwhile."""
-    from shardstream.commands.copy_requests import watch_copies
+    """Copy tables into the shard logs while changes continue."""
+    from shardstream.commands.copy_progress import watch_copies
     from shardstream.settings.model import load_settings
 
     request = CopyRequest(CopyAction.START, tuple(table or ()), where)
@@ -64,11 +61,13 @@ def status(
     shard: Shards = None,
     table: Tables = None,
     *,
-    watch: Annotated[bool, typer.Option("--watch", help="Until all copies have ended")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Follow until all copies have ended")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say how far the copies are: rows done, rows a second, time left."""
-    from shardstream.commands.copy_requests import show_copies, watch_copies
+    """Show the progress of copies: rows copied, rows per second, time left."""
+    from shardstream.commands.copy_progress import show_copies, watch_copies
     from shardstream.settings.model import load_settings
 
     show = watch_copies if watch else show_copies
@@ -79,7 +78,7 @@ def status(
 def pause(
     keyspace: Keyspace, config: Config = None, shard: Shards = None, table: Tables = None
 ) -> None:
-    """Let copies rest where they are."""
+    """Pause copies."""
     _ask(keyspace, config, shard, CopyRequest(CopyAction.PAUSE, tuple(table or ())))
 
 
@@ -87,7 +86,7 @@ def pause(
 def resume(
     keyspace: Keyspace, config: Config = None, shard: Shards = None, table: Tables = None
 ) -> None:
-    """Go on with copies that rest, or that failed by something that is mended now."""
+    """Resume copies that were paused, or that failed and whose cause is fixed."""
     _ask(keyspace, config, shard, CopyRequest(CopyAction.RESUME, tuple(table or ())))
 
 

@@ -1,4 +1,4 @@
-"""`shardstream preflight`: every problem of servers, grants and topics at once."""
+"""`shardstream preflight`: all problems of servers, grants and topics at once."""
 
 import dataclasses
 import json
@@ -16,13 +16,13 @@ from producers.servers.server_list import table_problems
 from producers.session.heartbeat_rows import heartbeat_warnings
 from producers.settings import ShardProducerSettings
 from shardstream.settings.model import Settings
-from shardstream.settings.producers import shard_producer_settings, topic_settings
+from shardstream.settings.producer_settings import shard_producer_settings, topic_settings
 from topics.kafka.provisioning import retention_warnings, wrong_topics
 from topics.names import ShardTopics
 
 
 def shard_problems(shard: ShardProducerSettings) -> list[Problem]:
-    """What is wrong on the servers of one shard: settings, versions, grants, reachability."""
+    """Return the problems of a shard's servers: settings, versions, grants, reachability."""
     found = [
         problem
         for server in shard.servers
@@ -37,19 +37,19 @@ def shard_problems(shard: ShardProducerSettings) -> list[Problem]:
 
 
 def topic_problems(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
-    """What is wrong with the topics that already exist; those that do not are no problem."""
+    """Return the problems of topics that exist already."""
     topics = [ShardTopics(keyspace, shard) for shard in shards]
     return wrong_topics(settings.kafka_client(), topics, topic_settings(settings))
 
 
 def topic_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
-    """What an operator should know of the logs, though it keeps nothing from starting."""
+    """Return what an operator should know about the logs, though nothing is refused for it."""
     topics = [ShardTopics(keyspace, shard) for shard in shards]
     return retention_warnings(settings.kafka_client(), topics, topic_settings(settings))
 
 
 def server_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
-    """The same of the servers: what keeps the heads of a shard read from a replica from moving."""
+    """Return what keeps the heads of shards that are streamed from a replica from advancing."""
     return [
         warning
         for shard in shards
@@ -60,8 +60,7 @@ def server_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) ->
 def refuse_problems(settings: Settings, shard: ShardProducerSettings) -> None:
     """Raise one UsageError with all problems of a shard's servers and topics.
 
-    A server that does not answer is none as long as another one can be read: that is what the list
-    is for.
+    A server that does not answer is tolerated as long as another one of the shard can be read.
     """
     problems = shard_problems(shard)
     unsound = {problem.where for problem in problems}
@@ -77,7 +76,7 @@ def refuse_problems(settings: Settings, shard: ShardProducerSettings) -> None:
 
 
 def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) -> None:
-    """Check all shards of one keyspace or of all; print every problem; UsageError if any."""
+    """Check the shards of one keyspace or of all, print every problem; UsageError if any."""
     chosen = [keyspace] if keyspace is not None else sorted(settings.keyspaces)
     if not chosen:
         raise UsageError("the settings name no keyspace")
@@ -99,11 +98,11 @@ def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) ->
         _print_lines(servers, topics, sum(len(settings.keyspace(k).shards) for k in chosen))
     count = len(servers) + len(topics)
     if count:
-        raise UsageError(f"{count} problem(s) found; each says what mends it")
+        raise UsageError(f"{count} problem(s) found; each is listed with its fix")
 
 
 def print_warnings(warnings: Sequence[str]) -> None:
-    """One line each on the standard error."""
+    """Print one line each to standard error."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for text in warnings:
         console.print(f"warning: {text}", markup=False)

@@ -1,60 +1,55 @@
-"""`shardstream produce`: one shard's producer as a process."""
+"""`shardstream produce`: the producer of one shard."""
 
 import dataclasses
 import json
-import signal
 import sys
-import threading
 import time
-from types import FrameType
 
 from rich.console import Console
 
 from event_token.errors import UsageError
 from producers.session.supervisor import run_shard
 from producers.settings import ProducerState, ProducerStatus
-from shardstream.commands.keyspace_topology import ensure_topology
+from shardstream.commands.declared_topology import ensure_topology
 from shardstream.commands.preflight import (
     print_warnings,
     refuse_problems,
     server_warnings,
     topic_warnings,
 )
+from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
-from shardstream.settings.producers import shard_producer_settings
+from shardstream.settings.producer_settings import shard_producer_settings
 
-# A status line a second is enough for people and for logs; changes of state are always told.
+# One status line per second is enough for people and logs; state changes are always printed.
 STATUS_INTERVAL_S = 1.0
+
+# An idle producer streams too, and has nothing to publish.
+_STATES = {ProducerState.IDLE: "streaming (idle)"}
 
 
 def run_produce(
     settings: Settings, keyspace: str, shard: str, *, start: str, as_json: bool
 ) -> None:
-    """Produce until SIGINT or SIGTERM; then end with what is committed."""
+    """Produce until SIGINT or SIGTERM."""
     producer_settings = shard_producer_settings(settings, keyspace, shard, start)
-    # Everything is checked before the first topic is made.
+    # Everything is checked before the first topic is created.
     refuse_problems(settings, producer_settings)
     print_warnings(topic_warnings(settings, keyspace, [shard]))
     print_warnings(server_warnings(settings, keyspace, [shard]))
     topology = ensure_topology(settings, keyspace)
     if shard not in {entry.name for entry in topology.shards}:
         raise UsageError(
-            f"{keyspace}/{shard}: the topology has no such shard: `shardstream reshard create` "
-            f"makes it the target of a reshard"
+            f"{keyspace}/{shard}: the topology has no such shard; `shardstream reshard create` "
+            f"adds it as the target of a reshard"
         )
-    stop = threading.Event()
-
-    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGINT, ask_to_stop)
-    signal.signal(signal.SIGTERM, ask_to_stop)
+    stop = stop_on_signals()
     producer_settings = dataclasses.replace(producer_settings, vindexes=topology.vindexes)
     run_shard(producer_settings, stop, _StatusPrinter(keyspace, as_json=as_json))
 
 
 class _StatusPrinter:
-    """Prints a status a second, and every change of state and note at once."""
+    """Prints a status per second, and every state change and note at once."""
 
     def __init__(self, keyspace: str, *, as_json: bool) -> None:
         self._keyspace = keyspace
@@ -65,7 +60,7 @@ class _StatusPrinter:
 
     def __call__(self, status: ProducerStatus) -> None:
         now_s = time.monotonic()
-        # Idle and streaming take turns many times a second; that is no change worth a line.
+        # Idle and streaming alternate many times a second.
         active = {ProducerState.IDLE, ProducerState.STREAMING}
         changed = status.state is not self._last_state and not {
             status.state,
@@ -79,7 +74,7 @@ class _StatusPrinter:
             sys.stdout.flush()
             return
         line = (
-            f"{self._keyspace}/{status.shard} {status.state.value}: "
+            f"{self._keyspace}/{status.shard} {_STATES.get(status.state, status.state.value)}: "
             f"{status.rows_total} rows, {status.rows_per_s:.0f} rows/s, lag {status.lag_ms} ms"
         )
         self._console.print(f"{line}; {status.note}" if status.note else line, markup=False)

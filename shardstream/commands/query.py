@@ -1,4 +1,4 @@
-"""`shardstream query`: SQL over a change log without Spark."""
+"""`shardstream query`: SQL over a change log, without Spark."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ from rich.table import Table
 
 from event_token.errors import UsageError
 
-# A terminal shows no more; who wants more writes a program.
+# More than a terminal shows; larger results are for programs.
 ROWS_MAX = 1_000
 
 
 def run_query(path: Path, sql: str) -> None:
-    """Run `sql` over the Delta table, which it calls `log`, and print the result."""
+    """Run `sql` over the Delta table, named `log`, and print the result."""
     try:
         table = DeltaTable(path)
         result = pa.table(QueryBuilder().register("log", table).execute(sql).read_all())
     except TableNotFoundError as error:
-        message = f"{path} is not a Delta table: name the folder that `changelog --target` wrote"
+        message = f"{path} is not a Delta table; name the target of `shardstream changelog`"
         raise UsageError(message) from error
     except (DeltaError, ValueError) as error:
         raise UsageError(f"the query failed: {error}") from error
@@ -32,4 +32,4 @@ def run_query(path: Path, sql: str) -> None:
     console = Console(highlight=False)
     console.print(shown)
     if result.num_rows > ROWS_MAX:
-        console.print(f"{ROWS_MAX} of {result.num_rows} rows shown")
+        console.print(f"first {ROWS_MAX} of {result.num_rows} rows")

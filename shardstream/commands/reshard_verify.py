@@ -5,13 +5,13 @@ import json
 import sys
 
 from resharding.verify.verification import Verified, VerifySettings, verify_target
-from shardstream.commands.reshard_steps import plan_on, reshard_entry
+from shardstream.commands.reshard_lookup import plan_on, reshard_entry
 from shardstream.settings.model import Settings
-from shardstream.settings.reshard_servers import reshard_server
+from shardstream.settings.reshard_settings import reshard_server
 
 
 def run_verify(settings: Settings, keyspace: str, reshard_id: str, *, as_json: bool) -> bool:
-    """Compare and print, target by target; tell whether all rows are the same."""
+    """Compare target by target and print the result; True if no rows differ."""
     entry = reshard_entry(settings, keyspace, reshard_id)
     clean = True
     for target in entry.targets:

@@ -1,9 +1,8 @@
-"""The commands of `shardstream topology`: which shards a keyspace has, and since when."""
+"""`shardstream topology`: the shards of a keyspace."""
 
 import json
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,19 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from event_token.errors import UsageError
+from shardstream.commands.options import Config, Keyspace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
-
-Keyspace = Annotated[str, typer.Argument(help="Keyspace, e.g. commerce")]
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help="Settings file; default $SHARDSTREAM_CONFIG, ./shardstream.toml"),
-]
 
 
 @app.callback()
 def _root() -> None:
-    """Show which shards serve, and declare a reshard that other tools have done."""
+    """Show the shards of a keyspace, or declare a reshard done by other tools."""
 
 
 @app.command()
@@ -31,7 +25,9 @@ def show(
     keyspace: Keyspace,
     config: Config = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="The record as it lies on Kafka")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the record on Kafka as JSON")
+    ] = False,
 ) -> None:
     """Show the shards and reshards of a keyspace."""
     from shardstream.settings.model import load_settings
@@ -61,19 +57,19 @@ def show(
 def set_shards(
     keyspace: Keyspace,
     shard: Annotated[
-        list[str], typer.Option("--shard", help="A shard that serves by now; one option for each")
+        list[str], typer.Option("--shard", help="A shard that serves now; repeat for each")
     ],
-    reshard_id: Annotated[str, typer.Option("--id", help="A name for what was done")],
+    reshard_id: Annotated[str, typer.Option("--id", help="A name for the reshard")],
     switched_at: Annotated[
         str | None,
         typer.Option(
             "--switched-at",
-            help="When the new shards began to take writes (2026-01-31T12:00:00Z); default now",
+            help="When the new shards began to take writes, as 2026-01-31T12:00:00Z (default: now)",
         ),
     ] = None,
     config: Config = None,
 ) -> None:
-    """Declare a reshard that other tools have done, without marks in the logs."""
+    """Declare a reshard that was done by other tools, without marks in the logs."""
     from shardstream.settings.model import load_settings
     from topics.kafka.partition_reader import read_tail
     from topics.keyspace.lineage import declare
@@ -82,7 +78,7 @@ def set_shards(
 
     client = load_settings(config).kafka_client()
     for name in shard:
-        read_tail(client, ShardTopics(keyspace, name).progress)  # UsageError where it is not there
+        read_tail(client, ShardTopics(keyspace, name).progress)  # UsageError if it does not exist
     at_us = time.time_ns() // 1_000 if switched_at is None else _microseconds(switched_at)
 
     def change(before: Topology | None) -> Topology:
@@ -92,7 +88,7 @@ def set_shards(
 
     after = update_topology(client, keyspace, change)
     serving = ", ".join(entry.name for entry in after.serving())
-    typer.echo(f"keyspace {keyspace}, epoch {after.epoch}: {serving} serve")
+    typer.echo(f"keyspace {keyspace}, epoch {after.epoch}: serving {serving}")
 
 
 def _microseconds(text: str) -> int:

@@ -11,7 +11,7 @@ from rich.live import Live
 
 from event_token import Flavor
 from event_token.errors import Halt, UsageError
-from shardstream.commands.keyspace_topology import ensure_topology
+from shardstream.commands.declared_topology import ensure_topology
 from shardstream.demo.proof import prove
 from shardstream.demo.screen import clock, render
 from shardstream.demo.sharded_writes import ShardDirectory
@@ -30,7 +30,7 @@ from shardstream.local.database_server import NOT_DURABLE
 from shardstream.local.shape import StackShape
 from shardstream.local.stack import Stack, flavor_at_hand
 from shardstream.settings.model import load_settings
-from shardstream.settings.producers import topic_settings
+from shardstream.settings.producer_settings import topic_settings
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
 from topics.progress.copy_topic import CopyAction, CopyFeed, CopyRequest, ask_and_wait

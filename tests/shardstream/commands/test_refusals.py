@@ -12,7 +12,7 @@ from producers.settings import ServerSettings
 from shardstream.commands.preflight import refuse_problems
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.settings.model import load_settings
-from shardstream.settings.producers import shard_producer_settings
+from shardstream.settings.producer_settings import shard_producer_settings
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.shardstream.command_line import run, write_settings
 

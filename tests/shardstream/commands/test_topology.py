@@ -40,7 +40,7 @@ def test_declare_show_and_read(tmp_path: Path, kafka: KafkaCluster, keyspace: st
     for shard in SPLIT.targets:
         provision_shard(config, ShardTopics(keyspace, shard))
     done = run(*declare)
-    assert "epoch 1: -80, 80-c0, c0- serve" in done.stdout, done.stderr
+    assert "epoch 1: serving -80, 80-c0, c0-" in done.stdout, done.stderr
 
     shown = run("topology", "show", keyspace, "--json", "--config", str(settings))
     (reshard,) = json.loads(shown.stdout)["reshards"]

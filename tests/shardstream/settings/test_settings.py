@@ -9,10 +9,10 @@ import pytest
 from event_token.errors import UsageError
 from producers.filters.masks import Mask, MaskKind
 from producers.preflight.typed_columns import DECLARABLE
-from shardstream.commands.keyspace_topology import with_vindexes
-from shardstream.commands.reshard_steps import run_create
+from shardstream.commands.declared_topology import with_vindexes
+from shardstream.commands.reshard_create import run_create
 from shardstream.settings.model import ProducerSection, VindexSection, load_settings
-from shardstream.settings.producers import shard_producer_settings, topic_settings
+from shardstream.settings.producer_settings import shard_producer_settings, topic_settings
 from topics.keyspace.topology import ShardEntry, TableVindex, Topology
 from topics.keyspace.vindexes import vindex_named
 
@@ -214,7 +214,7 @@ column = "id"
 vindex = "hash"
 """
     config.write_text(GOOD + rules)
-    with pytest.raises(UsageError, match=r"filter rules bear on shop\.orders"):
+    with pytest.raises(UsageError, match=r"filter rules apply to shop\.orders"):
         run_create(
             load_settings(config), "commerce", "r1", ["80-"], ["80-c0", "c0-"], from_log=False
         )

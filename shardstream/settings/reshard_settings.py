@@ -4,7 +4,7 @@ from event_token.errors import UsageError
 from resharding.server import ReshardServer
 from resharding.switch.settings import SwitchSettings
 from shardstream.settings.model import ReshardSection, Settings
-from shardstream.settings.producers import tls_settings
+from shardstream.settings.producer_settings import tls_settings
 
 
 def reshard_section(settings: Settings, keyspace: str) -> ReshardSection:

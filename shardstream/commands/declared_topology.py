@@ -1,10 +1,10 @@
-"""The topology of a keyspace: written once from the settings; vindexes may be added later."""
+"""The topology that the settings declare: written once; vindexes may be added later."""
 
 from dataclasses import replace
 
 from event_token.errors import Rebuild, UsageError
 from shardstream.settings.model import Settings
-from shardstream.settings.producers import table_vindexes, topic_settings
+from shardstream.settings.producer_settings import table_vindexes, topic_settings
 from topics.errors import TopologyChanged
 from topics.kafka.provisioning import provision_keyspace
 from topics.keyspace.topology import (
@@ -15,16 +15,16 @@ from topics.keyspace.topology import (
     update_topology,
 )
 
-# Producers of all shards start at once and write the same; each try meets another's at most once.
+# The producers of all shards may start at once and write the same; each attempt can collide once.
 TRIES_MAX = 5
 
 
 def ensure_topology(settings: Settings, keyspace: str) -> Topology:
-    """Write the topology of a new keyspace; for one that exists, check that the settings agree.
+    """Write the topology of a new keyspace, or check that the settings agree with the topology.
 
-    Vindexes of tables that the topology does not know yet are added. UsageError when the settings
-    name other serving shards than the topology has (shards change by a reshard, not by an edit of
-    a file), or another vindex for a table that has one (its keyspace ids are in the logs).
+    Vindexes of tables that are new to the topology are added. UsageError when the settings name
+    other serving shards than the topology (shards change by a reshard, not by editing a file), or
+    another vindex for a table that has one (its keyspace ids are in the logs).
     """
     shards = tuple(sorted(settings.keyspace(keyspace).shards))
     known = settings.keyspace(keyspace).all_shards
@@ -41,7 +41,7 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
                     lambda before: with_vindexes(before or wanted, vindexes),
                 )
             except (TopologyChanged, Rebuild):
-                # Fenced in the middle of its commit, the other's may be there: look again.
+                # Another writer was faster: look again.
                 continue
         serving = sorted(shard.name for shard in found.serving())
         if not known.keys() >= set(serving) or (found.epoch == 0 and serving != list(shards)):
@@ -50,11 +50,13 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
                 f"the topology on Kafka has {', '.join(serving)}"
             )
         return found
-    raise UsageError(f"keyspace {keyspace}: the topology was changed {TRIES_MAX} times meanwhile")
+    raise UsageError(
+        f"keyspace {keyspace}: the topology changed {TRIES_MAX} times while it was read; try again"
+    )
 
 
 def with_vindexes(topology: Topology, vindexes: tuple[TableVindex, ...]) -> Topology:
-    """The topology with the vindexes of more tables; UsageError where a table has another one."""
+    """Return the topology with more vindexes; UsageError if a table already has another one."""
     known = {(v.database, v.table): v for v in topology.vindexes}
     for vindex in vindexes:
         table = (vindex.database, vindex.table)
@@ -62,8 +64,8 @@ def with_vindexes(topology: Topology, vindexes: tuple[TableVindex, ...]) -> Topo
         if before != vindex:
             raise UsageError(
                 f"keyspace {topology.keyspace}: the settings give table {'.'.join(table)} the "
-                f"vindex {_shown(vindex)}, the topology has {_shown(before)}: the logs hold "
-                f"keyspace ids of that one, so it stays"
+                f"vindex {_shown(vindex)}, but the topology has {_shown(before)}, and the logs "
+                f"contain its keyspace ids: change the settings"
             )
     return replace(topology, vindexes=tuple(known.values()))
 

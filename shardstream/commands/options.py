@@ -1,0 +1,29 @@
+"""Options and arguments that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", help="Settings file (default: $SHARDSTREAM_CONFIG, else ./shardstream.toml)"
+    ),
+]
+Keyspace = Annotated[str, typer.Argument(help="Keyspace, e.g. commerce")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line")]
+KeyRangeOption = Annotated[
+    str, typer.Option("--key-range", help="Part of the keyspace, e.g. -80 (default: all of it)")
+]
+MaxHold = Annotated[
+    int | None,
+    typer.Option(
+        "--max-hold-ms",
+        help="Continue without a shard that has been silent for this long; its rows arrive late",
+        min=0,
+    ),
+]
+
+# A shard name may begin with a dash (-80); without this it would be taken for an option.
+SHARD_NAMES = {"ignore_unknown_options": True}
