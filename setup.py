@@ -137,10 +137,14 @@ def main() -> None:
     """Run setuptools, with compiled modules where the command and the environment ask for them."""
     is_compiling = bool(COMPILING_COMMANDS & set(sys.argv))
     is_in_place = "editable_wheel" in sys.argv or "--inplace" in sys.argv
+    is_pure = os.environ.get(PURE_PYTHON_VARIABLE) == "1"
+    if not is_compiling or (is_in_place and not is_pure and is_compiled_current()):
+        setup()
+        return
     if is_in_place:
         for path in compiled_in_place():
             path.unlink()
-    if not is_compiling or os.environ.get(PURE_PYTHON_VARIABLE) == "1":
+    if is_pure:
         setup()
         return
     digest = source_digest()

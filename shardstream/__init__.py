@@ -5,8 +5,9 @@ so that a subscriber loads neither Spark nor the producers; the names under "Spa
 `shardstream[spark]`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from shardstream.installation import import_own
 
 if TYPE_CHECKING:
     from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
@@ -147,7 +148,7 @@ if not TYPE_CHECKING:  # a type checker must refuse a name that is not imported 
         if name not in _MODULES:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
-        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        value = globals()[name] = getattr(import_own(_MODULES[name]), name)
         return value
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from rich.console import Console
 
+from event_token.compiled import IS_COMPILED, PLAIN_WARNING
 from event_token.errors import UsageError
 from producers.copy.throttle import lag_problems
 from producers.errors import Problem
@@ -82,7 +83,7 @@ def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) ->
         raise UsageError("the settings name no keyspace")
     servers: list[tuple[str, Problem]] = []
     topics: list[str] = []
-    warnings: list[str] = []
+    warnings: list[str] = [] if IS_COMPILED else [PLAIN_WARNING]
     for name in chosen:
         shards = list(settings.keyspace(name).shards)
         for shard in shards:

@@ -4,13 +4,16 @@ Worker processes outlive tasks and keep their consumers and decoders, so that re
 range of a shard needs no seek and no schema lookup.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 
 from event_token import KeyRange, ShardName
+from event_token.compiled import IS_COMPILED, PLAIN_WARNING
 from spark_consumers.decoding.output_columns import OutputColumns
 from spark_consumers.decoding.shard_decoder import ShardDecoder
 from spark_consumers.source.stream_offset import TaskRange
@@ -19,6 +22,8 @@ from topics.kafka.client import ClientConfig
 from topics.records.schema_ids import SchemaIds
 from topics.schemas.registry import open_schema_ids
 from topics.stream.log_reader import ShardLogReader
+
+_LOG = logging.getLogger("shardstream.spark")
 
 # Rows per Arrow batch. Python and the JVM exchange batches one at a time; above a few thousand rows
 # the fixed cost per batch no longer matters, and more rows only take memory.
@@ -61,6 +66,7 @@ def schema_ids_of(kafka: ClientConfig, registry_url: str | None) -> SchemaIds:
 
 def read_task(source: LogSource, task: TaskRange) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range in order. Raises what ShardDecoder and ShardLogReader do."""
+    _warn_if_plain()
     shard = task.part.shard
     reading = _take_reading(source, shard)
     # Reader and decoder are kept only after a complete range: an error leaves them in mid-row.
@@ -75,6 +81,13 @@ def read_task(source: LogSource, task: TaskRange) -> Iterator[pa.RecordBatch]:
         reading.reader.close()
         raise
     _keep_reading(source, shard, reading)
+
+
+@cache
+def _warn_if_plain() -> None:
+    """Log once per worker process that the readers are not compiled."""
+    if not IS_COMPILED:
+        _LOG.warning(PLAIN_WARNING)
 
 
 def _check_end(decoder: ShardDecoder, task: TaskRange) -> None:

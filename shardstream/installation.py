@@ -1,0 +1,52 @@
+"""Faults of the installation, reported before they surface as an obscure import error.
+
+This module imports nothing but the standard library: a foreign package may hide any of ours.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+HOME = Path(__file__).parents[1]
+# The other top-level packages of this distribution. Their names are short, so others use them too.
+PACKAGES = ("databases", "event_token", "producers", "resharding", "spark_consumers", "topics")
+# Which extra of the distribution brings a module.
+EXTRAS = dict.fromkeys(("deltalake", "numpy", "py4j", "pyarrow", "pyspark"), "spark")
+
+
+class HiddenPackageError(ImportError):
+    """Raised when Python would import another package under the name of one of ours."""
+
+
+class MissingExtraError(ImportError):
+    """Raised when a module is missing that an optional extra of this distribution installs."""
+
+
+def check_packages() -> None:
+    """Raise HiddenPackageError unless all our packages come from where this one does."""
+    for name in PACKAGES:
+        spec = find_spec(name)
+        if spec is None:
+            raise HiddenPackageError(f"shardstream is incomplete: {HOME} has no package {name!r}")
+        found = Path(spec.origin or next(iter(spec.submodule_search_locations or [name])))
+        if found.resolve() != (HOME / name / "__init__.py").resolve():
+            raise HiddenPackageError(
+                f"another package called {name!r} hides the one of shardstream: Python finds "
+                f"{found} before {HOME / name}; remove it from sys.path, or install shardstream "
+                "into its own virtual environment"
+            )
+
+
+def import_own(name: str) -> ModuleType:
+    """Import one of our modules. Raises HiddenPackageError and MissingExtraError."""
+    check_packages()
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRAS:
+            raise
+        extra = f"shardstream[{EXTRAS[missing]}]"
+        message = f"{missing} is not installed; it comes with an extra: pip install '{extra}'"
+        raise MissingExtraError(message) from error
