@@ -9,7 +9,7 @@ import pytest
 from producers.options import CopySettings
 from shardstream.settings import model as settings
 from tests.docs.page_run import make_targets
-from tests.repository import ROOT
+from tests.repository import PACKAGES, ROOT, python_files
 
 SECTIONS = (
     settings.KafkaSection,
@@ -84,3 +84,12 @@ def test_each_glossary_entry_names_its_code() -> None:
         term, text = entry.split("\n", maxsplit=1)
         text = re.split(r"^## ", text, flags=re.MULTILINE)[0].strip()
         assert re.search(r"\[([\w/.]+\.py)\]\(\.\./\1\)$", text), f"{term}: no link to its code"
+
+
+def test_errors_that_operators_look_up_exist() -> None:
+    """Each error class that docs/operations.md names is raised under that name."""
+    named = re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", (ROOT / "docs/operations.md").read_text())
+    code = "\n".join(path.read_text() for package in PACKAGES for path in python_files(package))
+
+    assert named
+    assert [name for name in named if f"class {name}(" not in code] == []
