@@ -7,9 +7,9 @@ from pathlib import Path
 
 from benchmarks.binlog_fill import DATABASE
 from benchmarks.watch import server_cpu_s
-from shardstream.local.cache import Report, cached, quiet
 from shardstream.local.database_server import MysqlServer
-from shardstream.local.maven import MavenArtifact, fetch_all, fetch_maven, java_command
+from shardstream.local.fetching.cache import Report, cached, quiet
+from shardstream.local.fetching.maven import MavenArtifact, fetch_all, fetch_maven, java_command
 from shardstream.local.ports import free_ports
 from shardstream.local.processes import ServerProcess
 

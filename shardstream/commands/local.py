@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from event_token import Flavor, UsageError
-from shardstream.local.cache import exclusive
+from shardstream.local.fetching.cache import exclusive
 from shardstream.local.shape import DEFAULT_KEYSPACE, SHARDS_MAX, StackFacts, StackShape
 from shardstream.local.stack import LOCK_FILE, Stack, flavor_at_hand, read_shape
 

@@ -15,10 +15,10 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from event_token import Flavor, Halt
-from shardstream.local.binaries import DatabaseBinaries, as_root_arguments
-from shardstream.local.cache import Report, cached, quiet
-from shardstream.local.mariadb_binaries import find_mariadb, initialise_mariadb
-from shardstream.local.mysql_binaries import find_mysql, initialise_mysql
+from shardstream.local.fetching.binaries import DatabaseBinaries, as_root_arguments
+from shardstream.local.fetching.cache import Report, cached, quiet
+from shardstream.local.fetching.mariadb_binaries import find_mariadb, initialise_mariadb
+from shardstream.local.fetching.mysql_binaries import find_mysql, initialise_mysql
 from shardstream.local.ports import HOST, answers, free_ports
 from shardstream.local.processes import ServerProcess
 

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from event_token.errors import Halt, UsageError
-from shardstream.local.cache import Report, quiet
-from shardstream.local.maven import MavenArtifact, fetch_all, java_command
+from shardstream.local.fetching.cache import Report, quiet
+from shardstream.local.fetching.maven import MavenArtifact, fetch_all, java_command
 from shardstream.local.ports import HOST, answers, free_ports
 from shardstream.local.processes import STOP_S_MAX, ServerProcess
 

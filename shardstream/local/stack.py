@@ -11,15 +11,15 @@ from typing import Self
 from pydantic import ValidationError
 
 from event_token import Flavor, Halt, UsageError
-from shardstream.local.cache import Report, quiet
 from shardstream.local.database_server import (
     Account,
     DatabaseServer,
     MariadbServer,
     MysqlServer,
 )
+from shardstream.local.fetching.cache import Report, quiet
+from shardstream.local.fetching.mysql_binaries import find_mysql
 from shardstream.local.kafka_cluster import KafkaCluster
-from shardstream.local.mysql_binaries import find_mysql
 from shardstream.local.shape import (
     ACCOUNT_USER,
     PASSWORD_FILE,

@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 from databases.server_facts import version_of
 from event_token import Flavor, UsageError
 from producers.preflight.typed_columns import BYTES, TypedColumns
-from shardstream.local.mariadb_binaries import find_mariadb
-from shardstream.local.mysql_binaries import find_mysql
+from shardstream.local.fetching.mariadb_binaries import find_mariadb
+from shardstream.local.fetching.mysql_binaries import find_mysql
 
 CASES = Path(__file__).resolve().parents[2] / "cases"
 SINCE = re.compile(r"^-- since: (\w+) ([\d.]+), \S", re.MULTILINE)

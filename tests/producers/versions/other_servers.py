@@ -2,11 +2,11 @@
 
 import platform
 
-from shardstream.local.binaries import DatabaseBinaries
 from shardstream.local.database_server import MariadbServer, MysqlServer
-from shardstream.local.debian_packages import debian_obstacle
-from shardstream.local.mariadb_binaries import find_debian_mariadb
-from shardstream.local.mysql_binaries import find_old_mysql
+from shardstream.local.fetching.binaries import DatabaseBinaries
+from shardstream.local.fetching.debian_packages import debian_obstacle
+from shardstream.local.fetching.mariadb_binaries import find_debian_mariadb
+from shardstream.local.fetching.mysql_binaries import find_old_mysql
 
 
 class OldMariadb(MariadbServer):

@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 from event_token import Flavor, UsageError
-from shardstream.local.binaries import (
+from shardstream.local.fetching.binaries import (
     INITIALISE_S_MAX,
     DatabaseBinaries,
     as_root_arguments,
@@ -14,14 +14,14 @@ from shardstream.local.binaries import (
     version_line,
     version_number,
 )
-from shardstream.local.cache import Report, cached, quiet
-from shardstream.local.debian_packages import (
+from shardstream.local.fetching.cache import Report, cached, quiet
+from shardstream.local.fetching.debian_packages import (
     ORIGIN,
     debian_obstacle,
     own_loader,
     unpack_packages,
 )
-from shardstream.local.maven import MavenArtifact, resolve
+from shardstream.local.fetching.maven import MavenArtifact, resolve
 
 ENTRY = "mysql-debian"
 # The oldest server whose binlog the producers read.

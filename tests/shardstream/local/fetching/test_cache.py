@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from event_token import Halt, Retry
-from shardstream.local import cache
+from shardstream.local.fetching import cache
 
 # Prints one line a process that really made the entry.
 MAKER = """
 import sys, time
 from pathlib import Path
-from shardstream.local.cache import cached
+from shardstream.local.fetching.cache import cached
 
 def make(folder):
     print("made", flush=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from event_token import Retry, UsageError
-from shardstream.local.binaries import run_step
-from shardstream.local.cache import Report
+from shardstream.local.fetching.binaries import run_step
+from shardstream.local.fetching.cache import Report
 
 ORIGIN = "Debian's packages"
 # Package lists are 10 MB, a server with its libraries 20 to 70 MB.

@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from event_token.errors import Retry, UsageError
-from shardstream.local.cache import Report, cached, quiet
+from shardstream.local.fetching.cache import Report, cached, quiet
 
 JAVA_VERSION_MIN = 17
 # A resolve of Kafka's 45 jars takes about 40 s here; ten times that is a dead line.
