@@ -15,10 +15,9 @@ from producers.filters.collations import collation_named
 from producers.filters.source_column import SourceColumn
 from producers.filters.table_filters import source_columns
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set
+from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.case_files import Case, all_cases
 from tests.producers.decoder.decoding import ALL_ROWS, Message, Sink, new_decoder, types_of
-from tests.producers.decoder.test_cases import run_statements
 from tests.producers.session.producing import server_of
 from topics.records.vevent import EventType, Op, VEvent
 

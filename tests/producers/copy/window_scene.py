@@ -20,9 +20,8 @@ from producers.filters.table_filters import TableFilters
 from producers.options import CopySettings
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import check_copied_log, check_no_stale_read, replay_upserts
-from tests.producers.decoder.capture import capture, executed_set, packets_of
+from tests.producers.decoder.capture import capture, executed_set, packets_of, run_statements
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, new_decoder
-from tests.producers.decoder.test_cases import run_statements
 from tests.producers.session.producing import WrittenLog
 from topics.progress.copy_topic import CopyState, TableCopy
 

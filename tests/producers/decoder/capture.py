@@ -1,4 +1,4 @@
-"""A real server's replication stream, as bytes, from a position to its end."""
+"""Statements on a real server, and its replication stream as bytes, up to its end."""
 
 import itertools
 import struct
@@ -14,6 +14,15 @@ _THROUGH_GTID = 4
 _FIRST_EVENT_POSITION = 4
 # Two dumps with one server id would end each other.
 _SERVER_IDS = itertools.count(60_000)
+
+
+def run_statements(server: DatabaseFixture, database: str, statements: tuple[str, ...]) -> None:
+    """Run statements in one session in UTC; `{db}` stands for the database."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone='+00:00'")
+        cursor.execute(f"USE {database}")
+        for statement in statements:
+            cursor.execute(statement.replace("{db}", database))
 
 
 def executed_set(database: DatabaseFixture) -> str:

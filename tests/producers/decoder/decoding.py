@@ -49,6 +49,18 @@ class Sink:
         return [codec.decode(m.value, SHARD, i) for i, m in enumerate(self.messages)]
 
 
+@dataclass
+class CountingSink(Sink):
+    """Keeps the sizes of values alone, so that what is measured is the decoder's."""
+
+    sizes: list[int] = field(default_factory=list)
+
+    def produce(self, *arguments: object) -> None:
+        value = arguments[1]
+        assert isinstance(value, bytes)
+        self.sizes.append(len(value))
+
+
 def types_of(
     database: DatabaseFixture,
     typed_columns: TypedColumns,

@@ -287,8 +287,9 @@ _BOTH = (
     *(_integer, _integer, _decimal, _float, _string, _string, _string, _bytes, _binary),
     *(_temporal, _temporal, _labelled, _bit, _year, _json, _geometry),
 )
+Make = Callable[[random.Random, str], RandomColumn]
 # With the first version that has it.
-_OWN = {
+_OWN: dict[Flavor, dict[Make, Version]] = {
     Flavor.MYSQL: {_vector: (9, 0, 0)},
     Flavor.MARIADB: {
         _compressed: (10, 5, 0),
@@ -307,7 +308,8 @@ def random_column(
     """A column of any type of the server, or of one that mysql-replication reads alike."""
     own = [make for make, since in _OWN[flavor].items() if since <= version]
     while True:
-        make = rng.choice(_PLAIN if plain else (*_BOTH, *own))
+        kinds: tuple[Make, ...] = _PLAIN if plain else (*_BOTH, *own)
+        make = rng.choice(kinds)
         column = make(rng, name)
         if column.is_plain or not plain:
             return column

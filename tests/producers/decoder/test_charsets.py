@@ -5,9 +5,8 @@ import pytest
 from producers.decoder.values.charset import decode_text
 from producers.decoder.values.legacy_charsets import UnmappedText
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set
+from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import decode
-from tests.producers.decoder.test_cases import run_statements
 from topics.records.table_shape import ValueKind
 
 UNICODE = {"binary", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf16le", "utf32"}

@@ -14,9 +14,8 @@ from producers.preflight.hidden_types import ServerTypes
 from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
 from producers.settings import ServerSettings
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set
+from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder, types_of
-from tests.producers.decoder.test_cases import run_statements
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named
 

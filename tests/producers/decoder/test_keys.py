@@ -1,9 +1,8 @@
 """Keys of records: database, table and primary key, in every kind of row image."""
 
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set
+from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import decode
-from tests.producers.decoder.test_cases import run_statements
 from tests.topics.records.record_encoder import record_key
 
 

@@ -5,9 +5,9 @@ import random
 from typing import Any
 
 from tests.database_servers import DatabaseFixture
+from tests.producers.decoder.binlog_events import kind_of
 from tests.producers.decoder.capture import capture, executed_set, packets_of
 from tests.producers.decoder.decoding import decode
-from tests.producers.decoder.test_transactions import kind_of
 
 PARTIAL_UPDATE_ROWS = 39
 CHANGES = 250

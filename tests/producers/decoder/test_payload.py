@@ -1,24 +1,22 @@
 """TRANSACTION_PAYLOAD: transactions of any size in bounded memory, and damaged ones found."""
 
 import tracemalloc
-from dataclasses import dataclass, field
 
 import pytest
 
 from event_token import Flavor, UsageError
 from producers.decoder import CorruptBinlog
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set, packets_of
+from tests.producers.decoder.binlog_events import kind_of
+from tests.producers.decoder.capture import capture, executed_set, packets_of, run_statements
 from tests.producers.decoder.decoding import (
     ALL_ROWS,
+    CountingSink,
     Message,
-    Sink,
     decode,
     feed_in_chunks,
     new_decoder,
 )
-from tests.producers.decoder.test_cases import run_statements
-from tests.producers.decoder.test_transactions import kind_of
 
 PAYLOAD = 40
 PACKET_FULL = 0xFFFFFF
@@ -26,18 +24,6 @@ MEGABYTE = 1024 * 1024
 RANDOM_ROWS = 20  # of a megabyte that cannot be compressed: the event takes two packets
 PLAIN_ROWS = 200  # of a megabyte of zeros
 PEAK_BYTES_MAX = 100 * MEGABYTE
-
-
-@dataclass
-class CountingSink(Sink):
-    """Keeps the sizes of values alone, so that what is measured is the decoder's."""
-
-    sizes: list[int] = field(default_factory=list)
-
-    def produce(self, *arguments: object) -> None:
-        value = arguments[1]
-        assert isinstance(value, bytes)
-        self.sizes.append(len(value))
 
 
 def compressed(database: DatabaseFixture, *statements: str) -> tuple[str, bytes]:

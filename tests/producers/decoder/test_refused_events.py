@@ -8,11 +8,9 @@ from event_token import Flavor
 from producers.decoder import RecordTooLarge, StatementInRowStream, UnsupportedEvent
 from producers.decoder.events.event_types import REFUSED, STATEMENTS
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set, packets_of
-from tests.producers.decoder.decoding import ALL_ROWS, decode, new_decoder
-from tests.producers.decoder.test_cases import run_statements
-from tests.producers.decoder.test_payload import CountingSink
-from tests.producers.decoder.test_transactions import event
+from tests.producers.decoder.binlog_events import event
+from tests.producers.decoder.capture import capture, executed_set, packets_of, run_statements
+from tests.producers.decoder.decoding import ALL_ROWS, CountingSink, decode, new_decoder
 
 ROW_BYTES = 100_000_000
 # The server's limit for one statement's values, and of the dump's packets.

@@ -12,9 +12,8 @@ from producers.decoder.events.statements import (
     declares_cascade,
 )
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set
+from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
-from tests.producers.decoder.test_cases import run_statements
 
 PARENT = "CREATE TABLE p(id INT PRIMARY KEY)"
 CHILD = "CREATE TABLE c(id INT PRIMARY KEY, p INT)"

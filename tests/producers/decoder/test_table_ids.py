@@ -3,9 +3,8 @@
 from event_token import Flavor
 from producers.decoder.events.event_types import TABLE_MAP, WRITE_ROWS, WRITE_ROWS_V1
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set, packets_of
+from tests.producers.decoder.capture import capture, executed_set, packets_of, run_statements
 from tests.producers.decoder.decoding import decode
-from tests.producers.decoder.test_cases import run_statements
 
 # Of a packet: its header, an OK byte, then the event's header of 19 bytes.
 TYPE_AT = 4 + 1 + 4

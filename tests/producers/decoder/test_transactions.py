@@ -1,37 +1,13 @@
 """Where transactions begin and end, and the ways in which a binlog can be unusual."""
 
-import struct
-import zlib
-
 import pytest
 
 from event_token import Flavor
 from producers.decoder import CorruptBinlog, UnsupportedEvent
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set, packets_of
+from tests.producers.decoder.binlog_events import MYSQL_GTID, XID, kind_of, query
+from tests.producers.decoder.capture import capture, executed_set, packets_of, run_statements
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
-from tests.producers.decoder.test_cases import run_statements
-
-XID = 16
-QUERY = 2
-MYSQL_GTID = 33
-
-
-def event(kind: int, body: bytes) -> bytes:
-    """A packet with one event that has a checksum."""
-    head = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, 19 + len(body) + 4, 0, 0)
-    whole = head + body
-    whole += struct.pack("<I", zlib.crc32(whole))
-    return struct.pack("<I", len(whole) + 1)[:3] + b"\0\0" + whole
-
-
-def query(statement: bytes) -> bytes:
-    """A packet with a query event without status variables."""
-    return event(QUERY, struct.pack("<IIBHH", 1, 0, 0, 0, 0) + b"\0" + statement)
-
-
-def kind_of(packet: bytes) -> int:
-    return packet[9]
 
 
 @pytest.fixture

@@ -5,13 +5,12 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from pymysqlreplication import BinLogStreamReader
-from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
 from event_token import Flavor
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import decode
+from tests.producers.decoder.other_decoder import binlog_end, images_by_mysql_replication
 from tests.producers.decoder.workload import run_workload, selected_rows
 from topics.records.vevent import VEvent
 
@@ -20,15 +19,6 @@ ROWS = 150
 # microseconds before the epoch, BIT as text, empty SETs and zero years as None, its own JSON,
 # BINARY without its last zeros.
 NOT_COMPARED = {"b1", "j1", "x1", "x2", "x3", "s1", "t7", "t2", "t3", "c3"}
-
-
-def binlog_end(database: DatabaseFixture) -> tuple[str, int]:
-    """The file and position at which the server's binlog ends."""
-    with database.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SHOW BINARY LOG STATUS")
-        row = cursor.fetchone()
-        assert row is not None
-        return str(row[0]), int(row[1])
 
 
 class Workload:
@@ -111,36 +101,3 @@ def second_opinion(workload: Workload) -> Any:
     return images_by_mysql_replication(
         workload.database, workload.name, workload.file, workload.file_pos
     )
-
-
-def images_by_mysql_replication(
-    database: DatabaseFixture, name: str, file: str, position: int
-) -> Any:
-    """Pairs of images of all changes in a schema behind a place in the binlog."""
-    reader = BinLogStreamReader(
-        connection_settings={
-            "host": database.host,
-            "port": database.port,
-            "user": database.user,
-            "passwd": database.password,
-            "read_timeout": 30,
-        },
-        server_id=71_000,
-        only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
-        only_schemas=[name],
-        # By file, for it cannot ask for a position with tagged GTIDs in it.
-        resume_stream=True,
-        log_file=file,
-        log_pos=position,
-    )
-    try:
-        for event in reader:
-            for row in event.rows:
-                if isinstance(event, UpdateRowsEvent):
-                    yield row["before_values"], row["after_values"]
-                elif isinstance(event, DeleteRowsEvent):
-                    yield row["values"], None
-                else:
-                    yield None, row["values"]
-    finally:
-        reader.close()

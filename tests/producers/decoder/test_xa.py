@@ -7,9 +7,8 @@ from producers.decoder import UnsupportedEvent
 from producers.decoder.stream import prepared
 from producers.decoder.tables.column_types import YEAR_HAS_SIGN
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set
+from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
-from tests.producers.decoder.test_cases import run_statements
 
 PREPARE = ("XA START '{0}'", "INSERT INTO t VALUES ({0})", "XA END '{0}'", "XA PREPARE '{0}'")
 

@@ -8,17 +8,12 @@ import pytest
 from event_token import Flavor
 from producers.decoder import UnsupportedColumn
 from producers.decoder.events.event_types import FORMAT_DESCRIPTION
-from producers.decoder.events.format_event import (
-    YEAR_HAS_NO_SIGN,
-    YEAR_HAS_SIGN,
-    YEAR_SIGN_UNKNOWN,
-    year_sign,
-)
+from producers.decoder.events.format_event import year_sign
+from producers.decoder.tables.column_types import YEAR_HAS_NO_SIGN, YEAR_HAS_SIGN, YEAR_SIGN_UNKNOWN
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set, packets_of
+from tests.producers.decoder.binlog_events import kind_of
+from tests.producers.decoder.capture import capture, executed_set, packets_of, run_statements
 from tests.producers.decoder.decoding import decode
-from tests.producers.decoder.test_cases import run_statements
-from tests.producers.decoder.test_transactions import kind_of
 
 # Within a packet: its own header and OK byte, the event's header, the binlog's version.
 VERSION_AT, VERSION_BYTES = 4 + 1 + 19 + 2, 50

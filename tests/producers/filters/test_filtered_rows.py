@@ -10,9 +10,8 @@ from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.sharding_columns import sharding_columns
 from producers.filters.table_filters import TableFilters
 from tests.database_servers import DatabaseFixture
-from tests.producers.decoder.capture import capture, executed_set
+from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import Sink, decode
-from tests.producers.decoder.test_cases import run_statements
 from tests.topics.records.record_encoder import record_key
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named

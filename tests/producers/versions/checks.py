@@ -8,9 +8,10 @@ from producers.preflight.server_checks import preflight
 from tests.database_servers import DatabaseFixture
 from tests.producers.conftest import OwnServers
 from tests.producers.copy.test_images import check_copied_rows
+from tests.producers.decoder.capture import run_statements
+from tests.producers.decoder.case_checks import check_case
 from tests.producers.decoder.case_files import Case, cases_for
-from tests.producers.decoder.test_cases import check_case, run_statements
-from tests.producers.decoder.test_differential import check_random_table
+from tests.producers.decoder.random_changes import check_random_table
 from tests.producers.session.producing import server_of
 
 

@@ -5,8 +5,8 @@ import pytest
 from resharding.apply.applier import ApplierSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
+from tests.producers.decoder.capture import run_statements
 from tests.producers.decoder.case_files import Case, all_cases
-from tests.producers.decoder.test_cases import run_statements
 from tests.resharding.shards import (
     admin_of,
     applying,
