@@ -1,1 +1,1 @@
-"""Kafka clients, their errors, and the topics with the settings that they need."""
+"""Kafka clients, the mapping of their errors, and the topics with their required settings."""

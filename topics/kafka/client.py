@@ -1,4 +1,4 @@
-"""Settings of the Kafka clients: connection from the user, guarantees from here."""
+"""Kafka clients: users configure the connection, this module the delivery guarantees."""
 
 import logging
 import re
@@ -11,24 +11,24 @@ from confluent_kafka.admin import AdminClient
 from event_token.errors import UsageError
 from topics.kafka.errors import kafka_error, kafka_errors
 
-# The largest record of a shard log. A broker takes requests of up to 100 MiB (its default
-# socket.request.max.bytes); the rest is room for the request around the record.
+# The largest record of a shard log. Brokers accept requests of up to 100 MiB by default
+# (socket.request.max.bytes), which leaves room for the request around the record.
 RECORD_BYTES_MAX: Final = 96 * 1024 * 1024
 
-# A fetch may return one record of the largest size beyond the bytes asked for.
+# A fetch may exceed the requested bytes by one record of the largest size.
 _RECEIVE_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
 
-# librdkafka asks for a group even where partitions are assigned by hand; nothing is committed to
-# it. With access control lists a reader needs READ on it, so that it may be set.
+# librdkafka requires a group even with manually assigned partitions; nothing is committed to it.
+# It can be configured, because with ACLs a reader needs READ on it.
 DEFAULT_GROUP_ID: Final = "shardstream"
 
-# One request to a broker that is up takes milliseconds; a failover takes some seconds.
+# A request takes milliseconds, a broker failover some seconds.
 REQUEST_TIMEOUT_S: Final = 30.0
 
-# A person waits for this one; a broker that runs answers a new client in under a second.
+# A person waits for this; a healthy broker answers a new client in under a second.
 _REACH_TIMEOUT_S: Final = 10.0
 
-# What the guarantees rest on; a user's settings may not change them.
+# The delivery guarantees depend on these, so users may not set them.
 _RESERVED: Final = frozenset(
     {
         "acks",
@@ -50,19 +50,19 @@ _SECRET = re.compile(r"password|secret|\.key\.pem$|jaas|token|credential", re.IG
 
 _HIDDEN: Final = "***"
 
-# librdkafka's own messages; without a logger it writes them to the standard error.
+# For librdkafka's messages; without a logger it writes them to standard error.
 _LOG: Final = logging.getLogger("shardstream.kafka")
 
 
 class ClientConfig(Mapping[str, str]):
-    """Connection settings in librdkafka's own names; `bootstrap.servers` is the one that must be.
+    """Connection settings under librdkafka's names; `bootstrap.servers` is required.
 
-    Immutable and picklable; secrets stand in no repr. UsageError when `bootstrap.servers` is
-    missing or a setting is given that the guarantees rest on (acks, isolation level, ...).
+    Immutable and picklable; its repr hides secrets. UsageError when `bootstrap.servers` is missing
+    or a setting is given on which the delivery guarantees depend (acks, isolation level, ...).
     """
 
     def __init__(self, settings: Mapping[str, object]) -> None:
-        """Check the names; nothing is connected."""
+        """Check the names; no connection is made."""
         texts = {name: _setting_text(value) for name, value in settings.items()}
         problems = []
         if not texts.get("bootstrap.servers", "").strip():
@@ -100,7 +100,7 @@ class ClientConfig(Mapping[str, str]):
 
     @property
     def brokers(self) -> str:
-        """The brokers, for messages."""
+        """The brokers, for error messages."""
         return self._settings["bootstrap.servers"]
 
 
@@ -115,7 +115,7 @@ def producer_config(
     transactional_id: str | None = None,
     transaction_timeout_ms: int | None = None,
 ) -> dict[str, str]:
-    """Return the settings of an idempotent producer, transactional where an id is given."""
+    """Return the settings of an idempotent producer, transactional if an id is given."""
     settings = {
         "message.max.bytes": str(RECORD_BYTES_MAX),
         **config,
@@ -137,11 +137,11 @@ def consumer_config(
     read_committed: bool = True,
     fetch_wait_ms: int | None = None,
 ) -> dict[str, str]:
-    """Return the settings of a consumer whose partitions are assigned and sought by hand.
+    """Return the settings of a consumer with manually assigned partitions.
 
-    A position out of range is an error (never a jump to another one), and the end of a
-    partition is reported. `fetch_wait_ms`: how long the broker may hold a fetch that has nothing
-    to return, and with it the report of a partition's end (librdkafka: 500).
+    An offset out of range is an error, never a reset, and the end of a partition is reported.
+    `fetch_wait_ms`: how long the broker may delay an empty fetch response, and with it the report
+    of a partition's end (librdkafka: 500).
     """
     wait = {} if fetch_wait_ms is None else {"fetch.wait.max.ms": str(fetch_wait_ms)}
     return {
@@ -160,7 +160,7 @@ def consumer_config(
 
 
 def admin_config(config: ClientConfig) -> dict[str, str]:
-    """Return the settings of an admin client; it never creates a topic by asking for one."""
+    """Return the settings of an admin client, whose metadata requests never create topics."""
     settings = {**config, "allow.auto.create.topics": "false"}
     settings.pop("group.id", None)
     return settings
@@ -172,7 +172,7 @@ def open_producer(
     transactional_id: str | None = None,
     transaction_timeout_ms: int | None = None,
 ) -> Producer:
-    """Return a producer; nothing is sent yet. UsageError when a setting is refused."""
+    """Return a producer that has sent nothing yet. UsageError when a setting is refused."""
     settings = producer_config(
         config,
         transactional_id=transactional_id,
@@ -188,7 +188,7 @@ def open_consumer(
     read_committed: bool = True,
     fetch_wait_ms: int | None = None,
 ) -> Consumer:
-    """Return a consumer; nothing is read yet. UsageError when a setting is refused."""
+    """Return a consumer that has read nothing yet. UsageError when a setting is refused."""
     settings = consumer_config(
         config,
         read_committed=read_committed,
@@ -205,7 +205,7 @@ def open_admin(config: ClientConfig) -> AdminClient:
 
 
 def check_reachable(config: ClientConfig, timeout_s: float = _REACH_TIMEOUT_S) -> None:
-    """Raise UsageError when no broker of the settings answers within `timeout_s`."""
+    """Raise UsageError when no configured broker answers within `timeout_s`."""
     admin = open_admin(config)
     try:
         admin.list_topics(timeout=timeout_s)
@@ -215,5 +215,5 @@ def check_reachable(config: ClientConfig, timeout_s: float = _REACH_TIMEOUT_S) -
             raise known from error
         raise UsageError(
             f"no Kafka broker answered at {config.brokers} within {timeout_s:g} s: check "
-            f"bootstrap.servers, TLS and SASL settings, and that the broker runs",
+            f"bootstrap.servers, TLS and SASL settings, and that the broker is running",
         ) from error

@@ -1,4 +1,4 @@
-"""A consumer that follows partitions by hand: prompt, bounded in memory, patient with brokers."""
+"""A consumer of manually assigned partitions: low latency, bounded memory, rides out restarts."""
 
 import logging
 import time
@@ -15,39 +15,39 @@ from topics.kafka.partition_reader import partition_bounds
 
 _LOG: Final = logging.getLogger(__name__)
 
-# A broker answers a fetch as soon as there is a record; when there is none it holds the fetch for
-# this long, and a partition that is assigned or resumed meanwhile waits for that answer.
+# A broker answers a fetch as soon as there is a record. Without one it delays the response for
+# this long, and partitions that are assigned or resumed in between wait for that response.
 FETCH_WAIT_MS: Final = 100
-# After an error of one partition. librdkafka's 500 would be half a second without rows after each
-# change of leader.
+# After an error of one partition. librdkafka's 500 would pause rows for half a second after each
+# leader change.
 FETCH_ERROR_BACKOFF_MS: Final = 50
-# While the queue below is full. librdkafka's 1000 would stall a reader that drains it faster.
+# While the queue is full (see below). librdkafka's 1000 would stall a reader that drains it faster.
 FETCH_QUEUE_BACKOFF_MS: Final = 10
-# What one fetch brings of one partition, unless a single batch is larger: producers make them of up
-# to 16 MB where rows are large.
+# Bytes per partition in one fetch, unless a single batch is larger: with large rows producers write
+# batches of up to 16 MB.
 FETCH_BYTES_MAX: Final = 4 * 1024 * 1024
-# Fetched and not yet taken. A fetch may come on top: 12 MiB for each consumer, 24 with large rows.
+# Fetched and not yet taken. One more fetch may be added: 12 MiB per consumer, 24 with large rows.
 QUEUE_KBYTES_MAX: Final = 8 * 1024
-# Brokers restart within this time; longer is an outage, of which the caller has to know.
+# Brokers restart within this time; anything longer is an outage, which the caller must know of.
 BROKERS_DOWN_S_MAX: Final = 120.0
-# A broker that is up answers in milliseconds.
+# A healthy broker answers in milliseconds.
 PROBE_S: Final = 2.0
-# A topic without a record for this long is asked for: librdkafka does not say for minutes that
-# one was deleted. Producers write progress every 250 ms.
+# After this long without a record a topic's existence is checked, because librdkafka reports a
+# deleted topic only after minutes. Producers write progress every 250 ms.
 SILENCE_S_MAX: Final = 5.0
 
 _OUT_OF_RANGE: Final = frozenset({"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"})
 
 
 class OffsetOutOfRangeError(Exception):
-    """Raised when the wanted offset is not in the log; whoever reads knows what that means."""
+    """Raised when the log does not have the requested offset; the reader knows what that means."""
 
 
 class StreamConsumer:
     """Follows assigned partitions, `read_committed`, without a consumer group.
 
-    Not for two threads at once. Errors that librdkafka mends by itself are waited out;
-    BrokersUnreachable (Retry) once no broker has answered for `brokers_down_s_max`.
+    Not thread-safe. Errors that librdkafka recovers from are waited out; BrokersUnreachable
+    (Retry) once no broker has answered for `brokers_down_s_max`.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class StreamConsumer:
         queue_kbytes_max: int = QUEUE_KBYTES_MAX,
         brokers_down_s_max: float = BROKERS_DOWN_S_MAX,
     ) -> None:
-        """Open a consumer; `reads` says in messages what it is for."""
+        """Open a consumer; `reads` describes in messages what it reads."""
         self._config = config
         self._reads = reads
         self._brokers_down_s_max = brokers_down_s_max
         self._down_since_s: float | None = None
-        self._heard_s: dict[str, float] = {}  # when each topic was last heard of
+        self._heard_s: dict[str, float] = {}  # when each topic was last seen
         self._missing: set[str] = set()
         settings: dict[str, object] = {
             **consumer_config(config, fetch_wait_ms=FETCH_WAIT_MS),
@@ -71,7 +71,7 @@ class StreamConsumer:
             "fetch.queue.backoff.ms": str(FETCH_QUEUE_BACKOFF_MS),
             "fetch.message.max.bytes": str(FETCH_BYTES_MAX),
             "queued.max.messages.kbytes": str(queue_kbytes_max),
-            # Nothing is concluded from the end of a partition.
+            # No decision depends on the end of a partition.
             "enable.partition.eof": "false",
             "error_cb": self._notice,
         }
@@ -83,7 +83,7 @@ class StreamConsumer:
             self._down_since_s = time.monotonic()
 
     def assign(self, offsets: dict[str, int]) -> None:
-        """Read partition 0 of these topics, each from its offset on, and nothing else."""
+        """Read partition 0 of exactly these topics, each from its offset."""
         partitions = [TopicPartition(topic, 0, offset) for topic, offset in offsets.items()]
         with kafka_errors(f"assigning {self._reads}", self._config.brokers):
             self._consumer.assign(partitions)
@@ -91,24 +91,24 @@ class StreamConsumer:
         self._missing.clear()
 
     def pause(self, topics: Sequence[str]) -> None:
-        """Stop fetching these topics; what was taken is not lost."""
+        """Stop fetching these topics; records already taken are not affected."""
         self._consumer.pause([TopicPartition(topic, 0) for topic in topics])
 
     def resume(self, topics: Sequence[str]) -> None:
-        """Fetch these topics again, from after the last record taken."""
+        """Fetch these topics again, after the last record taken."""
         self._consumer.resume([TopicPartition(topic, 0) for topic in topics])
 
     def take(self, timeout_s: float, messages_max: int) -> list[Message]:
-        """Return what is there, at once; wait up to `timeout_s` only where nothing is.
+        """Return available records at once; wait up to `timeout_s` only if there are none.
 
-        OffsetOutOfRangeError, LogShrank (the topic is gone), BrokersUnreachable.
+        OffsetOutOfRangeError; LogShrank when a topic is gone; BrokersUnreachable.
         """
         with kafka_errors(f"reading {self._reads}", self._config.brokers):
             first = self._consumer.poll(timeout_s)
             if first is None:
                 self._check_silent()
                 return []
-            # With a time to wait `consume` would wait until it has all of `messages_max`.
+            # Given a timeout, `consume` would wait for all of `messages_max`.
             rest = self._consumer.consume(messages_max - 1, 0) if messages_max > 1 else []
         messages = [message for message in (first, *rest) if self._is_record(message)]
         if messages:
@@ -129,22 +129,22 @@ class StreamConsumer:
             return True
         where = f"reading {self._reads}, at {message.topic()} offset {message.offset()}"
         if error.name() in TOPIC_GONE:
-            return False  # asked for again by `_check_silent`, which has to be sure
+            return False  # `_check_silent` checks twice before it raises
         if error.name() in _OUT_OF_RANGE:
             raise OffsetOutOfRangeError(f"{where}: {error.str()}")
         known = kafka_error(error, where, self._config.brokers)
         if not isinstance(known, Retry):
             raise known
-        _LOG.warning("%s; going on", known)
+        _LOG.warning("%s; continuing", known)
         return False
 
     def _check_silent(self) -> None:
-        """Ask for topics that have been silent: raise when one is gone, or no broker answers."""
+        """Check that silent topics exist: raise when one is gone, or when no broker answers."""
         now_s = time.monotonic()
         for topic, heard_s in self._heard_s.items():
             if now_s - heard_s < SILENCE_S_MAX:
                 continue
-            self._heard_s[topic] = now_s  # the next time is as far off
+            self._heard_s[topic] = now_s  # check again after the same time
             try:
                 found = self._consumer.list_topics(topic, timeout=PROBE_S)
             except KafkaException as error:
@@ -154,14 +154,13 @@ class StreamConsumer:
             self._check_exists(topic, found.topics[topic].error)
 
     def _check_exists(self, topic: str, answer: KafkaError | None) -> None:
-        """Raise at the second answer that there is no such topic: a broker that starts may err."""
+        """Raise when the topic is unknown twice: a broker that is starting may not know it yet."""
         if answer is None or answer.name() not in TOPIC_GONE:
             self._missing.discard(topic)
         elif topic in self._missing:
             raise LogShrank(
-                f"reading {self._reads}, at {topic}: the topic is gone ({answer.str()}): its "
-                f"records cannot be had again. If it was deleted on purpose, start again from "
-                f"earliest",
+                f"reading {self._reads}, at {topic}: the topic is gone ({answer.str()}), and "
+                f"its records with it. If it was deleted on purpose, start again from earliest",
             )
         else:
             self._missing.add(topic)
@@ -176,9 +175,9 @@ class StreamConsumer:
             ) from error
 
     def bounds(self, topic: str) -> tuple[int, int]:
-        """Return the first offset of partition 0 and the one after its last stable record."""
+        """Return the first offset and the last stable offset of partition 0."""
         return partition_bounds(self._consumer, self._config, topic)
 
     def close(self) -> None:
-        """Leave; a second time does nothing."""
+        """Close the consumer; idempotent."""
         self._consumer.close()

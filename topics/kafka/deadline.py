@@ -1,10 +1,10 @@
-"""One budget of time shared by several waits."""
+"""A time budget shared by several waits."""
 
 import time
 
 
 class Deadline:
-    """Ends `seconds` from now; waits take what is left of it."""
+    """Expires `seconds` from now; each wait uses what is left."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -17,5 +17,5 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether no time is left."""
+        """Whether the deadline has expired."""
         return self.left_s == 0.0

@@ -1,4 +1,4 @@
-"""The one seam where Kafka's errors become the project's, by what the caller must do."""
+"""Maps Kafka's errors to the tree of `event_token.errors`, in one place."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +10,10 @@ from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageErro
 
 
 class Fenced(Halt):
-    """Raised when another process took over the transactional id; this one must end."""
+    """Raised when another process took over the transactional id; this one must exit."""
 
 
-# What a person must mend in settings, grants or topics.
+# Wrong settings, grants or topics, which a person must fix.
 _USAGE_NAMES: Final = frozenset(
     {
         "_AUTHENTICATION",
@@ -40,7 +40,7 @@ _USAGE_NAMES: Final = frozenset(
     },
 )
 
-# What brokers and clients call a topic that is not there.
+# The names that brokers and clients use for a topic that does not exist.
 TOPIC_GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 
 _FENCED_NAMES: Final = frozenset(
@@ -51,7 +51,7 @@ _FENCED_NAMES: Final = frozenset(
     },
 )
 
-# Bytes that are gone, damaged or refused: another try changes nothing, and a way round loses.
+# Bytes that are gone, damaged or refused: a retry changes nothing, and skipping them loses data.
 _HALT_NAMES: Final = frozenset(
     {
         "_AUTO_OFFSET_RESET",
@@ -98,9 +98,9 @@ def kafka_error(
     doing: str,
     brokers: str,
 ) -> ShardstreamError:
-    """Return the project's error for one of Kafka's; `doing` says what was tried, and where.
+    """Return the project's error for one of Kafka's; `doing` says what was attempted, and where.
 
-    Anything unclassified is a Rebuild: librdkafka's own rule is to take it for fatal.
+    Unclassified errors become Rebuild, because librdkafka documents them as fatal.
     """
     cause = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(cause, KafkaError):
@@ -108,7 +108,7 @@ def kafka_error(
     message = f"{doing} (brokers {brokers}): {cause.name()}: {cause.str()}"
     name = cause.name()
     if name in _FENCED_NAMES:
-        return Fenced(f"{message}. Another process took over; this one must end")
+        return Fenced(f"{message}. Another process took over; this one must exit")
     if name in _USAGE_NAMES:
         return UsageError(message)
     if name in _HALT_NAMES:

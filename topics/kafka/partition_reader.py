@@ -1,10 +1,10 @@
-"""What lies at the end of a partition, and reading a small topic from an offset to its end.
+"""Reads the end of a partition, or a range of its offsets.
 
-Commit and abort markers take offsets too, and so do the records of aborted transactions: the
-offset before the end says nothing about where the last committed record is.
+Commit and abort markers and the records of aborted transactions occupy offsets too, so the last
+committed record may lie well before the end offset.
 
-`commit_transaction` returns before its markers are written, so a commit shows here a moment later.
-After `init_transactions` nothing of that transactional id is still on its way.
+`commit_transaction` returns before its markers are written, so a commit becomes visible here a
+moment later. After `init_transactions` no write of that transactional id is still in flight.
 """
 
 from collections.abc import Iterator
@@ -19,23 +19,23 @@ from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_error, kafka_errors
 from topics.kafka.requests import retry_request
 
-# The first look back is as long as a quiet shard's last few transactions; then ever longer ones,
-# so that a long aborted transaction costs a handful of looks and no offset is read twice.
+# The first window covers the last few transactions of a quiet shard. Each further one is larger, so
+# that a long aborted transaction costs a handful of reads and no offset is read twice.
 _WINDOW_FIRST: Final = 64
 _WINDOW_GROWTH: Final = 16
 
-# A committed record can stand behind an aborted transaction of millions of rows.
+# An aborted transaction of millions of rows may follow the last committed record.
 TAIL_TIMEOUT_S: Final = 120.0
 
 _POLL_S: Final = 0.2
 
-# All that is wanted lies there already, and an end must be told at once.
+# Everything to be read is already there, so the end must be reported at once.
 _FETCH_WAIT_MS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as it lies on Kafka; `timestamp_ms` is its CreateTime."""
+    """A record as stored on Kafka; `timestamp_ms` is its CreateTime."""
 
     offset: int
     timestamp_ms: int
@@ -47,7 +47,7 @@ class StoredRecord:
 class Tail:
     """A partition's offsets [start_offset, end_offset) and its last committed record, if any.
 
-    `end_offset` is the last stable offset: an open transaction lies beyond it.
+    `end_offset` is the last stable offset; open transactions begin there.
     """
 
     start_offset: int
@@ -87,9 +87,9 @@ def read_to_end(
     partition: int = 0,
     timeout_s: float = TAIL_TIMEOUT_S,
 ) -> Iterator[StoredRecord]:
-    """Yield the committed records from `start_offset` (None: the first) to the present end.
+    """Yield the committed records from `start_offset` (None: the first) to the current end.
 
-    Offsets below the log's start are passed over. UsageError when the topic does not exist,
+    Offsets below the log start are skipped. UsageError when the topic does not exist,
     Retry when the end is not reached within `timeout_s`.
     """
     with PartitionReader(config, topic, partition, timeout_s) as reader:
@@ -106,7 +106,7 @@ def partition_bounds(
 ) -> tuple[int, int]:
     """Return the first offset and the last stable offset of a partition."""
     return retry_request(
-        f"asking for the offsets of {topic}[{partition}]",
+        f"reading the offsets of {topic}[{partition}]",
         config,
         lambda timeout_s: consumer.get_watermark_offsets(
             TopicPartition(topic, partition), timeout=timeout_s, cached=False
@@ -115,7 +115,7 @@ def partition_bounds(
 
 
 class PartitionReader:
-    """A consumer on one partition, with one budget of time for all that it reads."""
+    """A consumer of one partition, with one time budget for everything it reads."""
 
     def __init__(self, config: ClientConfig, topic: str, partition: int, timeout_s: float) -> None:
         self._config = config
@@ -135,7 +135,7 @@ class PartitionReader:
         return partition_bounds(self._consumer, self._config, self._topic, self._partition)
 
     def records(self, lower: int, upper: int) -> Iterator[StoredRecord]:
-        """Yield the committed records with lower <= offset < upper; all below upper is stable."""
+        """Yield the committed records with lower <= offset < upper; `upper` must be stable."""
         if lower >= upper:
             return
         doing = f"reading {self._topic}[{self._partition}] from offset {lower} to {upper}"
@@ -146,13 +146,13 @@ class PartitionReader:
             offset = _offset_of(message)
             if message.error() is None and offset < upper:
                 yield _stored(message)
-            # An end of partition below `upper` comes from a leader that does not know yet what
-            # is stable; then more is to come.
+            # A leader that does not know the last stable offset yet reports an end of partition
+            # below `upper`; more records follow.
             if offset >= upper - (message.error() is None):
                 return
 
     def last_between(self, lower: int, upper: int) -> StoredRecord | None:
-        """Return the last committed record with lower <= offset < upper; all below is stable."""
+        """Return the last committed record with lower <= offset < upper; `upper` must be stable."""
         window = _WINDOW_FIRST
         while upper > lower:
             begin = max(lower, upper - window)
@@ -165,7 +165,7 @@ class PartitionReader:
         return None
 
     def _poll(self, doing: str) -> Message:
-        """Return the next record or end of partition; Retry when the time is over."""
+        """Return the next record or end of partition; Retry when the deadline has expired."""
         brokers = self._config.brokers
         while True:
             with kafka_errors(doing, brokers):
@@ -175,7 +175,7 @@ class PartitionReader:
                 if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
                     return message
                 known = kafka_error(error, doing, brokers)
-                if not isinstance(known, Retry):  # on those the consumer goes on by itself
+                if not isinstance(known, Retry):  # the consumer recovers from these by itself
                     raise known
             if self._deadline.passed:
                 raise Retry(

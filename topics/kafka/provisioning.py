@@ -1,6 +1,6 @@
-"""Makes the topics with the settings they need, and refuses those that have others.
+"""Creates topics with the required settings, and refuses existing ones with others.
 
-Existing topics are looked at first, all of them: nothing is made while anything is wrong.
+All existing topics are checked first; nothing is created while one of them is wrong.
 """
 
 import time
@@ -47,11 +47,11 @@ __all__ = [
     "wrong_topics",
 ]
 
-# A new topic has a leader within a second; brokers that are busy take longer.
+# A new topic has a leader within a second; busy brokers take longer.
 _CREATE_TIMEOUT_S: Final = 60.0
 _CREATE_PAUSE_S: Final = 0.1
 
-# Kafka's own default of transaction.max.timeout.ms.
+# Kafka's default of transaction.max.timeout.ms.
 _TRANSACTION_TIMEOUT_DEFAULT_MS: Final = 15 * 60 * 1000
 
 Found = Mapping[str, FoundTopic]
@@ -62,9 +62,9 @@ def provision_shard(
     topics: ShardTopics,
     chosen: TopicSettings | None = None,
 ) -> None:
-    """Make a shard's log, progress and copy topics, or check those that exist.
+    """Create the log, progress and copy topics of a shard, or check those that exist.
 
-    WrongTopic when one has other settings, UsageError without a broker or a grant.
+    WrongTopic when one has other settings, UsageError when a grant is missing.
     """
     chosen = chosen or TopicSettings()
     _provision(config, chosen, lambda found: _shard_rules(topics, chosen, found))
@@ -75,14 +75,14 @@ def provision_keyspace(
     keyspace: str,
     chosen: TopicSettings | None = None,
 ) -> None:
-    """Make a keyspace's topology topic, or check the one that exists."""
+    """Create the topology topic of a keyspace, or check the existing one."""
     chosen = chosen or TopicSettings()
     rules = control_rules(topology_topic(keyspace), chosen)
     _provision(config, chosen, lambda _found: [rules])
 
 
 def provision_schemas_topic(config: ClientConfig, chosen: TopicSettings | None = None) -> None:
-    """Make the schema topic of the cluster, or check the one that exists."""
+    """Create the schema topic of the cluster, or check the existing one."""
     chosen = chosen or TopicSettings()
     rules = schemas_rules(SCHEMAS_TOPIC, chosen)
     _provision(config, chosen, lambda _found: [rules])
@@ -93,7 +93,7 @@ def wrong_topics(
     shards: Sequence[ShardTopics],
     chosen: TopicSettings | None = None,
 ) -> list[str]:
-    """Return what is wrong with the existing topics of a keyspace's shards; makes nothing."""
+    """Return the problems of the existing topics of a keyspace; creates nothing."""
     chosen = chosen or TopicSettings()
     check_reachable(config)
     admin = open_admin(config)
@@ -114,7 +114,7 @@ def retention_warnings(
     shards: Sequence[ShardTopics],
     chosen: TopicSettings | None = None,
 ) -> list[str]:
-    """Return, for each shard log that does not live for ever, what will be lost; makes nothing."""
+    """Return a warning for each shard log with finite retention; creates nothing."""
     chosen = chosen or TopicSettings()
     check_reachable(config)
     found = _find(open_admin(config), config, [topics.log for topics in shards])
@@ -132,11 +132,11 @@ def retention_warnings(
 def broker_transaction_timeout_ms(config: ClientConfig) -> int:
     """Return the longest transaction that the brokers allow.
 
-    A dead producer holds up its own shard alone and its successor ends the transaction at
-    once, while a long transaction of the server needs the time: so it is the one to set.
+    Producers use it as their timeout, because long database transactions need the time, while a
+    dead producer only delays its own shard, until its successor aborts the transaction.
     """
     admin = open_admin(config)
-    doing = "asking a broker for transaction.max.timeout.ms"
+    doing = "reading transaction.max.timeout.ms of a broker"
     with kafka_errors(doing, config.brokers):
         cluster = admin.list_topics(timeout=REQUEST_TIMEOUT_S)
     resource = ConfigResource(ResourceType.BROKER, str(min(cluster.brokers)))
@@ -145,7 +145,7 @@ def broker_transaction_timeout_ms(config: ClientConfig) -> int:
 
 
 def _shard_rules(topics: ShardTopics, chosen: TopicSettings, found: Found) -> list[TopicRules]:
-    """Return a shard's rules; the progress topic follows the log's retention as it is in force."""
+    """Return the rules of a shard; its progress topic follows the log's effective retention."""
     log = found.get(topics.log)
     log_age_ms = (
         log_age_max_ms(chosen.retention_ms, chosen.segment_ms)
@@ -175,7 +175,7 @@ def _provision(
         return
     _create(admin, config, missing, chosen.replication_factor)
     found = _await_topics(admin, config, names)
-    # Somebody else may have made one of them in between.
+    # Another process may have created one of them in between.
     _refuse_wrong(rules_for(found), found, config.brokers)
 
 
@@ -201,7 +201,7 @@ def _create(
     replication_factor: int,
 ) -> None:
     new = [NewTopic(r.topic, 1, replication_factor, config=r.settings()) for r in missing]
-    # The first pass asks alone, so that a refusal of one leaves nothing of the others behind.
+    # The first pass only validates, so that the refusal of one topic leaves none of them behind.
     for validate_only in (True, False):
         futures = admin.create_topics(
             new,
@@ -217,7 +217,7 @@ def _create(
 
 
 def _await_topics(admin: AdminClient, config: ClientConfig, names: list[str]) -> Found:
-    """Return the topics once each has a leader; Retry when that takes too long."""
+    """Return the topics once each has a leader; Retry when this takes too long."""
     deadline = Deadline(_CREATE_TIMEOUT_S)
     while True:
         found = _find(admin, config, names)
@@ -233,7 +233,7 @@ def _await_topics(admin: AdminClient, config: ClientConfig, names: list[str]) ->
 
 
 def _find(admin: AdminClient, config: ClientConfig, names: list[str]) -> Found:
-    """Return those of the topics that exist and have a leader, with their settings."""
+    """Return the topics that exist and have a leader, with their settings."""
     partitions = {}
     futures = admin.describe_topics(
         TopicCollection(names),
@@ -265,14 +265,14 @@ def _describe_settings(
     resources: list[ConfigResource],
     doing: str,
 ) -> dict[str, dict[str, str]]:
-    """Return the settings by name, without those of topics that the broker asked does not know."""
+    """Return the settings by name, without topics that the queried broker does not know."""
     answers = {}
     futures = admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
     for resource, future in futures.items():
         try:
             entries = future.result()
         except KafkaException as error:
-            # Another broker described the topic: this one has not heard of it yet.
+            # Another broker described the topic; this one does not know it yet.
             if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                 continue
             raise kafka_error(error, f"{doing} ({resource.name})", config.brokers) from error

@@ -1,4 +1,4 @@
-"""What each topic's settings must be, and which of them are wrong. Pure."""
+"""The required settings of each topic, and checks of existing topics against them. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,11 +10,12 @@ from topics.names import ShardTopics
 FOREVER_MS: Final = 2**63 - 1
 KEEP_ALL: Final = -1
 
-# Kafka's own default; closed segments alone are ever deleted, so records outlive the retention by
-# up to one segment.
+# Kafka's default. Only closed segments are deleted, so records outlive the retention by up to one
+# segment.
 SEGMENT_MS_DEFAULT: Final = 7 * 24 * 3600 * 1000
 
-# A position of a server with many gaps, and one tick a cell of all that one transaction caught up.
+# For the position of a server with many gaps, and one tick per cell of a transaction that catches
+# up.
 _PROGRESS_BYTES_MAX: Final = 16 * 1024 * 1024
 _CONTROL_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -26,8 +27,8 @@ _DAY_MS: Final = 24 * 3600 * 1000
 class Rule:
     """A topic's setting and the value it is created with.
 
-    `at_least`: larger numbers are right too, -1 counting as endless. `checked` False: an
-    operator may change it later.
+    `at_least`: larger numbers are right too, and -1 means unlimited. `checked` False: an operator
+    may change it later.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Rule:
     checked: bool = True
 
     def holds(self, found: str | None) -> bool:
-        """Whether the value of an existing topic is right; None: the broker does not know it."""
+        """Tell whether the value found on a topic is right; None: the broker does not know it."""
         if not self.checked:
             return True
         if found is None:
@@ -58,16 +59,16 @@ class TopicRules:
     rules: tuple[Rule, ...]
 
     def settings(self) -> dict[str, str]:
-        """Return what the topic is created with."""
+        """Return the settings that the topic is created with."""
         return {rule.name: rule.value for rule in self.rules}
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What an operator may choose. `replication_factor` -1 is the brokers' default.
+    """The settings that an operator may choose. `replication_factor` -1 is the brokers' default.
 
-    `retention_ms` and `segment_ms` are the shard log's: -1 keeps it for ever. Record times are
-    event times, so the age that retention counts is that of the change, not of its arrival.
+    `retention_ms` and `segment_ms` apply to the shard log; -1 keeps it forever. Record timestamps
+    are event times, so retention counts from the time of the change, not of its arrival.
     """
 
     replication_factor: int = -1
@@ -98,7 +99,7 @@ def log_rules(topics: ShardTopics, chosen: TopicSettings) -> TopicRules:
 
 
 def progress_rules(topics: ShardTopics, chosen: TopicSettings, log_age_ms: int) -> TopicRules:
-    """Return the rules of a progress topic; its history lives as long as the log's records."""
+    """Return the rules of a progress topic, whose history is kept as long as the log's records."""
     return TopicRules(
         topics.progress,
         (
@@ -136,20 +137,20 @@ def schemas_rules(topic: str, chosen: TopicSettings) -> TopicRules:
 
 
 def log_age_max_ms(retention_ms: int, segment_ms: int) -> int:
-    """Return how old a record of a log can be before it is deleted."""
+    """Return the greatest age that a record of a log can reach before it is deleted."""
     if retention_ms == KEEP_ALL:
         return FOREVER_MS
     return min(FOREVER_MS, retention_ms + segment_ms)
 
 
 def log_age_found_ms(found: FoundTopic) -> int:
-    """Return the same of an existing log."""
+    """Return the same for an existing log."""
     settings = found.settings
     return log_age_max_ms(int(settings["retention.ms"]), int(settings["segment.ms"]))
 
 
 def _event_time_rules() -> tuple[Rule, ...]:
-    """Records carry the time of the change: a server's clock may be ahead, a log may begin late."""
+    """Accept the time of the change as timestamp: clocks may be ahead, and logs may begin late."""
     return (
         Rule("message.timestamp.type", "CreateTime"),
         Rule("message.timestamp.after.max.ms", str(FOREVER_MS), at_least=True),
@@ -159,21 +160,21 @@ def _event_time_rules() -> tuple[Rule, ...]:
 
 def _safety_rules(chosen: TopicSettings, record_bytes_max: int) -> Iterator[Rule]:
     yield Rule("max.message.bytes", str(record_bytes_max), at_least=True)
-    # A replica that was not in sync would take committed records away.
+    # A leader that was not in sync would lose committed records.
     yield Rule("unclean.leader.election.enable", "false")
     if chosen.replication_factor > _MAJORITY_OF_THREE:
-        # One broker may die, and what is committed is still on another disk.
+        # Committed records survive the loss of one broker.
         in_sync = str(_MAJORITY_OF_THREE)
         yield Rule("min.insync.replicas", in_sync, at_least=True)
 
 
 def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str]:
-    """Return what is wrong with an existing topic, each with the statement that mends it."""
+    """Return the problems of an existing topic, each with the command that fixes it."""
     problems = []
     if found.partitions != 1:
         problems.append(
-            f"{wanted.topic} has {found.partitions} partitions, not 1, and so no one order: "
-            f"partitions cannot be taken away. If it holds nothing that is needed: "
+            f"{wanted.topic} has {found.partitions} partitions, not 1, so its records have no "
+            f"total order, and Kafka cannot remove partitions. If it is not needed, delete it: "
             f"kafka-topics.sh --bootstrap-server {brokers} --delete --topic {wanted.topic}",
         )
     for rule in wanted.rules:
@@ -189,14 +190,14 @@ def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str
 
 
 def finite_retention(topic: str, retention_ms: int, retention_bytes: int) -> list[str]:
-    """Return what an operator should know of a log that is deleted by age or size; [] for none."""
+    """Return warnings about a log with retention by age or size; [] for none."""
     limits = []
     if retention_ms != KEEP_ALL:
         limits.append(f"retention.ms is {retention_ms} ({retention_ms / _DAY_MS:.3g} days)")
     if retention_bytes != KEEP_ALL:
         limits.append(f"retention.bytes is {retention_bytes}")
     return [
-        f"{topic}: {limit}: a reader that is away for longer loses records and stops, and age "
-        "counts from the change, so a log that begins in the past can be deleted before it is read"
+        f"{topic}: {limit}: a reader that is away for longer loses records and stops. Age counts "
+        "from the change, so a log that begins in the past may be deleted before it is read"
         for limit in limits
     ]

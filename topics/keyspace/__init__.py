@@ -1,1 +1,1 @@
-"""Which shards a keyspace has, now and in the past, and which rows belong to them."""
+"""The shards of a keyspace, now and in the past, and the vindexes that place rows on them."""

@@ -1,4 +1,4 @@
-"""Which shards came before which, by the reshards in the topology. Pure."""
+"""The succession of shards over the reshards in the topology. Pure."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -10,9 +10,9 @@ from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, Sha
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """The shards that served a key range at some time, in the order of ranges.
+    """The shards that served a key range at some time, in key range order.
 
-    `undone`: the switched reshards that a reader of that time has before it, latest first.
+    `undone`: the switched reshards that lie ahead of a reader of that time, latest first.
     """
 
     shards: tuple[str, ...]
@@ -20,17 +20,17 @@ class Era:
 
 
 def switched(topology: Topology) -> list[ReshardEntry]:
-    """The reshards that were switched or declared: those whose hop time is known."""
+    """Return the reshards with a known hop time: switched or declared ones."""
     return [reshard for reshard in topology.reshards if reshard.hop_time_us is not None]
 
 
 def has_marks(reshard: ReshardEntry) -> bool:
-    """Whether END and BEGIN stand in the logs; not where other tools have resharded."""
+    """Tell whether the logs contain END and BEGIN; not if other tools have resharded."""
     return reshard.state != ReshardState.DECLARED.value
 
 
 def retired_us(topology: Topology) -> dict[str, int]:
-    """The hop times of shards whose logs have an END for certain."""
+    """Return the hop times of shards whose logs certainly contain an END."""
     return {
         shard: reshard.hop_time_us
         for reshard in topology.reshards
@@ -42,9 +42,10 @@ def retired_us(topology: Topology) -> dict[str, int]:
 def declare(
     topology: Topology, shards: Iterable[str], reshard_id: str, switched_at_us: int
 ) -> Topology:
-    """The topology with other serving shards, that other tools have made of those before.
+    """Return the topology after other tools have replaced serving shards with new ones.
 
-    UsageError when they do not cover everything once, have been retired, or are being resharded.
+    UsageError when the new shards do not cover every keyspace id exactly once, reuse a retired
+    name, or are being resharded.
     """
     wanted, serving = set(shards), {shard.name for shard in topology.serving()}
     gone, new = _by_range(serving - wanted), _by_range(wanted - serving)
@@ -52,8 +53,8 @@ def declare(
     spent = [shard for shard in new if states.get(shard) is ShardState.RETIRED]
     if spent:
         raise UsageError(
-            f"keyspace {topology.keyspace}: {', '.join(spent)} served before, and a shard name is "
-            f"used once: give the shard the next generation (80-c0, 80-c0.2, ...)",
+            f"keyspace {topology.keyspace}: {', '.join(spent)} served before, and shard names are "
+            f"never reused: use the next generation (80-c0, 80-c0.2, ...)",
         )
     for reshard in topology.reshards:
         touched = {*reshard.sources, *reshard.targets} & {*gone, *new}
@@ -77,13 +78,13 @@ def declare(
     )
     known = {reshard.reshard_id for reshard in topology.reshards}
     if repeated := [r.reshard_id for r in declared if r.reshard_id in known]:
-        raise UsageError(f"keyspace {topology.keyspace}: reshard {repeated[0]} is known already")
+        raise UsageError(f"keyspace {topology.keyspace}: reshard {repeated[0]} already exists")
     after = replace(topology, epoch=topology.epoch + len(steps), shards=entries)
     return replace(after, reshards=(*topology.reshards, *declared))
 
 
 def _steps(gone: list[str], new: list[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The smallest reshards that lead from some shards to others, both in order of ranges."""
+    """Return the smallest reshards that lead from some shards to others, in key range order."""
     steps = []
     sources: list[str] = []
     targets: list[str] = []
@@ -106,7 +107,7 @@ def _by_range(shards: Iterable[str]) -> list[str]:
 def era_of(
     topology: Topology, key_range: KeyRange, is_before: Callable[[ReshardEntry], bool]
 ) -> Era:
-    """Go back from the serving shards over the reshards that the wanted time is before."""
+    """Go back from the serving shards over the reshards that are later than the wanted time."""
     shards = set(topology.shards_for(key_range))
     undone: list[ReshardEntry] = []
     candidates = switched(topology)
@@ -123,5 +124,5 @@ def era_of(
 
 
 def overlapping(shards: Iterable[str], key_range: KeyRange) -> tuple[str, ...]:
-    """Those of the shards that overlap the range."""
+    """Return the shards that overlap the range."""
     return tuple(s for s in shards if ShardName.parse(s).key_range.overlaps(key_range))

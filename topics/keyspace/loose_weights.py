@@ -1,11 +1,10 @@
-"""Text as Vitess's `unicode_loose` vindexes see it: letters alone, without case and accents.
+"""Collation keys of text as Vitess's `unicode_loose` vindexes compute them: no case, no accents.
 
 Vitess builds a collation key of primary weights: `collate.New(language.English, collate.Loose)` of
-golang.org/x/text (CLDR 23). `loose_weights.bin` holds what v0.43.0 of it answers for every code
-point and contraction, as runs of code points whose keys are the same or follow each other; its
-licence stands beside it. Where the key depends on an order of combining marks that this module
-does not follow, the text is refused by name: another key than Vitess's would send the row to
-another shard.
+golang.org/x/text (CLDR 23). `loose_weights.bin` holds the keys that its v0.43.0 returns for every
+code point and contraction, as runs of code points with equal or consecutive keys; its licence is
+beside it. Text whose key depends on an order of combining marks that this module does not
+implement is refused, because a key that differs from Vitess's would send the row to another shard.
 """
 
 import unicodedata
@@ -22,7 +21,7 @@ _WEIGHTS_FILE: Final = "loose_weights.bin"
 
 
 class _Weights:
-    """Keys of code points, of contractions, and the marks whose place among others matters."""
+    """Keys of code points and contractions, and the marks whose order matters."""
 
     def __init__(self, packed: bytes) -> None:
         raw = zlib.decompress(packed)
@@ -37,7 +36,7 @@ class _Weights:
             self._first.append(code_point)
             self._runs.append((key, size, kind & 1))
             code_point += kind >> 1
-        # By the first character: (all characters behind it, key), the longest one first.
+        # By the first character: (all further characters, key), the longest one first.
         self.contractions: dict[str, list[tuple[str, bytes]]] = {}
         for _ in range(numbers.next()):
             text = numbers.text()
@@ -54,7 +53,7 @@ class _Weights:
 
 
 class _Packed:
-    """Numbers of seven bits a byte, the lowest first, and byte strings behind their length."""
+    """Reads numbers of seven bits per byte, lowest first, and length-prefixed byte strings."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -87,9 +86,9 @@ def _weights() -> _Weights:
 
 
 def loose_key(text: str) -> bytes:
-    """Return the primary collation key of a text, trailing spaces left out.
+    """Return the primary collation key of a text without trailing spaces.
 
-    UsageError on text whose combining marks stand in an order that cannot be followed.
+    UsageError on text whose combining marks are in an unsupported order.
     """
     weights = _weights()
     text = text.rstrip(" ")
@@ -115,7 +114,7 @@ def _pieces(text: str, weights: _Weights) -> Iterator[bytes]:
 
 
 def _require_no_gap(text: str, at: int, suffixes: list[tuple[str, bytes]]) -> None:
-    """Refuse marks that could still join the character before them over other marks."""
+    """Refuse marks that could combine with the base character across other marks."""
     joining = {char for suffix, _ in suffixes for char in suffix}
     while at < len(text) and _combining(text[at]):
         if text[at] in joining:
@@ -124,7 +123,7 @@ def _require_no_gap(text: str, at: int, suffixes: list[tuple[str, bytes]]) -> No
 
 
 def _require_order(text: str, heavy_marks: frozenset[str]) -> None:
-    """Refuse marks that have a weight of their own and would have to change places."""
+    """Refuse marks that have their own weight and would have to be reordered."""
     if heavy_marks.isdisjoint(text):
         return
     before = 0
@@ -146,5 +145,5 @@ def _combining(char: str) -> int:
 def _cannot_follow(text: str, at: int) -> UsageError:
     return UsageError(
         f"vindex unicode_loose_md5 cannot take a text with the combining mark "
-        f"U+{ord(text[at]):04X} at character {at} behind others: write it normalised (NFC)",
+        f"U+{ord(text[at]):04X} at character {at} after others: normalise it to NFC",
     )

@@ -1,4 +1,4 @@
-"""Which shards a keyspace has: one record in a compacted topic, changed by one writer at a time."""
+"""The topology of a keyspace: one record in a compacted topic, with one writer at a time."""
 
 import json
 import time
@@ -20,7 +20,7 @@ from topics.names import check_keyspace, topology_topic, topology_transactional_
 
 TOPOLOGY_KEY: Final = b"topology"
 
-# The layout of the JSON; readers refuse another one than they know.
+# The version of the JSON layout; readers refuse any other.
 _LAYOUT_VERSION: Final = 1
 
 # One small record; longer than a failover of the transaction coordinator takes.
@@ -31,29 +31,29 @@ _READ_BACK_PAUSE_S: Final = 0.02
 
 
 class ShardState(str, Enum):
-    """What a shard is to readers and writers."""
+    """The role of a shard for readers and writers."""
 
     SERVING = "SERVING"  # takes writes; the serving shards cover the keyspace once
-    TARGET = "TARGET"  # of a reshard that is under way: not to be read yet
+    TARGET = "TARGET"  # of a reshard in progress: not to be read yet
     RETIRED = "RETIRED"  # a source after its reshard: its log is history
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """A shard and its state; the key range stands in the name."""
+    """A shard and its state; the name contains its key range."""
 
     name: str
     state: ShardState = ShardState.SERVING
 
     @property
     def key_range(self) -> KeyRange:
-        """The keyspace ids that the shard holds."""
+        """The keyspace ids of the shard."""
         return ShardName.parse(self.name).key_range
 
 
 @dataclass(frozen=True, slots=True)
 class TableVindex:
-    """How a table's rows get their keyspace id: a Vitess vindex over columns."""
+    """How the rows of a table get their keyspace id: a Vitess vindex over columns."""
 
     database: str
     table: str
@@ -62,18 +62,18 @@ class TableVindex:
 
 
 class ReshardState(str, Enum):
-    """How far a reshard is, as `ReshardEntry.state` holds it."""
+    """The state of a reshard, the values of `ReshardEntry.state`."""
 
     RUNNING = "RUNNING"  # the targets are being filled
     SWITCHED = "SWITCHED"  # the targets serve
     CANCELLED = "CANCELLED"
-    COMPLETED = "COMPLETED"  # switched, and what it left on the servers is removed
-    DECLARED = "DECLARED"  # done by other tools, without marks; the hop time is what was declared
+    COMPLETED = "COMPLETED"  # switched, and its leftovers on the servers removed
+    DECLARED = "DECLARED"  # done by other tools, without marks; its hop time was declared
 
 
 @dataclass(frozen=True, slots=True)
 class ReshardEntry:
-    """A reshard, past or under way; a start in the past finds the shards of that time by it.
+    """A reshard, past or in progress; a start in the past finds the shards of that time by it.
 
     `state`: a value of ReshardState.
     """
@@ -87,9 +87,9 @@ class ReshardEntry:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The shards of a keyspace. `epoch` counts the reshards that were switched.
+    """The shards of a keyspace. `epoch` counts the switched reshards.
 
-    UsageError unless shard names are distinct and the serving ones cover all key ranges once.
+    UsageError unless shard names are distinct and the serving ones cover every keyspace id once.
     """
 
     keyspace: str
@@ -104,7 +104,7 @@ class Topology:
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise UsageError(
-                f"keyspace {self.keyspace}: a shard name is used once, but {', '.join(repeated)} "
+                f"keyspace {self.keyspace}: shard names are never reused, but {', '.join(repeated)} "
                 f"is named again",
             )
         if self.epoch < 0:
@@ -122,9 +122,9 @@ class Topology:
         return tuple(shard for shard in self.shards if shard.state is ShardState.SERVING)
 
     def shards_for(self, key_range: KeyRange) -> tuple[str, ...]:
-        """Return the serving shards that a reader of the range needs, in the order of ranges.
+        """Return the serving shards that a reader of the range needs, in key range order.
 
-        They cover it, as the serving shards cover everything.
+        Together they cover the range.
         """
         overlapping = [s for s in self.serving() if s.key_range.overlaps(key_range)]
         return tuple(s.name for s in sorted(overlapping, key=lambda s: s.key_range.start))
@@ -152,9 +152,9 @@ def update_topology(
 ) -> Topology:
     """Fence other writers, read, apply `change`, write; return what was written.
 
-    `change` gets the topology in force, None for a new keyspace; what it raises leaves
-    everything as it was. TopologyChanged when another writer fenced this one: then nothing, or
-    (when it came in the middle of the commit) this change, was written: read again to know.
+    `change` gets the current topology, None for a new keyspace; if it raises, nothing changes.
+    TopologyChanged when another writer fenced this one. Then either nothing was written or, if
+    this happened during the commit, this change was: read the topology again to find out.
     """
     topic = topology_topic(keyspace)
     doing = f"writing the topology of keyspace {keyspace}"
@@ -180,7 +180,7 @@ def update_topology(
         known = kafka_error(error, doing, config.brokers)
         if isinstance(known, Fenced):
             raise TopologyChanged(
-                f"{doing}: another writer took over: read the topology and decide again",
+                f"{doing}: another writer took over: read the topology again, and decide again",
             ) from error
         raise known from error
     _await_visible(config, keyspace, before, after)
@@ -199,13 +199,13 @@ def _await_visible(
     before: Topology | None,
     after: Topology,
 ) -> None:
-    """Wait until readers see the change: a commit returns before its marker is written."""
+    """Wait until readers see the change, because a commit returns before its marker is written."""
     deadline = Deadline(_WRITE_TIMEOUT_S)
     while read_topology(config, keyspace) == before:
         if deadline.passed:
             raise Retry(
-                f"the topology of {keyspace}, epoch {after.epoch}, is committed and not to be "
-                f"read after {_WRITE_TIMEOUT_S:g} s (brokers {config.brokers})",
+                f"the topology of {keyspace}, epoch {after.epoch}, is committed but not "
+                f"readable after {_WRITE_TIMEOUT_S:g} s (brokers {config.brokers})",
             )
         time.sleep(_READ_BACK_PAUSE_S)
 
@@ -242,7 +242,7 @@ def topology_to_json(topology: Topology) -> bytes:
 
 
 def topology_from_json(value: bytes | None, keyspace: str, where: str) -> Topology:
-    """Return the topology in a record; CorruptRecord on a broken one, Halt on a newer layout."""
+    """Decode a topology record; CorruptRecord if it is invalid, Halt on a newer layout."""
     try:
         fields: dict[str, Any] = json.loads(value or b"")
         version = fields["version"]

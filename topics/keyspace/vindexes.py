@@ -1,7 +1,7 @@
-"""Keyspace ids: which shard a row belongs to, by a Vitess vindex over its sharding column.
+"""Vindexes: functions from the value of a sharding column to a keyspace id, as in Vitess.
 
-Producers write them into records and resharding keeps rows by them, so they stand here. The ids
-are those that Vitess computes for the same values, byte for byte.
+The ids equal those that Vitess computes for the same values, byte for byte. Producers write them
+into records, and resharding selects rows by them.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ _TEXT: Final = frozenset((ValueKind.STRING, ValueKind.BYTES))
 _INT64_MIN: Final = -(2**63)
 _UINT64_MAX: Final = 2**64 - 1
 
-# Vitess began with 3DES and a key of zeros, which is the same as DES with a key of zeros. ECB on
-# whole blocks keeps nothing from one value to the next, so one encryptor serves them all.
+# Vitess uses 3DES with a key of zeros, which equals DES with a key of zeros. ECB on whole blocks
+# has no state, so one encryptor serves all values.
 _NULL_KEY_DES: Final = Cipher(TripleDES(bytes(24)), modes.ECB()).encryptor()  # noqa: S305 - no secret
 
 
@@ -33,7 +33,7 @@ _NULL_KEY_DES: Final = Cipher(TripleDES(bytes(24)), modes.ECB()).encryptor()  # 
 class Vindex:
     """A function from the value of a sharding column to a keyspace id.
 
-    `takes`: the kinds of column that it is defined for.
+    `takes`: the kinds of column for which it is defined.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Vindex:
     _keyspace_id: Callable[[Value], bytes]
 
     def keyspace_id(self, value: Value) -> bytes:
-        """Return the keyspace id of a row with this value, as `topics.records.vevent` has values.
+        """Return the keyspace id of a value, given as in `topics.records.vevent`.
 
-        UsageError on a value that has none. NULL has one with `xxhash` alone, as in Vitess.
+        UsageError on a value that has none. NULL has one only with `xxhash`, as in Vitess.
         """
         return self._keyspace_id(value)
 
     def check_column(self, column: Column) -> None:
-        """UsageError unless the vindex can take the values of this column."""
+        """Raise UsageError unless the vindex accepts the values of this column."""
         if column.kind not in self.takes:
             kinds = ", ".join(sorted(kind.value for kind in self.takes))
             raise UsageError(
@@ -58,7 +58,7 @@ class Vindex:
 
 
 def vindex_named(name: str) -> Vindex:
-    """Return the vindex of that name; UsageError when there is none."""
+    """Return the vindex with this name; UsageError if there is none."""
     found = _VINDEXES.get(name)
     if found is None:
         raise UsageError(
@@ -83,7 +83,7 @@ def _integer(value: Value, vindex: str, minimum: int) -> int:
 
 
 def _xxhash(value: Value) -> bytes:
-    # Vitess hashes the text of a value as the server prints it; NULL prints nothing.
+    # Vitess hashes the text of a value as the server prints it; NULL prints as nothing.
     text = b"" if value is None else str(value) if isinstance(value, int) else value
     return xxhash.xxh64_intdigest(_bytes(text, "xxhash")).to_bytes(8, "little")
 
@@ -110,7 +110,7 @@ def _bytes(value: Value, vindex: str) -> bytes:
 
 
 def _cannot_take(vindex: str, value: Value, wanted: str) -> UsageError:
-    # Values stay out of messages and logs.
+    # Messages and logs never contain values.
     shown = "NULL" if value is None else f"this {type(value).__name__}"
     return UsageError(f"vindex {vindex} cannot take {shown}: it takes {wanted}")
 

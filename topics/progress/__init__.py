@@ -1,1 +1,1 @@
-"""The progress topic and the copy topic of a shard."""
+"""The progress topic and the copy topic of a shard: records, codecs and readers."""

@@ -1,4 +1,4 @@
-"""Where grid cells begin in a shard log, told from its progress records. Pure."""
+"""Locates the grid cells of a shard log by its progress records. Pure."""
 
 from typing import NamedTuple
 
@@ -13,20 +13,20 @@ class Cut(NamedTuple):
 
 
 def first_offset_of(progress: Progress) -> int:
-    """Offset of the first record that this progress record adds; offsets inside are contiguous."""
+    """Return the offset of the first record covered by a progress record; they are contiguous."""
     return progress.end_offset - (progress.last_seq - progress.first_seq + 1)
 
 
 def cut_at(progress: Progress, tick: Tick) -> Cut:
-    """The cut before the record to which a tick of this progress record points."""
+    """Return the cut before the record that a tick of this progress record points to."""
     return Cut(tick.offset, progress.first_seq + (tick.offset - first_offset_of(progress)) - 1)
 
 
 def ordered_from_seq(progress: Progress) -> int:
-    """The first seq whose grid cell a reader knows that begins with this progress record.
+    """Return the first seq whose grid cell is known to a reader starting at this progress record.
 
-    Records before its first tick go on in a cell that began earlier; behind a record without
-    ticks, its head says enough.
+    Records before its first tick continue a cell that began earlier. Without ticks, only records
+    after those of this progress record can be placed, by its head (watermark).
     """
     if progress.first_seq == 1:
         return 1

@@ -1,4 +1,4 @@
-"""The progress record between its bytes and `Progress`; its schema is registered like any other."""
+"""Encodes and decodes progress records; their schema is registered like any other."""
 
 import json
 import struct
@@ -14,7 +14,7 @@ from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import schema_text
 from topics.records.wire import WIRE_HEADER_BYTES, schema_id_of, wire_header
 
-# One key, so that compaction keeps the last record.
+# A single key, so that compaction keeps the last record.
 PROGRESS_KEY: Final = b"progress"
 
 _TICK: Final = {
@@ -39,7 +39,7 @@ _MARK: Final = {
     ],
 }
 
-# A new layout is another schema, and so another id; readers refuse one that they do not know.
+# A new layout is another schema with another id; readers refuse schemas that they do not know.
 PROGRESS_SCHEMA: Final[dict[str, Any]] = {
     "type": "record",
     "name": "Progress",
@@ -103,7 +103,7 @@ def decode_progress(
     schema_ids: SchemaIds,
     where: str = "a progress topic",
 ) -> Progress:
-    """Return the progress in a record's value.
+    """Decode the value of a progress record.
 
     CorruptRecord, naming `where`, on broken bytes; Halt on a schema of another release.
     """
@@ -135,7 +135,7 @@ def _mark(fields: dict[str, Any]) -> Mark:
 
 def _check_schema(schema_id: int, schema_ids: SchemaIds, where: str) -> None:
     text = schema_ids.text_of(schema_id)
-    # A registry may give the same schema back with other white space.
+    # A registry may return the same schema with different white space.
     if text != PROGRESS_SCHEMA_TEXT and json.loads(text) != PROGRESS_SCHEMA:
         raise Halt(
             f"{where}: schema {schema_id} is not the progress record of this release: read it "

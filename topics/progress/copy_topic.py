@@ -1,9 +1,10 @@
-"""The copy topic of a shard: what is asked of its producer, and how far each table has come.
+"""The copy topic of a shard: requests to its producer, and the progress of each table's copy.
 
-Records are JSON; their keys are JSON lists, so that no name can be taken for another one:
-`["table", database, table]` (written by the producer in the Kafka transaction of the rows that
-it speaks of), `["request", id]` (written by whoever asks) and `["answer", id]` (the producer's, in
-the transaction that carries the request out; the asker removes it).
+A copy is a snapshot (backfill) of a table in the log. Records are JSON. Their keys are JSON lists,
+so that no name is ambiguous: `["table", database, table]` (written by the producer, in the Kafka
+transaction of the rows that it describes), `["request", id]` (written by the requester) and
+`["answer", id]` (written by the producer, in the transaction that carries out the request; removed
+by the requester).
 """
 
 import json
@@ -23,7 +24,7 @@ from topics.kafka.errors import kafka_error, kafka_errors
 from topics.kafka.partition_reader import partition_bounds
 from topics.names import ShardTopics
 
-# The layout of the JSON; readers refuse another one than they know.
+# The version of the JSON layout; readers refuse any other.
 LAYOUT: Final = 1
 # The end of a small compacted topic is reached in well under a second.
 READ_S_MAX: Final = 60.0
@@ -32,7 +33,7 @@ _BATCH: Final = 500
 
 
 class CopyAction(str, Enum):
-    """What can be asked for."""
+    """The actions that can be requested."""
 
     START = "start"
     PAUSE = "pause"
@@ -41,7 +42,7 @@ class CopyAction(str, Enum):
 
 
 class CopyState(str, Enum):
-    """Where the copy of a table stands."""
+    """The state of the copy of a table."""
 
     COPYING = "copying"
     PAUSED = "paused"
@@ -51,18 +52,18 @@ class CopyState(str, Enum):
 
     @property
     def is_over(self) -> bool:
-        """Whether only a new start goes on from here."""
+        """Whether the copy has ended and can only be started again."""
         return self not in {CopyState.COPYING, CopyState.PAUSED}
 
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """How far the copy of one table has come.
+    """The progress of the copy of one table.
 
-    `last_key`: the last key copied, as literals of the server, in the order of `key`. `rows`: rows
-    written as READ; `rows_read`: these and the ones left out because the log had a newer change.
-    `begun_us`: no READ of this copy is older. `rule`: the filter rule of the table, in words, that
-    its rows went by. `note`: why it failed or was cancelled, or what holds it up.
+    `last_key`: the last key copied, as SQL literals in the order of `key`. `rows`: rows written as
+    READ; `rows_read`: those plus the ones dropped because the log had a newer change. `begun_us`:
+    no READ of this copy is older. `rule`: the filter rule of the table, as text, that its rows
+    passed. `note`: why it failed or was cancelled, or what delays it.
     """
 
     database: str
@@ -91,7 +92,7 @@ class TableCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """What is asked for. Without `tables` (`database.table`) all that it can apply to are meant."""
+    """A request; without `tables` (`database.table`) it applies to all tables that it fits."""
 
     action: CopyAction
     tables: tuple[str, ...] = ()
@@ -101,7 +102,7 @@ class CopyRequest:
 
 @dataclass(frozen=True, slots=True)
 class CopyAnswer:
-    """What became of a request: the tables it was carried out for, and all that stood against."""
+    """The outcome of a request: the tables that it was carried out for, and all problems."""
 
     id: str
     tables: tuple[str, ...]
@@ -112,14 +113,14 @@ CopyRecord = TableCopy | CopyRequest | CopyAnswer
 
 
 def record_key(record: CopyRecord) -> bytes:
-    """The Kafka key of a record."""
+    """Return the Kafka key of a record."""
     if isinstance(record, TableCopy):
         return _key("table", record.database, record.table)
     return _key("request" if isinstance(record, CopyRequest) else "answer", record.id)
 
 
 def request_key(request_id: str) -> bytes:
-    """The key of a request that is known by its id."""
+    """Return the key of the request with this id."""
     return _key("request", request_id)
 
 
@@ -128,17 +129,17 @@ def _key(*parts: str) -> bytes:
 
 
 def encode(record: CopyRecord) -> bytes:
-    """The value of a record."""
+    """Return the Kafka value of a record."""
     return json.dumps({"layout": LAYOUT, **asdict(record)}, ensure_ascii=False).encode()
 
 
 def decode(key: bytes | None, value: bytes, where: str) -> CopyRecord:
-    """The record in a Kafka record. CorruptRecord, naming `where`, when it is none."""
+    """Decode a Kafka record of the copy topic; CorruptRecord, naming `where`, if it is invalid."""
     try:
         kind = json.loads(key or b"[]")[0]
         fields: dict[str, Any] = json.loads(value)
         if fields.pop("layout") != LAYOUT:
-            raise CorruptRecord(f"{where}: a layout that this release does not know")
+            raise CorruptRecord(f"{where}: this release does not know the layout of the record")
         for name in ("tables", "problems", "key", "last_key"):
             if name in fields:
                 fields[name] = tuple(fields[name])
@@ -148,14 +149,14 @@ def decode(key: bytes | None, value: bytes, where: str) -> CopyRecord:
             return CopyRequest(**{**fields, "action": CopyAction(fields["action"])})
         return CopyAnswer(**fields)
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise CorruptRecord(f"{where}: no copy record: {error}") from error
+        raise CorruptRecord(f"{where}: not a copy record: {error}") from error
 
 
 class CopyFeed:
-    """Follows a shard's copy topic and keeps what stands in it."""
+    """Follows the copy topic of a shard and keeps its current records."""
 
     def __init__(self, config: ClientConfig, topics: ShardTopics) -> None:
-        """Begin at the topic's beginning; nothing is read yet."""
+        """Begin at the start of the topic; nothing is read yet."""
         self.tables: dict[tuple[str, str], TableCopy] = {}
         self.requests: dict[str, CopyRequest] = {}
         self.answers: dict[str, CopyAnswer] = {}
@@ -170,7 +171,7 @@ class CopyFeed:
         self.close()
 
     def read_to_end(self) -> None:
-        """Read all that is committed by now. Retry when that takes longer than READ_S_MAX."""
+        """Read everything committed so far; Retry when this takes longer than READ_S_MAX."""
         start, end = partition_bounds(self._consumer, self._config, self._topic)
         doing = f"reading {self._topic}"
         with kafka_errors(doing, self._config.brokers):
@@ -183,12 +184,12 @@ class CopyFeed:
                 raise Retry(f"{doing}: its end was not reached within {READ_S_MAX:g} s")
 
     def poll(self, timeout_s: float) -> None:
-        """Take what has come since."""
+        """Read new records."""
         for _ in self._poll(timeout_s):
             pass
 
     def _poll(self, timeout_s: float) -> Iterator[int]:
-        """Take what comes within that time; yield the offsets behind which nothing is missing."""
+        """Read records for that time; yield each offset up to which everything has been read."""
         doing = f"reading {self._topic}"
         with kafka_errors(doing, self._config.brokers):
             messages = self._consumer.consume(_BATCH, timeout_s)
@@ -202,7 +203,7 @@ class CopyFeed:
                 yield offset or 0
             elif error is not None:
                 known = kafka_error(KafkaException(error), doing, self._config.brokers)
-                if not isinstance(known, Retry):  # on those the consumer goes on by itself
+                if not isinstance(known, Retry):  # the consumer recovers from these by itself
                     raise known
 
     def _take(self, key: bytes | None, value: bytes | None, offset: int) -> None:
@@ -223,29 +224,29 @@ class CopyFeed:
             self.answers[record.id] = record
 
     def close(self) -> None:
-        """Leave Kafka."""
+        """Close the consumer."""
         self._consumer.close()
 
 
 def read_copies(config: ClientConfig, topics: ShardTopics) -> dict[tuple[str, str], TableCopy]:
-    """How far each table of the shard has come."""
+    """Return the progress of each table's copy."""
     with CopyFeed(config, topics) as feed:
         feed.read_to_end()
         return feed.tables
 
 
 def ask(config: ClientConfig, topics: ShardTopics, request: CopyRequest) -> None:
-    """Write a request for the shard's producer to carry out."""
+    """Write a request for the producer of the shard."""
     _write(config, topics, record_key(request), encode(request))
 
 
 def forget_answer(config: ClientConfig, topics: ShardTopics, answer: CopyAnswer) -> None:
-    """Remove an answer that was read."""
+    """Remove an answer that has been read."""
     _write(config, topics, record_key(answer), None)
 
 
 def withdraw(config: ClientConfig, topics: ShardTopics, request: CopyRequest) -> None:
-    """Remove a request that nobody has answered."""
+    """Remove a request that was not answered."""
     _write(config, topics, record_key(request), None)
 
 
@@ -269,7 +270,7 @@ def _write(config: ClientConfig, topics: ShardTopics, key: bytes, value: bytes |
 
 
 def with_state(copy: TableCopy, state: CopyState, now_us: int, note: str = "") -> TableCopy:
-    """The copy in another state."""
+    """Return the copy in another state."""
     return replace(copy, state=state, updated_us=now_us, note=note, rows_per_s=0.0)
 
 
@@ -278,8 +279,8 @@ def ask_and_wait(
 ) -> CopyAnswer:
     """Write a request and return the producer's answer.
 
-    Retry when none comes within `wait_s`; then the request is withdrawn, unless the producer was
-    just about to carry it out.
+    Retry when none comes within `wait_s`; the request is then withdrawn, unless the producer is
+    already carrying it out.
     """
     with CopyFeed(config, topics) as feed:
         feed.read_to_end()
@@ -290,8 +291,8 @@ def ask_and_wait(
             if deadline.passed:
                 withdraw(config, topics, request)
                 raise Retry(
-                    f"{topics.log}: no producer has answered within {wait_s:g} s; the request is "
-                    "withdrawn. Does the shard's producer run?"
+                    f"{topics.log}: no producer answered within {wait_s:g} s, and the request was "
+                    "withdrawn. Is the producer of the shard running?"
                 )
         answer = feed.answers[request.id]
     forget_answer(config, topics, answer)

@@ -1,4 +1,4 @@
-"""Looks into a progress topic before a reader follows it: at a time, at its ends."""
+"""Searches the progress topic of a shard: by time, by position, and at its ends."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from topics.records.envelope import read_envelope
 from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import TYPES_BY_INDEX, EventType
 
-# Steps back by ever larger windows, so that a position far behind costs a handful of looks.
+# Steps back grow, so that a position far behind costs a handful of reads.
 _STEP_FIRST: Final = 64
 _STEP_GROWTH: Final = 8
 
@@ -38,7 +38,7 @@ class ProgressAt:
 
 
 class ProgressHistory:
-    """The progress topic of one shard, as far as it is on Kafka now. A context manager.
+    """The progress topic of one shard, as it is on Kafka now. A context manager.
 
     UsageError when the topic does not exist, Retry when no broker answers in time.
     """
@@ -59,10 +59,10 @@ class ProgressHistory:
         self._consumer.close()
 
     def exists(self) -> bool:
-        """Whether the progress topic is there."""
+        """Tell whether the progress topic exists."""
         topic = self.topics.progress
         found = retry_request(
-            f"asking for topic {topic}",
+            f"looking for topic {topic}",
             self._config,
             lambda timeout_s: self._consumer.list_topics(topic, timeout=timeout_s),
         )
@@ -70,35 +70,35 @@ class ProgressHistory:
         return error is None or error.name() not in TOPIC_GONE
 
     def log_start(self) -> int:
-        """The first offset that the shard log still has."""
+        """Return the first offset that the shard log still has."""
         return partition_bounds(self._consumer, self._config, self.topics.log)[0]
 
     def last(self) -> ProgressAt | None:
-        """The newest record."""
+        """Return the newest record."""
         record = read_tail(self._config, self.topics.progress).last
         return None if record is None else self._decoded(record.offset, record.value)
 
     def records(self, start_offset: int = 0) -> Iterator[ProgressAt]:
-        """The records from an offset of the progress topic on, to its present end."""
+        """Yield the records from an offset of the progress topic to its current end."""
         with PartitionReader(self._config, self.topics.progress, 0, TAIL_TIMEOUT_S) as reader:
             start, end = reader.bounds()
             for record in reader.records(max(start, start_offset), end):
                 yield self._decoded(record.offset, record.value)
 
     def offset_for_time(self, time_us: int) -> int:
-        """An offset from which all is read that speaks of records of that time or later.
+        """Return an offset from which all progress of records of that time or later follows.
 
-        The record there has a head so long before the time that all below is older, unless it
-        is the topic's first.
+        The head (watermark) of the record there is so much older that everything below is older
+        than the time, unless it is the first record of the topic.
         """
         wanted_us = max(0, time_us - CLOCK_AHEAD_US_MAX)
         return self._step_back(wanted_us, lambda progress: progress.head_us <= wanted_us)
 
     def offset_for_position(self, at: ShardPosition, frontier_us: int) -> int:
-        """An offset from which a planner can go on that stands there with this frontier.
+        """Return the offset from which a planner at a position with this frontier can continue.
 
-        A reader right behind a mark has to see that mark again, however long ago it was written:
-        behind an END nothing else says that the shard has ended.
+        A reader positioned right after a mark must see that mark again, no matter how old it is:
+        after an END nothing else tells that the shard has ended.
         """
         wanted_us = max(0, frontier_us - CLOCK_AHEAD_US_MAX)
         first_seq_max = at.seq + (not self._is_behind_mark(at))
@@ -110,7 +110,7 @@ class ProgressHistory:
         return self._step_back(wanted_us, is_early)
 
     def _is_behind_mark(self, at: ShardPosition) -> bool:
-        """Whether the record below a position is a mark; True also where retention has it."""
+        """Tell whether the record below a position is a mark; True if retention has removed it."""
         if at.seq == 0:
             return False
         with PartitionReader(self._config, self.topics.log, 0, TAIL_TIMEOUT_S) as reader:
@@ -118,16 +118,16 @@ class ProgressHistory:
             if at.offset <= start:
                 return True
             if at.offset > end:
-                return False  # whoever reads there says what is wrong
+                return False  # the reader reports this error
             for record in reader.records(at.offset - 1, at.offset):
                 type_index = read_envelope(record.value or b"", self.topics.log)[0]
                 return TYPES_BY_INDEX[type_index] is EventType.JOURNAL
-        return False  # a marker of Kafka's: then a record behind it is known
+        return False  # a commit marker: progress covers a record after it
 
     def mark_of(self, kind: MarkKind, reshard_id: str, hop_time_us: int) -> ProgressAt | None:
-        """The record with a switched reshard's END or BEGIN; None when it is not there.
+        """Return the record with the END or BEGIN of a switched reshard, None if there is none.
 
-        END may lie long before the hop time, where another source's came much later.
+        END may lie long before the hop time if that of another source came much later.
         """
         offset, upper = self.offset_for_time(hop_time_us), None
         step = _STEP_FIRST
@@ -146,7 +146,7 @@ class ProgressHistory:
             step *= _STEP_GROWTH
 
     def reaches_back_to(self, time_us: int) -> bool:
-        """Whether all progress is there that speaks of records of that time or later."""
+        """Tell whether all progress of records of that time or later is still there."""
         first = next(self.records(self.offset_for_time(time_us)), None)
         long_ago_us = time_us - CLOCK_AHEAD_US_MAX
         return (
@@ -154,7 +154,7 @@ class ProgressHistory:
         )
 
     def _step_back(self, wanted_us: int, is_early: Callable[[Progress], bool]) -> int:
-        """From the first record with that head, go back until a record is early enough."""
+        """Step back from the first record with that head until one is early enough."""
         topic = self.topics.progress
         start, end = partition_bounds(self._consumer, self._config, topic)
         offset = max(start, min(end, self._lower_bound(topic, wanted_us // 1_000, end)))
@@ -168,15 +168,15 @@ class ProgressHistory:
         return offset
 
     def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:
-        # Commit markers carry the broker's clock and count, so the answer may be far too early.
-        def question(timeout_s: float) -> int:
+        # Kafka matches commit markers too, which carry the broker's clock: it may be early.
+        def request(timeout_s: float) -> int:
             wanted = TopicPartition(topic, 0, timestamp_ms)
             [found] = self._consumer.offsets_for_times([wanted], timeout=timeout_s)
             if found.error is not None:
                 raise KafkaException(found.error)
             return found.offset
 
-        offset = retry_request(f"asking {topic} for an offset by time", self._config, question)
+        offset = retry_request(f"looking up an offset of {topic} by time", self._config, request)
         return offset if offset >= 0 else end
 
     def _decoded(self, offset: int, value: bytes | None) -> ProgressAt:

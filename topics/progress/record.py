@@ -1,32 +1,35 @@
-"""The progress record: checkpoint, heartbeat, watermark and time index at once (design.md §4)."""
+"""The progress record of a shard log: checkpoint, heartbeat, watermark and time index in one.
+
+Its `head_us`, the head, is the watermark of the shard: no later record is older.
+"""
 
 from dataclasses import dataclass
 from enum import Enum
 
-# Ticks and frontiers lie on this grid: whole milliseconds, so that cuts by token time and by the
-# record timestamps of Kafka agree, and coarse enough that a busy shard has 100 ticks a second.
+# The grid of ticks and frontiers: whole milliseconds, so that cuts by token time agree with those
+# by Kafka's record timestamps, and coarse enough for at most 100 ticks per second and shard.
 GRID_US = 10_000
 
-# Commit times may be ahead of the head by as much as a producer lets a server's clock run ahead;
-# records up to a head that is older than a time by more than this are older than that time.
+# Commit times may be ahead of the head by as much as producers let a server's clock be ahead.
+# Records up to a head that is older than some time by more than this are older than that time.
 CLOCK_AHEAD_US_MAX = 60_000_000
 
 
 def cell_start_us(timestamp_us: int) -> int:
-    """Start of the grid cell that holds `timestamp_us`."""
+    """Return the start of the grid cell that contains `timestamp_us`."""
     return timestamp_us - timestamp_us % GRID_US
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Records below `offset` are older than `timestamp_us` (a cell's start), the others are not."""
+    """Records below `offset` are older than `timestamp_us` (a cell's start), later ones are not."""
 
     timestamp_us: int
     offset: int
 
 
 class MarkKind(str, Enum):
-    """What a mark of a reshard says."""
+    """The kind of a reshard's mark."""
 
     BEGIN = "BEGIN"
     END = "END"
@@ -35,7 +38,7 @@ class MarkKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A reshard's mark at `offset` of this log; a reader needs nothing else to hop."""
+    """A mark of a reshard at `offset` of this log, with everything a reader needs to hop."""
 
     kind: MarkKind
     offset: int
@@ -47,11 +50,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One progress record. A heartbeat adds nothing: then `last_seq` is `first_seq - 1`.
+    """One progress record. A heartbeat covers no records: its `last_seq` is `first_seq - 1`.
 
-    `position` is the GTID set executed up to here, in the words of `flavor` (mysql, mariadb).
-    `head_us`: every later record of this shard has a timestamp >= head_us.
-    `lag_ms`: age of the newest transaction in the log by the server's clock; 0 when caught up.
+    `position` is the GTID set executed up to here, as text of `flavor` (mysql, mariadb). `head_us`
+    is the head (watermark): every later record of this shard has a timestamp >= head_us. `lag_ms`
+    is the age of the newest transaction in the log by the server's clock; 0 when caught up.
     """
 
     first_seq: int

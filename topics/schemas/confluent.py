@@ -1,4 +1,4 @@
-"""Schema ids from a registry that speaks Confluent's REST interface."""
+"""Schema ids from a registry with Confluent's REST interface."""
 
 import base64
 import json
@@ -13,10 +13,10 @@ from topics.records.wire import SCHEMA_ID_MAX
 
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
-# A registry answers in milliseconds; a change of its leader takes seconds.
+# A registry answers in milliseconds; a leader change takes seconds.
 _REQUEST_TIMEOUT_S: Final = 10.0
 
-# No schema of a table is near it (4,096 columns); keeps a wrong server from filling memory.
+# Far above the schema of any table (4,096 columns); keeps a wrong server from filling memory.
 _ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _NOT_FOUND: Final = 404
@@ -25,12 +25,12 @@ _SERVER_FAULT: Final = 500
 
 
 class RegistrySchemaIds:
-    """Ids that a Confluent-compatible registry gives.
+    """Schema ids of a Confluent-compatible registry.
 
-    Each table has a subject of its own, `shardstream.<database>.<table>`, with compatibility
-    NONE: a table's next version is what its DDL says, and every record carries its schema's id.
-    Name and password may stand in the URL or in `auth`. Threads may share one. Nothing is
-    connected before the first call.
+    Each table has its own subject, `shardstream.<database>.<table>`, with compatibility NONE: DDL
+    decides on the next version of a table, and every record carries the id of its schema. Name
+    and password may be given in the URL or in `auth`. Thread-safe. No connection is made before
+    the first call.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RegistrySchemaIds:
         return f"RegistrySchemaIds({self._base!r})"
 
     def register(self, text: str) -> int:
-        """Return the id of a schema, registering it at first."""
+        """Return the id of a schema, registering it if it is new."""
         with self._lock:
             if text not in self._ids:
                 schema_id = self._register(text)
@@ -70,20 +70,20 @@ class RegistrySchemaIds:
             return self._ids[text]
 
     def text_of(self, schema_id: int) -> str:
-        """Return the schema of an id; Halt when the registry has none."""
+        """Return the schema with this id; Halt when the registry has none."""
         with self._lock:
             if schema_id not in self._texts:
                 answer = self._call("GET", f"/schemas/ids/{schema_id}", None)
                 if answer is None:
                     raise Halt(
                         f"schema {schema_id} is not in the registry {self._base}: a record was "
-                        f"written with another one",
+                        f"written with another registry",
                     )
                 self._texts[schema_id] = self._field(answer, "schema", str)
             return self._texts[schema_id]
 
     def newest_of(self, database: str, table: str) -> tuple[int, str] | None:
-        """Return id and text of a table's newest version; None when it has none."""
+        """Return id and text of the newest version of a table, None if it has none."""
         subject = quote(f"{self._prefix}.{database}.{table}", safe="")
         answer = self._call("GET", f"/subjects/{subject}/versions/latest", None)
         if answer is None:
@@ -102,13 +102,13 @@ class RegistrySchemaIds:
         )
         schema_id: int = self._field(answer, "id", int)
         if not 0 <= schema_id <= SCHEMA_ID_MAX:
-            raise Halt(f"the registry {self._base} gave the id {schema_id}, which is no schema id")
-        # What readers will get must be what was meant, whatever the registry makes of it.
+            raise Halt(f"the registry {self._base} returned {schema_id}, which is not a schema id")
+        # Readers must get exactly the registered schema, even if the registry normalises it.
         back = self._must("GET", f"/schemas/ids/{schema_id}", None)
         if json.loads(self._field(back, "schema", str)) != json.loads(text):
             raise Halt(
-                f"the registry {self._base} changed a schema of {subject}: id {schema_id} reads "
-                f"back otherwise than it was registered",
+                f"the registry {self._base} changed a schema of {subject}: id {schema_id} does "
+                f"not read back as it was registered",
             )
         return schema_id
 
@@ -121,7 +121,7 @@ class RegistrySchemaIds:
     def _field(self, answer: dict[str, Any], name: str, of: type) -> Any:
         value = answer.get(name)
         if not isinstance(value, of):
-            raise Halt(f"the registry {self._base} gave an answer without {name!r}")
+            raise Halt(f"the registry {self._base} returned an answer without {name!r}")
         return value
 
     def _must(self, method: str, path: str, body: dict[str, str] | None) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class RegistrySchemaIds:
         return answer
 
     def _call(self, method: str, path: str, body: dict[str, str] | None) -> dict[str, Any] | None:
-        """Return the registry's answer, None for `not found`."""
+        """Return the answer of the registry, None for 404."""
         payload = None if body is None else json.dumps(body).encode()
         request = Request(  # noqa: S310 - the scheme is checked at construction
             self._base + path,

@@ -19,39 +19,39 @@ from topics.schemas.confluent import RegistrySchemaIds
 
 __all__ = ["RegistrySchemaIds", "SchemaIds", "TopicSchemaIds", "open_schema_ids"]
 
-# Longer than a change of the partition's leader takes.
+# Longer than a leader change takes.
 _WRITE_TIMEOUT_S: Final = 30.0
 _READ_TIMEOUT_S: Final = 60.0
 
-# Between two looks for a record that was acknowledged and is not yet to be read.
+# Between two reads for a record that was acknowledged but is not readable yet.
 _READ_BACK_PAUSE_S: Final = 0.05
 
 
 def open_schema_ids(config: ClientConfig, registry_url: str | None) -> SchemaIds:
-    """Return the schema ids of a keyspace: from the registry where one is named, else the topic."""
+    """Return the schema ids of a keyspace: from the registry if one is given, else the topic."""
     if registry_url is None:
         return TopicSchemaIds(config)
     return RegistrySchemaIds(registry_url)
 
 
 class TopicSchemaIds:
-    """A schema's id is the offset of the first record with its fingerprint as key.
+    """Schema ids of the topic: the offset of the first record with a schema's fingerprint as key.
 
-    Producers that write the same schema at once both find the same first record, so they agree
-    without a coordinator. Written outside any transaction, and read back before the id is used.
-    Threads may share one. Nothing is connected before the first call.
+    Producers that write the same schema concurrently find the same first record, so they agree
+    without coordination. Schemas are written outside transactions and read back before their id
+    is used. Thread-safe. No connection is made before the first call.
     """
 
     def __init__(self, config: ClientConfig, topic: str = SCHEMAS_TOPIC) -> None:
         self._config = config
         self._topic = topic
         self._lock = threading.Lock()
-        self._texts: dict[int, str] = {}  # of every record that was read, repeated ones too
+        self._texts: dict[int, str] = {}  # of every record, including repeated ones
         self._ids: dict[str, int] = {}  # by text
         self._next_offset = 0
 
     def register(self, text: str) -> int:
-        """Return the id of a schema. UsageError without the topic, Retry on a broker's fault."""
+        """Return the id of a schema. UsageError without the topic, Retry on a broker fault."""
         with self._lock:
             if text not in self._ids:
                 self._read_new()
@@ -60,12 +60,12 @@ class TopicSchemaIds:
                 self._read_back(text)
             schema_id = self._ids[text]
         if schema_id > SCHEMA_ID_MAX:
-            raise Halt(f"{self._topic} is full: offset {schema_id} is no schema id any more")
+            raise Halt(f"{self._topic} is full: offset {schema_id} is too large for a schema id")
         return schema_id
 
     def text_of(self, schema_id: int) -> str:
-        """Return the schema of an id; Halt when the topic has no such record up to its end."""
-        # Most calls find it here; a dict read needs no lock.
+        """Return the schema with this id; Halt when the topic has no such record."""
+        # The common case; reading a dict needs no lock.
         text = self._texts.get(schema_id)
         if text is not None:
             return text
@@ -77,25 +77,25 @@ class TopicSchemaIds:
             raise Halt(
                 f"schema {schema_id} is not in {self._topic}, which ends at offset {end} "
                 f"(brokers {self._config.brokers}): a record was written with another registry, "
-                f"or the topic was made anew",
+                f"or the topic was recreated",
             )
         return text
 
     def _read_new(self) -> None:
-        """Read what was written since the last look."""
+        """Read the records written since the last call."""
         with PartitionReader(self._config, self._topic, 0, _READ_TIMEOUT_S) as reader:
             start, end = reader.bounds()
             if start > 0 or end < self._next_offset:
                 raise Halt(
                     f"{self._topic} has lost schemas: it holds offsets {start} to {end} and "
-                    f"{self._next_offset} have been read. It must never be deleted from",
+                    f"{self._next_offset} have been read. Its records must never be deleted",
                 )
             for record in reader.records(self._next_offset, end):
                 text = (record.value or b"").decode()
                 if record.key != fingerprint(text).encode():
                     raise Halt(
                         f"{self._topic}, offset {record.offset}: the key is not the fingerprint "
-                        f"of the value: something else wrote to this topic",
+                        f"of the value: another program wrote to this topic",
                     )
                 self._texts[record.offset] = text
                 self._ids.setdefault(text, record.offset)
@@ -120,7 +120,7 @@ class TopicSchemaIds:
             )
             producer.flush(_WRITE_TIMEOUT_S)
         if not outcome:
-            # It may still arrive: another record with the same fingerprint changes nothing.
+            # The record may still arrive; another one with the same fingerprint is harmless.
             raise Retry(f"{doing} (brokers {brokers}): no answer in {_WRITE_TIMEOUT_S:g} s")
         if outcome[0] is not None:
             error: ShardstreamError = kafka_error(outcome[0], doing, brokers)

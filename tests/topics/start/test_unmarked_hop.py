@@ -173,9 +173,9 @@ def test_declared_topologies() -> None:
     assert declare(after, ["-80", "80-c0", "c0-"], "again", 78) == after
     with pytest.raises(UsageError, match="do not cover every keyspace id once"):
         declare(before, ["-80", "80-c0"], "gap", 77)
-    with pytest.raises(UsageError, match="a shard name is used once"):
+    with pytest.raises(UsageError, match="shard names are never reused"):
         declare(after, ["-40", "40-80", "80-c0", "c0-"], "back", 77)
-    with pytest.raises(UsageError, match=r"reshard move\.1 is known already"):
+    with pytest.raises(UsageError, match=r"reshard move\.1 already exists"):
         declare(after, ["-80.2", "80-c0.2", "c0-.2"], "move", 77)
 
 
