@@ -1,4 +1,4 @@
-"""An application: writers that go where the topology says, and know what was acknowledged."""
+"""An application: writers that follow the topology and remember what was acknowledged."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ REFUSED = frozenset({0, 1053, 1205, 1213, 1317, 1927, 2003, 2006, 2013, 3118, 41
 
 
 def write_old_rows(database: DatabaseFixture, schema: str) -> None:
-    """The rows that the tables have before anything is watched."""
+    """Return the rows that the tables hold before the test begins."""
     orders = [(i, i % USERS, f"code-{i}", i % 90, "old") for i in range(1, OLD_ORDERS + 1)]
     sessions = [(user, "s0", 0) for user in range(USERS)]
     sessions += [(u, f"w{n}", OLD_HITS) for u in range(OLD_VISITORS) for n in range(WRITERS)]
@@ -31,10 +31,10 @@ def write_old_rows(database: DatabaseFixture, schema: str) -> None:
 
 
 class FollowingWriter(Writer):
-    """Writes to the serving shards; refused, it asks again which those are, and tries again.
+    """Writes to the serving shards; when refused, looks them up again and retries.
 
-    After each refusal it looks whether the servers have what was acknowledged, and nothing else
-    but the transaction whose end it was not told.
+    After each refusal it checks that the servers have everything that was acknowledged, and nothing
+    else except the transaction whose outcome is unknown.
     """
 
     def __init__(

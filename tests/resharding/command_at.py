@@ -16,7 +16,7 @@ from shardstream.commands.app import main
 
 
 def send_at(signal_name: str, wanted: str) -> None:
-    """Let the process send itself the signal when it comes to the step."""
+    """Make the process send itself the signal when it reaches the step."""
     run_class: Any = switch._Run
     do = run_class._do
     count = itertools.count(1)

@@ -34,7 +34,7 @@ def servers(
 
 @pytest.fixture
 def clean_servers(servers: list[DatabaseFixture]) -> list[DatabaseFixture]:
-    """The three servers, without what earlier reshards left on them."""
+    """The three servers, cleared of what earlier reshards left."""
     for database in servers:
         with database.connect() as connection, connection.cursor() as cursor:
             cursor.execute("DROP DATABASE IF EXISTS _shardstream")

@@ -1,4 +1,4 @@
-"""A keyspace as its operator has it: a settings file, servers, and commands as processes."""
+"""A keyspace as an operator sees it: a settings file, servers, and commands as processes."""
 
 import subprocess
 import threading
@@ -28,7 +28,7 @@ VINDEXES = ("orders", "sessions")
 
 
 class Flow:
-    """Runs commands as a user does. `servers`: by shard, of all shards that there will be."""
+    """Runs commands as a user does. `servers`: by shard, including future targets."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Flow:
         servers: Mapping[str, DatabaseFixture],
         first: tuple[str, ...],
     ) -> None:
-        """`first`: the shards that serve at the beginning."""
+        """`first`: the shards that serve at first."""
         self.folder, self.keyspace, self.schema, self.servers = folder, keyspace, schema, servers
         self.client = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
         self.logs = {s: settings_of(d, kafka, keyspace, shard=s) for s, d in servers.items()}
@@ -72,13 +72,13 @@ class Flow:
         return done
 
     def refused(self, verb: str, *arguments: str) -> str:
-        """Run a command of `shardstream reshard` that finds its input bad; what it says."""
+        """Run a `shardstream reshard` command that rejects its input; return its message."""
         done = self.run("reshard", verb, self.keyspace, *arguments)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
         return done.stderr
 
     def start(self, *arguments: str) -> Background:
-        """Run a command that goes on, `produce` or `reshard run`, until it is killed."""
+        """Start a command that runs until it is killed: `produce` or `reshard run`."""
         self._started += 1
         name = f"{self._started}-{'-'.join(arguments[:2])}"
         asked = (*arguments, "--config", self.config, "--json")
@@ -86,7 +86,7 @@ class Flow:
         return self._running[arguments]
 
     def kill(self, *arguments: str) -> None:
-        """SIGKILL to a command that goes on, which has not ended by itself."""
+        """Send SIGKILL to a command that must still be running."""
         background = self._running.pop(arguments)
         assert background.process.poll() is None, background.errors
         background.process.kill()
@@ -104,7 +104,7 @@ class Flow:
             self.start("reshard", "run", self.keyspace, reshard_id, target)
 
     def end(self) -> None:
-        """Kill all that runs."""
+        """Kill everything that runs."""
         for arguments in list(self._running):
             background = self._running.pop(arguments)
             background.process.kill()
@@ -114,29 +114,29 @@ class Flow:
                 cursor.execute(f"DROP USER IF EXISTS '{APP}'@'%'")
 
     def topology(self) -> Topology:
-        """The one in force."""
+        """Return the current topology."""
         found = read_topology(self.client, self.keyspace)
         assert found is not None
         return found
 
     def serving(self) -> list[str]:
-        """The shards that serve now."""
+        """Return the shards that serve now."""
         return [shard.name for shard in self.topology().serving()]
 
     def last_seq(self, shard: str) -> int:
-        """The last seq of a shard's log now."""
+        """Return the last seq of a shard's log."""
         last = read_tail(self.client, ShardTopics(self.keyspace, shard).progress).last
         assert last is not None
         return decode_progress(last.value, open_schema_ids(self.client, None)).last_seq
 
     def log(self, shard: str) -> WrittenLog:
-        """All of a shard's log."""
+        """Return all records of a shard's log."""
         return read_log(self.logs[shard])
 
     def wait_copied(
         self, reshard_id: str, sources: tuple[str, ...], targets: tuple[str, ...]
     ) -> None:
-        """Wait until the sources' tables are copied, and the targets have that."""
+        """Wait until the sources' tables are copied and the targets have applied the copy."""
 
         def copied(source: str) -> bool:
             copies = read_copies(self.client, ShardTopics(self.keyspace, source)).values()
@@ -160,7 +160,7 @@ class Flow:
 
 @contextmanager
 def flow(*arguments: Any, **named: Any) -> Iterator[Flow]:
-    """A flow; all that it has started ends with the block."""
+    """Yield a flow; everything it started ends with the block."""
     made = Flow(*arguments, **named)
     try:
         yield made
@@ -169,7 +169,7 @@ def flow(*arguments: Any, **named: Any) -> Iterator[Flow]:
 
 
 class Reader(Running):
-    """A subscriber from the beginning of the logs, in a thread, that can be made to start anew."""
+    """A subscriber from the start of the logs, in a thread, that can be restarted."""
 
     def __init__(self, config: ClientConfig, keyspace: str) -> None:
         self.events: list[VEvent] = []
@@ -192,12 +192,12 @@ class Reader(Running):
                     self.events.append(event)
 
     def restart(self) -> None:
-        """End the subscriber wherever it is; the next one begins after its last event."""
+        """Stop the subscriber at an arbitrary point; the next one resumes after its last event."""
         assert self._subscriber is not None
         self._subscriber.close()
 
     def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
-        """Wait; the reader's error is the test's."""
+        """Wait for the condition; raise the reader's error if it fails."""
 
         def is_so() -> bool:
             self.check()
@@ -206,11 +206,11 @@ class Reader(Running):
         wait_for(what, is_so)
 
     def end(self) -> None:
-        """Stop, and raise what it ended with."""
+        """Stop, and raise the error that it ended with."""
         self.stop.set()
 
         def is_over() -> bool:
-            # Again and again: it may be just about to open one.
+            # Repeat: it may be about to open one.
             if self._subscriber is not None:
                 self._subscriber.close()
             return not self.runs
@@ -221,7 +221,7 @@ class Reader(Running):
 
 @contextmanager
 def reading(config: ClientConfig, keyspace: str) -> Iterator[Reader]:
-    """A reader for the length of a block; its error is raised there."""
+    """Yield a reader for the duration of a block; its error is raised there."""
     reader = Reader(config, keyspace)
     try:
         yield reader

@@ -1,4 +1,4 @@
-"""The steps of a reshard as an operator takes them, by commands, while an application writes."""
+"""An operator's steps of a reshard, as commands, while an application writes."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from tests.shardstream.command_line import COMMAND_S_MAX
 from topics.keyspace.topology import ReshardState
 
 SWITCH_RUNS_MAX = 30
-WRITES_MIN = 10  # of each writer, before its world changes again
+WRITES_MIN = 10  # per writer, before the next change of shards
 STOPPED = re.compile(r"writes were stopped for (\d+) ms")
 
 
@@ -35,7 +35,7 @@ class Application:
         ]
 
     def wait_writes(self, *shards: str) -> None:
-        """Wait until every writer has written while exactly these shards served."""
+        """Wait until every writer has written while exactly these shards serve."""
         before = [writer.done[shards] for writer in self.writers]
 
         def have_written() -> bool:
@@ -51,7 +51,7 @@ class Application:
 
 
 def create_arguments(reshard_id: str, sources: Any, targets: Any) -> list[str]:
-    """What `reshard create` is told."""
+    """The arguments of `reshard create`."""
     named = [("--source", s) for s in sources] + [("--target", t) for t in targets]
     return [reshard_id, *(word for pair in named for word in pair)]
 
@@ -65,7 +65,7 @@ def create(
 
 
 def verify(keyspace: Flow, reshard_id: str, targets: tuple[str, ...]) -> None:
-    """`verify` finds every row the same."""
+    """Run `verify`, which must find no difference."""
     done = keyspace.reshard("verify", reshard_id, "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(v["target"], v["differing"]) for v in found] == [(t, 0) for t in targets]
@@ -75,7 +75,7 @@ def verify(keyspace: Flow, reshard_id: str, targets: tuple[str, ...]) -> None:
 def complete(
     keyspace: Flow, reshard_id: str, sources: tuple[str, ...], targets: tuple[str, ...]
 ) -> None:
-    """End what is not needed any more, then `complete`; the topology says so."""
+    """Stop the source's processes and run `complete`; check the topology."""
     for target in targets:
         keyspace.kill("reshard", "run", keyspace.keyspace, reshard_id, target)
     for source in sources:
@@ -88,7 +88,7 @@ def complete(
 def follow(
     keyspace: Flow, reshard_id: str, sources: tuple[str, ...], targets: tuple[str, ...]
 ) -> None:
-    """Create a reshard and let its targets come up with the sources."""
+    """Create a reshard and wait until its targets have caught up with the sources."""
     create(keyspace, reshard_id, sources, targets)
     keyspace.apply(reshard_id, *targets)
     keyspace.wait_copied(reshard_id, sources, targets)
@@ -97,7 +97,7 @@ def follow(
 def switch_over(
     keyspace: Flow, application: Application, reshard_id: str, targets: tuple[str, ...]
 ) -> None:
-    """Verify and switch while the application writes; it goes on, on the targets."""
+    """Verify and switch while the application writes; it continues on the targets."""
     verify(keyspace, reshard_id, targets)
     for _ in range(SWITCH_RUNS_MAX):
         done = keyspace.run("reshard", "switch", keyspace.keyspace, reshard_id)
@@ -108,7 +108,7 @@ def switch_over(
 
 
 def lags(said: str) -> bool:
-    """Whether a switch was not begun because this machine is too busy; an operator tries again."""
+    """Whether a switch did not begin because the machine is too busy; an operator would retry."""
     return "not ready to switch" in said and "verify" not in said
 
 
@@ -124,7 +124,7 @@ def start_switch(
 
 
 def frozen_switch(keyspace: Flow, reshard_id: str, *more: str) -> "subprocess.Popen[str]":
-    """A `switch` that stands still just before it writes BEGIN."""
+    """A `switch` that is paused just before it writes BEGIN."""
     for _ in range(SWITCH_RUNS_MAX):
         process = start_switch(keyspace, reshard_id, "SIGSTOP", Action.WRITE_BEGIN.value, *more)
         wait_for("it stands still", lambda process=process: stands_still(process))  # type: ignore[misc]
@@ -136,7 +136,7 @@ def frozen_switch(keyspace: Flow, reshard_id: str, *more: str) -> "subprocess.Po
 
 
 def stands_still(process: "subprocess.Popen[str]") -> bool:
-    """Whether a process is stopped, or over."""
+    """Whether a process is paused or has ended."""
     if process.poll() is not None:
         return True
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
@@ -145,7 +145,7 @@ def stands_still(process: "subprocess.Popen[str]") -> bool:
 def wakes_for_nothing(
     keyspace: Flow, frozen: "subprocess.Popen[str]", shards: tuple[str, ...]
 ) -> None:
-    """A `switch` that goes on after another command has ended what it began changes nothing."""
+    """A paused `switch` that resumes after another command has taken over changes nothing."""
     before = world(keyspace, shards)
     frozen.send_signal(signal.SIGCONT)
     _, said = frozen.communicate(timeout=COMMAND_S_MAX)
@@ -154,10 +154,10 @@ def wakes_for_nothing(
 
 
 def killed_switch(keyspace: Flow, reshard_id: str, until: Action | None) -> list[str]:
-    """Run `switch` again and again, killed before the second step of each run; the steps done.
+    """Run `switch` repeatedly, killed before the second step of each run; return the steps.
 
-    Ends when the next step is `until`, or with the switch. "stop writes" may come again, where a
-    session is just about to connect.
+    Ends when the next step is `until`, or with the switch. "stop writes" may be repeated if a
+    session is about to connect.
     """
     done: list[str] = []
     for _ in range(SWITCH_RUNS_MAX):
@@ -178,7 +178,7 @@ def killed_switch(keyspace: Flow, reshard_id: str, until: Action | None) -> list
 
 
 def world(keyspace: Flow, shards: tuple[str, ...]) -> list[Any]:
-    """What a switch can change: topology, journals, and who is let in."""
+    """Everything a switch can change: topology, journals, and account locks."""
     found: list[Any] = [keyspace.topology()]
     for shard in shards:
         database = keyspace.servers[shard]

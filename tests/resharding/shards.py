@@ -1,4 +1,4 @@
-"""What the tests of resharding share: shards on real servers, appliers, and comparing them."""
+"""Shards on real servers, appliers, and comparisons, for all tests of resharding."""
 
 import json
 import os
@@ -43,7 +43,7 @@ NUMBERS = frozenset(
 
 
 def admin_of(database: DatabaseFixture, shard: str) -> ReshardServer:
-    """The server with an account that may do everything."""
+    """The server, with an account that has all privileges."""
     return ReshardServer(
         database.host,
         database.port,
@@ -56,7 +56,7 @@ def admin_of(database: DatabaseFixture, shard: str) -> ReshardServer:
 
 @dataclass
 class Sources:
-    """Source shards with their producers, from nothing on."""
+    """Source shards with their producers, starting from empty logs."""
 
     kafka: ClientConfig
     keyspace: str
@@ -64,7 +64,7 @@ class Sources:
     producers: dict[str, RunningProducer]
 
     def last_seqs(self) -> dict[str, int]:
-        """The last seq of each log, once it holds all that its server has executed."""
+        """Return the last seq of each log, once it has everything its server has executed."""
         return {shard: self.last_seq(shard) for shard in self.databases}
 
     def last_seq(self, shard: str) -> int:
@@ -76,7 +76,7 @@ class Sources:
     def plan(
         self, targets: tuple[str, ...], tables: tuple[TableVindex, ...], **changes: Any
     ) -> ReshardPlan:
-        """A plan that begins where the logs do."""
+        """Return a plan that starts at the beginning of the logs."""
         start = resolve_start_of(
             "earliest",
             config=self.kafka,
@@ -98,14 +98,14 @@ class Sources:
 
 
 def fresh_schema() -> str:
-    """A schema name that no other test has."""
+    """Return a schema name that no other test uses."""
     return f"db_{secrets.token_hex(4)}"
 
 
 def applier_settings(
     plan: ReshardPlan, shard: str, database: DatabaseFixture, sources: Sources, *accepted: str
 ) -> ApplierSettings:
-    """Settings for the applier of one target; `accepted`: GTIDs of DDL statements."""
+    """Return the settings of a target's applier; `accepted`: GTIDs of DDL statements."""
     return ApplierSettings(
         plan, admin_of(database, shard), sources.kafka, accepted_ddl=frozenset(accepted)
     )
@@ -115,7 +115,7 @@ def applier_settings(
 def sources_of(
     databases: dict[str, DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> Iterator[Sources]:
-    """Producers of the shards, from the servers' current positions on."""
+    """Yield producers of the shards, started at the servers' current positions."""
     with ExitStack() as stack:
         producers = {
             shard: stack.enter_context(producing(settings_of(d, kafka, keyspace, shard=shard)))
@@ -134,7 +134,7 @@ def begin(plan: ReshardPlan, targets: dict[str, DatabaseFixture]) -> None:
 
 
 def copy_definitions(database: str, source: DatabaseFixture, target: DatabaseFixture) -> list[str]:
-    """Make the tables of a database on a target; give their names."""
+    """Create the tables of a database on a target; return their names."""
     with source.connect(database=database) as reader, target.connect() as writer:
         cursor, made = reader.cursor(), writer.cursor()
         made.execute(f"CREATE DATABASE `{database}`")
@@ -151,7 +151,7 @@ def copy_definitions(database: str, source: DatabaseFixture, target: DatabaseFix
 
 
 class RunningApplier(Running):
-    """`run_applier` in a thread, with what it said."""
+    """`run_applier` in a thread, with the statuses it reported."""
 
     def __init__(self, settings: ApplierSettings) -> None:
         self.settings = settings
@@ -163,7 +163,7 @@ class RunningApplier(Running):
 
 @contextmanager
 def applying(settings: ApplierSettings) -> Iterator[RunningApplier]:
-    """An applier that runs; it is stopped at the end, and its error raised."""
+    """Yield a running applier; stop it at the end and raise its error."""
     applier = RunningApplier(settings)
     try:
         yield applier
@@ -172,7 +172,7 @@ def applying(settings: ApplierSettings) -> Iterator[RunningApplier]:
 
 
 class ApplierProcess:
-    """`run_applier` in a process of its own, to be killed."""
+    """`run_applier` in a separate process, to be killed."""
 
     def __init__(self, settings: ApplierSettings) -> None:
         target = settings.target
@@ -192,7 +192,7 @@ class ApplierProcess:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it is still running."""
         return self._process.poll() is None
 
     def kill(self) -> None:
@@ -202,7 +202,7 @@ class ApplierProcess:
 
 
 def checkpoint_seqs(database: DatabaseFixture, reshard_id: str) -> dict[str, int]:
-    """How far a target says it is."""
+    """Return a target's checkpoints."""
     with database.connect() as connection:
         return {s: at.seq for s, at in read_checkpoints(connection, reshard_id).items()}
 
@@ -213,7 +213,7 @@ def wait_applied(
     targets: dict[str, DatabaseFixture],
     appliers: list[RunningApplier] | None = None,
 ) -> None:
-    """Wait until each target has all that the sources' servers have executed by now."""
+    """Wait until each target has everything that the sources' servers have executed by now."""
     wanted = sources.last_seqs()
 
     def reached() -> bool:
@@ -229,7 +229,7 @@ def wait_applied(
 
 
 def table_contents(database: DatabaseFixture, schema: str, table: str) -> list[str]:
-    """All rows with the bytes of their values, ENUMs by their index too, in some fixed order."""
+    """Return all rows as stored bytes, ENUMs also by index, in a fixed order."""
     with database.connect(database=schema) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(
@@ -240,7 +240,7 @@ def table_contents(database: DatabaseFixture, schema: str, table: str) -> list[s
         columns = []
         for name, kind in cursor.fetchall():
             quoted = "`" + name.replace("`", "``") + "`"
-            # The bytes as they are stored, whatever their character set.
+            # The stored bytes, whatever their character set.
             columns.append(quoted if kind in NUMBERS else f"HEX({quoted})")
             if kind in {"enum", "set", "float", "double"}:
                 columns.append(f"{quoted} + 0.0e0")

@@ -1,4 +1,4 @@
-"""What a stream over reshards must be: each record once, in order, and the rows that it makes."""
+"""Checks of a stream across reshards: each record once, in order, and the resulting rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ KEYS = {"orders": ("id",), "sessions": ("user_id", "name")}
 
 
 def served_part(log: WrittenLog) -> list[VEvent]:
-    """The records of a shard's log that belong to the stream: from its BEGIN to its END."""
+    """Return the records of a shard's log that belong to the stream: from BEGIN to END."""
     marks = {p.mark.kind: p.mark.offset for p in log.progress if p.mark is not None}
     first = marks.get(MarkKind.BEGIN, 0)
     last = marks.get(MarkKind.END, log.events[-1].offset)
@@ -22,7 +22,7 @@ def served_part(log: WrittenLog) -> list[VEvent]:
 
 
 def check_order(events: Sequence[VEvent], logs: Mapping[str, WrittenLog]) -> None:
-    """The stream is what the shards logged while they served: each record once, in merged order."""
+    """Check that the stream is what the shards logged while serving: once, in merged order."""
     wanted = [event for log in logs.values() for event in served_part(log)]
     wanted.sort(key=lambda event: (event.timestamp_us, event.shard, event.offset))
     assert [(e.timestamp_us, e.shard, e.seq) for e in events] == [
@@ -32,7 +32,7 @@ def check_order(events: Sequence[VEvent], logs: Mapping[str, WrittenLog]) -> Non
 
 
 def check_origins(source: Sequence[VEvent], target: WrittenLog) -> int:
-    """Each row that replication brought has its source's token; the number of such rows."""
+    """Check that each replicated row has its source's token; return the number of such rows."""
     tokens = {event.token_text: event for event in source if event.type is EventType.ROW}
     [begin] = [p.mark for p in target.progress if p.mark and p.mark.kind is MarkKind.BEGIN]
     brought = [e for e in target.events if e.table in KEYS and e.offset < begin.offset]
@@ -45,10 +45,10 @@ def check_origins(source: Sequence[VEvent], target: WrittenLog) -> int:
 
 
 def replayed(events: Sequence[VEvent]) -> dict[str, list[tuple[Any, ...]]]:
-    """The rows that the stream makes, by table, sorted; the user comes first.
+    """Return the rows that the stream results in, by table, sorted; the user comes first.
 
-    Each change must find its row as the change of that key before has left it, so that one
-    that is lost, repeated or out of order shows. Copied rows are upserts, and prove nothing.
+    Each change must find its row as the previous change of that key left it, so that a lost,
+    repeated or reordered change is noticed. Copied rows are upserts, and prove nothing.
     """
     rows: dict[Key, Row] = {}
     told: dict[Key, Row | None] = {}  # what the last change left, not a copy

@@ -1,4 +1,4 @@
-"""A split that is ready to switch: one source, two targets, producers, appliers, an application."""
+"""A split ready to switch: one source, two targets, producers, appliers, an application."""
 
 import secrets
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ APP_PASSWORD = "x-9-z"
 
 
 def make_account(database: DatabaseFixture, *, locked: bool) -> None:
-    """The application's account, which may do everything with rows."""
+    """Create the application's account, with all privileges on rows."""
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP USER IF EXISTS '{APP}'@'%'")
         lock = "LOCK" if locked else "UNLOCK"
@@ -51,7 +51,7 @@ def make_account(database: DatabaseFixture, *, locked: bool) -> None:
 
 
 def app_session(database: DatabaseFixture) -> Any:
-    """A session of the application; OperationalError where it is locked out."""
+    """Open a session of the application; OperationalError if it is locked out."""
     return pymysql.connect(
         host=database.host, port=database.port, user=APP, password=APP_PASSWORD, autocommit=True
     )
@@ -68,7 +68,7 @@ def lets_in(database: DatabaseFixture) -> bool:
 
 @dataclass
 class Switchable:
-    """Everything of one split. `servers`: by shard."""
+    """The parts of one split. `servers`: by shard."""
 
     settings: SwitchSettings
     servers: dict[str, DatabaseFixture]
@@ -77,30 +77,30 @@ class Switchable:
     schema: str
 
     def open_shards(self) -> set[str]:
-        """Where the application can connect now."""
+        """Return the shards to which the application can connect now."""
         return {shard for shard, server in self.servers.items() if lets_in(server)}
 
     def progress(self, shard: str) -> list[Progress]:
-        """The progress records of a shard."""
+        """Return the progress records of a shard."""
         config = self.settings.kafka
         schema_ids = open_schema_ids(config, None)
         topic = ShardTopics(self.settings.keyspace, shard).progress
         return [decode_progress(r.value, schema_ids) for r in read_to_end(config, topic)]
 
     def ids(self, shard: str) -> list[int]:
-        """The rows on a server."""
+        """Return the rows on a server."""
         with self.servers[shard].connect(database=self.schema) as connection:
             cursor = connection.cursor()
             cursor.execute("SELECT id FROM t ORDER BY id")
             return [row[0] for row in cursor.fetchall()]
 
     def wait_applied(self) -> None:
-        """Wait until the targets have what the source has now."""
+        """Wait until the targets have everything the source has now."""
         targets = {shard: self.servers[shard] for shard in TARGETS}
         wait_applied(self.sources, self.plan.reshard_id, targets)
 
     def verified(self, differing: int) -> None:
-        """Leave the result of a verify on the targets."""
+        """Store a clean verify result on the targets."""
         for shard in TARGETS:
             with self.servers[shard].connect() as connection, connection.cursor() as cursor:
                 cursor.execute(
@@ -113,7 +113,7 @@ class Switchable:
 def split(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str, *, appliers: bool = True
 ) -> Iterator[Switchable]:
-    """A split under way, not yet verified; with a row for each of a hundred users."""
+    """Yield a split in progress, not yet verified, with a row for each of a hundred users."""
     by_shard = dict(zip((SOURCE, *TARGETS), servers, strict=True))
     schema = f"db_{secrets.token_hex(4)}"
     source_databases = {SOURCE: by_shard[SOURCE]}

@@ -1,4 +1,4 @@
-"""Reshards as an operator plays them, by commands on real servers, while an application writes."""
+"""An operator's reshards, by commands on real servers, while an application writes."""
 
 import itertools
 import json
@@ -42,7 +42,7 @@ SEED = 20261121
 
 
 class ChangeLog:
-    """`shardstream changelog`, killed and started again."""
+    """`shardstream changelog`, killed and restarted."""
 
     def __init__(self, keyspace: Flow) -> None:
         self.path = str(keyspace.folder / "log")
@@ -54,7 +54,7 @@ class ChangeLog:
         return self._keyspace.start(*self._arguments)
 
     def wait_rows(self, rows: int) -> None:
-        """Wait until the table has that many."""
+        """Wait until the table has that many rows."""
 
         def has_rows(running: Background) -> bool:
             return bool(running.lines) and running.lines[-1]["rows"] >= rows
@@ -63,7 +63,7 @@ class ChangeLog:
 
 
 def wait_read(keyspace: Flow, reader: Reader) -> None:
-    """Wait until the reader has all that the serving shards have executed."""
+    """Wait until the reader has everything that the serving shards have executed."""
     wanted = {}
     for shard in keyspace.serving():
         wait_caught_up(keyspace.logs[shard])
@@ -81,10 +81,10 @@ def test_split_and_merge_under_load_with_kills(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One shard becomes two and one again while four writers write and everything is killed.
+    """A shard is split and merged back while four writers write and everything gets killed.
 
-    A subscriber and a Spark change log that run all the time have every change once and in order;
-    what it makes of them is what the last server holds, and all that was acknowledged is there.
+    A subscriber and a Spark change log receive every change once and in order; replaying them gives
+    what the last server holds, and everything that was acknowledged is there.
     """
     a, b, c = clean_servers
     servers = {"-": a, "-80": b, "80-": c, "70-": c, "-.2": a}
@@ -121,9 +121,9 @@ def test_split_and_merge_under_load_with_kills(
 def test_into_two_and_into_three_on_mariadb(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str, tmp_path: Path
 ) -> None:
-    """A split that is cancelled behind its END and made anew, then both halves into thirds.
+    """A split is cancelled after END and repeated, then both halves become thirds.
 
-    A subscriber has every change once and in order; it makes of them what the last servers hold.
+    A subscriber receives every change once and in order; replaying them gives the servers' rows.
     """
     first, halves, thirds = ("-80", "80-"), ("-80.2", "80-.2"), ("-55", "55-aa", "aa-")
     servers = {shard: start_mariadb() for shard in ("-", *halves, *thirds)}
@@ -134,7 +134,7 @@ def test_into_two_and_into_three_on_mariadb(
     world = {"schema": schema, "servers": servers, "first": ("-",)}
     with flow(tmp_path, kafka, keyspace, **world) as played:
         played.produce("-")
-        # Times are whole seconds here: what moves between shards would have no order.
+        # Times are whole seconds here: moves between shards would have no order.
         application = Application(played, has_moves=False)
         with reading(played.client, keyspace) as reader:
             with at_work(application.writers):
@@ -156,7 +156,7 @@ def test_into_two_and_into_three_on_mariadb(
 
 
 def cancel_behind_end(keyspace: Flow, application: Application, targets: tuple[str, ...]) -> None:
-    """`cancel` where BEGIN comes next: the source serves on, and the switch wakes for nothing."""
+    """`cancel` right before BEGIN: the source continues to serve; the switch changes nothing."""
     follow(keyspace, "first", ("-",), targets)
     frozen = frozen_switch(keyspace, "first", "--force")
     done = keyspace.run("reshard", "cancel", keyspace.keyspace, "first")
@@ -176,7 +176,7 @@ def cancel_behind_end(keyspace: Flow, application: Application, targets: tuple[s
 
 
 def find_difference(keyspace: Flow, reshard_id: str, target: str) -> None:
-    """`verify` names a row that differs, and `switch` refuses until it is mended."""
+    """`verify` names a row that differs, and `switch` refuses until it is fixed."""
     user = next(user for user in range(USERS) if shard_of(user, ["-80.2", "80-.2"]) == target)
     change = f"UPDATE {keyspace.schema}.sessions SET hits = %d WHERE user_id = {user}"
     change += " AND name = 's0'"

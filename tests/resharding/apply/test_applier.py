@@ -1,4 +1,4 @@
-"""Filtered replication on real servers: splits and merges under load, kills, and what stops it."""
+"""Filtered replication on real servers: splits and merges under load, kills, and errors."""
 
 import random
 import time
@@ -41,7 +41,7 @@ def test_reshard_under_load_with_kills(
     kafka: KafkaCluster,
     keyspace: str,
 ) -> None:
-    """Each target ends with exactly the rows of its range, through any number of kill -9."""
+    """Each target ends with exactly the rows of its range, across any number of kill -9."""
     source_databases = dict(zip(source_shards, servers, strict=False))
     targets = dict(zip(target_shards, servers[len(source_shards) :], strict=True))
     schema = fresh_schema()
@@ -84,7 +84,7 @@ def test_reshard_under_load_with_kills(
 
 
 class OneTable:
-    """A source `-` with one table, and one target that is to hold all of it."""
+    """A source `-` with one table, and one target for all of its rows."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class OneTable:
 def test_what_stops_the_applier(
     mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A row that does not fit and a DDL statement stop it by name; both can be mended."""
+    """A row that does not fit and a DDL statement stop the applier by name; both can be fixed."""
     with ExitStack() as stack:
         one = OneTable(stack, mysql_a, mysql_b, kafka, keyspace)
         one.run(mysql_b, "ALTER TABLE {db}.orders MODIFY code VARCHAR(4)")
@@ -169,7 +169,7 @@ def test_what_stops_the_applier(
 def test_one_applier_a_target(
     mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A second applier, or anybody else who moves the checkpoint, ends the one that is behind."""
+    """A second applier, or any other change of the checkpoint, ends the applier that is behind."""
     with ExitStack() as stack:
         one = OneTable(stack, mysql_a, mysql_b, kafka, keyspace)
         applier = RunningApplier(one.settings())

@@ -1,4 +1,4 @@
-"""What goes through filtered replication arrives as it was, for every column type."""
+"""Filtered replication preserves every value of every column type."""
 
 import pytest
 
@@ -18,8 +18,8 @@ from tests.resharding.shards import (
 )
 from topics.keyspace.topology import TableVindex
 
-# The hazards of column values that a reshard takes: tables with a primary key and something to
-# shard by, one definition from beginning to end.
+# The cases about column values that a reshard accepts: tables with a primary key and a column to
+# shard by, and one definition throughout.
 VALUE_CASES = frozenset(
     (
         *("binaries", "bits", "changed_key", "charset_central_europe", "charset_cyrillic"),
@@ -33,7 +33,7 @@ VALUE_CASES = frozenset(
         *("inet6_forms", "vector", "wide_charsets"),
     )
 )
-# More rows of the same kind, with what the cases do not have.
+# More rows of the same kind, with values that the cases lack.
 EXTREMES = (
     """CREATE TABLE all_types (id BIGINT UNSIGNED PRIMARY KEY AUTO_INCREMENT,
     i8 TINYINT, u64 BIGINT UNSIGNED, b1 BIT(1), b64 BIT(64), d DECIMAL(65,30), f FLOAT,
@@ -59,7 +59,7 @@ EXTREMES = (
 
 
 def _sharded(database: DatabaseFixture, schema: str, table: str) -> TableVindex:
-    """Some vindex over some column of the table: all rows go to the one target in any case."""
+    """Any vindex over any column will do: all rows go to the single target."""
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
             "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s "
@@ -77,7 +77,7 @@ def _sharded(database: DatabaseFixture, schema: str, table: str) -> TableVindex:
 def test_values_arrive_exactly(
     family: str, kafka: KafkaCluster, keyspace: str, request: pytest.FixtureRequest
 ) -> None:
-    """The rows of every case of values are on the target as they are on the source."""
+    """The rows of every case are the same on the target as on the source."""
     source: DatabaseFixture = request.getfixturevalue(family)
     target: DatabaseFixture = (
         request.getfixturevalue("mysql_b")
@@ -101,7 +101,7 @@ def test_values_arrive_exactly(
 def _run_cases(
     source: DatabaseFixture, target: DatabaseFixture, cases: list[Case]
 ) -> list[tuple[str, str]]:
-    """Run each case in a schema of its own, and make its tables on the target."""
+    """Run each case in a separate schema, and create its tables on the target."""
     made = []
     for statements in [*(case.statements for case in cases), EXTREMES]:
         schema = source.new_database()

@@ -1,4 +1,4 @@
-"""Which changes go to which target: laws over generated histories, and the SQL of each."""
+"""Which changes go to which target: properties over generated histories, and their SQL."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +60,7 @@ def order(key: int, user: int) -> Row:
 
 @dataclass
 class _Model:
-    """Tables as mappings by key: the sources' rows, and what each target makes of the log."""
+    """Tables as mappings by key: the sources' rows, and the targets' as the log implies them."""
 
     targets: dict[str, dict[int, Row]]
     rows: dict[int, Row]
@@ -121,7 +121,7 @@ def test_targets_hold_their_part(
 
 
 def test_one_target_sees_a_move_as_delete_or_insert() -> None:
-    """A row that changes its sharding column leaves one range and comes into the other."""
+    """A row whose sharding column changes leaves one range and enters the other."""
     hashed = vindex_named("hash")
     low = next(n for n in range(100) if hashed.keyspace_id(n) < b"\x80")
     high = next(n for n in range(100) if hashed.keyspace_id(n) >= b"\x80")
@@ -150,7 +150,7 @@ def test_one_target_sees_a_move_as_delete_or_insert() -> None:
     ],
 )
 def test_rows_that_have_no_target_stop(changed: dict[str, Any], says: str) -> None:
-    """What nobody can route is an error that says where it stands."""
+    """A record that cannot be routed is an error that names its position."""
     record = event(Op.INSERT, None, **{"after": {"id": 1, "user": 2}, **changed})
 
     with pytest.raises(DoesNotApply, match=r"shard -, .*:7, seq 7, offset 70") as caught:
@@ -174,7 +174,7 @@ def test_rows_that_have_no_target_stop(changed: dict[str, Any], says: str) -> No
     ],
 )
 def test_statements_on_resharded_tables_stop(statement: str, stops: bool) -> None:
-    """Only a statement that names a resharded table, or its whole database, stops."""
+    """Only a statement that names a resharded table, or its whole database, stops the applier."""
     record = event(Op.NONE, None, None, type=EventType.DDL, statement=statement, table="")
     if not stops:
         ROUTES.check_statement(record)
@@ -184,7 +184,7 @@ def test_statements_on_resharded_tables_stop(statement: str, stops: bool) -> Non
 
 
 def test_statements_keep_the_order_of_changes() -> None:
-    """Changes of one kind share a statement; each other one begins anew, in order."""
+    """Consecutive changes of one kind share a statement; order is kept."""
     target = TargetTable("shop", "orders", ("id", "user"), frozenset(), "user")
     builder = StatementBuilder(lambda _d, _t: target, rows_max=2, packet_bytes_max=10_000)
     record = event(Op.INSERT, None, {"id": 1, "user": 1})
@@ -201,7 +201,7 @@ def test_statements_keep_the_order_of_changes() -> None:
 
 
 def test_rows_too_large_for_the_server_stop() -> None:
-    """A row that no packet takes says what to raise."""
+    """A row too large for a packet is an error that names the setting to raise."""
     shape = TableShape(
         "shop", "orders", (*SHAPE.columns, Column("b", ValueKind.BYTES, "blob")), (0,)
     )
@@ -224,7 +224,7 @@ def test_rows_too_large_for_the_server_stop() -> None:
     ],
 )
 def test_decimals_inside_json_are_set_as_decimals(text: str, decimals: list[str]) -> None:
-    """Numbers that a double would change are put in as decimals; others stay as they are."""
+    """JSON numbers that a double would change are set as decimals; others are left alone."""
     literal = literal_writer(Column("j", ValueKind.JSON, "json"))(text)
 
     assert ("JSON_SET" in literal) is bool(decimals)

@@ -1,4 +1,4 @@
-"""`create` on real servers: what it makes, and what it refuses without changing anything."""
+"""`create` on real servers: what it creates, and what it refuses without changing anything."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -62,18 +62,18 @@ class Keyspace:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew, with another schema."""
+        """Start over with another schema."""
         self.schema = fresh_schema()
         make_tables(self.source, self.schema)
         vindexes = vindexes_of(self.schema)
         self.write(Topology(self.sources.keyspace, 0, (ShardEntry("-"),), vindexes))
 
     def write(self, topology: Topology) -> None:
-        """Put a topology in force."""
+        """Publish a topology."""
         update_topology(self.sources.kafka, self.sources.keyspace, lambda _before: topology)
 
     def topology(self) -> Topology:
-        """The one in force."""
+        """Return the current topology."""
         found = read_topology(self.sources.kafka, self.sources.keyspace)
         assert found is not None
         return found
@@ -85,12 +85,12 @@ class Keyspace:
                 cursor.execute(statement.replace("{db}", self.schema))
 
     def copies(self) -> dict[str, str]:
-        """The states of the copies by table."""
+        """Return the state of each table's copy."""
         found = read_copies(self.sources.kafka, ShardTopics(self.sources.keyspace, "-"))
         return {copy.table: copy.state.value for copy in found.values()} or {"": "none"}
 
     def databases(self) -> list[set[str]]:
-        """The databases of the targets."""
+        """Return the databases on the targets."""
         found = []
         for database in self.targets:
             with database.connect() as connection, connection.cursor() as cursor:
@@ -106,16 +106,16 @@ def split(clean_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: s
 
 
 class Killed(Exception):  # noqa: N818 - what happened
-    """Ends a creation as a kill would."""
+    """Raised where a kill would end a creation."""
 
 
 def die(*_: object) -> None:
-    """What a kill does."""
+    """Stand in for a kill."""
     raise Killed
 
 
 def test_created_targets_follow(split: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are made without triggers; rows from before and after reach their target.
+    """Tables are created without triggers; earlier and later rows reach their target.
 
     A creation that dies before the topology has it is made again by the same command.
     """
@@ -241,7 +241,7 @@ BAD = {
 def test_bad_input_changes_nothing(
     clean_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Each thing that is wrong is said, and neither servers nor topology are touched."""
+    """Every problem is reported, and neither servers nor topology are changed."""
     with ExitStack() as stack:
         split = Keyspace(stack, clean_servers, kafka, keyspace)
         for name, (change, says) in BAD.items():

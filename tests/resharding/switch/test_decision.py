@@ -1,4 +1,4 @@
-"""The decisions of switch and cancel, with commands killed, paused and racing at any point."""
+"""Decisions of switch and cancel, with commands killed, paused and racing at any point."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,12 +19,12 @@ from resharding.switch.decision import (
 )
 from topics.keyspace.topology import ReshardState
 
-STEPS_MAX = 60  # of one command that nobody disturbs
+STEPS_MAX = 60  # of one undisturbed command
 
 
 @dataclass
 class World:
-    """Servers, logs and topology; `claims` counts the commands, the last one holds the servers."""
+    """Servers, logs and topology; `claims` counts commands, and the last one holds the servers."""
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
@@ -51,10 +51,10 @@ class World:
         )
 
     def do(self, step: Step, claim: int) -> None:
-        """Carry out a step that was decided under a claim, maybe long ago.
+        """Carry out a step that was decided under a claim, possibly long ago.
 
-        The journal's key and the topology's fencing hold even for a command that lost its claim:
-        here inserts go through without one.
+        The journal's key and the topology's fencing hold even for a command that lost its claim, so
+        inserts succeed here without one.
         """
         shard = step.shard
         match step.action:
@@ -90,7 +90,7 @@ class World:
                 assert step.action in {Action.AWAIT_END, Action.AWAIT_DRAIN}
 
     def progress(self) -> None:
-        """Producers and appliers go on by one thing."""
+        """Let producers and appliers make one step."""
         self.clock_us += 7_000
         for source in self.sources:
             row = self.journal.get(source)
@@ -104,7 +104,7 @@ class World:
                     return
 
     def check(self) -> None:
-        """What holds after every single step."""
+        """Check what must hold after every step."""
         begun = [t for t in self.targets if self._kind(t) is Kind.BEGIN]
         cancelled = [s for s, row in self.journal.items() if row.kind is Kind.CANCELLED]
         assert not (begun and cancelled)
@@ -127,7 +127,7 @@ Decide = Callable[[ReshardView], Step]
 
 
 def run(world: World, decide: Decide) -> Action:
-    """A command from its start to its end, undisturbed."""
+    """Run a command to its end, undisturbed."""
     world.claims += 1
     for _ in range(STEPS_MAX):
         step = decide(world.view())
@@ -140,7 +140,7 @@ def run(world: World, decide: Decide) -> Action:
 
 @dataclass
 class Command:
-    """One command under way: it looks, and later does what it decided then."""
+    """A running command: it observes, and later acts on what it decided then."""
 
     decide: Decide
     claim: int
@@ -153,7 +153,7 @@ def shards(count: int, of: str) -> tuple[str, ...]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> World:
-    """Commands that begin, look, act and die in any order; then the world as they left it."""
+    """Run commands that start, observe, act and die in any order; return the resulting world."""
     world = World(shards(draw(st.integers(1, 3)), "s"), shards(draw(st.integers(1, 3)), "t"))
     world.unlocked = set(world.sources)
     commands: list[Command] = []
@@ -166,7 +166,7 @@ def histories(draw: st.DrawFn) -> World:
         elif what == "go on":
             world.progress()
         elif commands:
-            # Most of the time the newest one works; now and then an old one wakes.
+            # Usually the newest one acts; now and then an old one resumes.
             command = draw(st.sampled_from([*commands, *[commands[-1]] * 8]))
             if what == "look":
                 command.decided = command.decide(world.view())
@@ -179,7 +179,7 @@ def histories(draw: st.DrawFn) -> World:
 
 @given(histories())
 def test_whatever_happened_before_a_command_brings_it_to_an_end(world: World) -> None:
-    """Switch or cancel, run to its end, leaves one side open, and the other is refused then."""
+    """Switch or cancel, run to its end, leaves one side open; the other is then refused."""
     for first, second in (
         (next_switch_step, next_cancel_step),
         (next_cancel_step, next_switch_step),
@@ -205,7 +205,7 @@ def test_whatever_happened_before_a_command_brings_it_to_an_end(world: World) ->
 
 @given(st.data())
 def test_a_switch_that_wakes_late_changes_nothing(data: st.DataObject) -> None:
-    """Paused anywhere with a step in hand, cancelled meanwhile: the step does nothing."""
+    """A switch paused before any step, and cancelled meanwhile, changes nothing when it resumes."""
     world = World(shards(2, "s"), shards(2, "t"))
     world.unlocked = set(world.sources)
     world.claims = 1
@@ -231,6 +231,6 @@ def test_a_switch_that_wakes_late_changes_nothing(data: st.DataObject) -> None:
 
 
 def test_the_hop_is_the_end_of_the_latest_cell() -> None:
-    """The latest END decides, and an END on a cell's first microsecond is inside that cell."""
+    """The latest END decides the hop time; an END on a cell's first microsecond is in that cell."""
     assert hop_time_us({"a": SourceEnd(1, 10_000), "b": SourceEnd(9, 9_999)}) == 20_000
     assert hop_time_us({"a": SourceEnd(1, 19_999)}) == 20_000

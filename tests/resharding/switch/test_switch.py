@@ -35,15 +35,15 @@ RUNS_MAX = 30
 
 
 class Killed(Exception):  # noqa: N818 - what happened
-    """Ends a command as a kill would."""
+    """Raised where a kill would end a command."""
 
 
 def nothing(_step: Step) -> None:
-    """Nobody listens."""
+    """Ignore the step."""
 
 
 def never_on_both_sides(split: Switchable) -> None:
-    """The application can write to the source, or to targets, or nowhere."""
+    """Check that the application can write to the source, or to targets, or nowhere."""
     found = split.open_shards()
     assert not (SOURCE in found and found - {SOURCE})
 
@@ -77,7 +77,7 @@ def marks(split: Switchable, shard: str) -> list[Mark]:
 def test_switch_through_kills_between_any_two_steps(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Both targets serve all rows of their range; END and BEGIN stand in the progress topics."""
+    """Both targets serve all rows of their range; END and BEGIN are in the progress topics."""
     with split(servers, kafka, keyspace) as world:
         world.verified(0)
         writer = app_session(world.servers[SOURCE])
@@ -127,7 +127,7 @@ def test_switch_through_kills_between_any_two_steps(
 
 
 def check_marks(world: Switchable) -> None:
-    """One END, then a BEGIN on each target at the end of its cell; nothing older behind BEGIN."""
+    """One END, then a BEGIN on each target at the end of its cell; nothing older after BEGIN."""
     wait_for("BEGIN on all targets", lambda: all(marks(world, shard) for shard in TARGETS))
     producer = world.sources.producers[SOURCE].settings
     [end] = marks(world, SOURCE)
@@ -148,7 +148,7 @@ def check_marks(world: Switchable) -> None:
 def test_a_paused_switch_wakes_after_a_cancel(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The switch, about to write BEGIN, loses its claim; the source serves on, and is logged."""
+    """A switch that is about to write BEGIN loses its claim; the source continues to serve."""
     with split(servers, kafka, keyspace) as world:
         world.verified(0)
         reached, wake = threading.Event(), threading.Event()
@@ -223,7 +223,7 @@ def users_of(database: DatabaseFixture) -> list[str]:
 
 
 def test_writes_stop_on_both_families(database: DatabaseFixture) -> None:
-    """Sessions end, nobody gets in, open lets in again; the journal's first insert stays."""
+    """Sessions end, logins are refused until writes open again; the journal keeps its first row."""
     make_account(database, locked=False)
     with pytest.raises(UsageError, match=r"lacks .*PROCESS.*: GRANT .* TO 'shop'@'%'"):
         ShardWrites(
