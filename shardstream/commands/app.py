@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from event_token.errors import Halt, ShardstreamError, UsageError
-from shardstream.commands.copy import app as copy_app
+from shardstream.commands.copy.app import app as copy_app
 from shardstream.commands.local import app as local_app
 from shardstream.commands.options import (
     SHARD_NAMES,
@@ -20,7 +20,7 @@ from shardstream.commands.options import (
     Keyspace,
     MaxHold,
 )
-from shardstream.commands.reshard import app as reshard_app
+from shardstream.commands.reshard.app import app as reshard_app
 from shardstream.commands.topology import app as topology_app
 
 # Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 1 for the rest.

@@ -10,7 +10,7 @@ from event_token.errors import UsageError
 from producers.filters.masks import Mask, MaskKind
 from producers.preflight.typed_columns import DECLARABLE
 from shardstream.commands.declared_topology import with_vindexes
-from shardstream.commands.reshard_create import run_create
+from shardstream.commands.reshard.create import run_create
 from shardstream.settings.model import ProducerSection, VindexSection, load_settings
 from shardstream.settings.producer_settings import shard_producer_settings, topic_settings
 from topics.keyspace.topology import ShardEntry, TableVindex, Topology

@@ -38,7 +38,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_processes_make_an_entry_once(tmp_path: Path) -> None:
     """The second process waits for the first and sees a complete entry."""
     command = [sys.executable, "-c", MAKER, str(tmp_path / "waiting")]
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     both = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(2)
     ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from event_token.errors import UsageError
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
-from shardstream.commands.reshard_lookup import plan_on, reshard_entry
+from shardstream.commands.reshard.lookup import plan_on, reshard_entry
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_server

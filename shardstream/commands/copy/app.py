@@ -22,7 +22,7 @@ Tables = Annotated[
 def _ask(
     keyspace: str, config: Path | None, shards: list[str] | None, request: CopyRequest
 ) -> None:
-    from shardstream.commands.copy_requests import ask_shards
+    from shardstream.commands.copy.requests import ask_shards
     from shardstream.settings.model import load_settings
 
     ask_shards(load_settings(config), keyspace, shards or [], request)
@@ -44,7 +44,7 @@ def start(
     as_json: Json = False,
 ) -> None:
     """Copy tables into the shard logs while changes continue."""
-    from shardstream.commands.copy_progress import watch_copies
+    from shardstream.commands.copy.progress import watch_copies
     from shardstream.settings.model import load_settings
 
     request = CopyRequest(CopyAction.START, tuple(table or ()), where)
@@ -67,7 +67,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the progress of copies: rows copied, rows per second, time left."""
-    from shardstream.commands.copy_progress import show_copies, watch_copies
+    from shardstream.commands.copy.progress import show_copies, watch_copies
     from shardstream.settings.model import load_settings
 
     show = watch_copies if watch else show_copies

@@ -32,7 +32,7 @@ def create(
     ] = False,
 ) -> None:
     """Check everything, create the tables on the targets and start copying the sources."""
-    from shardstream.commands.reshard_create import run_create
+    from shardstream.commands.reshard.create import run_create
     from shardstream.settings.model import load_settings
 
     settings = load_settings(config)
@@ -55,7 +55,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run the applier of one target: apply the changes of its sources."""
-    from shardstream.commands.reshard_run import run_apply
+    from shardstream.commands.reshard.run import run_apply
     from shardstream.settings.model import load_settings
 
     settings = load_settings(config)
@@ -70,7 +70,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the reshards of a keyspace, and the progress of each target."""
-    from shardstream.commands.reshard_status import run_status
+    from shardstream.commands.reshard.status import run_status
     from shardstream.settings.model import load_settings
 
     run_status(load_settings(config), keyspace, as_json=as_json)
@@ -85,7 +85,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Compare sources and targets row by row at one position; exit with 1 if rows differ."""
-    from shardstream.commands.reshard_verify import run_verify
+    from shardstream.commands.reshard.verify import run_verify
     from shardstream.settings.model import load_settings
 
     if not run_verify(load_settings(config), keyspace, reshard_id, as_json=as_json):

@@ -5,7 +5,7 @@ import json
 import sys
 
 from resharding.verify.verification import Verified, VerifySettings, verify_target
-from shardstream.commands.reshard_lookup import plan_on, reshard_entry
+from shardstream.commands.reshard.lookup import plan_on, reshard_entry
 from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_server
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from event_token.errors import Halt
-from shardstream.commands.copy_requests import copied_shards
+from shardstream.commands.copy.requests import copied_shards
 from shardstream.settings.model import Settings
 from topics.progress.copy_topic import (
     CopyFeed,

@@ -1,0 +1,1 @@
+"""`shardstream copy`: copy existing rows into the stream (snapshot, backfill)."""

@@ -1,0 +1,1 @@
+"""`shardstream reshard`: split and merge shards online."""
