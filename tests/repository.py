@@ -1,5 +1,6 @@
-"""The Python files of this repository, for the tests that judge the source itself."""
+"""The Python files of this repository and what they import, for the tests that read the source."""
 
+import ast
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,3 +29,26 @@ def module_name(path: Path) -> str:
     """Return the dotted name under which a file of the repository is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(module: str, source: str, *, is_package: bool = False) -> Iterator[str]:
+    """Yield the absolute names that source imports, wherever in it the import stands."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=base, names=names, level=level):
+                package = module if is_package else module.rpartition(".")[0]
+                for _ in range(level - 1):
+                    package = package.rpartition(".")[0]
+                prefix = ".".join(part for part in (package if level else "", base) if part)
+                # `from topics import reading` imports topics.reading: each name counts.
+                yield from (f"{prefix}.{alias.name}" for alias in names)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module")
+                | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name
+            case _:
+                pass

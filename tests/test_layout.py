@@ -1,10 +1,10 @@
 """How the repository is laid out: small folders, no import circles, tests that stand alone."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from tests.repository import PACKAGES, module_name, python_files
-from tests.test_rules import imported_modules
+from tests.repository import PACKAGES, ROOT, imported_modules, module_name, python_files
 
 # More than a reader takes in at a glance; a fuller folder holds two concerns.
 FOLDER_MODULES_MAX = 16
@@ -28,10 +28,32 @@ def import_graph() -> dict[str, set[str]]:
         names = imported_modules(
             module, path.read_text("utf-8"), is_package=path.name == "__init__.py"
         )
-        graph[module] = {_module_of(name, files) for name in names} & files.keys() - {module}
+        graph[module] = {_module_of(name, files) for name in names} & (files.keys() - {module})
     return graph
 
 
 def _module_of(name: str, files: Mapping[str, object]) -> str:
     """The module that an imported name stands in: `a.b.c` may be module `a.b` and its name `c`."""
     return name if name in files else name.rpartition(".")[0]
+
+
+def test_no_folder_holds_too_many_modules() -> None:
+    """A folder that outgrows its limit is split by concern."""
+    modules = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for path in python_files(*PACKAGES)
+        if path.name != "__init__.py"
+    )
+
+    assert {folder: n for folder, n in modules.items() if n > FOLDER_MODULES_MAX} == {}
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Modules can be read one after the other; imports inside functions count too."""
+    assert circle_in(import_graph()) == []
+
+
+def test_a_circle_is_found() -> None:
+    """The circle is named by its modules."""
+    assert set(circle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
+    assert circle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []

@@ -104,8 +104,8 @@ class Topology:
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise UsageError(
-                f"keyspace {self.keyspace}: shard names are never reused, but {', '.join(repeated)} "
-                f"is named again",
+                f"keyspace {self.keyspace}: shard names are never reused, "
+                f"but {', '.join(repeated)} is named again",
             )
         if self.epoch < 0:
             raise UsageError(f"keyspace {self.keyspace}: epoch {self.epoch} is negative")
