@@ -1,1 +1,1 @@
-"""`shardstream demo`: the whole system at work on real servers, and the proof that it held."""
+"""`shardstream demo`: the whole system on real servers, and a proof that nothing was lost."""

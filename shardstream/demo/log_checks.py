@@ -1,6 +1,6 @@
-"""What must hold of a change log, whatever the databases say; and its replay. Pure.
+"""Checks of a change log on its own, and its replay. Pure.
 
-Rows are those of the Delta table, in the order of its commits and in merged order within each.
+Rows are those of the Delta table, in commit order and in merged order within each commit.
 """
 
 import json
@@ -30,7 +30,7 @@ class Mark:
 
 
 def marks_of(log: list[Row]) -> list[Mark]:
-    """The marks of reshards, in order."""
+    """Return the marks of reshards, in order."""
     return [_mark(row) for row in log if row["type"] == "JOURNAL"]
 
 
@@ -41,10 +41,10 @@ def _mark(row: Row) -> Mark:
 
 
 def missing_and_repeated(log: list[Row], marks: list[Mark]) -> tuple[int, int]:
-    """Holes and repeats in each shard's sequence numbers.
+    """Count the gaps and repeats in the shards' sequence numbers.
 
-    They begin at 1; in a shard that was a target at its BEGIN, for what is before was said by its
-    sources; and they end with END in a source.
+    They begin at 1, or at BEGIN in a shard that was a target (its sources have what came before),
+    and end with END in a source.
     """
     first = {mark.shard: mark.seq for mark in marks if mark.kind == "BEGIN"}
     last = {mark.shard: mark.seq for mark in marks if mark.kind == "END"}
@@ -60,7 +60,7 @@ def missing_and_repeated(log: list[Row], marks: list[Mark]) -> tuple[int, int]:
 
 
 def out_of_order(versions: list[list[Row]]) -> int:
-    """Rows that are older than an earlier commit, or whose seq runs back within their shard."""
+    """Count rows that are older than an earlier commit, or whose seq goes back in their shard."""
     wrong = 0
     newest_us = -1
     last_seq: dict[str, int] = {}
@@ -74,7 +74,7 @@ def out_of_order(versions: list[list[Row]]) -> int:
 
 
 def over_the_hop(log: list[Row], marks: list[Mark]) -> int:
-    """Rows of a source that are not older than the hop, and of a target that are; missing marks."""
+    """Count source rows at or after the hop, target rows before it, and missing marks."""
     wrong = 0
     ended = {mark.shard for mark in marks if mark.kind == "END"}
     begun = {mark.shard: mark.hop_time_us for mark in marks if mark.kind == "BEGIN"}
@@ -89,9 +89,9 @@ def over_the_hop(log: list[Row], marks: list[Mark]) -> int:
 
 
 def coupons_in_two_places(changes: list[Row]) -> int:
-    """A coupon that moves is deleted before it is inserted elsewhere, also in the merged stream."""
+    """Count coupons that appear on one shard before they are deleted on another."""
     owner: dict[str, int] = {}
-    moved: set[str] = set()  # where the others are was true before the log began
+    moved: set[str] = set()  # the others were placed before the log began
     wrong = 0
     for row in changes:
         if row["table"] != "coupons":

@@ -27,9 +27,9 @@ from shardstream.demo.workload import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the proof found; all but `changes`, `copied` and `moves` must be 0.
+    """The result of the proof; all but `changes`, `copied` and `moves` must be 0.
 
-    `hop_time_us`: from when on the log goes on in the targets of the split, None without one.
+    `hop_time_us`: the time from which the targets of the split continue the log, if there was one.
     """
 
     changes: int
@@ -44,7 +44,7 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing at all is wrong."""
+        """Whether everything is right."""
         wrong = self.lost + self.repeated + self.out_of_order + self.rows_different
         # A proof over nothing proves nothing.
         proves = self.changes > 0 and self.copied > 0 and self.rows_compared > 0
@@ -59,7 +59,7 @@ class Verdict:
 
 
 def prove(changelog_path: str, shards: Mapping[str, Connect], ledger: Ledger) -> Verdict:
-    """Compare the change log with the databases in charge and with what the workload has done."""
+    """Compare the change log with the serving databases and with what the workload did."""
     versions = _read_versions(changelog_path)
     log = [row for version in versions for row in version]
     rows = [row for row in log if row["type"] == "ROW"]
@@ -89,7 +89,7 @@ def prove(changelog_path: str, shards: Mapping[str, Connect], ledger: Ledger) ->
 
 
 def _read_versions(path: str) -> list[list[Row]]:
-    """The rows that each commit of the Delta table added, in merged order within the commit."""
+    """Return the rows that each commit of the Delta table added, in merged order."""
     columns = ["type", "table", "op", "before", "after", "statement"]
     columns += ["shard", "seq", "offset", "timestamp_us"]
     table = DeltaTable(path)
@@ -135,7 +135,7 @@ def _read_database(
 
 
 def _json_value(value: Any, data_type: str) -> Any:
-    """A value that PyMySQL read, in the words of the change log's JSON."""
+    """Convert a value read by PyMySQL to its form in the change log's JSON."""
     match value:
         case None:
             return None
@@ -165,7 +165,7 @@ def _different_rows(expected: Tables, replayed: Tables) -> int:
 
 
 def _comparable(row: Row | None) -> Row | None:
-    """Times as moments: how many zeros the text of a fraction ends with says nothing."""
+    """Parse times, because trailing zeros of a fraction carry no meaning."""
     if row is None:
         return None
     return {

@@ -10,12 +10,12 @@ from rich.text import Text
 from shardstream.demo.watch import ProgressWatch, ShardView
 from shardstream.demo.workload import Ledger
 
-# A GTID set of one server is 36 characters and a range; its end says where the shard is.
+# A GTID set of one server is 36 characters and a range; the end of it shows the progress.
 POSITION_WIDTH = 24
 
 
 def clock(timestamp_us: int | None) -> str:
-    """Time of day with milliseconds, UTC."""
+    """Return the time of day with milliseconds, UTC."""
     if not timestamp_us:
         return "-"
     return datetime.fromtimestamp(timestamp_us / 1e6, tz=UTC).strftime("%H:%M:%S.%f")[:-3]
@@ -24,7 +24,7 @@ def clock(timestamp_us: int | None) -> str:
 def render(
     watch: ProgressWatch, ledger: Ledger, changelog_rows: int, phase: str, split: str
 ) -> RenderableType:
-    """Shards, the frontier, the change log and the split, as they stand."""
+    """Render shards, frontier, change log and split."""
     table = Table(expand=True, pad_edge=False, box=None)
     table.add_column("shard", style="bold blue")
     table.add_column("position")

@@ -1,7 +1,7 @@
-"""How the shop writes: each transaction goes to the shard that is in charge of its customer.
+"""The shop's writes: each transaction goes to the shard that serves its customer.
 
-While a shard is split it refuses writes. Then the topology is looked at again until another shard
-is in charge or this one lets in again, and the transaction is done there, once.
+A shard that is being switched refuses writes. The topology is then read again until another shard
+serves the customer or this one accepts writes again, and the transaction is applied there, once.
 """
 
 import threading
@@ -20,7 +20,7 @@ from topics.keyspace.topology import ShardEntry, read_topology
 
 # A switch takes a second or two, and gives up after a minute.
 REFUSED_S_MAX: Final = 180.0
-# Between two tries; several writers that wait share one look at the topology.
+# Between two attempts; waiting writers share one read of the topology.
 REFUSED_PAUSE_S: Final = 0.05
 
 Statement = tuple[str, Sequence[Sequence[Any]]]
@@ -31,7 +31,7 @@ class Change:
     """A transaction on rows of customers of one shard.
 
     `statements`: each with the arguments of its executions. `done`: a condition with its arguments
-    that holds exactly when the transaction was committed: a lost COMMIT says neither yes nor no.
+    that is true exactly if the transaction was committed, for when the COMMIT got no answer.
     """
 
     customer_id: int
@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What became of a transaction. `refusals`: how many times it was refused before."""
+    """A committed transaction. `refusals`: how often it was refused before."""
 
     shard: str
     rows: int
@@ -49,10 +49,10 @@ class Committed:
 
 
 class ShardDirectory:
-    """Which shard is in charge of a customer, by the topology as it was last seen."""
+    """Which shard serves a customer, according to the topology as last read."""
 
     def __init__(self, keyspace: str, kafka: ClientConfig) -> None:
-        """Look at the topology; UsageError when there is none."""
+        """Read the topology; UsageError if there is none."""
         self._keyspace = keyspace
         self._kafka = kafka
         self._lock = threading.Lock()
@@ -61,18 +61,18 @@ class ShardDirectory:
         self.look_again()
 
     def shard_of(self, customer_id: int) -> str:
-        """The shard that takes writes for the customer."""
+        """Return the shard that serves the customer."""
         where = keyspace_id(customer_id)
         [shard] = [entry.name for entry in self._serving if entry.key_range.contains(where)]
         return shard
 
     @property
     def serving(self) -> tuple[str, ...]:
-        """The shards that take writes."""
+        """Return the serving shards."""
         return tuple(entry.name for entry in self._serving)
 
     def look_again(self) -> None:
-        """Read the topology, unless somebody just has."""
+        """Read the topology, unless another thread just has."""
         asked_s = time.monotonic()
         with self._lock:
             if self._looked_s >= asked_s:
@@ -85,16 +85,16 @@ class ShardDirectory:
 
 
 class ShopSession:
-    """One writer's connections, one a shard, opened when they are needed. For one thread."""
+    """One writer's connections, one per shard, opened on first use. For one thread."""
 
     def __init__(self, directory: ShardDirectory, connects: Mapping[str, Connect]) -> None:
-        """Nothing is opened yet."""
+        """Open nothing yet."""
         self._directory = directory
         self._connects = connects
         self._connections: dict[str, Any] = {}
 
     def commit(self, change: Change) -> Committed:
-        """Do the transaction once, where it belongs now. Halt when it is refused for too long."""
+        """Apply the transaction once, on its current shard. Halt if it is refused for too long."""
         began_s = time.monotonic()
         refusals = rows = 0
         in_doubt = False
@@ -132,7 +132,7 @@ class ShopSession:
             connection.close()
 
     def close(self) -> None:
-        """Leave the servers."""
+        """Close all connections."""
         for shard in list(self._connections):
             self._forget(shard)
 

@@ -13,7 +13,7 @@ from shardstream.local.shape import PASSWORD_FILE
 from topics.keyspace.vindexes import vindex_named
 
 DATABASE: Final = "shop"
-# Everything of a customer lies on the customer's shard.
+# All rows of a customer are on the customer's shard.
 SHARDING_COLUMNS: Final = {
     "customers": "id",
     "orders": "customer_id",
@@ -28,17 +28,17 @@ Connect = Callable[[], Any]
 
 
 def keyspace_id(customer_id: int) -> bytes:
-    """Where a customer lies: the vindex that the settings declare for all tables."""
+    """Return a customer's keyspace id, by the vindex that the settings declare for all tables."""
     return vindex_named(VINDEX).keyspace_id(customer_id)
 
 
 def connect_as_root(server: DatabaseServer) -> Connect:
-    """Connections that see and may do everything, in UTC."""
+    """Return a function that connects as root, in UTC."""
     return lambda: server.connect(init_command="SET time_zone = '+00:00'", autocommit=False)
 
 
 def connect_as_application(server: DatabaseServer) -> Connect:
-    """Connections of the shop's own account, which a switch locks out."""
+    """Return a function that connects with the shop's account, which a switch locks."""
 
     def connect() -> Any:
         return pymysql.connect(
@@ -56,7 +56,7 @@ def connect_as_application(server: DatabaseServer) -> Connect:
 
 
 def make_accounts(server: DatabaseServer, *, is_target: bool) -> None:
-    """Make the shop's account and the one that reshards; a target lets the shop in later."""
+    """Create the shop's account, locked on targets, and the one that reshards."""
     lock = "LOCK" if is_target else "UNLOCK"
     grants = ", ".join(NEEDED_TO_SWITCH[server.flavor])
     with server.connect() as connection, connection.cursor() as cursor:
@@ -83,7 +83,7 @@ def create_tables(server: DatabaseServer) -> None:
 
 
 def settings_of_the_shop(keyspace: str) -> str:
-    """What the settings file says of the shop: vindexes, and who reshards."""
+    """Return the shop's part of the settings file: vindexes, and the account that reshards."""
     quote = json.dumps
     lines = []
     for table, column in SHARDING_COLUMNS.items():
@@ -106,7 +106,7 @@ def settings_of_the_shop(keyspace: str) -> str:
 
 
 def count_rows(connect: Connect) -> int:
-    """The rows of all tables of one shard."""
+    """Count the rows of all tables of one shard."""
     with connect() as connection, connection.cursor() as cursor:
         count = 0
         for table in SHARDING_COLUMNS:

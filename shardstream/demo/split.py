@@ -1,4 +1,4 @@
-"""The demo's middle: a shard is split as an operator does it, while everything else runs on."""
+"""The live split of the demo: the commands that an operator would run."""
 
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -13,21 +13,21 @@ from topics.progress.copy_topic import CopyFeed, CopyState, TableCopy
 SOURCE: Final = "80-"
 TARGETS: Final = ("80-c0", "c0-")
 RESHARD_ID: Final = "split"
-# Some 15 s where the demo has the machine to itself.
+# About 15 s if the demo has the machine to itself.
 SPLIT_S_MAX: Final = 300.0
-# On a busy machine a target may lag in the moment of the switch, which then changes nothing.
+# On a busy machine a target may lag at the moment of the switch, which then changes nothing.
 TRIES_MAX: Final = 5
-# Nearer than what the switch bears, so that its first try is mostly its last.
+# Closer than the switch requires, so that its first attempt usually succeeds.
 FOLLOW_MS: Final = 2_000
 
-# What is being done, again and again until it is done; returns the command that did it.
+# One step, called repeatedly until it is done; returns the command that did it.
 Steps = Generator[str, None, Worker]
 
 
 class Split:
-    """`80-` becomes `80-c0` and `c0-`; `doing` says where that is, for the screen.
+    """Splits `80-` into `80-c0` and `c0-`; `doing` is the current step, for the screen.
 
-    `go_on` takes the next step and never waits.
+    `go_on` takes the next step and never blocks.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Split:
         server: DatabaseServer,
         report: Callable[[str], None],
     ) -> None:
-        """Nothing is done yet. `copies`, `server`: of the source."""
+        """Do nothing yet. `copies`, `server`: of the source."""
         self.doing = ""
         self._keyspace = keyspace
         self._workers = workers
@@ -53,7 +53,7 @@ class Split:
         self._stopped = ""
 
     def go_on(self) -> bool:
-        """Do what can be done now; tell whether the split is over. Halt when a step fails."""
+        """Do what can be done now; return whether the split is complete. Halt if a step fails."""
         now_s = time.monotonic()
         self._deadline_s = self._deadline_s or now_s + SPLIT_S_MAX
         if now_s > self._deadline_s:
@@ -70,7 +70,7 @@ class Split:
         yield from self._retire()
 
     def _command(self, verb: str, doing: str, *options: str, tries: int = 1) -> Steps:
-        """Run a command of `shardstream reshard`, again where it fails."""
+        """Run a command of `shardstream reshard`, and repeat it if it fails."""
         for attempt in range(1, tries + 1):
             name = f"reshard_{verb}_{attempt}"
             worker = self._workers.run(name, "reshard", verb, self._keyspace, RESHARD_ID, *options)
@@ -87,7 +87,7 @@ class Split:
         self._report(f"reshard created: {SOURCE} is to become {' and '.join(TARGETS)}")
 
     def _fill(self) -> Iterator[str]:
-        """Copy, and follow: until each target has the copy and all that came beside it."""
+        """Wait until each target has the copied rows and the changes made meanwhile."""
         appliers = {}
         for target in TARGETS:
             self._watch.follow_target(target)
@@ -119,13 +119,13 @@ class Split:
     def _switch(self) -> Iterator[str]:
         worker = yield from self._command("switch", "switching", "--json", tries=TRIES_MAX)
         stopped_ms = worker.last_output()["stopped_ms"]
-        # None where one try stopped writes and a later one opened them.
-        how_long = "by an earlier try" if stopped_ms is None else f"for {stopped_ms} ms"
+        # None if one attempt stopped writes and a later one opened them.
+        how_long = "by an earlier attempt" if stopped_ms is None else f"for {stopped_ms} ms"
         self._stopped = f"writes were stopped {how_long}"
         self._report(f"switched: {self._stopped}")
 
     def _retire(self) -> Iterator[str]:
-        """Nobody needs the source any more, a reader that comes late neither: its log stays."""
+        """Stop the source: even a late reader only needs its log, which stays."""
         yield from self._released([f"applier_{target}" for target in TARGETS])
         yield from self._command("complete", "cleaning up", tries=TRIES_MAX)
         yield from self._released([f"producer_{SOURCE}"])
@@ -142,7 +142,7 @@ class Split:
 
 
 def are_complete(copies: list[TableCopy]) -> bool:
-    """Whether all tables are copied. Halt when one cannot be."""
+    """Whether all tables are copied. Halt if a copy has failed."""
     if failed := [f"{copy.name}: {copy.note}" for copy in copies if copy.state is CopyState.FAILED]:
         raise Halt("\n".join(failed))
     return all(copy.state is CopyState.COMPLETED for copy in copies)
@@ -153,5 +153,5 @@ def _lag(status: dict[str, Any]) -> str:
 
 
 def _follows(status: dict[str, Any], seq: int) -> bool:
-    """Whether an applier has come to `seq` of the source, and close behind its end."""
+    """Whether an applier has reached `seq` of the source and is close to its end."""
     return bool(status) and status["seqs"].get(SOURCE, 0) >= seq and status["behind_ms"] < FOLLOW_MS

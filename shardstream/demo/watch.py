@@ -1,4 +1,4 @@
-"""What the demo's screen shows, read from the progress topics alone: no producer is asked."""
+"""What the demo's screen shows, read from the progress topics alone."""
 
 import time
 from collections import deque
@@ -14,9 +14,9 @@ from topics.progress.codec import decode_progress
 from topics.progress.record import GRID_US, Mark, MarkKind, Progress
 from topics.records.schema_ids import SchemaIds
 
-# Rates are taken over this window: long enough to be calm, short enough to follow.
+# Rates are averaged over this window: long enough to be steady, short enough to follow.
 RATE_WINDOW_S = 3.0
-# Progress records taken in one look; a shard writes at most some 50 a second.
+# Progress records per poll; a shard writes at most about 50 per second.
 RECORDS_MAX = 2_000
 
 
@@ -24,8 +24,8 @@ RECORDS_MAX = 2_000
 class ShardView:
     """The newest progress of one shard and its recent rate.
 
-    `is_target`: its log is nobody's to read before BEGIN. `end`: its END, behind which no reader
-    goes, with the progress of that moment.
+    `is_target`: no reader reads its log before BEGIN. `end`: the progress record with its END, the
+    last one that readers use.
     """
 
     shard: str
@@ -38,40 +38,40 @@ class ShardView:
 
     @property
     def state(self) -> str:
-        """What the shard is to readers."""
+        """Return the shard's state as readers see it."""
         if self.end is not None:
             return "ended"
         return "filling" if self.is_target and self.begin is None else "serving"
 
     @property
     def rows(self) -> int:
-        """Records of the shard's log that belong to the stream so far."""
+        """Return how many records of the log belong to the stream so far."""
         if self.progress is None or self.state == "filling":
             return 0
         return self.progress.last_seq - self._skipped
 
     def take(self, progress: Progress) -> None:
-        """Take the next progress record; the first END is the last word."""
+        """Take the next progress record; records after the first END are ignored."""
         if self.end is not None:
             return
         self.progress = progress
         mark = progress.mark
         if mark is not None and mark.kind is MarkKind.BEGIN:
-            # A mark ends its Kafka transaction: it is the last record there, and read itself.
+            # A mark ends its Kafka transaction: it is the last record, and part of the stream.
             self.begin, self._skipped = mark, progress.last_seq - 1
         elif mark is not None and mark.kind is MarkKind.END:
             self.end = mark
 
     @property
     def rows_per_s(self) -> float:
-        """Records a second over the last seconds."""
+        """Return records per second over the last seconds."""
         if len(self._history) < 2:
             return 0.0
         (began_s, first), (ended_s, last) = self._history[0], self._history[-1]
         return (last - first) / max(ended_s - began_s, 1e-3)
 
     def note(self, now_s: float) -> None:
-        """Remember where the shard stands at this moment."""
+        """Remember the shard's count at this moment."""
         self._history.append((now_s, self.rows))
         while self._history[0][0] < now_s - RATE_WINDOW_S:
             self._history.popleft()
@@ -93,7 +93,7 @@ class ProgressWatch:
             self._follow(ShardView(shard))
 
     def follow_target(self, shard: str) -> None:
-        """Follow a shard that a reshard fills, too."""
+        """Also follow a target of a reshard."""
         self._follow(ShardView(shard, is_target=True))
 
     def _follow(self, view: ShardView) -> None:
@@ -101,15 +101,15 @@ class ProgressWatch:
         topic = ShardTopics(self._keyspace, view.shard).progress
         self._shard_of[topic] = view.shard
         self._next[topic] = OFFSET_BEGINNING
-        # An assignment replaces the one before: each topic goes on where it is.
+        # An assignment replaces the previous one, so each topic resumes at its offset.
         self._consumer.assign([TopicPartition(name, 0, at) for name, at in self._next.items()])
 
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Disconnect from the brokers."""
         self._consumer.close()
 
     def look(self, timeout_s: float) -> None:
-        """Take what has come within `timeout_s` seconds."""
+        """Process what arrives within `timeout_s` seconds."""
         for message in self._consumer.consume(RECORDS_MAX, timeout=timeout_s):
             error = message.error()
             topic, offset = message.topic() or "", message.offset()
@@ -125,9 +125,9 @@ class ProgressWatch:
 
     @property
     def frontier_us(self) -> int | None:
-        """The smallest head, rounded down to the grid; None while a shard has said nothing.
+        """Return the lowest head (watermark) on the grid; None while a shard has no progress.
 
-        A shard that has ended counts until all shards that take its place have begun.
+        A shard that has ended counts until all shards that replace it have begun.
         """
         heads = []
         for view in self.views.values():
@@ -143,5 +143,5 @@ class ProgressWatch:
 
     @property
     def rows(self) -> int:
-        """Records of the stream in all logs."""
+        """Return how many records all logs contribute to the stream."""
         return sum(view.rows for view in self.views.values())

@@ -10,13 +10,13 @@ from typing import Any
 from event_token.errors import Halt
 from shardstream.local.processes import with_parent_guard
 
-# A producer ends within a second of being asked, Spark within a few.
+# A producer stops within a second of the signal, Spark within a few.
 STOP_S_MAX = 30.0
 LOG_TAIL_LINES = 15
 
 
 class Worker:
-    """One `shardstream ...` command: output to a log, gone when this process is gone."""
+    """One `shardstream ...` command, which logs to a file and dies with this process."""
 
     def __init__(self, name: str, folder: Path, arguments: Sequence[str]) -> None:
         self.name = name
@@ -24,7 +24,7 @@ class Worker:
         self.output_path = folder / f"{name}.json"
         command = [sys.executable, "-m", "shardstream", *arguments]
         with self.log_path.open("wb") as log, self.output_path.open("wb") as output:
-            # Its own session: Ctrl-C reaches this process alone, which stops the others in order.
+            # A separate session: Ctrl-C reaches only this process, which stops the others in order.
             self._process = subprocess.Popen(
                 with_parent_guard(command),
                 stdin=subprocess.DEVNULL,
@@ -39,12 +39,12 @@ class Worker:
         return self._process.poll()
 
     def check_alive(self) -> None:
-        """Raise Halt with the end of the log when the process has ended."""
+        """Raise Halt with the end of the log if the process has ended."""
         if self.status is not None:
             raise self.failure()
 
     def failure(self) -> Halt:
-        """The error that says how the process ended."""
+        """Return the error that tells how the process ended."""
         return Halt(f"{self.name} ended with status {self.status}:\n{self._log_tail()}")
 
     def ask_to_stop(self) -> None:
@@ -52,7 +52,7 @@ class Worker:
         self._process.terminate()
 
     def stop(self) -> None:
-        """Ask to stop, wait, and kill what does not."""
+        """Ask it to stop, wait, and kill it if it does not."""
         self.ask_to_stop()
         try:
             self._process.wait(STOP_S_MAX)
@@ -65,26 +65,26 @@ class Worker:
         self._process.wait()
 
     def output(self) -> list[dict[str, Any]]:
-        """The whole lines that the process has printed, each a JSON object."""
+        """Return the JSON objects that the process has printed, one per complete line."""
         lines = self.output_path.read_text().rpartition("\n")[0].splitlines()
         return [json.loads(line) for line in lines]
 
     def last_output(self) -> dict[str, Any]:
-        """The last of them, empty when there is none."""
+        """Return the last of them, empty if there is none."""
         lines = self.output_path.read_text().rpartition("\n")[0].splitlines()
         return dict(json.loads(lines[-1])) if lines else {}
 
     def _log_tail(self) -> str:
-        # What a command found wrong itself is its output.
+        # A command reports what it found wrong in its output.
         text = self.log_path.read_text(errors="replace") or self.output_path.read_text()
         return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])
 
 
 class Workers:
-    """The demo's running commands: none of them may end by itself, and all end with the demo."""
+    """The demo's running commands: none may end by itself, and all end with the demo."""
 
     def __init__(self, folder: Path, settings_path: Path) -> None:
-        """Nothing runs yet; outputs and logs go to the folder."""
+        """Start nothing yet; outputs and logs go to the folder."""
         self._folder = folder
         self._settings_path = settings_path
         self._all: list[Worker] = []
@@ -103,13 +103,13 @@ class Workers:
         return worker
 
     def release(self, name: str) -> Worker:
-        """Ask one to stop: from now on it may be gone."""
+        """Ask one to stop; from now on it may end."""
         worker = self._serving.pop(name)
         worker.ask_to_stop()
         return worker
 
     def check_alive(self) -> None:
-        """Raise Halt when one has ended that was not asked to."""
+        """Raise Halt if one has ended unasked."""
         for worker in self._serving.values():
             worker.check_alive()
 

@@ -1,4 +1,4 @@
-"""A shop's traffic: orders come, change and go, and coupons move between shards."""
+"""A shop's traffic: orders are created, changed and deleted, and coupons move between shards."""
 
 import json
 import random
@@ -16,15 +16,15 @@ from event_token import KeyRange
 from shardstream.demo.sharded_writes import Change, Committed, ShardDirectory, ShopSession
 from shardstream.demo.shop import Connect, count_rows, keyspace_id
 
-# Each writer has the customers of one key range, so that a shard that takes no writes holds up its
-# own customers alone. Transactions a second: lively on the screen, and light enough to leave two
+# Each writer serves the customers of one key range, so that a shard that refuses writes delays only
+# its own customers. Transactions per second: lively on the screen, and light enough to leave two
 # small cores to the servers, the producers and Spark.
 TRANSACTIONS_PER_S: Final = {"-80": 120, "80-c0": 60, "c0-": 60}
 FIRST_CUSTOMERS: Final = 200
 FIRST_TRANSACTIONS: Final = 250
 COUPONS: Final = tuple(f"C{i:08d}" for i in range(20))
 MOVE_INTERVAL_S: Final = 0.05
-# A bulk change now and then shows that large transactions stay whole.
+# An occasional bulk change shows that large transactions stay whole.
 BULK_ORDERS: Final = 160
 BULK_EVERY: Final = 500
 _CITIES: Final = ("Köln", "Zürich", "Málaga", "Oslo", "Turin", None)
@@ -38,9 +38,9 @@ _HAS_COUPON: Final = "EXISTS(SELECT 1 FROM coupons WHERE code = %s)"
 
 @dataclass
 class Ledger:
-    """What the workload knows it has changed: the number of row changes that must be in the log.
+    """What the workload has changed: the number of row changes that must be in the log.
 
-    `refused`: transactions that a shard without writes refused, and that were done again.
+    `refused`: transactions that a shard refused and that were repeated.
     """
 
     changes: int = 0
@@ -61,8 +61,8 @@ class Ledger:
 class ShopWorkload:
     """Writers on all key ranges, and one that moves coupons across shards.
 
-    `travel_s`: how long a coupon is away between two shards. Where the servers' commit times are
-    whole seconds, a shorter way would leave the order of the two changes open.
+    `travel_s`: the time between a coupon's deletion on one shard and its insertion on another. If
+    commit times are whole seconds, a shorter time would leave the order of the two undecided.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class ShopWorkload:
         self._stop = threading.Event()
         self._errors: list[Exception] = []
         self._writers = [_Writer(key_range) for key_range in TRANSACTIONS_PER_S]
-        self._homes: dict[str, int] = {}  # customers of the coupons that are not on their way
+        self._homes: dict[str, int] = {}  # customers of the coupons that are not in transit
         work = [*(partial(self._write, writer) for writer in self._writers), self._move_coupons]
         self._threads = [
             threading.Thread(target=self._guarded, args=(part,), daemon=True) for part in work
         ]
 
     def fill(self, shards: Mapping[str, Connect]) -> int:
-        """Write what the shop holds before anybody listens; return how many rows `shards` hold."""
+        """Write the rows that exist before the producers start; return how many `shards` hold."""
         session = ShopSession(self._directory, self._connects)
         for writer in self._writers:
             session.commit(writer.new_customers(FIRST_CUSTOMERS))
@@ -99,21 +99,21 @@ class ShopWorkload:
         return sum(count_rows(connect) for connect in shards.values())
 
     def start(self) -> None:
-        """Begin to write, after `fill`."""
+        """Start writing, after `fill`."""
         for thread in self._threads:
             thread.start()
 
     def check(self) -> None:
-        """Raise what a writer met."""
+        """Raise a writer's error."""
         if self._errors:
             raise self._errors[0]
 
     def ask_to_stop(self) -> None:
-        """End after the transactions in hand, without waiting."""
+        """Ask the writers to stop after their current transactions, without waiting."""
         self._stop.set()
 
     def stop(self) -> None:
-        """End after the transactions in hand; raises what a writer met."""
+        """Stop after the current transactions; raise a writer's error."""
         self.ask_to_stop()
         for thread in self._threads:
             thread.join()
@@ -134,12 +134,12 @@ class ShopWorkload:
         while not self._stop.is_set():
             self._ledger.add(session.commit(writer.transaction(number)))
             number += 1
-            # What a refusal held up is not made up for: shoppers do not come twice as fast then.
+            # Time lost to a refusal is not made up for: shoppers do not come twice as fast later.
             due_s = max(due_s + 1 / TRANSACTIONS_PER_S[writer.name], time.monotonic() - 1)
             self._stop.wait(max(0.0, due_s - time.monotonic()))
 
     def _move_coupons(self, session: ShopSession) -> None:
-        """A coupon is deleted on one shard and then inserted on another: order across shards."""
+        """Delete a coupon on one shard, then insert it on another: order across shards."""
         chance = random.Random(1)  # noqa: S311 - a workload, not a secret
         on_the_way: deque[tuple[float, str, str]] = deque()
         value = 0
@@ -187,7 +187,7 @@ class _Writer:
         return self._customers[0]
 
     def transaction(self, number: int) -> Change:
-        """The next transaction; numbers count up, and mark what the transaction leaves."""
+        """Return the next transaction; its number marks the rows that it writes."""
         if number % BULK_EVERY == BULK_EVERY - 1:
             return self._bulk(number)
         roll = self._chance.random()
@@ -208,7 +208,7 @@ class _Writer:
         return self._next_customer - 1
 
     def new_customers(self, count: int) -> Change:
-        """New customers of the key range, in one transaction."""
+        """Return a transaction with new customers of the key range."""
         new = [self._new_customer() for _ in range(count)]
         self._customers += new
         statement = (_INSERT_CUSTOMER, [self._customer_row(customer) for customer in new])
@@ -231,7 +231,7 @@ class _Writer:
 
     def _place_order(self) -> Change:
         chance = self._chance
-        # Ids are told apart by the range's first byte, as an application with id blocks would do.
+        # Ids contain the range's first byte, as in an application with blocks of ids.
         order = self._next_order * 256 + (self._key_range.start[:1] or b"\0")[0]
         self._next_order += 1
         customer = chance.choice(self._customers)
