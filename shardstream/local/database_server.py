@@ -1,4 +1,4 @@
-"""A real MySQL or MariaDB server on loopback, in a folder of its own."""
+"""A real MySQL or MariaDB server on loopback, in its own folder."""
 
 import hashlib
 import json
@@ -22,18 +22,17 @@ from shardstream.local.fetching.mysql_binaries import find_mysql, initialise_mys
 from shardstream.local.ports import HOST, answers, free_ports
 from shardstream.local.processes import ServerProcess
 
-# A start takes 1-3 s, 60 s where ten others want the processor; a server that died shows at once.
+# A start takes 1-3 s, or 60 s beside ten others; a server that dies is noticed at once.
 READY_S_MAX = 300.0
 READY_POLL_S = 0.1
-# Another process can take a free port between choosing and binding; thrice in a row it is something
-# else.
+# Another process can take a free port between choosing and binding; thrice in a row is a fault.
 PORT_ATTEMPTS_MAX = 3
 PORT_TAKEN = "already in use"
 # sun_path of a Unix socket is 108 bytes with its final zero.
 SOCKET_PATH_MAX = 107
 ROOT_USER = "root"
 
-# What a producer needs, and no more. PROCESS shows the foreign keys whose cascades no binlog has.
+# Exactly what a producer needs. PROCESS shows the foreign keys whose cascades no binlog has.
 GRANTS = "REPLICATION SLAVE, REPLICATION CLIENT, PROCESS, SELECT"
 # A replica's filters, which MySQL shows to REPLICATION CLIENT.
 MARIADB_GRANTS = f"{GRANTS}, REPLICA MONITOR"
@@ -59,11 +58,11 @@ MARIADB_ARGUMENTS = (
     "--binlog-row-metadata=FULL",
     "--gtid-strict-mode=ON",
     "--gtid-domain-id=0",
-    # Else each start makes an RSA key of 4,096 bits first: 4 s, a minute on a busy machine.
+    # Otherwise each start first creates an RSA key of 4,096 bits: 4 s, a minute on a busy machine.
     "--skip-ssl",
 )
-# For data that nobody keeps: nothing waits for the disk. What a killed server wrote is still there;
-# what a killed machine wrote is not.
+# For data that nobody keeps: nothing waits for the disk. Writes survive a killed server, but not a
+# killed machine.
 NOT_DURABLE = (
     "--innodb-flush-log-at-trx-commit=2",
     "--sync-binlog=0",
@@ -82,7 +81,7 @@ class Account:
 
 
 class DatabaseServer:
-    """One server; `start()` makes its data folder and its replication account too."""
+    """One server; `start()` also creates its data folder and its replication account."""
 
     flavor: Flavor
 
@@ -96,7 +95,7 @@ class DatabaseServer:
         die_with_parent: bool = False,
         report: Report = quiet,
     ) -> None:
-        """Say what and where; nothing is started. `extra_args` come last, so they win."""
+        """Start nothing yet. `extra_args` come last, so they take precedence."""
         self.folder = folder.resolve()
         self.name = f"{self.flavor} {self.folder.name}"
         self.server_id = server_id
@@ -111,7 +110,7 @@ class DatabaseServer:
 
     @property
     def has_port(self) -> bool:
-        """Whether this folder's server has ever been launched."""
+        """Whether this folder's server has ever been started."""
         return self._port_path.exists()
 
     @property
@@ -124,7 +123,7 @@ class DatabaseServer:
 
     @property
     def pid(self) -> int | None:
-        """The server's process, None when it does not run."""
+        """The server's process, None if it is not running."""
         return self._process.pid
 
     @property
@@ -134,7 +133,7 @@ class DatabaseServer:
 
     @property
     def socket_path(self) -> Path:
-        """The Unix socket; outside of the folder where its path is too long for one."""
+        """The Unix socket; outside the folder if its path would be too long."""
         beside = self.folder / "server.sock"
         if len(str(beside).encode()) <= SOCKET_PATH_MAX:
             return beside
@@ -143,33 +142,33 @@ class DatabaseServer:
 
     @property
     def datadir(self) -> Path:
-        """The data folder, where the binlogs lie too."""
+        """The data folder, which also holds the binlogs."""
         return self.folder / "data"
 
     def binaries(self) -> DatabaseBinaries:
-        """Give the family's binaries.
+        """Return the family's binaries.
 
-        Raises UsageError when they cannot be had here, Halt when fetching fails.
+        Raises UsageError if they are not available here, Halt if fetching fails.
         """
         raise NotImplementedError
 
     def initialise(self, binaries: DatabaseBinaries, target: Path) -> None:
-        """Make an empty data folder."""
+        """Create an empty data folder."""
         raise NotImplementedError
 
     def family_arguments(self) -> Sequence[str]:
-        """Settings that this family alone has."""
+        """Return settings that only this family has."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Start, wait until it serves, make the account. Raises Halt with the log's tail."""
+        """Start, wait until it serves, create the account. Raises Halt with the log's tail."""
         self.launch()
         self.finish_start()
 
     def finish_start(self) -> None:
-        """Wait for a launched server; launch it anew where its new port was taken meanwhile.
+        """Wait for a launched server; launch it again if its new port was taken meanwhile.
 
-        Raises Halt with the log's tail, and leaves no process behind then.
+        Raises Halt with the log's tail, and then leaves no process behind.
         """
         for attempt in range(1, PORT_ATTEMPTS_MAX + 1):
             try:
@@ -187,7 +186,7 @@ class DatabaseServer:
                 return
 
     def launch(self) -> None:
-        """Start without waiting, so that servers come up side by side; `finish_start` follows."""
+        """Start without waiting, so that servers start in parallel; `finish_start` follows."""
         binaries = self.binaries()
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.datadir.exists():
@@ -196,7 +195,7 @@ class DatabaseServer:
             self._port_path.write_text(f"{free_ports(1)[0]}\n")
             self._port_is_new = True
         self._remove_socket()
-        # A MariaDB that starts deletes the temporary tables in its folder: other servers' in /tmp.
+        # A starting MariaDB deletes the temporary tables in its folder, in /tmp other servers' too.
         scratch = self.folder / "tmp"
         scratch.mkdir(exist_ok=True)
         self._report(f"starting {self.name} {binaries.version}")
@@ -217,7 +216,7 @@ class DatabaseServer:
         )
 
     def wait_ready(self) -> None:
-        """Wait until the server answers queries, then make the replication account. Raises Halt."""
+        """Wait until the server answers, then create the replication account. Raises Halt."""
         deadline = time.monotonic() + READY_S_MAX
         while not self._serves():
             self._process.check_alive()
@@ -232,7 +231,7 @@ class DatabaseServer:
         self._remove_socket()
 
     def ask_to_stop(self) -> None:
-        """Ask for a clean shutdown without waiting; `stop` waits."""
+        """Request a clean shutdown without waiting; `stop` waits."""
         self._process.ask_to_stop()
 
     def kill(self) -> None:
@@ -241,14 +240,14 @@ class DatabaseServer:
         self._remove_socket()
 
     def connect(self, **arguments: Any) -> DatabaseConnection:
-        """Give a connection as root with autocommit; `arguments` are PyMySQL's and win."""
+        """Connect as root with autocommit; `arguments` are PyMySQL's and take precedence."""
         chosen: dict[str, Any] = {
             "host": self.host,
             "port": self.port,
             "user": self.root_user,
             "autocommit": True,
             "charset": "utf8mb4",
-            # This is loopback, and each TLS context reads all of the system's certificates anew.
+            # This is loopback, and each TLS context reads all of the system's certificates again.
             "ssl_disabled": not any(name.startswith("ssl") for name in arguments),
             **arguments,
         }
@@ -259,7 +258,7 @@ class DatabaseServer:
         return self.folder / "port"
 
     def _remove_socket(self) -> None:
-        """A killed server leaves it, with a lock that names a pid which may be another's by now."""
+        """Remove a killed server's socket and its lock, whose pid may be reused by now."""
         if self.pid is None:
             self.socket_path.unlink(missing_ok=True)
             Path(f"{self.socket_path}.lock").unlink(missing_ok=True)
@@ -293,12 +292,12 @@ class DatabaseServer:
         return True
 
     def _make_account(self) -> None:
-        """Outside the binlog: a new server's executed set stays empty."""
+        """Create the account outside the binlog, so that the executed set stays empty."""
         quoted = json.dumps(self.password)
         grants = MARIADB_GRANTS if self.flavor is Flavor.MARIADB else GRANTS
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SET SESSION sql_log_bin = 0")
-            # By socket the server sees localhost.
+            # Over the socket the server sees localhost.
             for host in (HOST, "localhost"):
                 account = f"'{self.user}'@'{host}'"
                 cursor.execute(f"CREATE USER IF NOT EXISTS {account}")
@@ -312,7 +311,7 @@ class MysqlServer(DatabaseServer):
     flavor: Flavor = Flavor.MYSQL
 
     def binaries(self) -> DatabaseBinaries:
-        """Give the mysqld on PATH, or Debian's."""
+        """Return the mysqld on PATH, or Debian's."""
         return find_mysql(self._report)
 
     def initialise(self, binaries: DatabaseBinaries, target: Path) -> None:
@@ -320,7 +319,7 @@ class MysqlServer(DatabaseServer):
         initialise_mysql(binaries, target)
 
     def family_arguments(self) -> Sequence[str]:
-        """Settings that MySQL alone has."""
+        """Return settings that only MySQL has."""
         return MYSQL_ARGUMENTS
 
 
@@ -330,7 +329,7 @@ class MariadbServer(DatabaseServer):
     flavor: Flavor = Flavor.MARIADB
 
     def binaries(self) -> DatabaseBinaries:
-        """Give the mariadbd on PATH, or the Maven artifact's."""
+        """Return the mariadbd on PATH, or the Maven artifact's."""
         return find_mariadb(self._report)
 
     def initialise(self, binaries: DatabaseBinaries, target: Path) -> None:
@@ -338,5 +337,5 @@ class MariadbServer(DatabaseServer):
         initialise_mariadb(binaries, target)
 
     def family_arguments(self) -> Sequence[str]:
-        """Settings that MariaDB alone has."""
+        """Return settings that only MariaDB has."""
         return MARIADB_ARGUMENTS

@@ -19,28 +19,26 @@ from shardstream.local.processes import STOP_S_MAX, ServerProcess
 VERSION = "4.3.1"
 JARS = [
     MavenArtifact("org.apache.kafka", "kafka_2.13", VERSION),
-    # Shows the broker's log; the version that goes with the slf4j-api that Kafka brings.
+    # Prints the broker's log; the version that matches Kafka's slf4j-api.
     MavenArtifact("org.slf4j", "slf4j-simple", "1.7.36"),
 ]
-# One broker, or three: with replication 3 the loss of one leaves a majority, and more teach nothing
-# new here.
+# One broker, or three: with replication 3 the loss of one leaves a majority, and more add nothing.
 BROKER_COUNTS = (1, 3)
 HEAP_MB = 512
-# A start takes about 5 s alone, far more beside ten others; a broker that died shows at once.
+# A start takes about 5 s, far longer beside ten others; a broker that dies is noticed at once.
 READY_S_MAX = 300.0
 READY_POLL_S = 0.2
 METADATA_S_MAX = 5.0
 FORMAT_S_MAX = 120.0
-# Another process can take a free port between choosing and binding; thrice in a row it is something
-# else.
+# Another process can take a free port between choosing and binding; thrice in a row is a fault.
 PORT_ATTEMPTS_MAX = 3
 PORT_TAKEN = "already in use"
 
 
 def kafka_jars(report: Report = quiet) -> Path:
-    """Give the folder with the broker's jars.
+    """Return the folder with the broker's jars.
 
-    Raises UsageError without Java, Halt when they cannot be fetched.
+    Raises UsageError without Java, Halt if they cannot be fetched.
     """
     return fetch_all(f"kafka-{VERSION}", JARS, report=report)
 
@@ -48,7 +46,7 @@ def kafka_jars(report: Report = quiet) -> Path:
 def broker_settings(
     node_id: int, ports: Mapping[int, tuple[int, int]], folder: Path
 ) -> dict[str, str]:
-    """Give the settings of one node; `ports` holds (client, controller) ports by node id. Pure."""
+    """Return one node's settings; `ports` holds (client, controller) ports by node id. Pure."""
     client_port, controller_port = ports[node_id]
     replicas = len(ports)
     listeners = f"PLAINTEXT://{HOST}:{client_port},CONTROLLER://{HOST}:{controller_port}"
@@ -64,7 +62,7 @@ def broker_settings(
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(folder / "data"),
-        # A topic that nobody provisioned is a mistake that has to show.
+        # A topic that was not provisioned is a mistake that must not go unnoticed.
         "auto.create.topics.enable": "false",
         "default.replication.factor": str(replicas),
         "min.insync.replicas": str(in_sync_min),
@@ -73,22 +71,22 @@ def broker_settings(
         "transaction.state.log.min.isr": str(in_sync_min),
         "share.coordinator.state.topic.replication.factor": str(replicas),
         "share.coordinator.state.topic.min.isr": str(in_sync_min),
-        # Fewer partitions than the default 50: the first transaction waits until they are loaded.
+        # Fewer than the default of 50 partitions: the first transaction waits until all are loaded.
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.num.partitions": "4",
         "group.initial.rebalance.delay.ms": "0",
-        # 16 MB: the default's 128 are a quarter of the heap.
+        # 16 MB: the default of 128 is a quarter of the heap.
         "log.cleaner.dedupe.buffer.size": "16777216",
     }
 
 
 class KafkaBroker:
-    """One node of a cluster: it can be stopped, killed and started again by itself."""
+    """One node of a cluster, which can be stopped, killed and restarted separately."""
 
     def __init__(
         self, node_id: int, folder: Path, cluster_id: str, *, heap_mb: int, die_with_parent: bool
     ) -> None:
-        """Say what and where; nothing is started."""
+        """Start nothing yet."""
         self.node_id = node_id
         self.folder = folder
         self.name = f"kafka broker {node_id}"
@@ -99,7 +97,7 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int | None:
-        """The broker's process, None when it does not run."""
+        """The broker's process, None if it is not running."""
         return self._process.pid
 
     @property
@@ -120,7 +118,7 @@ class KafkaBroker:
         self._settings_path.write_text("".join(f"{key}={value}\n" for key, value in lines))
 
     def begin_format(self, jars: Path) -> "subprocess.Popen[str] | None":
-        """Start to format the broker's folder; None when it is formatted already."""
+        """Start formatting the broker's folder; None if it is formatted already."""
         if (self.folder / "data" / "meta.properties").exists():
             return None
         tool = [
@@ -141,7 +139,7 @@ class KafkaBroker:
         )
 
     def end_format(self, formatting: "subprocess.Popen[str]") -> None:
-        """Wait for the end of formatting. Raises Halt when it failed."""
+        """Wait until formatting has ended. Raises Halt if it failed."""
         try:
             said, _ = formatting.communicate(timeout=FORMAT_S_MAX)
         except subprocess.TimeoutExpired as slow:
@@ -170,12 +168,12 @@ class KafkaBroker:
         )
 
     def start(self) -> None:
-        """Start and wait until the cluster counts this broker in; Halt shows the log's tail."""
+        """Start and wait until this broker has joined the cluster; Halt shows the log's tail."""
         self.launch()
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Wait until this broker answers and names itself among the cluster's. Raises Halt."""
+        """Wait until this broker answers and has joined the cluster. Raises Halt."""
         deadline = time.monotonic() + READY_S_MAX
         client: AdminClient | None = None
         while True:
@@ -189,7 +187,7 @@ class KafkaBroker:
             time.sleep(READY_POLL_S)
 
     def stop(self, timeout_s: float = STOP_S_MAX) -> None:
-        """Shut down: hand over leaderships first; after `timeout_s` seconds kill."""
+        """Hand over leaderships and shut down; kill after `timeout_s` seconds."""
         self._process.stop(timeout_s)
 
     def ask_to_stop(self) -> None:
@@ -202,7 +200,7 @@ class KafkaBroker:
 
     @property
     def port_taken(self) -> bool:
-        """Whether the log says that another process has one of the broker's ports."""
+        """Return whether the log reports that another process has one of the broker's ports."""
         return self._process.log_says(PORT_TAKEN)
 
     @property
@@ -234,7 +232,7 @@ class KafkaCluster:
         die_with_parent: bool = False,
         report: Report = quiet,
     ) -> None:
-        """Say what and where; nothing is started. UsageError for another number."""
+        """Start nothing yet. UsageError for another number."""
         if brokers not in BROKER_COUNTS:
             message = f"a cluster has 1 or 3 brokers, not {brokers}"
             raise UsageError(message)
@@ -258,26 +256,26 @@ class KafkaCluster:
 
     @property
     def has_ports(self) -> bool:
-        """Whether this folder's cluster has ever been launched."""
+        """Whether this folder's cluster has ever been started."""
         return self._ports_path.exists()
 
     @property
     def bootstrap_servers(self) -> str:
-        """Addresses of all brokers, as clients take them. Raises Halt before the first start."""
+        """The bootstrap servers, for clients. Raises Halt before the first start."""
         if not self.has_ports:
             message = "the Kafka cluster has not been started yet, it has no ports"
             raise Halt(message)
         return ",".join(broker.address for broker in self.brokers)
 
     def start(self) -> None:
-        """Start the brokers that do not run, wait for all; Halt shows the log's tail."""
+        """Start the brokers that are not running, wait for all; Halt shows the log's tail."""
         self.launch()
         self.finish_start()
 
     def finish_start(self) -> None:
-        """Wait for launched brokers; launch them anew where their new ports were taken meanwhile.
+        """Wait for launched brokers; launch them again if their new ports were taken meanwhile.
 
-        Raises Halt with the log's tail, and leaves no process behind then.
+        Raises Halt with the log's tail, and then leaves no process behind.
         """
         for attempt in range(1, PORT_ATTEMPTS_MAX + 1):
             try:
@@ -312,7 +310,7 @@ class KafkaCluster:
             broker.launch()
 
     def wait_ready(self) -> None:
-        """Wait until every broker is counted in. Raises Halt."""
+        """Wait until every broker has joined. Raises Halt."""
         for broker in self.brokers:
             broker.wait_ready()
 
@@ -321,7 +319,7 @@ class KafkaCluster:
         for broker in self.brokers:
             broker.ask_to_stop()
         for broker in self.brokers:
-            # The last ones have nobody left to hand over to and would wait for minutes.
+            # The last ones have nobody to hand over to and would wait for minutes.
             broker.stop(STOP_S_MAX if len(self.brokers) == 1 else STOP_S_MAX / len(self.brokers))
 
     def kill(self) -> None:
@@ -337,7 +335,7 @@ class KafkaCluster:
         path = self.folder / "cluster_id"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            # 16 random bytes as Kafka prints a uuid; a leading dash would read as an option.
+            # 16 random bytes as Kafka prints a uuid; a leading dash would be taken for an option.
             drawn = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
             path.write_text(drawn.replace("-", "A"))
         return path.read_text()
@@ -352,7 +350,7 @@ class KafkaCluster:
             for broker, process in formatting:
                 broker.end_format(process)
         finally:
-            # After a failure or Ctrl-C the others must not go on by themselves.
+            # After a failure or Ctrl-C the others must not keep running.
             for _, process in formatting:
                 process.kill()
                 process.wait()

@@ -1,4 +1,4 @@
-"""One server process: its log in a file, found again by its pid file, stopped for certain."""
+"""One server process: logs to a file, is found again by its pid file, and is stopped reliably."""
 
 import os
 import signal
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from event_token.errors import Halt, UsageError
 
-# How long a polite stop may take before SIGKILL: a database flushes its pages first.
+# How long a clean stop may take before SIGKILL: a database flushes its pages first.
 STOP_S_MAX = 30.0
 # A killed process is gone at once, unless the kernel waits for a disk.
 KILL_S_MAX = 30.0
 POLL_S = 0.05
-# What a failed start shows of the server's log.
+# Lines of the server's log that a failed start shows.
 LOG_TAIL_LINES = 25
 LOG_TAIL_BYTES = 64 * 1024
 
@@ -28,9 +28,9 @@ _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-spawner"
 
 
 def with_parent_guard(command: Sequence[str]) -> list[str]:
-    """Wrap a command so that the kernel kills it when this process ends, however that is.
+    """Wrap a command so that the kernel kills it when this process ends, for whatever reason.
 
-    Raises UsageError elsewhere than on Linux.
+    Raises UsageError on anything but Linux.
     """
     if sys.platform != "linux":
         message = "a server that dies with its parent needs Linux"
@@ -39,7 +39,7 @@ def with_parent_guard(command: Sequence[str]) -> list[str]:
 
 
 def command_line(pid: int) -> str:
-    """Give the command line of a process; empty when there is none (or only a zombie)."""
+    """Return the command line of a process; empty if it is gone or a zombie."""
     proc = Path("/proc")
     if proc.joinpath("self").exists():
         try:
@@ -57,15 +57,15 @@ def command_line(pid: int) -> str:
 
 
 def start_mark(pid: int) -> str:
-    """Give what tells a process from a later one with its pid: when it began, in ticks.
+    """Return the start time of a process, which distinguishes it from a later one with its pid.
 
-    Empty where the system has no /proc, and when the process is gone or all of it is a zombie.
+    Empty if the system has no /proc, and if the process is gone or entirely a zombie.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
-    # Counted from behind the name, whose parentheses may hold anything.
+    # Counted from after the name, whose parentheses may contain anything.
     fields = stat.rpartition(")")[2].split()
     state, threads, began = fields[0], fields[17], fields[19]
     # While one thread of a zombie lives, its files and ports are not free.
@@ -73,10 +73,10 @@ def start_mark(pid: int) -> str:
 
 
 class ServerProcess:
-    """A process named by its folder: in its command line; its pid and log lie there."""
+    """A process identified by its folder, which its command line names and which holds its log."""
 
     def __init__(self, name: str, folder: Path, *, die_with_parent: bool) -> None:
-        """Say where; nothing is started."""
+        """Start nothing yet."""
         self.name = name
         self.folder = folder
         self.die_with_parent = die_with_parent
@@ -87,10 +87,10 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the running server; None when it does not run.
+        """The pid of the running server; None if it is not running.
 
-        Pids are used again: one in the file counts only while its command line names this folder
-        and it began when the file says.
+        Pids are reused: the one in the file counts only if its command line names this folder and
+        it started when the file says.
         """
         if self._child is not None:
             return self._child.pid if self._child.poll() is None else None
@@ -102,13 +102,13 @@ class ServerProcess:
         if start_mark(pid) != kept_mark:
             return None
         named = command_line(pid)
-        # A process on its way out has no command line any more, but still its ports.
+        # A process that is exiting has no command line any more, but still holds its ports.
         return pid if self._marker in named or (kept_mark and not named) else None
 
     def launch(self, command: Sequence[str]) -> None:
-        """Start the process, without waiting until it serves. Raises Halt when it already runs."""
+        """Start the process without waiting for it to serve. Raises Halt if it is running already."""
         if (pid := self.pid) is not None:
-            message = f"{self.name} already runs with pid {pid}"
+            message = f"{self.name} is already running with pid {pid}"
             raise Halt(message)
         if self._marker not in " ".join(command):
             message = (
@@ -120,43 +120,43 @@ class ServerProcess:
         try:
             spawning.result()
         except KeyboardInterrupt:
-            # Not before the pid is known: else nobody could stop the process.
+            # Only once the pid is known: otherwise nobody could stop the process.
             wait([spawning])
             raise
 
     def check_alive(self) -> None:
-        """Raise Halt with the log's tail when the process has ended."""
+        """Raise Halt with the log's tail if the process has ended."""
         if self.pid is None:
             code = None if self._child is None else self._child.returncode
             message = f"{self.name} ended (status {code}); {self._show_log()}"
             raise Halt(message)
 
     def fail_start(self, seconds: float) -> Halt:
-        """Give the error for a server that runs but has not answered in time."""
+        """Return the error for a server that runs but has not answered in time."""
         message = f"{self.name} did not answer within {seconds:.0f} s; {self._show_log()}"
         return Halt(message)
 
     def log_tail(self) -> str:
-        """Give the last lines of the log."""
+        """Return the last lines of the log."""
         return "\n".join(self._log_end().splitlines()[-LOG_TAIL_LINES:])
 
     def log_says(self, words: str) -> bool:
-        """Whether the words stand near the log's end (the last `LOG_TAIL_BYTES`)."""
+        """Return whether the words are near the log's end (the last `LOG_TAIL_BYTES`)."""
         return words in self._log_end()
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM, without waiting; nothing happens when the server does not run."""
+        """Send SIGTERM without waiting; do nothing if the server is not running."""
         self._signal(signal.SIGTERM)
 
     def stop(self, timeout_s: float = STOP_S_MAX) -> None:
-        """Stop politely, wait, and after `timeout_s` seconds kill."""
+        """Stop cleanly, wait, and kill after `timeout_s` seconds."""
         self.ask_to_stop()
         if not self._wait_gone(timeout_s):
             self.kill()
         self._pid_path.unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """Send SIGKILL and wait until the process is gone. Raises Halt when the kernel keeps it."""
+        """Send SIGKILL and wait until the process is gone. Raises Halt if the kernel keeps it."""
         self._signal(signal.SIGKILL)
         if not self._wait_gone(KILL_S_MAX):
             message = (
@@ -182,7 +182,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Its own session: Ctrl-C in the terminal reaches the parent alone, which then
+                # A separate session: Ctrl-C in the terminal reaches only the parent, which then
                 # stops its servers in order.
                 start_new_session=True,
                 cwd=self.folder,

@@ -1,4 +1,4 @@
-"""What a stack consists of, and the files that say so. Pure."""
+"""What a stack consists of, and its state and settings files. Pure."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from event_token import Flavor, UsageError
 
 DEFAULT_KEYSPACE = "commerce"
 ACCOUNT_USER = "shardstream"
-# A database server takes some 400 MB here; more of them than this is no longer a local stack.
+# A database server takes about 400 MB; with more than this it is no longer a local stack.
 SHARDS_MAX = 16
 STATE_VERSION = 1
 
@@ -19,7 +19,7 @@ SETTINGS_FILE = "shardstream.toml"
 
 
 class StackShape(BaseModel):
-    """How many servers of which family: one database server a shard.
+    """The number of servers and their family, one database server per shard.
 
     `targets`: shards that a reshard fills, each with a server too.
     """
@@ -33,13 +33,13 @@ class StackShape(BaseModel):
     targets: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """As the command line says it."""
+        """Return it as on the command line."""
         servers = self.shards + len(self.targets)
         return f"{servers} x {self.flavor} and {self.brokers} x kafka"
 
 
 class StackState(BaseModel):
-    """The state file of a stack's folder; ports and pids lie in the folders of the servers."""
+    """The state file of a stack's folder; ports and pids are in the servers' folders."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +48,7 @@ class StackState(BaseModel):
 
 
 class BrokerFacts(BaseModel):
-    """One Kafka broker in `--json`: pid while it runs, address from its first start on."""
+    """One Kafka broker in `--json`: pid while it runs, address after its first start."""
 
     node_id: int
     address: str | None
@@ -57,7 +57,7 @@ class BrokerFacts(BaseModel):
 
 
 class DatabaseFacts(BaseModel):
-    """One database server in `--json`: pid while it runs, port from its first start on."""
+    """One database server in `--json`: pid while it runs, port after its first start."""
 
     shard: str
     flavor: Flavor
@@ -73,7 +73,7 @@ class DatabaseFacts(BaseModel):
 
 
 class StackFacts(BaseModel):
-    """A whole stack as `--json` shows it; `running` only when every server runs."""
+    """A whole stack as `--json` shows it; `running` only if every server runs."""
 
     running: bool
     folder: str
@@ -85,7 +85,7 @@ class StackFacts(BaseModel):
 
 
 def even_shards(count: int) -> list[str]:
-    """Give the names of `count` shards of even key ranges: `-`; `-80`, `80-`; `-40`, `40-80`, ...
+    """Return the names of `count` shards of even key ranges: `-`; `-80`, `80-`; `-40`, `40-80`, ...
 
     Raises UsageError for a count that is not from 1 to `SHARDS_MAX`.
     """
@@ -103,7 +103,7 @@ def settings_text(
     addresses: Mapping[str, tuple[str, int]],
     targets: Collection[str] = (),
 ) -> str:
-    """Give the `shardstream.toml` of a stack; `addresses` holds (host, port) by shard.
+    """Return the `shardstream.toml` of a stack; `addresses` holds (host, port) by shard.
 
     `targets`: those of the shards that a reshard fills.
     """

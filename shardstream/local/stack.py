@@ -1,4 +1,4 @@
-"""A whole stack in one folder: a database server a shard, and Kafka."""
+"""A whole stack in one folder: one database server per shard, and Kafka."""
 
 import os
 import secrets
@@ -35,7 +35,7 @@ from shardstream.local.shape import (
 
 STATE_FILE = "stack.json"
 LOCK_FILE = "stack.lock"
-# Server ids of the databases; producers draw theirs from far above.
+# Server ids of the databases; producers choose theirs from far above.
 SERVER_ID_FIRST = 101
 PASSWORD_BYTES = 16
 
@@ -46,9 +46,9 @@ _SERVERS: dict[Flavor, type[DatabaseServer]] = {
 
 
 def flavor_at_hand(report: Report = quiet, *, notice: Report | None = None) -> Flavor:
-    """Give MySQL where it can be had on this machine, else MariaDB.
+    """Return MySQL if it is available on this machine, else MariaDB.
 
-    `report` hears the progress of fetching, `notice` (else `report`) the choice and its reason.
+    `report` receives the progress of fetching, `notice` (or `report`) the choice and its reason.
     """
     say = notice or report
     try:
@@ -61,7 +61,7 @@ def flavor_at_hand(report: Report = quiet, *, notice: Report | None = None) -> F
 
 
 class Stack:
-    """The servers of one folder. As a context manager it starts them and stops them for certain."""
+    """The servers of one folder. As a context manager it starts them and reliably stops them."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class Stack:
         extra_args: Sequence[str] = (),
         report: Report = quiet,
     ) -> None:
-        """Take an empty folder, or one that holds a stack of this shape; nothing is started.
+        """Use an empty folder, or one with a stack of this shape; start nothing yet.
 
-        `extra_args` are settings for every database server. Raises UsageError when the folder
+        `extra_args` are settings for every database server. Raises UsageError if the folder
         holds a stack of another shape.
         """
         self.folder = folder.resolve()
@@ -126,15 +126,15 @@ class Stack:
         return not any([*pids, *(broker.pid for broker in self.kafka.brokers)])
 
     def start(self) -> None:
-        """Start what does not run yet and wait until all serve; write the settings file.
+        """Start what is not running and wait until everything serves; write the settings file.
 
-        What this call started is gone again when it fails or is interrupted. Raises Halt with the
-        log of the server that failed, UsageError when a server cannot be had here.
+        If this call fails or is interrupted, what it started is stopped again. Raises Halt with the
+        log of the server that failed, UsageError if a server is not available here.
         """
         idle = [server for server in self.databases.values() if server.pid is None]
         kafka_idle = [broker for broker in self.kafka.brokers if broker.pid is None]
         try:
-            # All are launched before any is waited for: they come up side by side.
+            # All are launched before any is waited for, so that they start in parallel.
             for server in idle:
                 server.launch()
             if kafka_idle:
@@ -159,7 +159,7 @@ class Stack:
         self._write(SETTINGS_FILE, text)
 
     def stop(self) -> None:
-        """Shut everything down and wait. Raises Halt when a server cannot be stopped."""
+        """Shut everything down and wait. Raises Halt if a server cannot be stopped."""
         for server in self.databases.values():
             server.ask_to_stop()
         self.kafka.stop()
@@ -173,7 +173,7 @@ class Stack:
         self.kafka.kill()
 
     def facts(self) -> StackFacts:
-        """Give what a user needs to connect."""
+        """Return what a user needs to connect."""
         return StackFacts(
             running=self.running,
             folder=str(self.folder),
@@ -226,7 +226,7 @@ class Stack:
         return path.read_text().strip()
 
     def _write(self, name: str, text: str) -> None:
-        """Whole or not at all, and for the owner's eyes alone."""
+        """Write a file atomically, readable by its owner only."""
         handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.folder)
         with os.fdopen(handle, "w") as file:
             file.write(text)
@@ -234,9 +234,9 @@ class Stack:
 
 
 def read_shape(folder: Path) -> StackShape | None:
-    """Give the shape of the stack that a folder holds; None when it holds none.
+    """Return the shape of the stack in a folder; None if there is none.
 
-    Raises Halt when its state file cannot be understood.
+    Raises Halt if its state file cannot be read.
     """
     path = folder / STATE_FILE
     try:

