@@ -106,7 +106,7 @@ class ServerProcess:
         return pid if self._marker in named or (kept_mark and not named) else None
 
     def launch(self, command: Sequence[str]) -> None:
-        """Start the process without waiting for it to serve. Raises Halt if it is running already."""
+        """Start the process without waiting until it serves. Raises Halt if it already runs."""
         if (pid := self.pid) is not None:
             message = f"{self.name} is already running with pid {pid}"
             raise Halt(message)
