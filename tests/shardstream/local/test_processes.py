@@ -84,7 +84,7 @@ def test_second_launch_is_refused(sleeper: ServerProcess, tmp_path: Path) -> Non
     """Two servers never share a folder."""
     sleeper.launch(_command(tmp_path))
 
-    with pytest.raises(Halt, match="already runs"):
+    with pytest.raises(Halt, match="already running"):
         ServerProcess("sleeper", tmp_path, die_with_parent=False).launch(_command(tmp_path))
 
 
