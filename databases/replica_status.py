@@ -17,11 +17,11 @@ _REPLICA_MONITOR_FROM: Final = (10, 5, 9)
 
 
 class StatusNotShown(ServerRefused):
-    """Raised when an account may not ask how a server replicates; `mend` is the GRANT."""
+    """Raised when an account may not ask how a server replicates; `fix` is the GRANT."""
 
-    def __init__(self, name: str, text: str, mend: str) -> None:
-        self.mend = mend
-        super().__init__(f"{name} does not say how it replicates: {text}. Fix: {mend}")
+    def __init__(self, name: str, text: str, fix: str) -> None:
+        self.fix = fix
+        super().__init__(f"{name} does not say how it replicates: {text}. Fix: {fix}")
 
 
 def replica_status(connection: Any, server: DatabaseServer) -> list[dict[str, Any]]:
@@ -36,5 +36,5 @@ def replica_status(connection: Any, server: DatabaseServer) -> list[dict[str, An
         if "mariadb" in text.lower():
             monitors = version_of(text) >= _REPLICA_MONITOR_FROM
             privilege = "REPLICA MONITOR" if monitors else "REPLICATION SLAVE ADMIN"
-        mend = f"GRANT {privilege} ON *.* TO {read_account(connection).name};"
-        raise StatusNotShown(server.name, str(error.args[1]), mend) from error
+        fix = f"GRANT {privilege} ON *.* TO {read_account(connection).name};"
+        raise StatusNotShown(server.name, str(error.args[1]), fix) from error

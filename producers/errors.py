@@ -1,6 +1,6 @@
-"""The producer's own errors, each of one kind of `event_token.errors`.
+"""The producer's own errors; each derives from a kind in `event_token.errors`.
 
-`Fenced` is raised too; it comes from Kafka and lives in `topics.kafka.errors`.
+`Fenced`, which comes from Kafka, is in `topics.kafka.errors`.
 """
 
 from dataclasses import dataclass
@@ -10,55 +10,55 @@ from event_token.errors import Halt, Rebuild, UsageError
 
 
 class BinlogPurged(UsageError):  # noqa: N818 - named by what happened
-    """Raised when a server no longer has what the log needs: name another server or start."""
+    """Raised when a server has purged binlogs that the log still needs."""
 
 
 class ServerBehindLog(Halt):
-    """Raised when the log holds transactions that a primary does not have."""
+    """Raised when the log holds transactions that a primary never executed."""
 
 
 class ServerDiverged(Halt):
-    """Raised when a server has transactions that no other server or the log has beside its own."""
+    """Raised when a server has transactions that neither the other servers nor the log have."""
 
 
 class SameServerId(Halt):
-    """Raised when another replication connection with the same server id ended this one."""
+    """Raised when another replication connection with the same server id took this one's place."""
 
 
 class LogDisagrees(Halt):
-    """Raised when the shard log and its progress topic, or delivered offsets, contradict."""
+    """Raised when shard log, progress topic and delivered offsets contradict one another."""
 
 
 class ReplicaBehindLog(ServerLost):
-    """Raised when a replica does not yet have what the log holds; wait, or take another server."""
+    """Raised when a replica has not yet applied what the log holds."""
 
 
 class BetterServer(Rebuild):
-    """Raised when another server should be followed: this one lags, or is no longer sound."""
+    """Raised when another server should be followed: this one lags or is no longer usable."""
 
 
 class PublisherSpent(Rebuild):
-    """Raised when the Kafka producer must not be used again; a new one starts from the log."""
+    """Raised when the Kafka producer must be replaced; the next one resumes from the log."""
 
 
 class TransactionTooLong(PublisherSpent):
-    """Raised when a transaction of the database outlasts what brokers allow one of Kafka's."""
+    """Raised when a database transaction outlasts the brokers' transaction timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, where, and the statement or setting that mends it.
+    """What is wrong, where, and the statement or setting that fixes it.
 
-    `passing`: a server that does not answer now; another one may do meanwhile.
+    `passing`: the server does not answer now; another one may serve meanwhile.
     """
 
     what: str
     where: str
-    mend: str
+    fix: str
     passing: bool = False
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}. Mend: {self.mend}"
+        return f"{self.where}: {self.what}. Fix: {self.fix}"
 
 
 def refused(problems: list[Problem]) -> ServerRefused:

@@ -1,6 +1,6 @@
-"""What a shard's producer is told, and what it tells. Plain values; no I/O.
+"""Settings and status of a shard's producer. Plain values; no I/O.
 
-`shardstream.settings.model` reads them from a file; passwords never appear in a repr.
+`shardstream.settings.model` reads them from a file; a repr never shows a password.
 """
 
 from dataclasses import dataclass
@@ -30,16 +30,15 @@ class ServerSettings(DatabaseServer):
 
 @dataclass(frozen=True, slots=True)
 class ShardProducerSettings(ProducerOptions):
-    """One shard's producer.
+    """One shard's producer. Times in milliseconds.
 
-    `servers`: the first in order that is sound and keeps up is followed; another one takes over
-    when it is lost, or lags behind one of the others by more than `max_replica_lag_ms`.
-    `start`, of an empty log alone: `current`, `earliest`, `gtid:<set>`, `timestamp:<ISO time>`;
-    `tail` starts nothing new.
+    `servers`: the first usable one that keeps up is followed; another one takes over when it is
+    lost, or lags behind one of the others by more than `max_replica_lag_ms`.
+    `start`: where an empty log starts: `current`, `earliest`, `gtid:<set>`,
+    `timestamp:<ISO time>`; `tail` only resumes.
     `topics`: how topics that do not exist yet are created.
-    `server_id`: how the replication connection is known to the server; None takes a random one
-    from a high range. `vindexes`: of the keyspace's topology. `typed_columns`: of MariaDB alone.
-    Times in milliseconds.
+    `server_id`: of the replication connection; None takes a random one from a high range.
+    `vindexes`: of the keyspace's topology. `typed_columns`: for MariaDB only.
     """
 
     keyspace: str
@@ -57,11 +56,11 @@ class ShardProducerSettings(ProducerOptions):
     copy: CopySettings = CopySettings()  # noqa: RUF009 - likewise
 
     def __post_init__(self) -> None:
-        """Refuse settings that cannot work; a flavor's name is taken for the flavor."""
+        """Refuse settings that cannot work; a flavor may be given by name."""
         object.__setattr__(self, "flavor", Flavor(self.flavor))
         problems = []
         if not any(server.read for server in self.servers):
-            problems.append("no server is named to read from")
+            problems.append("no server may be read from")
         names = [server.name for server in self.servers]
         if len(set(names)) < len(names):
             problems.append(f"a server is named twice ({', '.join(names)})")
@@ -75,7 +74,7 @@ class ShardProducerSettings(ProducerOptions):
 
 
 class ProducerState(str, Enum):
-    """What a producer is doing."""
+    """What a producer is doing now."""
 
     STARTING = "starting"
     STREAMING = "streaming"
@@ -86,10 +85,10 @@ class ProducerState(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatus:
-    """A producer's state after a commit or a change of state.
+    """A producer's status after a commit or a change of state.
 
     `lag_ms`: age of the newest transaction in the log by the server's clock, 0 when caught up.
-    `note`: what an operator should hear (an ignored start, a reconnect and its reason), else "".
+    `note`: for the operator (an ignored start, the reason of a reconnect), else "".
     """
 
     shard: str

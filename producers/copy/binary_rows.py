@@ -1,7 +1,7 @@
-"""Rows of a prepared statement's result to row images as the binlog has them.
+"""Converts rows of a prepared statement's result to binlog row images.
 
-So the decoder writes copied rows by the same code as logged ones, and their bytes are equal.
-Text comes in its column's own character set, ENUM and SET as unsigned numbers, times in UTC.
+So the decoder writes copied rows by the same code as logged ones, and their bytes are equal. Text
+is in its column's character set, ENUM and SET are unsigned numbers, times are in UTC.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ _DATETIME_OFFSET: Final = 0x80_0000_0000
 _TIME_OFFSET: Final = 0x80_0000
 _GROUP_DIGITS: Final = 9
 _SECONDS_A_DAY: Final = 86_400
-# A packet of this length is followed by one that goes on with it.
+# A packet of this length is continued by the next one.
 _PACKET_FULL: Final = 0xFFFFFF
 
 
@@ -52,7 +52,7 @@ def write_row_image(out: BytesWriter, columns: list[ColumnPlan], buf: bytes, pos
 
 
 def value_ends(columns: list[ColumnPlan], buf: bytes, pos: i64) -> list[int]:
-    """Where the values of a row packet begin, and at last where it ends."""
+    """Where each value of a row packet begins, and finally where the packet ends."""
     count: i64 = len(columns)
     null_at: i64 = pos + 1
     pos = null_at + ((count + 9) >> 3)
@@ -77,7 +77,7 @@ def _write_value(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> 
         size = read_packed(buf, pos)
         pos += packed_size(buf, pos)
         if pos + size > len(buf):
-            raise IndexError(f"a value of {size} bytes passes the end of its packet")
+            raise IndexError(f"a value of {size} bytes exceeds its packet")
         _write_le(out, size, column.size)
         copy(out, buf, pos, size)
         return pos + size
@@ -106,11 +106,11 @@ def _write_value(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> 
         out.write(take(buf, pos, size))
         return pos + size
     if op >= ops.UUID:
-        size = read_packed(buf, pos)  # cast to its bytes, and below the 251 that take more
+        size = read_packed(buf, pos)  # cast to BINARY, and below 251: one length byte
         _write_le(out, size, column.size)
         copy(out, buf, pos + 1, size)
         return pos + 1 + size
-    raise ValueError(f"no way to copy operation {op}")
+    raise ValueError(f"operation {op} cannot be copied")
 
 
 def _write_le(out: BytesWriter, value: i64, size: i64) -> None:
@@ -126,12 +126,12 @@ def _write_be(out: BytesWriter, value: i64, size: i64) -> None:
 
 
 def _write_temporal(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> i64:
-    """Write a DATE, TIME, DATETIME or TIMESTAMP; a short packet form leaves out zeros."""
+    """Write a DATE, TIME, DATETIME or TIMESTAMP; short packet forms omit zeros."""
     op = column.op
     size: i64 = i64(buf[pos])
     pos += 1
     if pos + size > len(buf):
-        raise IndexError("a time passes the end of its packet")
+        raise IndexError("a time exceeds its packet")
     if op == ops.TIME:
         _write_time(out, column, buf, pos, size)
         return pos + size
@@ -199,7 +199,7 @@ def _digits(text: bytes, begin: i64, end: i64) -> i64:
     for i in range(begin, end):
         digit: i64 = i64(text[i]) - 48
         if digit < 0 or digit > 9:
-            raise ValueError("a DECIMAL with something that is no digit")
+            raise ValueError("a DECIMAL contains a character that is not a digit")
         value = value * 10 + digit
     return value
 
@@ -212,7 +212,7 @@ def _write_decimal(out: BytesWriter, column: ColumnPlan, text: bytes) -> None:
     if len(whole) != column.whole_digits or len(fraction) != column.fraction_digits:
         raise ValueError(
             f"a DECIMAL({column.whole_digits + column.fraction_digits},{column.fraction_digits}) "
-            f"has {len(whole)} digits before and {len(fraction)} behind the point"
+            f"has {len(whole)} digits before and {len(fraction)} after the point"
         )
     raw = BytesWriter()
     head: i64 = len(whole) % _GROUP_DIGITS
@@ -252,7 +252,7 @@ class RowPackets:
     def take(self, buffer: bytes, pos: i64, rows_max: i64, bytes_max: i64) -> int:
         """Take whole packets from `pos` on until the piece is full; return where the next begins.
 
-        It is full when `is_full`, and complete when `end` is set.
+        The piece is full if `is_full`, and the result complete if `end` is set.
         """
         size: i64 = len(buffer)
         last_begin: i64 = -1
@@ -285,7 +285,7 @@ class RowPackets:
     def _row(self, buf: bytes, begin: i64, stop: i64) -> None:
         end = write_row_image(self._out, self._columns, buf, begin)
         if end != stop:
-            raise ValueError(f"a row of {stop - begin} bytes is read as one of {end - begin}")
+            raise ValueError(f"a row of {stop - begin} bytes was parsed as {end - begin} bytes")
         self.rows += 1
         self.bytes_read += stop - begin
 
@@ -294,7 +294,7 @@ class RowPackets:
         return self.rows >= rows_max or len(self._out) >= bytes_max
 
     def take_piece(self) -> bytes:
-        """Give the images and begin the next piece."""
+        """Return the images, and begin the next piece."""
         images = self._out.getvalue()
         self._out = BytesWriter()
         self.rows = 0

@@ -1,11 +1,11 @@
-"""A chunk of a table as it was read: plain values."""
+"""A chunk of a table: what to read, and what was read. Plain values."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from producers.copy.definition import TableDefinition
 
-# A chunk is held in memory until the log has reached it.
+# A chunk stays in memory until the log has reached it.
 CHUNK_BYTES_MAX: Final = 32 * 1024 * 1024
 
 # File and offset of a binlog.
@@ -14,9 +14,9 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ChunkJob:
-    """What to read. `position`: the GTID set that the SELECT must not be behind.
+    """What to read. `position`: a GTID set that the SELECT must see completely.
 
-    `after`: literals of the key behind which the chunk begins, empty for the table's beginning.
+    `after`: literals of the key after which the chunk begins, empty for the table's beginning.
     `key`: names of the key's columns, empty before the first chunk.
     """
 
@@ -31,7 +31,7 @@ class ChunkJob:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows in key order as images of the binlog; the last key as literals, and for people."""
+    """Rows in key order as binlog row images; the last key as SQL literals, and as text."""
 
     images: bytes
     rows: int
@@ -50,11 +50,11 @@ class ChunkRows:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk and when it was true.
+    """A chunk and the point in time that it shows.
 
-    `high`: what the server had executed after it was read; the log must reach that. `snapshot`:
-    on MariaDB the binlog position of what was read, to be the exact end of a transaction; without
-    one the job's position was all visible.
+    `high`: what the server had executed after the read; the log must reach that. `snapshot`: on
+    MariaDB the binlog position of the read, which must be the exact end of a transaction; None if
+    the read saw all of the job's position.
     """
 
     definition: TableDefinition

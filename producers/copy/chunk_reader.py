@@ -1,4 +1,4 @@
-"""The steps around a chunk's SELECT, as each family of servers needs them (design.md §6)."""
+"""Reads chunks, and ties each SELECT to a place in the binlog, as its server family can."""
 
 import time
 from collections.abc import Iterator
@@ -20,35 +20,35 @@ from producers.replication.family import family_of
 from producers.replication.stream import server_errors
 from producers.settings import ServerSettings
 
-# A transaction that the stream has sent is visible some ms later; a semi-synchronous one when its
-# replica has answered.
+# A transaction is visible some ms after the stream has sent it; with semi-synchronous replication
+# only once its replica has answered.
 VISIBLE_S_MAX: Final = 30.0
 VISIBLE_POLL_S: Final = 0.001
 # Lock wait, deadlock, interrupted, changed since the snapshot, execution time (both families).
 _PASSING: Final = frozenset({1205, 1213, 1317, 1412, 1969, 3024})
-# Unknown column. Where the SELECT names the definition's columns alone, that has just changed.
+# Unknown column. If the SELECT names only the definition's columns, the table has just changed.
 _UNKNOWN_COLUMN: Final = 1054
-# Too many connections, shutdown, aborted, killed: the connection's faults.
+# Too many connections, shutdown, aborted, killed: faults of the connection.
 _SERVER_GONE: Final = frozenset({1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927})
 _SERVER_ERRORS_FROM: Final = 1000
-# What PyMySQL itself found: lost, or never made.
+# Errors of the client itself: connection lost, or never made.
 _CLIENT: Final = range(2000, 3000)
 
 
 class Snapshot(Protocol):
-    """How a family ties a SELECT to its binlog."""
+    """How a server family ties a SELECT to its binlog."""
 
     def begin(self, connection: Any, position: str) -> Place | None:
-        """Before anything is read: make sure that it is not behind `position`, or say what is."""
+        """Before the read: ensure that it sees all of `position`, or return the place it sees."""
         ...
 
     def end(self, connection: Any) -> None:
-        """After the rows were read. ChunkSpoiled where they cannot be tied."""
+        """After the read. ChunkSpoiled if the rows cannot be tied to a place."""
         ...
 
 
 class MysqlSnapshot:
-    """A SELECT of its own sees all that the executed set holds when it begins."""
+    """A SELECT sees everything in the executed set at its beginning."""
 
     def begin(self, connection: Any, position: str) -> Place | None:
         """Wait until the server has executed all of `position`."""
@@ -60,7 +60,7 @@ class MysqlSnapshot:
             if int(is_there):
                 return None
             if time.monotonic() > deadline_s:
-                raise ChunkSpoiled("the server does not show what its stream has sent")
+                raise ChunkSpoiled("the server has not yet executed what its stream has sent")
             time.sleep(VISIBLE_POLL_S)
 
     def end(self, connection: Any) -> None:
@@ -68,31 +68,31 @@ class MysqlSnapshot:
 
 
 class MariadbSnapshot:
-    """A consistent snapshot says its own binlog position; the executed set runs ahead of it."""
+    """A consistent snapshot reports its binlog position; the executed set runs ahead of it."""
 
     def __init__(self) -> None:
         self._place: Place = ("", 0)
 
     def begin(self, connection: Any, position: str) -> Place | None:
-        """Open the snapshot; None for its place when it holds exactly `position`.
+        """Open the snapshot; return its place, or None if it shows exactly `position`.
 
-        That is so when the binlog ends with both. A server at rest is read by it: with nothing to
-        commit, the stream would never come by a place that does not end a transaction.
+        That is so if the binlog ends with both. An idle server is read this way: without commits
+        the stream would never pass a place that is not the end of a transaction.
         """
         rows(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
         self._place = _snapshot_place(connection)
-        # In this order: where the binlog has not grown since the snapshot, the set is that of then.
+        # In this order: if the binlog has not grown since the snapshot, the set is the snapshot's.
         [(executed,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
         if _same(executed, position) and _binlog_end(connection) == self._place:
             return None
         return self._place
 
     def end(self, connection: Any) -> None:
-        """Close it. Another session's SHOW STATUS can change what this one reads: look twice."""
+        """Close it. Another session's SHOW STATUS can change what this one reads, so read twice."""
         after = _snapshot_place(connection)
         rows(connection, "COMMIT")
         if after != self._place:
-            raise ChunkSpoiled("the snapshot's position was not read the same twice")
+            raise ChunkSpoiled("the snapshot's position changed between two reads")
 
 
 def _snapshot_place(connection: Any) -> Place:
@@ -113,7 +113,7 @@ def _same(one: str, other: str) -> bool:
 
 
 class ChunkReader:
-    """Reads chunks of any table over one connection; one thread uses it."""
+    """Reads chunks of any table over one connection; used by one thread at a time."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ChunkReader:
         try:
             return self._read(job)
         except BaseException:
-            self.close()  # Whatever is open on it, a transaction or half a result, ends.
+            self.close()  # An open transaction or half a result ends with the connection.
             raise
 
     def _read(self, job: ChunkJob) -> Chunk:
@@ -173,7 +173,7 @@ class ChunkReader:
         return self._chunks
 
     def close(self) -> None:
-        """Leave the server; a read in another thread ends."""
+        """Close the connection; a read in another thread ends."""
         if self._chunks is not None:
             self._chunks.close()
 
@@ -183,7 +183,7 @@ def _rows_of(
 ) -> tuple[ChunkRows, bool]:
     """The chunk's rows, and whether the table ends with them.
 
-    With a condition the chunk's last key is found first: rows that it leaves out take time too.
+    With a condition the chunk's last key is found first: rows that it excludes take time, too.
     """
     if not job.where:
         found = chunks.read(definition, chunk_select(definition, job.after, job.rows_max))
@@ -191,8 +191,8 @@ def _rows_of(
     keys = keys_alone(definition)
     limits = chunks.read(keys, chunk_select(keys, job.after, 1, skip=job.rows_max - 1))
     upto = limits.pieces[-1].last_key if limits.pieces else ()
-    # On MySQL the second SELECT sees rows that have come since the first one. A LIMIT beside `upto`
-    # would let them push others out at the chunk's end, which no chunk would read again.
+    # On MySQL the second SELECT sees rows inserted since the first one. With a LIMIT beside `upto`
+    # they would push out rows at the chunk's end, which no chunk would read again.
     rows_max = None if upto else job.rows_max
     statement = chunk_select(definition, job.after, rows_max, upto=upto, where=job.where)
     found = chunks.read(definition, statement)
@@ -206,7 +206,7 @@ def _rows_of(
 
 @contextmanager
 def _table_errors(name: str, job: ChunkJob) -> Iterator[None]:
-    """What the server has against this one table is no fault of the connection."""
+    """Separate errors of this table from faults of the connection."""
     try:
         yield
     except pymysql.err.MySQLError as error:
@@ -223,8 +223,7 @@ def _check_key(definition: TableDefinition, job: ChunkJob) -> None:
     if job.key and names != job.key:
         raise CannotCopy(
             f"table {job.database}.{job.table}: its key was ({', '.join(job.key)}) when the copy "
-            f"began and is ({', '.join(names)}) now, so the place reached means nothing any more: "
-            "start the copy again"
+            f"began and is ({', '.join(names)}) now, so the copy cannot resume: start it again"
         )
 
 

@@ -1,4 +1,4 @@
-"""Reads the rows of one chunk over a connection of its own, as row images in pieces."""
+"""Reads the rows of one chunk over a dedicated connection, as row images in pieces."""
 
 import contextlib
 import socket
@@ -16,7 +16,7 @@ from producers.copy.errors import ChunkSpoiled, ChunkTooLarge
 from producers.replication.stream import server_errors
 from producers.settings import ServerSettings
 
-# One Kafka transaction of copied rows: binlog events wait no longer than one takes.
+# One Kafka transaction of copied rows: binlog events wait no longer than that takes.
 PIECE_ROWS: Final = 10_000
 PIECE_BYTES: Final = 4 * 1024 * 1024
 RECEIVE_BYTES: Final = 256 * 1024
@@ -25,17 +25,17 @@ _COM_STMT_PREPARE: Final = b"\x16"
 _COM_STMT_EXECUTE: Final = b"\x17"
 _COM_STMT_CLOSE: Final = b"\x19"
 _SESSION: Final = (
-    # Text comes as its column has it, so that the decoder treats it as it treats the binlog's.
+    # Text in its column's character set, so that the decoder treats it like text of the binlog.
     "SET SESSION character_set_results = NULL",
-    # Zero dates and days that no calendar has compare as they are stored.
+    # Zero dates and days that do not exist compare as they are stored.
     "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'",
-    # One SELECT is one view, whatever the server's default is.
+    # Each SELECT is one consistent read, independent of the server's default.
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
 
 
 class ChunkConnection:
-    """A connection that reads chunks; `read` raises what PyMySQL raises."""
+    """A connection that reads chunks; `read` raises PyMySQL's errors."""
 
     def __init__(self, server: ServerSettings) -> None:
         """Connect; ServerRefused, ServerLost."""
@@ -51,7 +51,7 @@ class ChunkConnection:
         return bool(self.connection.open)
 
     def close(self) -> None:
-        """Leave the server, from any thread; half a result may still be on its way."""
+        """Close the connection, from any thread; half a result may still be under way."""
         sock = self.connection._sock  # noqa: SLF001 - PyMySQL has no other way to it
         if sock is not None:
             with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ class ChunkConnection:
         self.connection._force_close()  # noqa: SLF001 - no COM_QUIT behind half a result
 
     def read(self, definition: TableDefinition, statement: str) -> ChunkRows:
-        """Run the SELECT as a prepared statement, whose result has exact numbers."""
+        """Run the SELECT as a prepared statement: its binary result has exact numbers."""
         statement_id = self._prepare(definition, statement)
         found = self._execute(definition, statement_id)
         self._send(_COM_STMT_CLOSE + statement_id)
@@ -121,8 +121,8 @@ def _taken(packets: RowPackets, buffer: bytes, pos: int) -> int:
     try:
         return packets.take(buffer, pos, PIECE_ROWS, PIECE_BYTES)
     except (IndexError, ValueError) as error:
-        # The definition and the result are not of one version of the table.
-        raise ChunkSpoiled(f"the rows do not fit the table's definition: {error}") from error
+        # Definition and result are of different table versions.
+        raise ChunkSpoiled(f"the rows do not match the table's definition: {error}") from error
 
 
 def _piece(definition: TableDefinition, packets: RowPackets) -> Piece:

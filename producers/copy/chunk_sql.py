@@ -1,4 +1,4 @@
-"""The statement that reads a chunk, and key values as literals of it. Pure."""
+"""The statement that reads a chunk, and key values as SQL literals. Pure."""
 
 import struct
 from dataclasses import replace
@@ -26,10 +26,10 @@ def chunk_select(
     upto: tuple[str, ...] = (),
     where: str = "",
 ) -> str:
-    """The SELECT of the next `rows_max` rows in key order behind `after`, up to `upto` included.
+    """The SELECT of the next `rows_max` rows in key order after `after`, up to and with `upto`.
 
-    Both are literals of the key's columns; empty: from the table's beginning, to its end. Without
-    `rows_max` all rows between them are meant.
+    Both are literals of the key's columns; empty means the table's beginning, or its end. Without
+    `rows_max` it reads all rows between them.
     """
     columns = ", ".join(_selected(definition, column) for column in definition.plan.columns)
     bounds = (_beyond(definition, after), _beyond(definition, upto, before=True), where)
@@ -50,12 +50,12 @@ def _selected(definition: TableDefinition, column: ColumnPlan) -> str:
     name = quoted(column.name)
     if column.name in definition.hidden:
         return f"CAST({name} AS BINARY({column.length}))"
-    # An unsigned number of eight bytes on both families, which CAST is not.
+    # Gives an unsigned number of eight bytes on both families; CAST does not.
     return f"({name} | 0)" if column.op in {ops.ENUM, ops.SET} else name
 
 
 def is_one_condition(where: str) -> bool:
-    """Whether a condition in brackets is still one: `1) OR (1` would undo what stands beside it."""
+    """Whether a condition is still one in brackets: `1) OR (1` would cancel those beside it."""
     try:
         tokens = sqlglot.tokenize(where, read="mysql")
     except TokenError:
@@ -69,7 +69,7 @@ def is_one_condition(where: str) -> bool:
 
 
 def keys_alone(definition: TableDefinition) -> TableDefinition:
-    """The same table with the columns of its key alone."""
+    """The same table, reduced to the columns of its key."""
     whole = definition.plan
     plan = TablePlan(b"", definition.database, definition.table)
     plan.columns = [whole.columns[key.index] for key in definition.key]
@@ -79,9 +79,9 @@ def keys_alone(definition: TableDefinition) -> TableDefinition:
 
 
 def _beyond(definition: TableDefinition, place: tuple[str, ...], *, before: bool = False) -> str:
-    """`a > x OR (a = x AND b > y)`: unlike (a, b) > (x, y), a range of the index.
+    """`a > x OR (a = x AND b > y)`, which unlike (a, b) > (x, y) is a range of the index.
 
-    `before`: the rows up to that place, itself included.
+    `before`: the rows up to and with that place.
     """
     if not place:
         return ""
@@ -99,7 +99,7 @@ def _beyond(definition: TableDefinition, place: tuple[str, ...], *, before: bool
 
 
 def key_literal(column: ColumnPlan, raw: bytes) -> str:
-    """A value of a row packet as a literal that compares in the column's own way."""
+    """A value of a row packet as a literal that compares as the column does."""
     op = column.op
     if op in _NUMBERS:
         signed = op in {ops.I8, ops.I16, ops.I24, ops.I32, ops.I64}
@@ -113,12 +113,12 @@ def key_literal(column: ColumnPlan, raw: bytes) -> str:
         return body.decode("ascii")
     if op in {ops.BIT, ops.BIT64}:
         return str(int.from_bytes(body, "big"))
-    # Its own character set in front: the bytes are the column's, nothing is converted.
+    # With the column's character set in front, so that no bytes are converted.
     return f"_{column.charset or 'binary'} 0x{body.hex()}" if body else "''"
 
 
 def key_text(column: ColumnPlan, raw: bytes) -> str:
-    """The value for people."""
+    """The value as text for messages."""
     if column.op >= ops.UUID:
         return hidden_text(column.op, raw[_length_bytes(raw) :])
     if column.op in {ops.VARCHAR, ops.BLOB, ops.FIXED_BINARY}:

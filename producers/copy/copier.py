@@ -1,7 +1,7 @@
-"""What a shard's session needs to know of copies: one object that is asked after each step.
+"""Runs the copies (snapshots, backfills) of one session, a step at a time.
 
-Chunks are read by threads over connections of their own; everything else, and every decision, is
-made by the session's thread between transactions of the stream, whose events always go first.
+Threads read chunks over separate connections. Everything else, and every decision, happens in the
+session's thread between transactions of the stream, whose events always go first.
 """
 
 import time
@@ -34,18 +34,18 @@ from topics.progress.copy_topic import (
     with_state,
 )
 
-# Requests are looked for this often: a person waits for the answer.
+# How often requests are looked for: a person waits for the answer.
 FEED_PAUSE_S: Final = 0.1
-# While chunks are under way the session comes by this often.
+# How often the session takes a step while chunks are being read.
 UNDER_WAY_WAIT_S: Final = 0.002
-# Binlog events go first; a stream without a pause leaves room for a piece this often.
+# Binlog events go first; a stream without a pause makes room for a piece this often.
 BUSY_PAUSE_S: Final = 0.1
 
 Name = tuple[str, str]
 
 
 class Copier:
-    """The copies of one session. `step` only between transactions."""
+    """The copies of one session; call `step` between transactions only."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Copier:
         decoder: Decoder,
         publisher: Publisher,
     ) -> None:
-        """Read what the copy topic says; the predecessor is fenced off already."""
+        """Read the copy topic; the predecessor has been fenced."""
         self._settings = settings
         self._limits = settings.copy
         self._server = server
@@ -91,7 +91,7 @@ class Copier:
             self._put(copy)
 
     def close(self) -> None:
-        """End the threads and leave Kafka and the server."""
+        """End the threads, and close the connections to Kafka and the server."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for reader in self._all_readers:
             reader.close()
@@ -105,16 +105,16 @@ class Copier:
         return UNDER_WAY_WAIT_S if self._reads or self._tables else FEED_PAUSE_S
 
     def write_records(self) -> None:
-        """Add to the Kafka transaction what belongs into the copy topic with it."""
+        """Add the copy topic's records to the Kafka transaction."""
         records, self._records = self._records, []
         topic = self._publisher.topics.copy
         for key, value in records:
             self._publisher.write(topic, key, value, _now_us() // 1000)
 
     def step(self, *, dry: bool) -> bool:
-        """Go on by at most one piece; True when the session should commit it now.
+        """Write at most one piece; return True if the session should commit it now.
 
-        `dry`: nothing of the stream waits. Inside a transaction of the stream nothing happens.
+        `dry`: the stream has nothing more for now. Inside a transaction nothing happens.
         """
         if self._decoder.in_transaction:
             return False
@@ -171,7 +171,7 @@ class Copier:
 
     def _open_tables(self) -> None:
         if self._inspection is not None or self._feed.requests.keys() - self._answered:
-            return  # What was asked for while nobody ran comes first: it may be a cancel.
+            return  # Requests made while no producer ran come first: one may be a cancel.
         for name, copy in self._copies.items():
             if len(self._tables) >= self._limits.tables_at_once:
                 return
@@ -222,10 +222,10 @@ class Copier:
             return
         copy = self._tables[name].copy
         if copy.note != self._copies[name].note:
-            self._put(copy)  # what holds it up, for who asks
+            self._put(copy)  # `copy status` shows what holds it up
 
     def _write(self, now_s: float) -> None:
-        """Write one piece of one table; they take turns."""
+        """Write one piece of one table; tables take turns."""
         self._is_ready = False
         for name in list(self._turn):
             self._turn.rotate(-1)
@@ -246,7 +246,7 @@ class Copier:
                 self._reads[self._pool.submit(self._read_chunk, job)] = (name, window)
 
     def _read_chunk(self, job: ChunkJob) -> Chunk:
-        # Also of copies that began before the rule.
+        # Also for copies that began before the rule.
         refuse_left_out(self._settings.filters, job.database, job.table)
         reader = self._readers.get()
         try:

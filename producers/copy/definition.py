@@ -1,4 +1,4 @@
-"""A table's present definition, read from the server, as its binlog will describe it."""
+"""Reads a table's present definition from the server, as its binlog would describe it."""
 
 import re
 from collections.abc import Iterable
@@ -67,16 +67,16 @@ _TYPES: Final = {
     "bit": BIT,
     "json": JSON,
     "vector": VECTOR,
-    **dict.fromkeys(HIDDEN_BYTES, STRING),  # as which they are logged
+    **dict.fromkeys(HIDDEN_BYTES, STRING),  # as they are logged
 }
-# As the servers number them; MySQL names the last one in two ways.
+# In the order of the servers' numbers; MySQL has two names for the last one.
 GEOMETRIES: Final = (
     *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"),
     *("multipolygon", "geometrycollection"),
 )
 _BLOB_BYTES: Final = {"tiny": 1, "": 2, "medium": 3, "long": 4}
 _BLOB_NAME: Final = re.compile(r"(tiny|medium|long|)(?:text|blob)")
-# One label of a column type: quotes are doubled, control characters and \ have a \ in front.
+# One label of a column type: quotes are doubled, control characters and \ escaped by \.
 _LABEL: Final = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _ESCAPED: Final = re.compile(r"''|\\(.)", re.DOTALL)
 _ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r"}
@@ -95,7 +95,7 @@ class KeyColumn:
 class TableDefinition:
     """A table version: how its rows are read and written, and the key that chunks follow.
 
-    `is_in_snapshots`: a snapshot shows the table as of its place, as InnoDB's are.
+    `is_in_snapshots`: a snapshot shows the table as of its place, as with InnoDB.
     """
 
     database: str
@@ -117,10 +117,10 @@ def read_definition(
     *,
     typed_columns: TypedColumns = NOTHING_DECLARED,
 ) -> TableDefinition:
-    """The table's present definition. CannotCopy, naming the table, where it cannot be copied.
+    """The table's present definition. CannotCopy, naming the table, if it cannot be copied.
 
-    `text_as_bytes`: columns, as database.table.column, whose text is logged as its raw bytes.
-    `typed_columns`: what columns are declared as that a binlog of MariaDB shows as BINARY.
+    `text_as_bytes`: columns, as database.table.column, whose text is logged as raw bytes.
+    `typed_columns`: declared types of columns that MariaDB's binlog shows as BINARY.
     """
     name = f"{database}.{table}"
     found = rows(
@@ -138,9 +138,11 @@ def read_definition(
         (database, table),
     )
     if not found or not kind:
-        raise CannotCopy(f"table {name} is not on the server, or the account has no SELECT on it")
+        raise CannotCopy(
+            f"table {name} does not exist, or the account has no SELECT privilege on it"
+        )
     if kind[0][0] != "BASE TABLE":
-        raise CannotCopy(f"{name} is a {kind[0][0].lower()}, no base table")
+        raise CannotCopy(f"{name} is a {kind[0][0].lower()}, not a base table")
     columns = [_column_type(name, flavor, i, *column) for i, column in enumerate(found)]
     for column in columns:
         column.is_kept_as_bytes = f"{name}.{column.name}" in text_as_bytes
@@ -159,24 +161,24 @@ def read_definition(
 
 
 def _read_as_selected(plan: TablePlan) -> None:
-    """Change what a SELECT gives in another form than a binlog."""
+    """Adapt columns that a SELECT returns in another form than the binlog."""
     for planned in plan.columns:
         if planned.op == ops.JSON:
-            # The server's text stands where the binlog has MySQL's binary form.
+            # The SELECT returns text where the binlog has MySQL's binary form.
             planned.op, planned.size, planned.charset_kind = ops.BLOB, 4, UTF8
         elif planned.op == ops.COMPRESSED:
-            planned.op, planned.size = ops.BLOB, 4  # a SELECT gives it plain
+            planned.op, planned.size = ops.BLOB, 4  # a SELECT returns it uncompressed
 
 
 def _declare(
     table: str, columns: list[ColumnType], types: dict[str, str], typed_columns: TypedColumns
 ) -> None:
-    """Fill in what columns are declared as; CannotCopy where they are something else."""
+    """Set the declared types; CannotCopy if a column has another one."""
     for column in columns:
         place = f"{table}.{column.name}"
         wrong = typed_columns.contradiction(place, types[column.name])
         if wrong is not None:
-            raise CannotCopy(f"table {table}: {wrong[0]}. Mend: {wrong[1]}")
+            raise CannotCopy(f"table {table}: {wrong[0]}. Fix: {wrong[1]}")
         declared = typed_columns.type_of(place)
         column.declared = "" if declared == BYTES else declared
 
@@ -192,7 +194,7 @@ def _index_rows(connection: Any, database: str, table: str) -> list[dict[str, An
 def _key(
     name: str, columns: list[str], parts: Iterable[dict[str, Any]]
 ) -> tuple[str, tuple[KeyColumn, ...]]:
-    """The primary key, else the first unique key without NULLs: the one that the binlog names."""
+    """The primary key, else the first unique key without NULLs, as the binlog reports it."""
     indexes: dict[str, list[dict[str, Any]]] = {}
     for part in parts:
         if not int(part["non_unique"]):
@@ -202,8 +204,8 @@ def _key(
         no_nulls = not any(p["null"] == "YES" for p in members)
         if index == "PRIMARY" and not whole:
             raise CannotCopy(
-                f"table {name}: its primary key has only the beginning of a column, and chunks "
-                "cannot follow that: give the table a key of whole columns"
+                f"table {name}: its primary key has a column prefix, which chunks cannot follow: "
+                "give the table a key of whole columns"
             )
         if whole and no_nulls and all(p["index_type"] == "BTREE" for p in members):
             key = tuple(
@@ -212,8 +214,8 @@ def _key(
             )
             return index, key
     raise CannotCopy(
-        f"table {name} has neither a primary key nor a unique key without NULLs, so chunks have no "
-        "order to follow and changed rows no name: give it a primary key"
+        f"table {name} has neither a primary key nor a unique key without NULLs, which chunks and "
+        "changed rows need: give it a primary key"
     )
 
 
@@ -232,11 +234,11 @@ def _column_type(  # noqa: PLR0917 - a row of information_schema.columns
     collation: str | None,
     nullable: str,
 ) -> ColumnType:
-    """What a table map would say of the column."""
+    """The column as a table map would describe it."""
     data_type = data_type.lower().replace("geomcollection", "geometrycollection")
     code = _type_code(data_type, column_type, flavor)
     if code is None:
-        raise CannotCopy(f"table {table}, column {name!r}: type {column_type} is not handled")
+        raise CannotCopy(f"table {table}, column {name!r}: type {column_type} is not supported")
     column = ColumnType(index, code)
     column.name = name
     column.unsigned = "unsigned" in column_type or "zerofill" in column_type
@@ -249,7 +251,7 @@ def _column_type(  # noqa: PLR0917 - a row of information_schema.columns
     if code == STRING:
         column.meta_0, column.meta_1 = STRING ^ ((octets & 0x300) >> 4), octets & 0xFF
     elif code in {VARCHAR, VARCHAR_COMPRESSED}:
-        octets += code == VARCHAR_COMPRESSED  # one more byte says how a value is compressed
+        octets += code == VARCHAR_COMPRESSED  # one more byte tells how a value is compressed
         column.meta_0, column.meta_1 = octets & 0xFF, octets >> 8
     elif blob is not None:
         column.meta_0 = _BLOB_BYTES[blob[1]]
@@ -268,20 +270,20 @@ def _column_type(  # noqa: PLR0917 - a row of information_schema.columns
 
 
 def _type_code(data_type: str, column_type: str, flavor: Flavor) -> int | None:
-    """The type as a table map numbers it, None for one that is not handled."""
+    """The type's number in a table map; None if it is not supported."""
     code = GEOMETRY if data_type in GEOMETRIES else _TYPES.get(data_type)
     if _BLOB_NAME.fullmatch(data_type):
         code = BLOB
     if data_type == "vector" and flavor is Flavor.MARIADB:
-        code = VARCHAR  # as which it is logged
-    # No label of an ENUM is meant.
+        code = VARCHAR  # as it is logged
+    # Not for ENUM, whose labels may contain the word.
     if code in {BLOB, VARCHAR} and flavor is Flavor.MARIADB and "COMPRESSED" in column_type:
         code = BLOB_COMPRESSED if code == BLOB else VARCHAR_COMPRESSED
     return code
 
 
 def _set_fixed(column: ColumnType, data_type: str, column_type: str) -> None:
-    """What is left: types whose values have one size, or a length of four bytes."""
+    """Set the remaining types: values of fixed size, or with a length of four bytes."""
     if column.type_code in {FLOAT, DOUBLE, JSON, GEOMETRY, VECTOR}:
         column.meta_0 = 8 if column.type_code == DOUBLE else 4
     if column.type_code == GEOMETRY:

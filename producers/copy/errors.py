@@ -1,19 +1,19 @@
-"""Why a table's copy stops, or a chunk is read again; both are caught where tables are kept."""
+"""Why a table's copy stops, or one of its chunks is read again; the copier catches both."""
 
 from event_token.errors import Retry, UsageError
 from producers.filters.rules import FilterSettings
 
 
 class CannotCopy(UsageError):  # noqa: N818 - named by what it means
-    """Raised when a table cannot be copied, or not any further; its copy stops by name."""
+    """Raised when a table cannot be copied, or not any further; only its own copy fails."""
 
 
 def refuse_left_out(filters: FilterSettings, database: str, table: str) -> None:
-    """CannotCopy where the filter rules leave the table out: no row of it may reach the log."""
+    """CannotCopy if the filter rules exclude the table: none of its rows may reach the log."""
     if not filters.includes(database, table):
         raise CannotCopy(
-            f"table {database}.{table} is left out by the keyspace's filter rules (include, "
-            f"exclude), so none of its rows reach the log, copied ones neither"
+            f"table {database}.{table} is excluded by the keyspace's filter rules (include, "
+            "exclude): change the rules, or do not copy it"
         )
 
 
@@ -22,12 +22,12 @@ class ChunkSpoiled(Retry):
 
 
 class ChunkHeld(ChunkSpoiled):
-    """Raised when the server should not be asked for a chunk now."""
+    """Raised when the server is too busy for a chunk now."""
 
 
 class ChunkTooLarge(ChunkSpoiled):
-    """Raised when a chunk has more bytes than may be held; `rows` of it came first."""
+    """Raised when a chunk exceeds the memory limit after `rows` rows."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
-        super().__init__(f"a chunk has more bytes than may be held after {rows} rows")
+        super().__init__(f"a chunk exceeds the memory limit after {rows} rows")

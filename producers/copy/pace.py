@@ -1,4 +1,4 @@
-"""How many rows the next chunk may have. Pure."""
+"""Chooses the number of rows of the next chunk. Pure."""
 
 from typing import Final
 
@@ -7,16 +7,16 @@ from producers.options import CopySettings
 
 ROWS_FIRST: Final = 1_000
 ROWS_MIN: Final = 10
-# One step up or down at most by this: one slow or lucky chunk says little.
+# Largest factor per step, up or down: a single slow or fast chunk says little.
 STEP: Final = 4
-# Aim below the bound, rows differ in size.
+# Aim below the limit, for rows differ in size.
 BYTES_AIMED: Final = CHUNK_BYTES_MAX // 2
 
 
 def next_rows(
     rows_max: int, rows: int, bytes_read: int, elapsed_s: float, limits: CopySettings
 ) -> int:
-    """The next chunk's number of rows after one of `rows_max` that gave `rows`."""
+    """The next chunk's limit of rows, after one with `rows_max` that returned `rows`."""
     if rows == 0:
         return rows_max
     by_time = rows * limits.chunk_ms / 1000 / max(elapsed_s, 0.001)

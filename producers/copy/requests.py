@@ -1,4 +1,4 @@
-"""What is asked for, looked into on the server and decided."""
+"""Requests of `shardstream copy`: checked against the server, then decided."""
 
 import uuid
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from topics.progress.copy_topic import (
     with_state,
 )
 
-# Databases of the server and of this project; their rows are nobody's.
+# System databases, and our own; their rows are not logged.
 OWN_DATABASES: Final = (
     "mysql",
     "information_schema",
@@ -37,7 +37,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A request with the tables that it can be carried out for, and what stands against others."""
+    """A request, the tables it can be carried out for, and the problems of the others."""
 
     request: CopyRequest
     tables: tuple[Name, ...]
@@ -55,7 +55,7 @@ class Outcome:
 def inspect(
     server: ServerSettings, settings: ShardProducerSettings, request: CopyRequest
 ) -> Inspection:
-    """Look at the tables that are to be copied. What cannot be asked of the server is a problem."""
+    """Check the tables to copy. A server that does not answer is a problem, not an error."""
     named, problems = _names(request)
     if request.action is not CopyAction.START:
         return Inspection(request, tuple(named), tuple(problems))
@@ -63,7 +63,7 @@ def inspect(
     try:
         connection = open_connection(server)
         try:
-            with server_errors(server, "looking at tables of"):
+            with server_errors(server, "reading the tables of"):
                 if not request.tables:
                     named = _all_tables(connection, settings)
                 for database, table in named:
@@ -93,23 +93,23 @@ def _names(request: CopyRequest) -> tuple[list[Name], list[str]]:
     for text in request.tables:
         database, dot, table = text.partition(".")
         if database in OWN_DATABASES:
-            problems.append(f"table {text}: what the server and shardstream keep is not copied")
+            problems.append(f"table {text}: system tables and shardstream's own are not copied")
         elif database and dot and table:
             names.append((database, table))
         else:
             problems.append(f"table {text!r}: write it as database.table")
     if request.where and not request.tables:
-        problems.append("a condition (where) needs the table that it is for")
+        problems.append("a condition (where) needs a table that it applies to")
     if not is_one_condition(request.where):
         problems.append(
-            f"the condition (where) {request.where!r} does not stand for itself: its brackets or "
-            "quotes are not closed, or it has a comment or a semicolon"
+            f"the condition (where) {request.where!r} is not one expression: its brackets or "
+            "quotes are not balanced, or it has a comment or a semicolon"
         )
     return names, problems
 
 
 def _all_tables(connection: object, settings: ShardProducerSettings) -> list[Name]:
-    """All that the filter rules do not leave out."""
+    """All tables that the filter rules include."""
     marks = ", ".join(["%s"] * len(OWN_DATABASES))
     return [
         (str(database), str(table))
@@ -126,16 +126,16 @@ def _all_tables(connection: object, settings: ShardProducerSettings) -> list[Nam
 def outdated(
     copies: Mapping[Name, TableCopy], filters: FilterSettings, now_us: int
 ) -> list[TableCopy]:
-    """The copies whose rows went by another filter rule than their tables have now, cancelled.
+    """The copies made by another filter rule than their tables have now, in state CANCELLED.
 
-    Rows and changes that the old rule left out are not in the log: who reads from such a copy on
-    would miss them. A new start copies all by the new rule. Pure.
+    Rows and changes that the old rule excluded are not in the log, so readers that start from such
+    a copy would miss them. A new copy follows the new rule. Pure.
     """
     found = []
     for name, copy in copies.items():
         rule = filters.rule_text(*name)
         if copy.state is not CopyState.CANCELLED and copy.rule != rule:
-            note = f"its rows went by another filter rule ({copy.rule or 'none'}): copy it again"
+            note = f"copied by another filter rule ({copy.rule or 'none'}): copy it again"
             found.append(with_state(copy, CopyState.CANCELLED, now_us, note))
     return found
 
@@ -148,7 +148,7 @@ def carry_out(
     begun_us: int,
     now_us: int,
 ) -> Outcome:
-    """Decide. Where tables are named, all or none of them; else each that it applies to. Pure."""
+    """Decide. Named tables are changed all or none; without names each that qualifies. Pure."""
     request = inspection.request
     problems = list(inspection.problems)
     changed: list[TableCopy] = []
@@ -159,7 +159,7 @@ def carry_out(
         copy = copies.get(name)
         if request.action is CopyAction.START:
             if copy is not None and not copy.state.is_over:
-                problems.append(f"table {copy.name} is being copied already ({copy.state.value})")
+                problems.append(f"table {copy.name} is already being copied ({copy.state.value})")
             else:
                 rule = filters.rule_text(*name)
                 changed.append(_begun(name, request, rule, begun_us, now_us))
@@ -182,7 +182,7 @@ _STATE_AFTER: Final = {
 }
 _APPLIES_TO: Final = {
     CopyAction.PAUSE: {CopyState.COPYING},
-    # A failed copy goes on where it stopped, once what stopped it is mended.
+    # A failed copy resumes where it stopped, once its cause is fixed.
     CopyAction.RESUME: {CopyState.PAUSED, CopyState.FAILED},
     CopyAction.CANCEL: {CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED},
 }

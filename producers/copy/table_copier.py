@@ -1,4 +1,4 @@
-"""The copy of one table: which chunk is read next, and what of it is written when."""
+"""The copy of one table: which chunk is read next, and which piece is written when."""
 
 import json
 from collections.abc import Callable
@@ -15,22 +15,22 @@ from producers.decoder.tables.key_watch import KeyWatch
 from producers.options import CopySettings
 from topics.progress.copy_topic import CopyState, TableCopy
 
-# A chunk that is spoilt so often in a row, over some minutes, will never be good.
+# A chunk that was spoilt this often in a row, over some minutes, will not succeed.
 SPOILS_MAX: Final = 50
 SPOIL_PAUSE_S_FIRST: Final = 0.02
 SPOIL_PAUSE_S_MAX: Final = 5.0
-# A copy that must wait looks again this often.
+# How often a copy that is held back tries again.
 HELD_PAUSE_S: Final = 1.0
-# Notes of changed keys are cleared of what no window needs when there are this many.
+# Changed keys that no window needs are forgotten when this many are remembered.
 PRUNE_KEYS: Final = 50_000
 _US: Final = 1_000_000
 
 
 class TableCopier:
-    """Between transactions only: it writes into the stream by the decoder's CopyWriter."""
+    """Called between transactions only; writes into the stream by the decoder's CopyWriter."""
 
     def __init__(self, copy: TableCopy, writer: CopyWriter, limits: CopySettings) -> None:
-        """Go on behind the last key of `copy`; from here on the table's changes are noted."""
+        """Continue after the last key of `copy`; from here on its changed keys are noted."""
         self.copy = copy
         self._writer = writer
         self._limits = limits
@@ -43,12 +43,12 @@ class TableCopier:
         writer.watch(self._watch)
 
     def close(self) -> None:
-        """End the notes; what was read and not written is let go."""
+        """Stop noting keys; drop what was read and not written."""
         self._windows.open.clear()
         self._writer.unwatch(self._watch)
 
     def next_job(self, now_s: float) -> tuple[Window, ChunkJob] | None:
-        """Open a window for the chunk to read next, None while there is none to read."""
+        """Open a window for the next chunk to read; None if there is none at the moment."""
         if now_s < self._retry_at_s or not self._windows.may_open:
             return None
         copy = self.copy
@@ -75,7 +75,7 @@ class TableCopier:
             watch.forget_before(min(oldest, known if known >= 0 else oldest))
 
     def take(self, window: Window, chunk: Chunk) -> None:
-        """A chunk was read; of a window that is no longer open it is let go."""
+        """Take a chunk that was read; it is dropped if its window is no longer open."""
         if window not in self._windows.open:
             return
         window.chunk = chunk
@@ -88,7 +88,7 @@ class TableCopier:
             self.copy = replace(self.copy, key=names, rows_estimated=chunk.rows_estimated)
 
     def failed_read(self, window: Window, error: ChunkSpoiled, now_s: float) -> None:
-        """A chunk could not be read. CannotCopy when that happens again and again."""
+        """Note that a chunk could not be read. CannotCopy if that keeps happening."""
         if window not in self._windows.open:
             return
         if isinstance(error, ChunkHeld):
@@ -106,14 +106,14 @@ class TableCopier:
         self._reason = reason
         if self._spoils > SPOILS_MAX:
             raise CannotCopy(
-                f"table {self.copy.name}: a chunk was read {self._spoils} times and could not be "
-                f"used; the last time: {reason}"
+                f"table {self.copy.name}: a chunk was read {self._spoils} times and could never be "
+                f"used; the last reason: {reason}"
             )
         pause_s = SPOIL_PAUSE_S_FIRST * 2 ** min(self._spoils - 1, 10)
         self._retry_at_s = now_s + min(SPOIL_PAUSE_S_MAX, pause_s)
 
     def is_ready(self, reached: Callable[[str], bool], now_s: float) -> bool:
-        """Whether a piece can be written now; spoilt windows are opened anew later."""
+        """Whether a piece can be written now; spoilt windows are opened again later."""
         if not self._windows.open:
             return False
         if self._writer.is_ended:
@@ -139,7 +139,7 @@ class TableCopier:
         return True
 
     def write(self, now_us: int) -> TableCopy:
-        """Write the first window's next piece and say how far the copy has come."""
+        """Write the first window's next piece; return the state that the copy has then."""
         window = self._windows.open[0]
         chunk = window.chunk
         if chunk is None:
@@ -166,17 +166,17 @@ class TableCopier:
         return self.copy
 
     def _place(self) -> str:
-        """The place of a row that stops the shard, and what lets it go on."""
+        """The place of a row that cannot be copied, and the way past it."""
         copy = self.copy
         return (
-            f"copying {copy.name}, behind key {copy.last_key_text or '(none)'} (mend the row, or "
+            f"copying {copy.name}, after key {copy.last_key_text or '(none)'} (fix the row, or "
             f"cancel the copy: shardstream copy cancel {copy.name})"
         )
 
     def _moved(self, piece: Piece | None, added: int, now_us: int, *, is_last: bool) -> TableCopy:
         copy = self.copy
         elapsed_us = max(1, now_us - copy.updated_us)
-        # Over a second or so, so that a person can read it.
+        # Averaged over about a second, so that a person can read it.
         weight = min(1.0, elapsed_us / _US)
         rate = (0 if piece is None else piece.rows) * _US / elapsed_us
         return replace(

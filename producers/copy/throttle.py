@@ -1,4 +1,4 @@
-"""Why a copy had better wait: what the server and its replicas say of their load."""
+"""Holds copies back while the server or its replicas are under load."""
 
 import time
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ from producers.options import CopySettings
 from producers.replication.stream import server_errors
 from producers.settings import ServerSettings, ShardProducerSettings
 
-# One look lasts for all the chunks of this time.
+# One check serves all chunks of this time.
 LOOK_S: Final = 1.0
 _MS_A_SECOND: Final = 1000
 
 
 class Throttle:
-    """Looks at most once in LOOK_S; one thread uses it."""
+    """Checks the load at most once per LOOK_S; used by one thread."""
 
     def __init__(self, limits: CopySettings, others: Sequence[ServerSettings]) -> None:
-        """`others`: the shard's servers but the one that is copied from."""
+        """`others`: the shard's servers except the one that is copied from."""
         self._limits = limits
         self._others = others
         self._looked_s = 0.0
         self._reason = ""
 
     def reason(self, connection: Any) -> str:
-        """Why the next chunk should wait, "" when it need not."""
+        """Why the next chunk should wait; "" if it need not."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._reason = self._threads(connection) or self._replicas()
@@ -54,16 +54,16 @@ class Throttle:
             try:
                 lag_s = _lag_s(server)
             except ShardstreamError as error:
-                return f"waits: the lag of {server.name} cannot be asked: {error}"
+                return f"waits: the lag of {server.name} is unknown: {error}"
             if lag_s is None:
-                return f"waits: replication on {server.name} does not run"
+                return f"waits: replication on {server.name} is stopped"
             if lag_s * _MS_A_SECOND > allowed_ms:
                 return f"waits: {server.name} is {lag_s} s behind, more than {allowed_ms} ms"
         return ""
 
 
 def _lag_s(server: ServerSettings) -> int | None:
-    """Seconds that a replica is behind, 0 for a primary, None where its replication rests."""
+    """Seconds that a replica is behind, 0 for a primary, None if its replication is stopped."""
     connection = open_connection(server)
     try:
         with server_errors(server, "asking for the lag of"):
@@ -80,21 +80,21 @@ def _lag_s(server: ServerSettings) -> int | None:
 
 
 def lag_problems(settings: ShardProducerSettings) -> list[Problem]:
-    """The servers whose lag a copy goes by, and whose account may not ask for it.
+    """The servers whose lag throttles copies, and whose account may not read it.
 
-    A server that cannot be reached is another check's problem.
+    Servers that cannot be reached are reported by another check.
     """
     if settings.copy.max_replica_lag_ms is None or len(settings.servers) == 1:
         return []
     problems = []
     for server in settings.servers:
         if server.read and settings.flavor is Flavor.MYSQL:
-            continue  # Streaming needs the same privilege there.
+            continue  # Streaming requires the same privilege there.
         try:
             _lag_s(server)
         except StatusNotShown as error:
-            what = "copying.max_replica_lag_ms is set, and the account may not ask for the lag"
-            problems.append(Problem(what, server.name, error.mend))
+            what = "copying.max_replica_lag_ms is set, but the account may not read the lag"
+            problems.append(Problem(what, server.name, error.fix))
         except ShardstreamError:
             continue
     return problems

@@ -1,4 +1,4 @@
-"""From the topology's vindexes to what the decoder takes."""
+"""Turns the topology's vindexes into the decoder's sharding columns."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ def sharding_columns(vindexes: Iterable[TableVindex]) -> dict[tuple[str, str], S
     """The sharding column of each (database, table).
 
     UsageError on an unknown vindex, on several columns (all vindexes here take one), and on a
-    table that is named twice.
+    table that is declared twice.
     """
     found: dict[tuple[str, str], ShardingColumn] = {}
     for entry in vindexes:

@@ -51,9 +51,9 @@ def rule_problems(
     if not filters:
         return []
     tables = [(str(database), str(table)) for database, table in rows(connection, _TABLES)]
-    mend = "mend the filter rules in the settings of the keyspace"
+    fix = "mend the filter rules in the settings of the keyspace"
     problems = [
-        Problem(f"filter rules name the table {name}, which is not there", server_name, mend)
+        Problem(f"filter rules name the table {name}, which is not there", server_name, fix)
         for name in _missing(filters, tables)
     ]
     vindexes = sharding_columns(settings.vindexes)
@@ -69,7 +69,7 @@ def rule_problems(
                 bind_rule(rule, columns, primary_key, by, filters.hmac_key)
         except UsageError as error:
             what = f"the filter rule of {'.'.join(table)}: {error}"
-            problems.append(Problem(what, server_name, mend))
+            problems.append(Problem(what, server_name, fix))
     return problems
 
 

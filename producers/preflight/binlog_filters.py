@@ -1,6 +1,7 @@
-"""What a server leaves out of its binlog: filters of replication, and of the binlog itself.
+"""Filters by which a server omits changes from its binlog: of replication, and of the binlog.
 
-A replica logs a transaction whose rows were filtered under the same GTID, so GTID sets do not tell.
+A replica logs a transaction whose rows were filtered under the same GTID, so GTID sets do not
+show the omission.
 """
 
 from collections.abc import Mapping
@@ -15,35 +16,35 @@ from producers.replication.family import ServerFamily
 from producers.settings import ServerSettings
 
 _MYSQL_SAYS_BINARY_LOG_STATUS: Final = (8, 2, 0)
-# These are said beside the filters, and filter nothing by these values (in upper case).
+# Reported beside the filters, and harmless with these values (in upper case).
 _HARMLESS: Final = {
     "replicate_annotate_row_events": ("ON", "OFF"),
     "replicate_events_marked_for_skip": ("REPLICATE",),
 }
 _IGNORED_TABLES: Final = ("replicate_ignore_table", "replicate_wild_ignore_table")
-# Hosted servers keep their own state in tables of this schema, and those from their replicas.
+# Hosted servers keep their state in tables of this schema, and do not replicate those.
 _SYSTEM_TABLES: Final = "mysql."
 
 
 def filter_problems(connection: Any, server: ServerSettings, family: ServerFamily) -> list[Problem]:
-    """Name each filter of a server. Its account may ask for the state of replication on MySQL."""
+    """List each filter of a server. On MySQL the account must be able to read replica status."""
     [(version,)] = rows(connection, "SELECT @@version")
     states = named_rows(connection, binlog_status_statement(str(version)))
     if family.flavor is Flavor.MARIADB:
-        # Those of the connection without a name; the state of all has one more privilege.
+        # For the default connection; the status of all connections needs one more privilege.
         names = "SHOW GLOBAL VARIABLES LIKE 'replicate\\_%'"
         states.append({str(name): value for name, value in rows(connection, names)})
     if family.flavor is Flavor.MYSQL or family.is_replica(connection):
         try:
             states += replica_status(connection, server)
         except StatusNotShown as error:
-            what = "whether this replica leaves changes out (its replication filters) is not shown"
-            return [*_problems(states, server), Problem(what, server.name, error.mend)]
+            what = "the account may not see this replica's filters, which would omit changes"
+            return [*_problems(states, server), Problem(what, server.name, error.fix)]
     return _problems(states, server)
 
 
 def binlog_status_statement(version: str) -> str:
-    """How a server of that `@@version` is asked for its binlog's filters. Pure."""
+    """The statement that shows the binlog filters of a server of that `@@version`. Pure."""
     is_new = "mariadb" not in version.lower() and (
         version_of(version) >= _MYSQL_SAYS_BINARY_LOG_STATUS
     )
@@ -51,7 +52,7 @@ def binlog_status_statement(version: str) -> str:
 
 
 def filters_in(state: Mapping[str, Any]) -> dict[str, str]:
-    """The filters among the fields of a server's state, by their names in lower case. Pure."""
+    """The filters among a server's status fields, by their names in lower case. Pure."""
     found = {}
     for field, value in state.items():
         name, text = field.lower(), str(value or "").strip()
@@ -77,14 +78,14 @@ def _problems(states: list[dict[str, Any]], server: ServerSettings) -> list[Prob
 
 def _problem(name: str, value: str, server: ServerSettings) -> Problem:
     if name.startswith("binlog_"):
-        what = f"{name} is {value}: the rows of other databases are in no binlog"
+        what = f"{name} is {value}: changes of other databases are not in the binlog"
         if name == "binlog_ignore_db":
-            what = f"{name} is {value}: the rows of these databases are in no binlog"
-        mend = f"take {name} out of the server's option file, restart it, and copy the tables anew"
-        return Problem(what, server.name, mend)
+            what = f"{name} is {value}: changes of these databases are not in the binlog"
+        fix = f"remove {name} from the server's option file, restart it, and copy the tables again"
+        return Problem(what, server.name, fix)
     what = f"{name} is {value}: this server's binlog lacks or renames what its source has logged"
-    mend = (
-        f"follow a server without filters; or take {name} away, here and in the server's option "
-        "file, fill the server anew and copy the tables"
+    fix = (
+        f"follow a server without filters; or remove {name} here and from the server's option "
+        "file, rebuild the server from its source and copy the tables again"
     )
-    return Problem(what, server.name, mend)
+    return Problem(what, server.name, fix)

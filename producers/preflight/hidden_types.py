@@ -1,7 +1,7 @@
-"""UUID, INET4 and INET6 of a MariaDB server against what the settings declare.
+"""Compares UUID, INET4 and INET6 columns of a MariaDB server with the declared types.
 
-Its binlog shows them as BINARY, byte for byte, so the server is asked: for all tables at the start,
-for one table when its first row comes and when a statement may have changed it.
+Its binlog shows them as BINARY, byte for byte, so the server is asked: about all tables at the
+start, about one table at its first row and after statements that may have changed it.
 """
 
 from collections.abc import Callable
@@ -32,9 +32,10 @@ _TABLE: Final = (
 def hidden_type_problems(
     connection: Any, server_name: str, settings: ShardProducerSettings
 ) -> list[Problem]:
-    """List each such column of the logged tables that is not declared as what it is.
+    """List each such column of the logged tables whose declaration does not match.
 
-    Columns that are not there are none: a table may come later, or be gone and in the binlog.
+    Declared columns that do not exist are no problem: their table may come later, or be dropped
+    and still be in the binlog.
     """
     if settings.flavor is not Flavor.MARIADB:
         return []
@@ -46,7 +47,7 @@ def hidden_type_problems(
         if (schema, table) not in views and filters.includes(schema, table)
     }
     for place in typed.names:
-        # A name with a dot in it could be meant in several ways.
+        # A name that contains dots can be read in several ways.
         for database, table, column in _readings(place):
             types = dict(rows(connection, _TABLE, (database, table)))
             if column in types and filters.includes(database, table):
@@ -60,7 +61,7 @@ def hidden_type_problems(
 
 
 def _readings(place: str) -> list[tuple[str, str, str]]:
-    """How a name can be split into database, table and column."""
+    """The ways to split a name into database, table and column."""
     dots = [i for i, letter in enumerate(place) if letter == "."]
     return [
         (place[:first], place[first + 1 : second], place[second + 1 :])
@@ -70,7 +71,7 @@ def _readings(place: str) -> list[tuple[str, str, str]]:
 
 
 class ServerTypes:
-    """The `HiddenTypes` of one stream: declared in the settings, and compared with the server."""
+    """The decoder's `HiddenTypes`: as the settings declare them, compared with the server."""
 
     def __init__(
         self,
@@ -79,21 +80,21 @@ class ServerTypes:
         connection: Any,
         on_notice: Callable[[str], None],
     ) -> None:
-        """`connection`: to the server whose binlog is read; it is used between other questions."""
+        """`connection`: to the server whose binlog is read; shared with other queries."""
         self._declared = declared
         self._server = server
         self._connection = connection
         self._on_notice = on_notice
 
     def type_of(self, place: str) -> str:
-        """What a column is declared as, "" for nothing."""
+        """The declared type of a column; "" if none is."""
         return self._declared.type_of(place)
 
     def check(self, database: str, table: str, columns: list[str], *, is_new: bool) -> None:
-        """Ask what these columns are now; HiddenType where that is not what is declared.
+        """Ask the server for the types of these columns; HiddenType if one is declared otherwise.
 
-        What is no longer there, or another type by now, is taken for bytes, with a notice for a new
-        table version; what the account may not see is not.
+        A column that is gone, or has another type by now, is logged as bytes, with a notice for a
+        new table version. HiddenType, too, if the account could not see the column.
         """
         with server_errors(self._server, "asking for column types of"):
             types = dict(rows(self._connection, _TABLE, (database, table)))
@@ -103,7 +104,7 @@ class ServerTypes:
             there = types.get(column, "")
             wrong = self._declared.contradiction(place, there) if there else None
             if wrong is not None:
-                raise HiddenType(f"{wrong[0]}. Mend: {wrong[1]}")
+                raise HiddenType(f"{wrong[0]}. Fix: {wrong[1]}")
             if not looks_binary(there) and not self._declared.type_of(place):
                 unknown.append(place)
                 unseen += [] if there else [place]
@@ -112,19 +113,19 @@ class ServerTypes:
         if unseen:
             self._require_sight(database, unseen)
         self._on_notice(
-            f"{', '.join(unknown)}: gone from {self._server.name}, or another type by now: nobody "
-            "can say whether it was BINARY or UUID, INET4, INET6; logged as bytes, unless "
+            f"{', '.join(unknown)}: dropped from {self._server.name}, or of another type now, so "
+            "it is unknown whether it was BINARY or UUID, INET4, INET6; logged as bytes unless "
             "typed_columns declares it"
         )
 
     def _require_sight(self, database: str, places: list[str]) -> None:
-        """HiddenType unless the account would see these columns if they were there."""
+        """HiddenType unless the account would see these columns if they existed."""
         with server_errors(self._server, "reading the grants of"):
             granted = privileges_on(self._connection, database)
         if not granted & {"SELECT", "ALL PRIVILEGES"}:
             raise HiddenType(
-                f"a binlog does not tell UUID, INET4 and INET6 from BINARY, and what column "
-                f"{places[0]} is cannot be seen without the SELECT privilege on {database}: "
+                f"a binlog does not distinguish UUID, INET4 and INET6 from BINARY, and the type of "
+                f"column {places[0]} is not visible without the SELECT privilege on {database}: "
                 f"grant it, or declare the column: {declaration(places[0], BYTES)} "
                 f'(or "uuid", "inet4", "inet6")'
             )
@@ -136,7 +137,7 @@ def server_types(
     connection: Any,
     on_notice: Callable[[str], None],
 ) -> ServerTypes | None:
-    """What the decoder of a stream asks; None where the binlog shows all types: MySQL."""
+    """For MariaDB's decoder; None for MySQL, whose binlog shows all types."""
     if settings.flavor is not Flavor.MARIADB:
         return None
     return ServerTypes(settings.typed_columns, server, connection, on_notice)

@@ -1,4 +1,4 @@
-"""Everything on a server that would stop or mislead the stream, listed at once."""
+"""Lists at once everything on a server that would stop the stream or make it wrong."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,25 +20,25 @@ from producers.settings import ServerSettings
 
 MYSQL_VERSION_MIN: Final = (8, 0, 14)  # binlog_row_metadata, and commit times in microseconds
 MARIADB_VERSION_MIN: Final = (10, 5, 0)  # binlog_row_metadata
-# From here on the SQL layer carries cascades out and logs them, unless InnoDB is told to.
+# From here on the SQL layer executes cascades and logs them, unless InnoDB is set to do it.
 MYSQL_LOGS_CASCADES: Final = (9, 6, 0)
 # Bits of InnoDB's foreign keys: on delete and on update, cascade and set null.
 _CASCADE_BITS: Final = 1 | 2 | 4 | 8
-# Stands for the value of a variable that the server does not have.
+# The value of a variable that the server does not have.
 ABSENT: Final = "UNKNOWN TO THIS SERVER"
 _SKIP_ERRORS: Final = ("slave_skip_errors", "replica_skip_errors")
-# More names than fit on a screen help nobody.
+# Not more names than fit on a screen.
 _TABLES_SHOWN_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A server variable, the values that work, and what mends another one."""
+    """A server variable, the values that work, why, and the fix for others."""
 
     variable: str
     works: Callable[[str], bool]
     why: str
-    mend: str
+    fix: str
 
 
 def _is(*values: str) -> Callable[[str], bool]:
@@ -60,7 +60,7 @@ _LOG_BIN: Final = _Wanted(
     "start the server with --log-bin",
 )
 _STATEMENTS: Final = "statements instead of rows would be logged"
-_NAMES: Final = "without it the binlog holds no column names, signs, character sets and keys"
+_NAMES: Final = "without it the binlog has no column names, signs, character sets and keys"
 _MYSQL_WANTED: Final = (
     _LOG_BIN,
     _Wanted("binlog_format", _is("ROW"), _STATEMENTS, _persist("binlog_format", "ROW")),
@@ -75,7 +75,7 @@ _MYSQL_WANTED: Final = (
     _Wanted(
         "enforce_gtid_consistency",
         _is("ON"),
-        "a transaction could be logged that one GTID cannot name",
+        "a transaction could be logged that has no single GTID",
         _persist("enforce_gtid_consistency", "ON"),
     ),
 )
@@ -86,7 +86,7 @@ _MARIADB_WANTED: Final = (
     _Wanted(
         "gtid_strict_mode",
         _is("ON", "1"),
-        "numbers may run backwards within a domain, and positions would say too much",
+        "sequence numbers could decrease within a domain, and positions would claim too much",
         _global("gtid_strict_mode", "ON"),
     ),
 )
@@ -101,14 +101,14 @@ def preflight(
 ) -> list[Problem]:
     """Connect and list every problem of the server's settings and the account's grants.
 
-    An unreachable server, refused credentials and failed TLS are problems too. No message holds a
-    secret. `more` finds further problems by the same connection.
+    An unreachable server, refused credentials and failed TLS are problems too. No message shows a
+    secret. `more` looks for further problems over the same connection.
     """
     try:
         connection = open_connection(server)
     except ShardstreamError as error:
-        mend = "check host, port, account, password and TLS files, and that the server runs"
-        return [Problem(str(error), server.name, mend, passing=isinstance(error, ServerLost))]
+        fix = "check host, port, account, password and TLS files, and that the server runs"
+        return [Problem(str(error), server.name, fix, passing=isinstance(error, ServerLost))]
     try:
         if not server.read:
             return []
@@ -128,16 +128,16 @@ def check_connection(
     *,
     accept_unlogged_cascades: bool = False,
 ) -> list[Problem]:
-    """The same on a connection that is open. Raises ServerLost when it breaks."""
+    """The same over an open connection. Raises ServerLost when it breaks."""
     with server_errors(server, "checking the settings of"):
         [(version,)] = rows(connection, "SELECT @@version")
         there = Flavor.MARIADB if "mariadb" in version.lower() else Flavor.MYSQL
         if there is not flavor:
-            what = f"the server is {there.value} {version}, the settings say {flavor.value}"
+            what = f"the server is {there.value} {version}, but the settings say {flavor.value}"
             return [Problem(what, server.name, f'set flavor = "{there.value}" for this shard')]
         family = family_of(flavor)
         account = read_account(connection)
-        # A missing grant is listed.
+        # A missing grant is listed below.
         is_replica = account.has("REPLICATION CLIENT") and family.is_replica(connection)
         problems = [
             *_version_problems(server, flavor, version),
@@ -158,7 +158,7 @@ def _version_problems(server: ServerSettings, flavor: Flavor, version: str) -> l
     if version_of(version) >= oldest:
         return []
     wanted = ".".join(map(str, oldest))
-    what = f"version {version} does not log what is needed (binlog_row_metadata)"
+    what = f"version {version} does not log table metadata (binlog_row_metadata)"
     return [Problem(what, server.name, f"upgrade to {wanted} or later")]
 
 
@@ -172,7 +172,7 @@ def _variable_problems(connection: Any, server: ServerSettings, flavor: Flavor) 
         if not item.works(value):
             shown = "''" if value == "" else value
             what = f"{item.variable} is {shown}: {item.why}"
-            problems.append(Problem(what, server.name, item.mend))
+            problems.append(Problem(what, server.name, item.fix))
     return problems
 
 
@@ -184,7 +184,7 @@ def _replication_problems(
     *,
     is_replica: bool,
 ) -> list[Problem]:
-    """A server must log all that it applies, else its binlog lacks rows."""
+    """A replica must log all that its source logs, else its binlog lacks rows."""
     if not account.has("REPLICATION CLIENT"):
         return []  # The missing grant is listed already.
     problems = filter_problems(connection, server, family)
@@ -196,38 +196,38 @@ def _replication_problems(
     skipped = {found.pop(name, "OFF") for name in _SKIP_ERRORS} - {"OFF", ""}
     if skipped:
         what = (
-            f"slave_skip_errors is {skipped.pop()}: what this replica could not apply is not in "
-            "its binlog"
+            f"slave_skip_errors is {skipped.pop()}: changes that this replica could not apply are "
+            "not in its binlog"
         )
-        mend = "take it (or replica_skip_errors) out of the option file, and fill the server anew"
-        problems.append(Problem(what, server.name, mend))
+        fix = "remove it (or replica_skip_errors) from the option file, and rebuild the replica"
+        problems.append(Problem(what, server.name, fix))
     if "ON" in found.values():
         return problems
     what = "the server is a replica and does not log what it applies (log_replica_updates is OFF)"
-    mend = "start it with --log-replica-updates (--log-slave-updates on older servers and MariaDB)"
-    return [*problems, Problem(what, server.name, mend)]
+    fix = "start it with --log-replica-updates (--log-slave-updates on older servers and MariaDB)"
+    return [*problems, Problem(what, server.name, fix)]
 
 
 def _group_problems(connection: Any, server: ServerSettings) -> list[Problem]:
-    """A member of a group shows no source that it follows, so a secondary passes for a primary."""
+    """A member of a group reports no source, so a secondary looks like a primary."""
     found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'group_replication_group_name'")
     if not any(name for _, name in found):
         return []
     what = (
-        "the server is set up as a member of a group (Group Replication, InnoDB Cluster): which "
-        "member is the primary, and how far the others are, is not followed"
+        "the server is configured as a member of a group (Group Replication, InnoDB Cluster), and "
+        "its role within the group is not followed"
     )
-    mend = (
-        "follow a server that replicates from the group by a channel of its own and is no member; "
-        "one that has left its group for good: UNINSTALL PLUGIN group_replication;"
+    fix = (
+        "follow a server that replicates from the group over a separate channel and is no member; "
+        "on a server that has left its group for good: UNINSTALL PLUGIN group_replication;"
     )
-    return [Problem(what, server.name, mend)]
+    return [Problem(what, server.name, fix)]
 
 
 def logs_cascades(connection: Any, *, is_replica: bool) -> bool:
-    """Tell whether a server logs the rows that its foreign keys change.
+    """Whether a server logs the rows that its foreign keys change.
 
-    A replica logs those that its source has logged: of another source's it carries them out alone.
+    A replica logs what its source has logged; cascades of an older source it executes unlogged.
     """
     if is_replica:
         return False
@@ -246,16 +246,16 @@ def _cascade_problems(
     *,
     is_replica: bool,
 ) -> list[Problem]:
-    """Foreign keys whose cascades the server carries out without logging them."""
+    """Foreign keys whose cascades the server executes without logging them."""
     if logs_cascades(connection, is_replica=is_replica):
         return []
-    accept = "or set accept_unlogged_cascades = true and live with the hole"
+    accept = "or set accept_unlogged_cascades = true and accept that such changes are lost"
     if logs_cascades(connection, is_replica=False):
-        accept += " (none, where this replica's source is such a server as this)"
+        accept += " (none are, if this replica's source logs them)"
     if not account.has("PROCESS"):
         what = (
             "this server does not log the rows that foreign keys cascade to, and whether there are "
-            "such keys cannot be seen without the PROCESS privilege"
+            "such keys is not visible without the PROCESS privilege"
         )
         return [Problem(what, server.name, f"GRANT PROCESS ON *.* TO {account.name}; {accept}")]
     view = (
@@ -269,10 +269,10 @@ def _cascade_problems(
     )
     return [
         Problem(
-            f"table {child} changes with {parent} by foreign key {key} (CASCADE or SET NULL), and "
+            f"foreign key {key} (CASCADE or SET NULL) changes table {child} with {parent}, and "
             f"this {'replica' if is_replica else 'server'} does not log such changes by itself",
             server.name,
-            f"make the key RESTRICT and the change explicit, {accept}",
+            f"make the key RESTRICT and such changes explicit, {accept}",
         )
         for key, child, parent in found
     ]

@@ -1,4 +1,4 @@
-"""Columns whose type a binlog of MariaDB does not show, as the settings declare them. Pure."""
+"""Declared types of columns whose type MariaDB's binlog does not show. Pure."""
 
 import json
 import re
@@ -10,10 +10,10 @@ from typing import Final
 from event_token.errors import UsageError
 from producers.decoder.values.hidden_values import HIDDEN_BYTES
 
-# Declares that a column is logged as what the binlog shows it as.
+# Declares that a column is logged as the binlog shows it.
 BYTES: Final = "bytes"
 DECLARABLE: Final = (*HIDDEN_BYTES, BYTES)
-# What a binlog shows as BINARY(16) and BINARY(4).
+# Types that a binlog shows as BINARY(16) and BINARY(4).
 _BINARIES: Final = frozenset((*HIDDEN_BYTES, *(f"binary({n})" for n in HIDDEN_BYTES.values())))
 
 
@@ -21,13 +21,13 @@ _BINARIES: Final = frozenset((*HIDDEN_BYTES, *(f"binary({n})" for n in HIDDEN_BY
 class TypedColumns:
     """`declared`: a type or "bytes" by `database.table.column`, or by `/regexp/` over such names.
 
-    A name by itself wins over expressions. UsageError lists what cannot be meant.
+    A full name takes precedence over expressions. UsageError lists all invalid declarations.
     """
 
     declared: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse names that are none, and types that nobody knows."""
+        """Refuse malformed names and unknown types."""
         problems = [
             f"typed_columns {name!r} is {value!r}, not one of {', '.join(DECLARABLE)}"
             for name, value in self.declared.items()
@@ -51,13 +51,13 @@ class TypedColumns:
 
     @property
     def names(self) -> list[str]:
-        """The columns that are declared by their names."""
+        """The columns that are declared by full name."""
         return sorted(name for name in self.declared if not _is_regexp(name))
 
     def type_of(self, place: str) -> str:
-        """What the column is declared as, "" for nothing.
+        """The declared type of the column; "" if none is.
 
-        UsageError where expressions contradict each other.
+        UsageError if expressions contradict each other.
         """
         if place in self.declared:
             return self.declared[place]
@@ -65,14 +65,14 @@ class TypedColumns:
         if len(found) > 1:
             raise UsageError(
                 f"typed_columns declares {place} as {' and as '.join(sorted(found))}: "
-                f"name the column by itself"
+                f"declare the column by its full name"
             )
         return next(iter(found), "")
 
     def contradiction(self, place: str, column_type: str) -> tuple[str, str] | None:
-        """What is wrong with a column of the server and what mends it; None: it is as declared.
+        """The problem of a column on the server and its fix; None if it is as declared.
 
-        `column_type`: the server's own, such as `uuid` or `binary(16)`.
+        `column_type`: as the server names it, such as `uuid` or `binary(16)`.
         """
         there = _bare(column_type)
         declared = self.type_of(place)
@@ -87,11 +87,11 @@ class TypedColumns:
             return what, f'{declaration(place, there)} (or "{BYTES}") {_SECTION}'
         if not declared:
             return None
-        what = f"typed_columns declares {place} as {declared}, and it is {column_type}"
-        mend = "take it out of typed_columns"
+        what = f"typed_columns declares {place} as {declared}, but it is {column_type}"
+        fix = "remove it from typed_columns"
         if there in _BINARIES:
-            mend += f", or {declaration(place, BYTES)} {_SECTION}"
-        return what, mend
+            fix += f", or {declaration(place, BYTES)} {_SECTION}"
+        return what, fix
 
 
 NOTHING_DECLARED: Final = TypedColumns()
@@ -99,7 +99,7 @@ _SECTION: Final = "under [producer.typed_columns]"
 
 
 def declaration(place: str, declared: str) -> str:
-    """The line of the settings that declares a column."""
+    """The settings line that declares a column."""
     return f'{json.dumps(place, ensure_ascii=False)} = "{declared}"'
 
 

@@ -1,4 +1,4 @@
-"""The bytes that ask a server for its replication stream. Pure."""
+"""Encodes the commands that start a replication stream. Pure."""
 
 import struct
 from typing import Final
@@ -9,13 +9,13 @@ COM_BINLOG_DUMP: Final = 0x12
 COM_REGISTER_SLAVE: Final = 0x15
 COM_BINLOG_DUMP_GTID: Final = 0x1E
 
-# The stream ends with an EOF packet where it would wait for more.
+# The stream ends with an EOF packet instead of waiting for more.
 _BINLOG_DUMP_NON_BLOCK: Final = 0x01
 _BINLOG_THROUGH_GTID: Final = 0x04
-# Every binlog begins with 4 bytes of magic; with GTIDs the server finds the place itself.
+# Every binlog begins with 4 magic bytes; with GTIDs the server finds the place itself.
 _FIRST_EVENT_POSITION: Final = 4
 _REPORTED_HOST: Final = b"shardstream"
-# 1 in the top and in the lowest byte of the first word: the format with tags (MySQL 8.3+).
+# 1 in the top and the lowest byte of the first word: the format with tags (MySQL 8.3+).
 _TAGGED_FORMAT: Final = (1 << 56) | 1
 
 
@@ -51,7 +51,7 @@ def mariadb_dump_command(server_id: int) -> bytes:
 
 
 def file_dump_command(server_id: int, name: str) -> bytes:
-    """COM_BINLOG_DUMP of a binlog file and those behind it, up to what is there now."""
+    """COM_BINLOG_DUMP from the beginning of a binlog file to the present end."""
     return (
         struct.pack(
             "<BIHI", COM_BINLOG_DUMP, _FIRST_EVENT_POSITION, _BINLOG_DUMP_NON_BLOCK, server_id
@@ -61,7 +61,7 @@ def file_dump_command(server_id: int, name: str) -> bytes:
 
 
 def encode_mysql_gtid_set(position: MysqlGtidSet) -> bytes:
-    """The server's binary form: the one without tags, which all versions read, where it can be.
+    """The server's binary form; without tags the older format, which all versions read.
 
     An interval is (first, last + 1), both 64 bits; a tag is its length times two and its text.
     """

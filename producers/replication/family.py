@@ -7,10 +7,10 @@ from event_token import Flavor, GtidSet, MysqlGtidSet
 from event_token.errors import UsageError
 from producers.replication.dump_command import mariadb_dump_command, mysql_dump_command
 
-# The server speaks at least this often, so that silence means that it is gone.
+# The server sends a heartbeat at least this often, so that silence means that it is gone.
 STREAM_HEARTBEAT_S: Final = 10
-# While Kafka is away nothing is read: as long as a Kafka transaction may last (15 min is the
-# broker's usual maximum), the server keeps the connection.
+# While Kafka is away nothing is read. The server keeps the connection for as long as a Kafka
+# transaction may last (15 min is the usual maximum of brokers).
 NET_WRITE_TIMEOUT_S: Final = 900
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -18,12 +18,12 @@ Statement = tuple[str, tuple[Any, ...]]
 
 
 class ServerFamily(ServerFacts, Protocol):
-    """What the producer asks of a family of servers."""
+    """What differs between MySQL and MariaDB."""
 
     def session(self, position: GtidSet | None, identity: str) -> list[Statement]:
-        """Statements before a dump after `position`, or of a file where that is None.
+        """Statements that precede a dump after `position`, or of a file if that is None.
 
-        `identity` is a uuid that no other replica has.
+        `identity`: a UUID that no other replica has.
         """
         ...
 
@@ -36,7 +36,7 @@ class MysqlFamily(MysqlFacts):
     """MySQL 8.0 and later."""
 
     def session(self, position: GtidSet | None, identity: str) -> list[Statement]:
-        """See ServerFamily. Both names of each variable: 8.0 before .26 knows the older alone."""
+        """See ServerFamily. Both names of each variable: before 8.0.26 only the older one works."""
         del position
         period_ns = STREAM_HEARTBEAT_S * _NANOSECONDS
         return [

@@ -1,4 +1,4 @@
-"""The transactions of a binlog from a file's beginning on, by GTID and commit time; rows unread."""
+"""Scans binlogs for GTIDs and commit times; all other events are skipped by their length."""
 
 import time
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class BinlogTransaction:
         return f"{UUID(bytes=source)}:{tag}{number}"
 
     def add_to(self, running: RunningSet) -> None:
-        """Let the set include this transaction."""
+        """Add this transaction to the set."""
         running.add(*self.gtid)  # both are of one family
 
 
@@ -57,10 +57,10 @@ def transactions(
 ) -> Iterator[BinlogTransaction]:
     """Yield the transactions of a stream that ends at the binlogs' end, in binlog order.
 
-    `where` names the place for messages. Raises ServerLost when the server falls silent, and what
-    its error packets mean.
+    `where` names the stream in messages. Raises ServerLost when the server falls silent, and the
+    errors that its error packets stand for.
     """
-    goes_on = False  # an event's packet that follows one of full length
+    goes_on = False  # this packet continues the event of the one before
     has_checksum = False
     while True:
         _fill(stream, where)
@@ -73,7 +73,7 @@ def transactions(
             is_whole = length < _PACKET_FULL and not goes_on
             goes_on = length == _PACKET_FULL
             if not is_whole:
-                continue  # No GTID event is that long.
+                continue  # Too long for a GTID event.
             kind = stream.buffer[begin]
             if kind:
                 if kind == _EOF and length < 9:
@@ -91,12 +91,12 @@ def _fill(stream: ReplicationStream, where: str) -> None:
     deadline_s = time.monotonic() + STREAM_SILENCE_S_MAX
     while not (stream.wait(_WAIT_S) and stream.fill()):
         if time.monotonic() > deadline_s:
-            raise ServerLost(f"{where}: nothing came for {STREAM_SILENCE_S_MAX} s")
+            raise ServerLost(f"{where}: the server has been silent for {STREAM_SILENCE_S_MAX} s")
 
 
 def _no_event(packet: bytes, where: str) -> Exception:
     if packet[0] != _ERROR:
-        return ServerLost(f"{where}: a packet that is no event ({packet[:1].hex()})")
+        return ServerLost(f"{where}: a packet that is not an event ({packet[:1].hex()})")
     text = packet[3:].decode("utf-8", "replace")
     if text.startswith("#"):
         text = text[6:]  # the SQL state

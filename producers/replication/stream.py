@@ -20,16 +20,16 @@ from producers.errors import BinlogPurged, SameServerId
 from producers.replication.dump_command import file_dump_command, register_command
 from producers.replication.family import STREAM_HEARTBEAT_S, ServerFamily
 
-# Three heartbeats of the server missed.
+# Three missed heartbeats.
 STREAM_SILENCE_S_MAX: Final = 3 * STREAM_HEARTBEAT_S
 
-# The server sends about 16 KB at a time: decoding starts when this much is there, or no more comes.
+# The server sends about 16 KB at a time; decoding starts with this much, or when no more comes.
 TOP_UP_BYTES: Final = 256 * 1024
 BUFFER_BYTES: Final = 2 * TOP_UP_BYTES
-# The server's own bound of an event is max_allowed_packet, at most 1 GB; the rest is for headers.
+# An event is bounded by max_allowed_packet, at most 1 GB; the rest is for headers.
 BUFFER_BYTES_MAX: Final = 1024 * 1024 * 1024 + 1024 * 1024
 
-# Ids that people give to servers are small or derived from addresses; half of the range is left.
+# Configured server ids are small numbers, or derived from addresses; half of the range is left.
 RANDOM_SERVER_ID_MIN: Final = 1 << 31
 RANDOM_SERVER_ID_MAX: Final = (1 << 32) - 1
 
@@ -39,7 +39,7 @@ _ER_NOT_IN_BINLOG: Final = frozenset({1945, 1947, 1955})
 
 
 def random_server_id() -> int:
-    """An id for a replication connection that will hardly meet another one."""
+    """A server id for a replication connection; a collision is unlikely."""
     return RANDOM_SERVER_ID_MIN + secrets.randbelow(RANDOM_SERVER_ID_MAX - RANDOM_SERVER_ID_MIN)
 
 
@@ -57,8 +57,8 @@ def server_error(code: int, text: str, where: str) -> ShardstreamError:
     if "same server_uuid/server_id" in lower or "same server_id" in lower:
         return SameServerId(
             f"{message}. Another replication connection has the same server id, and the server "
-            "ends the older one: give each producer and replica its own `server_id`, or none, "
-            "so that a random one is taken"
+            "ends the older one: give each producer and replica its own `server_id`, or none to "
+            "have a random one chosen"
         )
     if code == _ER_PURGED or (code == _ER_SOURCE_FATAL and "purged" in lower):
         return BinlogPurged(message)
@@ -70,9 +70,9 @@ def server_error(code: int, text: str, where: str) -> ShardstreamError:
 
 
 class ReplicationStream:
-    """The server's replication stream as bytes in a buffer: `buffer[start:end]` is not yet used.
+    """A replication stream, buffered: `buffer[start:end]` is still to be decoded.
 
-    `fill` adds what has come, the decoder consumes, and the caller sets `start`.
+    `fill` appends what has arrived; the caller moves `start` past what the decoder consumed.
     """
 
     def __init__(self, connection: Any, where: str) -> None:
@@ -92,7 +92,7 @@ class ReplicationStream:
     ) -> Self:
         """Connect, register and start the dump after `position`.
 
-        Raises ServerRefused and ServerLost; what is wrong with the position comes in the stream.
+        Raises ServerRefused and ServerLost; errors of the position arrive in the stream.
         """
         return cls._open(
             server, family, server_id, position, family.dump_command(server_id, position)
@@ -100,8 +100,10 @@ class ReplicationStream:
 
     @classmethod
     def open_file(cls, server: DatabaseServer, family: ServerFamily, name: str) -> Self:
-        """The stream of one binlog file and those behind it, which ends with what is there."""
-        server_id = random_server_id()  # Not the producer's: one would end the other.
+        """The stream from the beginning of one binlog file to the present end of the binlogs."""
+        server_id = (
+            random_server_id()
+        )  # Not the producer's: the server would end the other connection.
         return cls._open(server, family, server_id, None, file_dump_command(server_id, name))
 
     @classmethod
@@ -129,15 +131,15 @@ class ReplicationStream:
             raise
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until something can be read; tell whether it can."""
+        """Wait until bytes can be read; return whether they can."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
         return bool(self._poll.poll(max(0.0, timeout_s) * 1000))
 
     def fill(self) -> int:
-        """Read what has come, up to TOP_UP_BYTES in the buffer; return the number of bytes read.
+        """Read what has arrived, up to TOP_UP_BYTES in the buffer; return the number of bytes read.
 
-        Raises ServerLost when the connection is gone, Halt on an event over BUFFER_BYTES_MAX.
+        Raises ServerLost when the connection is gone, Halt for an event over BUFFER_BYTES_MAX.
         """
         self._make_room()
         before = self.end
@@ -153,7 +155,7 @@ class ReplicationStream:
                     raise ServerLost(f"{self._where}: {error}") from error
                 if count == 0:
                     if self.end > before:
-                        break  # An error packet may stand there, which says why.
+                        break  # An error packet that explains it may have arrived.
                     raise ServerLost(f"{self._where}: the server closed the connection")
                 self.end += count
                 if self.end == len(view):
@@ -161,7 +163,7 @@ class ReplicationStream:
         return self.end - before
 
     def _make_room(self) -> None:
-        """Move what is left to the front; a larger buffer for an event that does not fit."""
+        """Move the rest to the front; enlarge the buffer for an event that does not fit."""
         left = self.end - self.start
         size = len(self.buffer)
         if left == size:
@@ -181,7 +183,7 @@ class ReplicationStream:
         self.start, self.end = 0, left
 
     def close(self) -> None:
-        """End the connection; the server notices by the closed socket."""
+        """Close the connection; the server notices the closed socket."""
         self._poll.unregister(self._socket)
         self._connection._force_close()  # noqa: SLF001 - a dump takes no COM_QUIT
 

@@ -1,4 +1,4 @@
-"""Which of a shard's servers can be followed: by GTIDs alone, no clock is asked. Pure."""
+"""Which of a shard's servers can be followed, by GTIDs alone: clocks do not matter. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from producers.errors import BinlogPurged, ReplicaBehindLog, ServerBehindLog, Se
 from producers.servers.reachable import check_reachable, shown
 from topics.names import ShardTopics
 
-# MariaDB's gtid_binlog_state: the last number that each server wrote in each domain.
+# MariaDB's gtid_binlog_state: the last sequence number by (domain, server).
 BinlogState = Mapping[tuple[int, int], int]
-# A message with thousands of GTIDs helps nobody.
+# A message names at most this many GTIDs.
 _GTIDS_SHOWN_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ServerView:
-    """What a server says of itself. `own`: its uuid (MySQL) or server id (MariaDB)."""
+    """What a server reports. `own`: its UUID (MySQL) or server id (MariaDB)."""
 
     name: str
     is_replica: bool
@@ -29,13 +29,13 @@ class ServerView:
     state: BinlogState = field(default_factory=dict)
 
 
-def judge(
+def find_faults(
     topics: ShardTopics, position: GtidSet | None, views: Sequence[ServerView]
 ) -> dict[str, ShardstreamError]:
-    """Say of each server that cannot be followed why, by name.
+    """The servers that cannot be followed, by name, each with the reason.
 
-    `position`: what the log holds, None for an empty log. Primaries must have been looked at after
-    replicas: then a replica's transaction that no primary has is its own (errant).
+    `position`: what the log holds, None for an empty log. Primaries must have been read after
+    replicas: then a transaction that a replica has and no primary is errant.
     """
     faults: dict[str, ShardstreamError] = {}
     for view in views:
@@ -54,7 +54,7 @@ def _unreachable(
     if split:
         text = (
             f"{topics.log} holds {split}, and {view.name} has other transactions in its place: "
-            "their histories have parted. Decide which of the two is right"
+            "their histories have diverged. Decide which of the two is right"
         )
         return ServerDiverged(text) if view.is_replica else ServerBehindLog(text)
     try:
@@ -65,7 +65,7 @@ def _unreachable(
 
 
 def _split(position: GtidSet, view: ServerView) -> str:
-    """The log's last GTIDs that a MariaDB server passed by: its numbers are higher, or others'."""
+    """The log's last GTIDs that a MariaDB server lacks although its numbers are higher."""
     executed = view.history.executed
     if not (isinstance(position, MariadbGtidSet) and isinstance(executed, MariadbGtidSet)):
         return ""
@@ -88,29 +88,30 @@ def _diverged(
             names = " and ".join(primary.name for primary in primaries)
             return ServerDiverged(
                 f"replica {view.name} has executed {errant}, which its primary {names} has not: "
-                "somebody wrote on the replica (errant GTIDs). Rebuild it, or take it from the list"
+                "errant GTIDs, written on the replica itself. Rebuild the replica, or remove it "
+                "from `servers`"
             )
     elif view.is_replica and position is not None:
         errant = _own_in(view, others, position)
         if errant:
             return ServerDiverged(
                 f"replica {view.name} has itself written {errant}, and no other server that can be "
-                "reached confirms it: a primary must be reachable, or this one be promoted"
+                "reached has it: make a primary reachable, or promote this replica"
             )
     else:
         for primary in primaries:
             errant = _only_in(view, [primary], None)
             if errant and _only_in(primary, [view], None):
                 return ServerDiverged(
-                    f"{view.name} has executed {errant}, which {primary.name} lacks, and the other "
-                    "way round: both take writes, or one of them was replaced and came back. Take "
-                    "the wrong one from the list"
+                    f"{view.name} has executed {errant}, {primary.name} has not, and vice versa: "
+                    "both take writes, or one of them was replaced and came back. Remove the "
+                    "wrong one from `servers`"
                 )
     return None
 
 
 def _only_in(view: ServerView, others: Sequence[ServerView], position: GtidSet | None) -> str:
-    """What none of the others has executed, as text. The log's own transactions do not count."""
+    """What none of the others has executed, nor the log holds, as text."""
     mine = view.history.executed
     if isinstance(mine, MysqlGtidSet):
         for other in others:
@@ -124,7 +125,7 @@ def _only_in(view: ServerView, others: Sequence[ServerView], position: GtidSet |
 
 
 def _own_in(view: ServerView, others: Sequence[ServerView], position: GtidSet | None) -> str:
-    """What the server itself wrote, and neither the others nor the log have."""
+    """What the server itself wrote, and neither the others nor the log have, as text."""
     mine = view.history.executed
     if isinstance(mine, MysqlGtidSet):
         own = UUID(view.own).bytes
@@ -143,13 +144,13 @@ def _own_in(view: ServerView, others: Sequence[ServerView], position: GtidSet | 
 
 
 def _knows(view: ServerView, domain: int, server: int, number: int) -> bool:
-    """Whether a MariaDB server's binlogs have this GTID, or begin behind it."""
+    """Whether a MariaDB server's binlogs have this GTID, or begin after it."""
     if view.state.get((domain, server), 0) >= number:
         return True
     purged = view.history.purged
     gone = purged.by_domain() if isinstance(purged, MariadbGtidSet) else {}
     writer, last = gone.get(domain, (0, 0))
-    # By server 0 (UnlistedNumbers) one more is gone, and nobody knows who wrote that.
+    # With server 0 (UnlistedNumbers) one more is gone; which server wrote it is unknown.
     return number <= (last if writer else last + 1) and last > 0
 
 
@@ -160,7 +161,7 @@ def _listed(gtids: Iterable[tuple[int, int, int]]) -> str:
 
 
 def none_usable(faults: Mapping[str, ShardstreamError]) -> ShardstreamError:
-    """The one error to raise where each server has its own; what may pass is waited for."""
+    """The one error to raise when each server has its own; transient ones take precedence."""
     found = list(faults.values())
     if len(found) == 1:
         return found[0]
@@ -175,7 +176,7 @@ def none_usable(faults: Mapping[str, ShardstreamError]) -> ShardstreamError:
 def must_stop(
     views: Sequence[ServerView], faults: Mapping[str, ShardstreamError]
 ) -> ShardstreamError | None:
-    """The fault of a primary that stops the shard whatever other servers there are."""
+    """The fault of a primary that stops the shard, even if other servers could be followed."""
     for view in views:
         fault = faults.get(view.name)
         if not view.is_replica and isinstance(fault, ServerBehindLog | ServerDiverged):

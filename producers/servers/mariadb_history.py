@@ -1,8 +1,8 @@
-"""What a MariaDB server's binlogs lack that its own words do not tell.
+"""Transactions that are missing from a MariaDB server's binlogs without the server saying so.
 
-A server that was made from a backup has a first binlog whose GTID list is empty, as that of a new
-server, though its binlogs begin in the middle of a domain. Asked for an earlier position it sends
-what it has, and says nothing of the hole.
+The first binlog of a server restored from a backup has an empty GTID list, like that of a new
+server, although its binlogs begin in the middle of a domain. Asked for an earlier position, the
+server sends what it has and does not mention the gap.
 """
 
 from contextlib import closing
@@ -18,19 +18,20 @@ from producers.settings import ServerSettings
 
 
 class UnlistedNumbers:
-    """Remembers each domain's first number in the binlogs of one server."""
+    """Remembers each domain's first sequence number in the binlogs of one server."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start with no domain."""
         self._first: dict[int, int] = {}
 
     def added_to(
         self, history: ServerHistory, server: ServerSettings, family: ServerFamily, connection: Any
     ) -> ServerHistory:
-        """The history with `purged` reaching up to each domain's first number in the binlogs.
+        """The history with `purged` extended up to each domain's first number in the binlogs.
 
-        For a domain that begins at n, `purged` says n - 2 by server 0, which nobody is: so it is
-        included from n - 1 on, whoever wrote that. MySQL's history is given back as it is.
+        For a domain that begins at n, `purged` says n - 2 by server 0, which does not exist: so
+        positions from n - 1 on include it, whichever server wrote that. MySQL's history is
+        returned unchanged.
         """
         executed, purged = history.executed, history.purged
         if not isinstance(executed, MariadbGtidSet) or not isinstance(purged, MariadbGtidSet):
@@ -47,7 +48,7 @@ class UnlistedNumbers:
 def _first_number(
     server: ServerSettings, family: ServerFamily, connection: Any, domain: int
 ) -> int:
-    """The first number of a domain in the binlogs: in the last file that does not list it."""
+    """The first number of a domain: it is in the last file whose GTID list lacks the domain."""
     with server_errors(server, "reading the beginnings of binlogs of"):
         names = [str(row[0]) for row in rows(connection, "SHOW BINARY LOGS")]
         name = names[0]

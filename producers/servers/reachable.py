@@ -16,14 +16,14 @@ def check_reachable(
 ) -> None:
     """Check purged <= position <= executed.
 
-    BinlogPurged when the server has dropped what is still needed; ServerBehindLog when a primary,
-    ReplicaBehindLog when a replica lacks what the log holds.
+    BinlogPurged if the server has purged what the log still needs; ServerBehindLog if a primary,
+    ReplicaBehindLog if a replica lacks what the log holds.
     """
     if not position.includes(there.purged):
         gone = shown(there.purged.subtract(position))
         raise BinlogPurged(
-            f"{topics.log} stands at {shown(position)}, and {server} no longer has {gone} in its "
-            "binlogs: use a server that does, or start a new log with a copy"
+            f"{topics.log} is at {shown(position)}; {server} has purged {gone} from its binlogs: "
+            "use a server that has it, or start a new log with a copy"
         )
     if there.executed.includes(position):
         return
@@ -32,12 +32,12 @@ def check_reachable(
         raise ReplicaBehindLog(f"replica {server} has not yet applied {lacking} of {topics.log}")
     raise ServerBehindLog(
         f"{topics.log} holds {lacking}, which {server} has never executed: a failover lost these "
-        "transactions, or this is the wrong server. The log's readers have them already; decide "
-        "which of the two is right"
+        "transactions, or this is the wrong server. Readers of the log may have them already: "
+        "decide which of the two is right"
     )
 
 
 def shown(position: GtidSet) -> str:
-    """The set as text, cut where it is long."""
+    """The set as text, cut if it is long."""
     text = str(position)
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."

@@ -1,4 +1,4 @@
-"""A shard's servers: reached side by side, looked at, and one of them chosen to follow."""
+"""A shard's servers: connected to in parallel, compared, and one chosen to follow."""
 
 import time
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ from producers.preflight.hidden_types import hidden_type_problems
 from producers.preflight.server_checks import check_connection, logs_cascades
 from producers.replication.family import ServerFamily, family_of
 from producers.replication.stream import server_errors
-from producers.servers.choice import ServerView, judge, must_stop, none_usable
+from producers.servers.choice import ServerView, find_faults, must_stop, none_usable
 from producers.servers.mariadb_history import UnlistedNumbers
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.names import ShardTopics
 
-# So long a preferred server may take to reach what another one has: less than a lag worth leaving
-# it for, and little beside the time that a failover takes.
+# A preferred server may take this long to reach what another one has: less than a lag that would
+# justify leaving it, and short compared with a failover.
 FRESH_WAIT_S: Final = 1.0
 FRESH_POLL_S: Final = 0.05
 
 
 @dataclass(slots=True)
 class OpenServer:
-    """A server that answered: its settings, a connection for questions, what it said last."""
+    """A server that answered: its settings, a connection for queries, what it reported last."""
 
     settings: ServerSettings
     family: ServerFamily
@@ -43,23 +43,23 @@ class OpenServer:
         return self.settings.name
 
     def is_replica(self) -> bool:
-        """Ask whether it is one."""
-        with server_errors(self.settings, "asking for the part of"):
+        """Whether it is one now."""
+        with server_errors(self.settings, "asking for the role of"):
             return self.family.is_replica(self.connection)
 
     def history(self) -> ServerHistory:
-        """Ask for the executed and purged sets."""
+        """Its executed and purged GTID sets."""
         with server_errors(self.settings, "reading the executed set of"):
             return self.family.history(self.connection)
 
     def logs_cascades(self) -> bool:
-        """Ask whether its binlog has the rows that foreign keys change."""
+        """Whether its binlog has the rows that foreign keys change."""
         is_replica = self.is_replica()
         with server_errors(self.settings, "asking for the foreign keys of"):
             return logs_cascades(self.connection, is_replica=is_replica)
 
     def look(self, *, is_replica: bool) -> ServerView:
-        """Ask for all that `judge` wants to know; the state first, which the sets then include."""
+        """Read what `find_faults` needs; the state first, so that the sets include it."""
         with server_errors(self.settings, "reading the executed set of"):
             state = self.family.binlog_state(self.connection)
             own = self.family.own_name(self.connection)
@@ -70,31 +70,31 @@ class OpenServer:
         return self.view
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.connection.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The server to follow, and why others are not: one text each."""
+    """The server to follow, and one reason for each that is not."""
 
     server: OpenServer
     passed_over: list[str] = field(default_factory=list)
 
 
 class ServerList:
-    """The servers of a shard that answer; `close` ends their connections."""
+    """The servers of a shard that answer; `close` closes their connections."""
 
     def __init__(self, servers: Sequence[OpenServer], faults: dict[str, ShardstreamError]) -> None:
-        """`faults`: why the others do not."""
+        """`faults`: why the others do not answer, by name."""
         self._servers = list(servers)
         self._faults = faults
 
     @classmethod
     def open(cls, settings: ShardProducerSettings) -> Self:
-        """Connect to all and check their settings and grants.
+        """Connect to all servers and check their settings and grants.
 
-        Raises when none of those to read from can be followed: ServerLost where that may pass,
+        If none that may be read from can be followed, raises ServerLost where that may pass and
         ServerRefused where not.
         """
 
@@ -115,13 +115,13 @@ class ServerList:
         return opened
 
     def choose(self, topics: ShardTopics, position: GtidSet | None) -> Chosen:
-        """Choose whom to follow from `position` on; None: an empty log, which starts anywhere.
+        """Choose the server to follow from `position`; None for an empty log that starts anywhere.
 
         Raises ServerBehindLog or ServerDiverged when a primary contradicts the log or another
-        one, and else what `none_usable` says when there is nobody to follow.
+        primary, and the error of `none_usable` when no server can be followed.
         """
         views = self._look()
-        faults = {**self._faults, **judge(topics, position, views)}
+        faults = {**self._faults, **find_faults(topics, position, views)}
         stop = must_stop(views, faults)
         if stop is not None:
             raise stop
@@ -139,7 +139,7 @@ class ServerList:
         return {s.name for s in self._servers if s.settings.read} | self._faults.keys()
 
     def _look(self) -> list[ServerView]:
-        """Look at replicas first: what they have, a primary then has."""
+        """Read replicas first: what they have executed, their primary has when it is read."""
         parts: list[tuple[OpenServer, bool]] = []
         for server in self._servers:
             try:
@@ -155,13 +155,13 @@ class ServerList:
         return views
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for server in self._servers:
             server.close()
 
 
 def open_server(server: ServerSettings, settings: ShardProducerSettings) -> OpenServer:
-    """Connect to one server; ServerRefused when it is not set as streaming needs it."""
+    """Connect to one server; ServerRefused if its settings do not allow streaming."""
     opened = OpenServer(server, family_of(settings.flavor), open_connection(server))
     try:
         if server.read:
@@ -188,7 +188,7 @@ def _check(server: OpenServer, settings: ShardProducerSettings) -> None:
 def table_problems(
     connection: Any, server_name: str, settings: ShardProducerSettings
 ) -> list[Problem]:
-    """What of the settings does not fit the tables that are there: filter rules, types."""
+    """Filter rules and column types of the settings that do not fit the server's tables."""
     return [
         *rule_problems(connection, server_name, settings),
         *hidden_type_problems(connection, server_name, settings),
@@ -196,7 +196,7 @@ def table_problems(
 
 
 def _keeps_up(server: OpenServer, usable: Sequence[OpenServer]) -> bool:
-    """Whether it soon has all that each of the others had when they were looked at."""
+    """Whether it reaches soon what each of the others had when they were read."""
     wanted = [each.view.history.executed for each in usable if each.view is not None]
     deadline_s = time.monotonic() + FRESH_WAIT_S
     while True:

@@ -1,4 +1,4 @@
-"""Whether another server of the list should be followed: looked at beside the stream."""
+"""Watches, beside the stream, whether another server of the list should be followed."""
 
 import threading
 import time
@@ -10,36 +10,36 @@ from typing import Final
 from event_token import GtidSet, parse_gtid_set
 from event_token.errors import ShardstreamError
 from producers.errors import BetterServer
-from producers.servers.choice import ServerView, judge
+from producers.servers.choice import ServerView, find_faults
 from producers.servers.server_list import OpenServer, open_server
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.names import ShardTopics
 
-# Looks in the time after which a lagging server is left; each look is a few statements a server.
+# Looks within `max_replica_lag_ms`; each look is a few statements per server.
 LOOKS: Final = 4
 LOOK_S_MAX: Final = 5.0
-# The thread may be connecting to a server that does not answer; the process need not wait for it.
+# The thread may be waiting for a server that does not answer; closing does not wait for that.
 CLOSE_S_MAX: Final = 1.0
 
 
 class Trail:
-    """What other servers had executed, and when: tells how far behind them the current one is.
+    """What other servers had executed, and when: how far the current one is behind them.
 
-    No clock of a server takes part: the current server lags by as long as it lacks what another
-    one had.
+    Servers' clocks play no part: the current server lags by as long as it lacks what another one
+    had.
     """
 
     def __init__(self, lag_s_max: float) -> None:
-        """Begin without knowing anything."""
+        """Start with nothing known."""
         self._lag_s_max = lag_s_max
         self._seen: deque[tuple[float, str, GtidSet]] = deque(maxlen=1_000)
 
     def note(self, now_s: float, server: str, executed: GtidSet) -> None:
-        """Another server, which can be followed, has executed this."""
+        """Remember that another server, which could be followed, has executed this."""
         self._seen.append((now_s, server, executed))
 
     def lagging_behind(self, now_s: float, executed: GtidSet) -> str:
-        """The server that had, too long ago, what is not in `executed` yet; "" for none."""
+        """The server that has long had what is not in `executed` yet; "" if there is none."""
         kept = [seen for seen in self._seen if not executed.includes(seen[2])]
         self._seen = deque(kept, maxlen=self._seen.maxlen)
         late = (server for seen_s, server, _ in kept if now_s - seen_s > self._lag_s_max)
@@ -47,9 +47,9 @@ class Trail:
 
 
 class ServerWatch:
-    """A thread that looks at all servers; `check` raises when the current one should be left.
+    """A thread that watches all servers; `check` raises when the current one should be left.
 
-    `position`: gives what is committed on the log. Servers that do not answer are asked again.
+    `position` returns what is committed on the log. Servers that do not answer are asked again.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ServerWatch:
         current: ServerSettings,
         position: Callable[[], str],
     ) -> None:
-        """Begin to look, where there is more than one server."""
+        """Start the thread if there is more than one server."""
         self._reason = ""
         self._error: Exception | None = None
         self._settings = settings
@@ -75,14 +75,14 @@ class ServerWatch:
             self._thread.start()
 
     def check(self) -> None:
-        """Raise BetterServer when another server should be chosen, with the reason."""
+        """Raise BetterServer, with the reason, when another server should be chosen."""
         if self._error is not None:
             raise self._error
         if self._reason:
             raise BetterServer(self._reason)
 
     def close(self) -> None:
-        """Ask the thread to end and wait a moment."""
+        """Ask the thread to end and wait briefly."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_S_MAX)
@@ -92,7 +92,7 @@ class ServerWatch:
         try:
             while not self._reason and not self._ending.wait(period_s):
                 self._reason = self._look()
-        except Exception as error:  # noqa: BLE001 - `check` raises it where it is heard
+        except Exception as error:  # noqa: BLE001 - `check` raises it in the session
             self._error = error
         finally:
             for server in self._open.values():
@@ -101,7 +101,7 @@ class ServerWatch:
     def _look(self) -> str:
         position = parse_gtid_set(self._position(), self._settings.flavor)
         views = self._views()
-        faults = judge(self._topics, position, views)
+        faults = find_faults(self._topics, position, views)
         if self._current in faults:
             return str(faults[self._current])
         now_s = time.monotonic()
@@ -116,15 +116,15 @@ class ServerWatch:
         if behind in sound and any(view.name == behind for view in views):
             return (
                 f"{self._current} lacks what {behind} had {self._lag_s_max:g} s ago "
-                "(max_replica_lag_ms): the better one is followed"
+                "(max_replica_lag_ms): following the latter"
             )
         return ""
 
     def _views(self) -> list[ServerView]:
-        """Look at those that answer, replicas first as `judge` asks for."""
+        """Read the servers that answer, replicas first as `find_faults` requires."""
         parts: list[tuple[OpenServer, bool]] = []
         for settings in self._settings.servers:
-            with suppress(ShardstreamError):  # It does not answer: it is no better one.
+            with suppress(ShardstreamError):  # A server that does not answer is not a better one.
                 server = self._open.get(settings.name) or open_server(settings, self._settings)
                 self._open[settings.name] = server
                 parts.append((server, self._asked(server)))
@@ -144,6 +144,6 @@ class ServerWatch:
             raise
 
     def _forget(self, server: OpenServer) -> None:
-        """Connect anew the next time."""
+        """Drop the connection; the next look reconnects."""
         server.close()
         self._open.pop(server.name, None)

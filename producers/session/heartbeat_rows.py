@@ -1,7 +1,7 @@
-"""Heartbeat rows on the primary while a replica is read: they tell how far the replica is.
+"""Heartbeat rows on the primary while a replica is read: they show how far the replica is.
 
-The row travels by the binlog like any change. When it comes out of the replica, everything that
-the primary had committed before is in the log, and its time is the head.
+The row travels through the binlog like any change. When it arrives from the replica, the log has
+everything that the primary committed before it, and its time is the head (watermark).
 """
 
 import threading
@@ -24,14 +24,14 @@ from producers.session.heads import now_us
 from producers.settings import ShardProducerSettings
 
 PRIVILEGES: Final = ("CREATE", "SELECT", "INSERT", "UPDATE")
-# After a fault: the primary may be failing over, or a grant be missing.
+# After a fault: the primary may be failing over, or a grant may be missing.
 PAUSE_S: Final = 1.0
-# The thread may be connecting to a server that does not answer; the process need not wait for it.
+# The thread may be waiting for a server that does not answer; closing does not wait for that.
 CLOSE_S_MAX: Final = 1.0
 
 _MISSING: Final = frozenset({ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE})
 _CLOCK: Final = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
-# Shard, the own clock, the bound, the own clock: a primary's clock far from it is not believed.
+# Shard, this host's clock, the bound, this host's clock: it stands in for a clock that is far off.
 _WRITE: Final = (
     f"INSERT INTO {HEARTBEAT} (shard, at_us) "
     f"SELECT %s, IF(ABS({_CLOCK} - %s) <= %s, {_CLOCK}, %s) "
@@ -40,13 +40,13 @@ _WRITE: Final = (
 
 
 class HeartbeatWriter:
-    """A thread that writes the shard's heartbeat row on the primary, while it is `wanted`.
+    """A thread that writes the shard's heartbeat row on the primary while it is `wanted`.
 
-    `note` says what keeps it from doing so, "" when nothing does.
+    `note` says why it cannot, "" if it can.
     """
 
     def __init__(self, settings: ShardProducerSettings, wanted: Callable[[], bool]) -> None:
-        """Begin, where there is more than one server."""
+        """Start the thread if there is more than one server."""
         self.note = ""
         self._settings = settings
         self._wanted = wanted
@@ -59,7 +59,7 @@ class HeartbeatWriter:
             self._thread.start()
 
     def close(self) -> None:
-        """Ask the thread to end and wait a moment."""
+        """Ask the thread to end and wait briefly."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_S_MAX)
@@ -73,8 +73,8 @@ class HeartbeatWriter:
                     if self._wanted():
                         self._write()
                         self.note = ""
-                except Exception as fault:  # noqa: BLE001 - the note is heard; the thread goes on
-                    self.note = f"no heartbeat rows, so an idle shard holds readers back: {fault}"
+                except Exception as fault:  # noqa: BLE001 - the note reports it; the thread goes on
+                    self.note = f"without heartbeat rows an idle shard holds readers back: {fault}"
                     self._forget()
                     wait_s = max(PAUSE_S, self._period_s)
         finally:
@@ -83,7 +83,7 @@ class HeartbeatWriter:
     def _write(self) -> None:
         primary = self._primary or self._find()
         if primary is None:
-            raise ServerLost("none of the shard's servers that answer is a primary")
+            raise ServerLost("no primary of the shard answers: start it, or add it to `servers`")
         with server_errors(primary.settings, "writing a heartbeat row on"):
             write_heartbeat(primary.connection, self._settings)
         self._primary = primary
@@ -103,7 +103,7 @@ class HeartbeatWriter:
 
 
 def _is_replica(server: OpenServer) -> bool:
-    """Ask, and close the connection unless it is a primary's."""
+    """Ask for its role, and close the connection of a replica."""
     is_replica = True
     try:
         is_replica = server.is_replica()
@@ -114,7 +114,7 @@ def _is_replica(server: OpenServer) -> bool:
 
 
 def write_heartbeat(connection: Any, settings: ShardProducerSettings) -> None:
-    """Write the shard's row with the server's clock; make the table where it is missing."""
+    """Write the shard's row with the server's clock; create the table if it is missing."""
     own_us = now_us()
     values = (settings.shard, own_us, settings.max_clock_ahead_ms * 1000, own_us)
     with connection.cursor() as cursor:
@@ -128,9 +128,9 @@ def write_heartbeat(connection: Any, settings: ShardProducerSettings) -> None:
 
 
 def heartbeat_warnings(settings: ShardProducerSettings) -> list[str]:
-    """What keeps heads of a shard that is read from a replica from being true: one line each.
+    """What keeps the head of a shard from moving while a replica is read: one line each.
 
-    Servers that do not answer are left out; the preflight lists them.
+    Servers that do not answer are skipped; the preflight lists them.
     """
     family = family_of(settings.flavor)
     has_replica = False
@@ -138,7 +138,7 @@ def heartbeat_warnings(settings: ShardProducerSettings) -> list[str]:
     primaries = 0
     for server in settings.servers:
         with suppress(ShardstreamError), closing(open_connection(server)) as connection:
-            with server_errors(server, "asking for the part of"):
+            with server_errors(server, "asking for the role of"):
                 if family.is_replica(connection):
                     has_replica |= server.read
                     continue
@@ -147,17 +147,17 @@ def heartbeat_warnings(settings: ShardProducerSettings) -> list[str]:
                 lacking = set(PRIVILEGES) - privileges_on(connection, INTERNAL_DATABASE)
             if lacking and not account.has("ALL PRIVILEGES"):
                 missing.append(
-                    f"{settings.keyspace}.{settings.shard}: {server.name} cannot be written "
-                    "heartbeat rows while a replica is read, and an idle shard holds readers back: "
+                    f"{settings.keyspace}.{settings.shard}: heartbeat rows cannot be written on "
+                    f"{server.name} while a replica is read, so an idle shard holds readers back: "
                     f"GRANT {', '.join(PRIVILEGES)} ON {INTERNAL_DATABASE}.* TO {account.name};"
                 )
     if not has_replica:
         return []
     if not primaries:
         text = (
-            f"{settings.keyspace}.{settings.shard}: a replica is read and no primary is named for "
-            "heartbeat rows, so an idle shard holds readers back: add the primary to `servers`, "
-            "with `read = false` if it is to be spared"
+            f"{settings.keyspace}.{settings.shard}: a replica is read, but no primary is named "
+            "that could take heartbeat rows, so an idle shard holds readers back: add it to "
+            "`servers`, with `read = false` if nothing should be streamed from it"
         )
         return [text]
     return missing

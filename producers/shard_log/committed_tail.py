@@ -1,4 +1,4 @@
-"""What is committed on a shard's topics, read after fencing."""
+"""Reads what is committed on a shard's topics, after fencing."""
 
 import time
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from topics.progress.record import Progress
 from topics.records.envelope import read_envelope
 from topics.records.schema_ids import SchemaIds
 
-# Markers of the predecessor's last transaction may still be on their way to a partition's leader.
+# Markers of the predecessor's last transaction may still be on their way to a leader.
 STABLE_S_MAX: Final = 30.0
 STABLE_POLL_S: Final = 0.1
 
@@ -29,7 +29,7 @@ class LastRow:
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """What a shard log holds after fencing: `start_offset` is its low watermark."""
+    """What a shard log holds after fencing; `start_offset` is its log start offset."""
 
     start_offset: int
     last: LastRow | None
@@ -40,8 +40,8 @@ def read_committed_tail(
 ) -> tuple[Progress | None, LogTail]:
     """The last committed progress and the end of the log.
 
-    Only after fencing: before, a predecessor may still commit. Raises Retry when a topic has
-    records that are neither committed nor aborted, or brokers do not answer.
+    Only after fencing: until then a predecessor may commit. Raises Retry while a topic has records
+    that are neither committed nor aborted, and when brokers do not answer.
     """
     for topic in (topics.log, topics.progress):
         await_stable(config, topic)
@@ -61,23 +61,23 @@ def read_committed_tail(
 def await_stable(config: ClientConfig, topic: str, seconds: float = STABLE_S_MAX) -> None:
     """Wait until all records of a topic are committed or aborted; Retry when that takes longer.
 
-    An open transaction hides what was committed behind its beginning: a resume from in front of it
-    would write those records again.
+    An open transaction hides what was committed after it began, and a producer that resumed from
+    there would write those records again.
     """
     committed = open_consumer(config)
     everything = open_consumer(config, read_committed=False)
     deadline_s = time.monotonic() + seconds
     try:
         while True:
-            # In this order: nothing that comes between the two makes them equal by mistake.
+            # In this order, so that no record that comes in between makes them equal by mistake.
             _, end = partition_bounds(everything, config, topic)
             _, stable = partition_bounds(committed, config, topic)
             if stable >= end:
                 return
             if time.monotonic() > deadline_s:
                 raise Retry(
-                    f"{topic}: offsets {stable} to {end} belong to an open transaction though this "
-                    f"shard's producers are fenced off: find its producer (kafka-transactions.sh "
+                    f"{topic}: offsets {stable} to {end} belong to an open transaction, but the "
+                    f"shard's producers are fenced: find its producer (kafka-transactions.sh "
                     f"find-hanging --topic {topic}) and abort it"
                 )
             time.sleep(STABLE_POLL_S)

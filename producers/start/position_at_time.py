@@ -1,7 +1,7 @@
-"""Where in a server's binlogs a time lies: the first transaction that was committed at or after it.
+"""Finds the position of a time: before the first transaction committed at or after it.
 
-No transaction of the binlogs with a commit time at or after the start's is left out, unless times
-in them run back by more than DISORDER_US_MAX.
+No transaction of the binlogs with that commit time or a later one is skipped, unless times in
+them run back by more than DISORDER_US_MAX.
 """
 
 from collections.abc import Sequence
@@ -25,17 +25,17 @@ from producers.replication.stream import ReplicationStream, server_errors
 from producers.settings import ServerSettings
 from producers.start.times import iso
 
-# How exactly a family's binlog knows a commit's time.
+# Resolution of commit times in a family's binlog.
 _GRANULARITY_US: Final = {Flavor.MYSQL: 1, Flavor.MARIADB: 1_000_000}
-# Times do not rise throughout a binlog: on MariaDB a transaction bears the second in which its last
-# statement began, which may have waited for locks (innodb_lock_wait_timeout is 50 s) and worked for
-# long; a MySQL replica may commit in another order. So files are looked at from this much earlier.
+# Times in a binlog are not monotonic: on MariaDB a transaction bears the second in which its last
+# statement began, which may have waited for locks (innodb_lock_wait_timeout is 50 s) and run for
+# long; a MySQL replica may commit in another order. So the search starts this much earlier.
 DISORDER_US_MAX: Final = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPosition:
-    """A position and what an operator should hear of it."""
+    """A position, and a note on it for the operator."""
 
     position: GtidSet
     note: str
@@ -43,7 +43,7 @@ class FoundPosition:
 
 @dataclass(frozen=True, slots=True)
 class BinlogFile:
-    """A binlog by name, with the first transaction from its beginning on, None without any."""
+    """A binlog file and the first transaction from its beginning on, None if there is none."""
 
     name: str
     first: BinlogTransaction | None
@@ -58,17 +58,16 @@ def find_position(
 ) -> FoundPosition:
     """Find the position before the first transaction committed at or after `time_us`.
 
-    Reads the first transaction of every binlog, which takes some ms a file, and one file as far as
-    needed. Where nothing is that late yet, the start is the end of the binlogs. Raises UsageError
-    when the time lies in the future, or before what the binlogs hold: then it names the oldest
-    time that is possible.
+    Reads the first transaction of every binlog file, some ms each, and one file as far as needed.
+    If nothing is that late yet, the position is the end of the binlogs. Raises UsageError for a
+    time in the future, and for one before the oldest binlog, naming the oldest possible time.
     """
     with server_errors(server, "reading clock and binlogs of"):
         clock_us = family.moment(connection).clock_us
         names = [str(row[0]) for row in rows(connection, "SHOW BINARY LOGS")]
     if time_us > clock_us:
         raise UsageError(
-            f"start {iso(time_us)} lies in the future: the clock of {server.name} says "
+            f"start {iso(time_us)} lies in the future: the clock of {server.name} shows "
             f"{iso(clock_us)}"
         )
     time_us -= time_us % _GRANULARITY_US[family.flavor]
@@ -77,15 +76,15 @@ def find_position(
     with server_errors(server, "reading the beginning of a binlog of"):
         before = family.before_file(connection, name)
     if isinstance(before, MysqlGtidSet):
-        before = before.union(history.purged)  # What was added to it by hand is in no binlog.
+        before = before.union(history.purged)  # GTIDs purged by hand are in no binlog.
     running = _running(before)
     with closing(ReplicationStream.open_file(server, family, name)) as stream:
         for transaction in transactions(stream, family.flavor, f"{name} of {server.name}"):
             if transaction.commit_us >= time_us:
-                note = f"the log begins with {transaction}, committed {iso(transaction.commit_us)}"
+                note = f"the log starts with {transaction}, committed {iso(transaction.commit_us)}"
                 return FoundPosition(running.to_set(), note)
             transaction.add_to(running)
-    note = f"nothing was committed at or after {iso(time_us)} yet: the log begins with what comes"
+    note = f"nothing was committed at or after {iso(time_us)} yet: the log starts with what comes"
     return FoundPosition(running.to_set(), note)
 
 
@@ -96,10 +95,10 @@ def file_to_scan(
     time_us: int,
     history: ServerHistory,
 ) -> str:
-    """The file in front of the *first* one that begins at or after `time_us`, less the disorder.
+    """The file before the *first* one that begins at or after `time_us`, less the disorder.
 
-    Not a binary search: where a clock was set back, several files qualify, and only the first one
-    leaves nothing out. Pure.
+    Not a binary search: after a clock was set back several files qualify, and only the first one
+    skips nothing. Pure.
     """
     early_us = time_us - DISORDER_US_MAX
     late = (
@@ -115,14 +114,14 @@ def file_to_scan(
         return files[0].name
     if first is None:
         raise UsageError(
-            f"start {iso(time_us)}: the binlogs of {server_name} hold no transaction any more, so "
-            "what was committed since then may be gone: start at `current`, or use another server"
+            f"start {iso(time_us)}: the binlogs of {server_name} no longer hold a transaction, so "
+            "changes since then may be gone: start at `current`, or use another server"
         )
     oldest_us = first.commit_us + _GRANULARITY_US[flavor]
     raise UsageError(
         f"start {iso(time_us)} is too old: the oldest possible on {server_name} is "
-        f"{iso(oldest_us)}; what was committed before it is not in the binlogs any more. Use a "
-        "server with older binlogs, or start later"
+        f"{iso(oldest_us)}; earlier binlogs have been purged. Use a server with older binlogs, or "
+        "start later"
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether a shard log has ended by a reshard, read when a producer takes it over."""
+"""Which reshards have ended a shard log, read when a producer takes it over."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from topics.names import ShardTopics
 from topics.records.schema_ids import SchemaIds
 from topics.stream.log_marks import marks_at_end
 
-# The account may lack SELECT there, and where `_shardstream` is gone nothing is cancelled.
+# The account may lack SELECT on it; and without `_shardstream` nothing was cancelled.
 _NO_JOURNAL: Final = frozenset(
     {
         ER.DBACCESS_DENIED_ERROR,
@@ -27,9 +27,9 @@ _NO_JOURNAL: Final = frozenset(
 def ended_by(
     config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds, connection: Any
 ) -> tuple[str, ...]:
-    """The reshards whose END the log holds and that neither log nor server call cancelled.
+    """The reshards whose END the log holds and that are cancelled neither there nor on the server.
 
-    A cancel that the log does not hold yet counts: rows in front of it are true then, too.
+    A cancellation that the log does not hold yet counts: rows before it are valid, too.
     Raises Retry when Kafka does not answer, and the connection's errors.
     """
     marks = marks_at_end(config, topics, schema_ids)

@@ -1,4 +1,4 @@
-"""Where a shard's producer goes on: what the log and its progress topic say, and where to start."""
+"""Where a shard's producer resumes, from its log and progress topic, or where it starts."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -21,11 +21,11 @@ START_TIMESTAMP: Final = "timestamp:"
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Everything that a producer takes over from its predecessor.
+    """What a producer takes over from its predecessor.
 
-    `head_us`: the last promise; `clamp_us`: the least timestamp
-    that a new record may bear, the last record's if that is later. -1 where there is none.
-    `last_cell_us`: grid cell of the log's last record, -1 when there is none.
+    `head_us`: the last head (watermark) promised; `clamp_us`: the earliest timestamp that a new
+    record may bear, the last record's if that is later; `last_cell_us`: start of the grid cell of
+    the log's last record. Each is -1 if there is none.
     """
 
     position: GtidSet
@@ -39,22 +39,23 @@ class ResumePoint:
 def resume_point(
     topics: ShardTopics, flavor: Flavor, progress: Progress | None, log: LogTail
 ) -> ResumePoint | None:
-    """Put progress and log together; None for an empty log. LogDisagrees when they contradict.
+    """Combine progress and log; None for an empty log. LogDisagrees when they contradict.
 
-    A log that retention has emptied agrees when it starts at or past the progress's end offset.
+    A log emptied by retention agrees if it starts at or after the progress's end offset.
     """
     if progress is None:
         if log.last is not None:
             raise LogDisagrees(
                 f"{topics.log} ends with seq {log.last.seq} at offset {log.last.offset}, but "
-                f"{topics.progress} is empty: one of them was deleted or made anew. Without the "
-                "progress nobody knows where the log stands; delete both, or restore the progress"
+                f"{topics.progress} is empty: one of them was deleted or recreated. Without the "
+                "progress topic the log's position is unknown: restore it, or delete both topics "
+                "and start a new log with a copy"
             )
         return None
     if Flavor(progress.flavor) is not flavor:
         raise UsageError(
-            f"{topics.progress} was written from {progress.flavor}, the settings say "
-            f"{flavor.value}: a shard stays with one family of servers"
+            f"{topics.progress} was written from {progress.flavor}, but the settings say "
+            f"{flavor.value}: a shard's log stays with one family of servers"
         )
     _check_agreement(topics, progress, log)
     clamp_us = progress.head_us
@@ -81,19 +82,19 @@ def _check_agreement(topics: ShardTopics, progress: Progress, log: LogTail) -> N
         found = f"ends with seq {log.last.seq} at offset {log.last.offset}"
     if not agrees:
         raise LogDisagrees(
-            f"{topics.log} {found}, but {topics.progress} says that it ends with seq "
-            f"{progress.last_seq} at offset {progress.end_offset - 1}: records were lost or "
-            "written by something else. Do not delete either; compare them with the binlog"
+            f"{topics.log} {found}, but {topics.progress} says seq {progress.last_seq} at "
+            f"offset {progress.end_offset - 1}: records were lost, or written by something else. "
+            "Keep both topics and compare them with the binlog"
         )
 
 
 def first_point(position: GtidSet) -> ResumePoint:
-    """The point at which an empty log starts."""
+    """Where an empty log starts: before seq 1, at offset 0."""
     return ResumePoint(position, 1, 0, -1, -1, -1)
 
 
 def check_start(start: str) -> None:
-    """Raise UsageError when `start` is not one of the known forms."""
+    """Raise UsageError if `start` has none of the known forms."""
     if start.startswith(START_TIMESTAMP):
         parse_time(start.removeprefix(START_TIMESTAMP))
     elif start not in {START_TAIL, START_CURRENT, START_EARLIEST} and not start.startswith(
@@ -107,7 +108,7 @@ def check_start(start: str) -> None:
 def start_position(
     topics: ShardTopics, start: str, flavor: Flavor, there: ServerHistory
 ) -> GtidSet:
-    """Where an empty log begins, by a `start` that is no time. UsageError when it does not say."""
+    """Where an empty log starts, for a `start` other than a time. UsageError for `tail`."""
     check_start(start)
     if start == START_CURRENT:
         return there.executed
@@ -115,7 +116,7 @@ def start_position(
         return there.purged
     if start == START_TAIL:
         raise UsageError(
-            f"{topics.log} is empty and has no tail to go on from: say where to start "
+            f"{topics.log} is empty, so there is no tail to resume from: say where to start "
             "(current, earliest, gtid:<set> or timestamp:<ISO time>)"
         )
     return parse_gtid_set(start.removeprefix(START_GTID), flavor)

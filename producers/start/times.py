@@ -1,4 +1,4 @@
-"""Times as people write them. Pure."""
+"""ISO 8601 times of settings and messages. Pure."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -25,5 +25,5 @@ def parse_time(text: str) -> int:
 
 
 def iso(time_us: int) -> str:
-    """A time as people and `parse_time` read it, to the microsecond."""
+    """A time as ISO 8601 text, to the microsecond; `parse_time` reads it."""
     return (_EPOCH + timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")

@@ -122,7 +122,7 @@ def _print_lines(servers: list[tuple[str, Problem]], topics: list[str], shards: 
     console = Console(soft_wrap=True, highlight=False)
     for shard, problem in servers:
         console.print(f"[bold]{shard}[/] {problem.where}: [red]{problem.what}[/]")
-        console.print(f"    {problem.mend}", markup=False)
+        console.print(f"    {problem.fix}", markup=False)
     for text in topics:
         console.print(text, markup=False)
     if not servers and not topics:

@@ -189,5 +189,5 @@ def test_a_row_that_cannot_be_logged_stops_the_shard_by_its_table(
         wait_state(settings, CopyState.CANCELLED)
 
     assert isinstance(error, UnsupportedColumn)
-    assert f"copying {name}.t, behind key (none)" in str(error)
+    assert f"copying {name}.t, after key (none)" in str(error)
     assert "0xa15a" in str(error)

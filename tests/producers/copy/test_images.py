@@ -26,9 +26,7 @@ NOT_AS_THEY_STAND = re.compile(
     r"row_image|sql_log_bin|skip-log|BLACKHOLE|TEMPORARY|ALTER|RENAME|TRUNCATE|DROP|MODIFY|CASCADE",
     re.IGNORECASE,
 )
-NOT_COPIED = re.compile(
-    "is not on the server|only the beginning of a column|neither a primary key|no base table"
-)
+NOT_COPIED = re.compile("does not exist|has a column prefix|neither a primary key|not a base table")
 
 
 def leaves_rows(case: Case) -> bool:

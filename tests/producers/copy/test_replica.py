@@ -114,10 +114,10 @@ def test_copy_from_a_replica_and_copy_held_by_its_lag(
 
 def grant_what_is_missing(settings: ShardProducerSettings, *servers: DatabaseFixture) -> None:
     """Run what the preflight says on all the shard's servers."""
-    mends = {problem.where: problem.mend for problem in lag_problems(settings)}
+    fixes = {problem.where: problem.fix for problem in lag_problems(settings)}
     for database in servers:
         # Not into its binlog: what a replica writes itself parts it from its primary.
-        statements(database, "SET sql_log_bin = 0", mends[server_of(database).name])
+        statements(database, "SET sql_log_bin = 0", fixes[server_of(database).name])
 
 
 def replica_word(replica: DatabaseFixture) -> str:

@@ -35,9 +35,9 @@ def test_missing_grants_come_with_their_statement() -> None:
     """Each missing privilege is a problem of its own, in the family's words."""
     account = Account("'stream'@'%'", frozenset())
 
-    mends = [p.mend for p in missing_grants(account, SERVER, Flavor.MARIADB)]
+    fixes = [p.fix for p in missing_grants(account, SERVER, Flavor.MARIADB)]
 
-    assert mends == [
+    assert fixes == [
         "GRANT REPLICATION SLAVE ON *.* TO 'stream'@'%';",
         "GRANT BINLOG MONITOR ON *.* TO 'stream'@'%';",
     ]

@@ -57,7 +57,7 @@ def test_all_wrong_mysql_settings_are_listed_at_once(
         assert f"{name} is" in listed
     assert "GRANT REPLICATION SLAVE ON *.* TO 'poor'@'127.0.0.1';" in listed
     assert "GRANT REPLICATION CLIENT ON *.* TO 'poor'@'127.0.0.1';" in listed
-    assert all(problem.mend for problem in found)
+    assert all(problem.fix for problem in found)
     assert MARKER not in listed
     assert "binlog_ignore_db is scratch" in whats(preflight(as_root(database), Flavor.MYSQL))
 
@@ -180,7 +180,7 @@ def test_unlogged_cascades_are_refused_by_name_unless_accepted(mariadb_a: Databa
     found = preflight(as_root(mariadb_a), Flavor.MARIADB)
     accepted = preflight(as_root(mariadb_a), Flavor.MARIADB, accept_unlogged_cascades=True)
 
-    assert f"table {name}/child changes with {name}/parent" in whats(found)
+    assert f"changes table {name}/child with {name}/parent" in whats(found)
     assert accepted == []
     with mariadb_a.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE {name}")
@@ -203,7 +203,7 @@ def test_cascades_on_a_replica_of_mysql_are_its_sources(mysql_b: DatabaseFixture
             cursor.execute(f"DROP DATABASE {name}")
 
     assert as_primary == []
-    assert f"table {name}/c changes with {name}/p" in whats(as_replica)
+    assert f"changes table {name}/c with {name}/p" in whats(as_replica)
     assert "this replica does not log such changes by itself" in whats(as_replica)
 
 
@@ -216,7 +216,7 @@ def test_cascades_that_cannot_be_seen_are_a_problem(mariadb_a: DatabaseFixture) 
 
     found = preflight(ServerSettings(mariadb_a.host, mariadb_a.port, "blind", "x"), Flavor.MARIADB)
 
-    assert [p.mend.split(";")[0] for p in found] == ["GRANT PROCESS ON *.* TO 'blind'@'127.0.0.1'"]
+    assert [p.fix.split(";")[0] for p in found] == ["GRANT PROCESS ON *.* TO 'blind'@'127.0.0.1'"]
 
 
 def test_wrong_password_is_a_problem_without_the_password(mysql_a: DatabaseFixture) -> None:

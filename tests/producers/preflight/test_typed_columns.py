@@ -65,8 +65,8 @@ def test_undeclared_columns_are_all_listed(
         "typed_columns declares db.hits.n as bytes, and it is int(11)",
         "typed_columns declares db.hits.u as uuid, and it is binary(16)",
     ]
-    [mend] = [p.mend for p in found if ".users.id is" in p.what]
-    assert mend == f'"{name}.users.id" = "uuid" (or "bytes") under [producer.typed_columns]'
+    [fix] = [p.fix for p in found if ".users.id is" in p.what]
+    assert fix == f'"{name}.users.id" = "uuid" (or "bytes") under [producer.typed_columns]'
 
 
 def test_copied_and_logged_rows_agree_and_a_later_table_stops(

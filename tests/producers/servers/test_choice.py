@@ -7,7 +7,7 @@ from databases.server_facts import ServerHistory
 from event_token import Flavor, GtidSet, Halt, MysqlGtidSet, parse_gtid_set
 from event_token.errors import ShardstreamError
 from producers.errors import BinlogPurged, ReplicaBehindLog, ServerBehindLog, ServerDiverged
-from producers.servers.choice import ServerView, judge, must_stop, none_usable
+from producers.servers.choice import ServerView, find_faults, must_stop, none_usable
 from producers.servers.watch import Trail
 from topics.names import ShardTopics
 
@@ -38,7 +38,7 @@ def mariadb_set(text: str) -> GtidSet:
 
 def faults(position: GtidSet | None, *views: ServerView) -> dict[str, type[ShardstreamError]]:
     """The kinds of what is wrong with the servers, by name."""
-    return {name: type(fault) for name, fault in judge(TOPICS, position, views).items()}
+    return {name: type(fault) for name, fault in find_faults(TOPICS, position, views).items()}
 
 
 def at(text: str) -> MysqlGtidSet:
@@ -59,7 +59,7 @@ def test_replica_with_errant_transactions_is_refused_by_name() -> None:
     errant = mysql("r", f"{P}:1-7,{R}:3", replica=True)
 
     for position in (at(f"{P}:1-5"), None):
-        found = judge(TOPICS, position, [errant, primary])
+        found = find_faults(TOPICS, position, [errant, primary])
         assert list(found) == ["r"]
         assert isinstance(found["r"], ServerDiverged)
         assert f"{R}:3" in str(found["r"])
@@ -81,7 +81,7 @@ def test_two_primaries_that_both_went_on_stop_the_shard() -> None:
     """An old primary that came back with its own writes: neither is followed."""
     old, new = mysql("p", f"{P}:1-9"), mysql("n", f"{P}:1-8,{R}:1-2")
     views = [old, new]
-    found = judge(TOPICS, at(f"{P}:1-5"), views)
+    found = find_faults(TOPICS, at(f"{P}:1-5"), views)
     stop = must_stop(views, found)
 
     assert isinstance(stop, ServerDiverged)
@@ -92,7 +92,7 @@ def test_two_primaries_that_both_went_on_stop_the_shard() -> None:
 def test_primary_behind_the_log_stops_whatever_else_there_is() -> None:
     """A failover lost transactions: a replica that still has them is no way round."""
     new, old = mysql("n", f"{P}:1-8"), mysql("r", f"{P}:1-9", replica=True)
-    found = judge(TOPICS, at(f"{P}:1-9"), [old, new])
+    found = find_faults(TOPICS, at(f"{P}:1-9"), [old, new])
     stop = must_stop([old, new], found)
 
     assert isinstance(stop, ServerBehindLog)
@@ -117,7 +117,9 @@ def test_mariadb_replica_with_its_own_numbers_is_refused() -> None:
 
     assert faults(mariadb_set("0-1-9"), mariadb("r", "0-1-12", replica=True), primary) == {}
     for errant in ("0-1-10,0-2-11", "0-1-10,0-2-16", "0-1-12,7-2-1"):
-        found = judge(TOPICS, mariadb_set("0-1-9"), [mariadb("r", errant, replica=True), primary])
+        found = find_faults(
+            TOPICS, mariadb_set("0-1-9"), [mariadb("r", errant, replica=True), primary]
+        )
         assert list(found) == ["r"]
         assert errant.split(",")[-1] in str(found["r"])
 
