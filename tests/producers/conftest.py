@@ -1,52 +1,14 @@
-"""Servers for the cases of tests/cases."""
+"""Servers of either family, and those for the cases of tests/cases."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from event_token import Flavor
-from shardstream.local.database_server import (
-    NOT_DURABLE,
-    Account,
-    DatabaseServer,
-    MariadbServer,
-    MysqlServer,
-)
-from tests.database_servers import DatabaseFixture, end
+from shardstream.local.database_server import MariadbServer, MysqlServer
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.decoder.case_files import Case
-
-FIRST_SERVER_ID = 9200
-
-
-class OwnServers:
-    """Servers with options of their own, each started for the first case that asks for it."""
-
-    def __init__(self, folder: Path, kinds: Mapping[Flavor, type[DatabaseServer]]) -> None:
-        self._folder = folder
-        self._kinds = kinds
-        self._started: list[DatabaseServer] = []
-        self.running: dict[tuple[Flavor, tuple[str, ...]], DatabaseFixture] = {}
-
-    def with_options(self, flavor: Flavor, options: tuple[str, ...]) -> DatabaseFixture:
-        found = self.running.get((flavor, options))
-        if found is None:
-            number = len(self._started)
-            server = self._kinds[flavor](
-                self._folder / str(number),
-                server_id=FIRST_SERVER_ID + number,
-                account=Account("shardstream", "of this test alone"),
-                extra_args=(*NOT_DURABLE, *options),
-                die_with_parent=True,
-            )
-            self._started.append(server)
-            server.start()
-            found = self.running[flavor, options] = DatabaseFixture(server)
-        return found
-
-    def end(self) -> None:
-        for server in self._started:
-            end(server)
+from tests.producers.own_servers import OwnServers
 
 
 @pytest.fixture(scope="module")
@@ -70,4 +32,11 @@ def server_of_case(
     name = "mysql_a" if case.flavor is Flavor.MYSQL else "mariadb_a"
     found = request.getfixturevalue(name)
     assert isinstance(found, DatabaseFixture)
+    return found
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def start_server(request: pytest.FixtureRequest) -> StartServer:
+    """Start servers of each family in turn."""
+    found: StartServer = request.getfixturevalue(f"start_{request.param}")
     return found

@@ -112,14 +112,14 @@ def check_no_stale_read(log: WrittenLog, database: str, table: str, version: str
     `version`: a column that no two writes of a key give the same value. A row that was READ may
     come once more as the change that made it.
     """
-    made: dict[tuple[tuple[Any, ...], int], int] = {}  # by key and version: the last seq with it
+    made: dict[tuple[tuple[Any, ...], object], int] = {}  # by key and version: the last seq with it
     rows: list[VEvent] = []
     for event in log.events:
         if event.type is EventType.ROW and (event.database, event.table) == (database, table):
             rows.append(event)
             if event.op is not Op.READ and event.after is not None:
                 made[_key(event, event.after), event.after[version]] = event.seq
-    state: dict[tuple[Any, ...], int | None] = {}
+    state: dict[tuple[Any, ...], object] = {}
     reads = 0
     for event in rows:
         if event.op is Op.READ:

@@ -1,7 +1,6 @@
 """Tables are copied while four writers change them, and producers are killed at named points."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 
 from producers.options import CopySettings
@@ -20,7 +19,6 @@ from tests.producers.copy.copying import (
 from tests.producers.copy.traffic import TABLES, Traffic
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (
-    ProducerProcess,
     check_progress,
     producing,
     read_log,
@@ -28,6 +26,7 @@ from tests.producers.session.producing import (
     wait_caught_up,
     wait_for,
 )
+from tests.producers.session.workload import SEED, process
 from topics.progress.copy_topic import (
     CopyAction,
     CopyRequest,
@@ -37,7 +36,6 @@ from topics.progress.copy_topic import (
     read_copies,
 )
 
-SEED = 20261121
 KEYS = 600
 # Small chunks: hundreds of windows, each of which may go wrong.
 SMALL_CHUNKS = CopySettings(chunk_rows_max=25, tables_at_once=3)
@@ -53,16 +51,6 @@ POINTS_MARIADB = ("piece_written", "chunk_read", "before_commit")
 def copies_of(settings: ShardProducerSettings) -> Iterable[TableCopy]:
     """How far each table is."""
     return read_copies(settings.kafka, topics_of(settings)).values()
-
-
-@contextmanager
-def process(settings: ShardProducerSettings, kill_at: str) -> Iterator[ProducerProcess]:
-    """A producer that kills itself at a point, gone at the end."""
-    producer = ProducerProcess(settings, kill_at=kill_at)
-    try:
-        yield producer
-    finally:
-        producer.kill()
 
 
 def check_tables(settings: ShardProducerSettings, database: DatabaseFixture, name: str) -> None:

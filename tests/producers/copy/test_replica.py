@@ -4,7 +4,6 @@ import threading
 from dataclasses import replace
 from typing import Self
 
-import pytest
 from pymysql.cursors import DictCursor
 
 from event_token import Flavor
@@ -21,7 +20,7 @@ from tests.producers.copy.copying import (
     start,
     wait_state,
 )
-from tests.producers.servers.replication import follow, statements, wait_same
+from tests.producers.servers.replication import REPLICA, start_pair, statements, wait_same
 from tests.producers.session.producing import (
     check_progress,
     producing,
@@ -67,14 +66,11 @@ class Writing:
         self._thread.join(60)
 
 
-@pytest.mark.parametrize("family", ["mysql", "mariadb"])
 def test_copy_from_a_replica_and_copy_held_by_its_lag(
-    request: pytest.FixtureRequest, family: str, kafka: KafkaCluster, keyspace: str
+    start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Rows read from a replica under load equal the primary's; the lag of one holds a copy up."""
-    start_server: StartServer = request.getfixturevalue(f"start_{family}")
-    primary, replica = start_server(), start_server()
-    follow(replica, primary)
+    primary, replica = start_pair(start_server)
     name = primary.new_database()
     rows = ", ".join(f"({i}, {i})" for i in range(ROWS))
     statements(
@@ -120,14 +116,9 @@ def grant_what_is_missing(settings: ShardProducerSettings, *servers: DatabaseFix
         statements(database, "SET sql_log_bin = 0", fixes[server_of(database).name])
 
 
-def replica_word(replica: DatabaseFixture) -> str:
-    """What the server calls a replica in its statements."""
-    return "SLAVE" if replica.flavor is Flavor.MARIADB else "REPLICA"
-
-
 def delay(replica: DatabaseFixture, seconds: int) -> None:
     """Have the replica apply each transaction so many seconds late."""
-    word = replica_word(replica)
+    word = REPLICA[replica.flavor]
     source = "MASTER" if word == "SLAVE" else "REPLICATION SOURCE"
     to = source.rsplit(maxsplit=1)[-1]
     change = f"CHANGE {source} TO {to}_DELAY = {seconds}"
@@ -137,7 +128,7 @@ def delay(replica: DatabaseFixture, seconds: int) -> None:
 def lag_s(replica: DatabaseFixture) -> int:
     """How late the replica says that it is, in whole seconds."""
     with replica.connect() as connection, connection.cursor(DictCursor) as cursor:
-        cursor.execute(f"SHOW {replica_word(replica)} STATUS")
+        cursor.execute(f"SHOW {REPLICA[replica.flavor]} STATUS")
         [row] = cursor.fetchall()
     return int(row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master")) or 0)
 
@@ -178,7 +169,7 @@ def check_held_by_lag(
             grant_what_is_missing(settings, primary, replica)
         assert lag_problems(settings) == []
         wait_for("the lag holds the copy", lambda: is_noted("s behind, more than 500 ms"))
-        statements(replica, f"STOP {replica_word(replica)} SQL_THREAD")
+        statements(replica, f"STOP {REPLICA[replica.flavor]} SQL_THREAD")
         wait_for("a rest holds it too", lambda: is_noted("does not run"))
         [held] = wait_state(settings, CopyState.COPYING).values()
         delay(replica, 0)

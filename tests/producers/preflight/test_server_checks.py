@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from event_token import Flavor
-from producers.preflight.server_checks import Problem, preflight
+from producers.errors import Problem
+from producers.preflight.server_checks import preflight
 from producers.settings import ServerSettings
 from tests.database_servers import DatabaseFixture
 

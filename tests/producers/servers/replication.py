@@ -1,14 +1,17 @@
-"""What the tests of failover share: replicas of both families, and who is followed."""
+"""Replicas of both families for tests, and the server that a producer follows."""
 
 from databases.sql import rows
 from event_token import Flavor
 from producers.settings import ShardProducerSettings
-from tests.database_servers import DatabaseFixture
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import wait_for
 from topics.kafka.partition_reader import read_tail
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.schemas.registry import open_schema_ids
+
+# How each family names a replica in its statements.
+REPLICA = {Flavor.MYSQL: "REPLICA", Flavor.MARIADB: "SLAVE"}
 
 
 def statements(database: DatabaseFixture, *texts: str) -> None:
@@ -40,6 +43,13 @@ def follow(replica: DatabaseFixture, primary: DatabaseFixture) -> None:
         "GET_SOURCE_PUBLIC_KEY = 1",
         "START REPLICA",
     )
+
+
+def start_pair(start_server: StartServer) -> tuple[DatabaseFixture, DatabaseFixture]:
+    """A primary and its replica."""
+    primary, replica = start_server(), start_server()
+    follow(replica, primary)
+    return primary, replica
 
 
 def promote(replica: DatabaseFixture) -> None:

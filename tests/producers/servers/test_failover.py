@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-import pytest
-
 from databases.sql import rows
 from event_token import Halt
 from producers.errors import ServerBehindLog, ServerDiverged
@@ -13,10 +11,12 @@ from producers.settings import ProducerState, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import (
+    REPLICA,
     executed,
     follow,
     followed,
     promote,
+    start_pair,
     statements,
     wait_followed,
     wait_same,
@@ -34,7 +34,7 @@ from tests.producers.session.producing import (
     wait_caught_up,
     wait_for,
 )
-from tests.producers.session.test_producer_kills import Workload, check_all
+from tests.producers.session.workload import Workload, check_all
 
 KILLS = 3
 
@@ -54,8 +54,7 @@ def test_replica_takes_over_once_it_has_what_the_log_holds(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """The primary dies while its replica is behind the log: waited for, then gone on with."""
-    primary, replica = start_mysql(), start_mysql()
-    follow(replica, primary)
+    primary, replica = start_pair(start_mysql)
     name = primary.new_database()
     on_primary = settings_of(primary, kafka, keyspace)
     both = replace(on_primary, servers=(server_of(primary), server_of(replica)))
@@ -131,8 +130,7 @@ def test_primary_and_replica_killed_in_turn_lose_and_repeat_nothing(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Under load whoever is followed dies, again and again, and comes back."""
-    primary, replica = start_mysql(), start_mysql()
-    follow(replica, primary)
+    primary, replica = start_pair(start_mysql)
     name = primary.new_database()
     wait_same(replica, primary)
     on_primary = settings_of(primary, kafka, keyspace)
@@ -146,9 +144,9 @@ def test_primary_and_replica_killed_in_turn_lose_and_repeat_nothing(
             for _ in range(KILLS):
                 wait_for("rows went through", rows_beyond(producer, 30))
                 victim = servers[followed(listed)]
-                lives = lives_of(producer)
+                is_restarted = restarts_beyond(producer)
                 victim.server.kill()
-                wait_for("the loss is noticed", lambda lives=lives: lives_of(producer) > lives)
+                wait_for("the loss is noticed", is_restarted)
                 victim.server.start()
             wait_for("rows went through", rows_beyond(producer, 30))
         wait_caught_up(on_primary)
@@ -157,22 +155,26 @@ def test_primary_and_replica_killed_in_turn_lose_and_repeat_nothing(
 
 
 def rows_beyond(producer: RunningProducer, count: int) -> Callable[[], bool]:
-    """Whether so many rows more than now have been committed."""
+    """Whether `count` more rows have been committed since this call."""
     seen = producer.rows
     return lambda: producer.rows > seen + count
 
 
-def lives_of(producer: RunningProducer) -> int:
-    """How often the producer has begun anew."""
-    return sum(s.state is ProducerState.RECONNECTING for s in list(producer.statuses))
+def restarts_beyond(producer: RunningProducer) -> Callable[[], bool]:
+    """Whether the producer has ended another session since this call."""
+
+    def count() -> int:
+        return sum(s.state is ProducerState.RECONNECTING for s in list(producer.statuses))
+
+    seen = count()
+    return lambda: count() > seen
 
 
 def test_server_that_purged_what_is_needed_is_passed_over(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """The replica has purged: the primary serves, though it is the second of the list."""
-    primary, replica = start_mysql(), start_mysql()
-    follow(replica, primary)
+    primary, replica = start_pair(start_mysql)
     on_primary = settings_of(primary, kafka, keyspace)
     with producing(on_primary):
         wait_caught_up(on_primary)
@@ -184,7 +186,7 @@ def test_server_that_purged_what_is_needed_is_passed_over(
     both = replace(on_primary, servers=(server_of(replica), server_of(primary)))
     with producing(both) as producer:
         wait_caught_up(on_primary)
-        assert noted(producer, "no longer has")
+        assert noted(producer, "has purged")
         assert followed(both) == server_of(primary).name
     log = read_log(both)
 
@@ -192,14 +194,11 @@ def test_server_that_purged_what_is_needed_is_passed_over(
     assert sorted(replay(log, name, "t")) == [1]
 
 
-@pytest.mark.parametrize("family", ["mysql", "mariadb"])
 def test_failover_that_lost_transactions_stops_and_names_them(
-    request: pytest.FixtureRequest, family: str, kafka: KafkaCluster, keyspace: str
+    start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """The promoted replica lacks what the log holds and goes on; then the old one is back."""
-    start: StartServer = request.getfixturevalue(f"start_{family}")
-    primary, replica = start(), start()
-    follow(replica, primary)
+    primary, replica = start_pair(start_server)
     name = primary.new_database()
     statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
     wait_same(replica, primary)
@@ -207,7 +206,7 @@ def test_failover_that_lost_transactions_stops_and_names_them(
     both = replace(on_primary, servers=(server_of(primary), server_of(replica)))
     producer = RunningProducer(both)
     producer.wait_streaming()
-    statements(replica, "STOP SLAVE" if family == "mariadb" else "STOP REPLICA")
+    statements(replica, f"STOP {REPLICA[replica.flavor]}")
     statements(primary, f"INSERT INTO {name}.t VALUES (1)")
     lost = executed(primary).rpartition(":")[0] or executed(primary)
     wait_caught_up(on_primary)
@@ -233,8 +232,7 @@ def test_mariadb_replica_serves_until_somebody_writes_on_it(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A MariaDB replica is followed, waited for while it is behind, and left when it is errant."""
-    primary, replica = start_mariadb(), start_mariadb()
-    follow(replica, primary)
+    primary, replica = start_pair(start_mariadb)
     name = primary.new_database()
     statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
     wait_same(replica, primary)

@@ -52,7 +52,7 @@ def shards_of(
     return both
 
 
-def merged(settings: ShardProducerSettings, name: str, count: int) -> list[tuple[str, int]]:
+def merged(settings: ShardProducerSettings, name: str, count: int) -> list[tuple[str, object]]:
     """Shard and key of the first inserts in the merged stream, which waits for every shard."""
     with Subscriber(
         settings.keyspace, start="earliest", config=settings.kafka, idle_timeout_s=MERGED_S

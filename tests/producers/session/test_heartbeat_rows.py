@@ -2,15 +2,20 @@
 
 from dataclasses import replace
 
-import pytest
-
 from databases.sql import rows
 from event_token import Flavor
 from producers.session.heartbeat_rows import PRIVILEGES, HeartbeatWriter, heartbeat_warnings
 from producers.settings import ServerSettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
-from tests.producers.servers.replication import follow, followed, promote, statements, wait_same
+from tests.producers.servers.replication import (
+    REPLICA,
+    followed,
+    promote,
+    start_pair,
+    statements,
+    wait_same,
+)
 from tests.producers.session.producing import (
     check_log,
     check_progress,
@@ -67,14 +72,11 @@ def test_whatever_goes_wrong_in_the_thread_is_noted() -> None:
     assert "not foreseen" in writer.note
 
 
-@pytest.mark.parametrize("family", ["mysql", "mariadb"])
 def test_heads_follow_what_the_replica_has_applied(
-    request: pytest.FixtureRequest, family: str, kafka: KafkaCluster, keyspace: str
+    start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """An idle replica's head moves; a stopped one's stands still; a promoted one's goes on."""
-    start: StartServer = request.getfixturevalue(f"start_{family}")
-    primary, replica = start(), start()
-    follow(replica, primary)
+    primary, replica = start_pair(start_server)
     name = primary.new_database()
     statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
     wait_same(replica, primary)
@@ -85,16 +87,18 @@ def test_heads_follow_what_the_replica_has_applied(
     [warning] = heartbeat_warnings(settings)
     grant(primary)
     assert heartbeat_warnings(settings) == []
-    stopped = "STOP SLAVE SQL_THREAD" if family == "mariadb" else "STOP REPLICA SQL_THREAD"
+    stopped = f"STOP {REPLICA[replica.flavor]} SQL_THREAD"
     with producing(settings) as producer:
 
         def head_us() -> int:
             return producer.statuses[-1].head_us
 
+        def wait_head_passes(time_us: int) -> None:
+            wait_for(f"the head passes {time_us}", lambda: head_us() > time_us)
+
         for i in range(3):
             statements(primary, f"INSERT INTO {name}.t VALUES ({i})")
-            now_us = clock_us(primary)
-            wait_for("the head passes the row", lambda now_us=now_us: head_us() > now_us)
+            wait_head_passes(clock_us(primary))
         assert followed(settings) == server_of(replica).name
         statements(replica, stopped)
         statements(primary, f"INSERT INTO {name}.t VALUES (3)")
@@ -103,12 +107,11 @@ def test_heads_follow_what_the_replica_has_applied(
         wait_for("it is asked again and again", lambda: len(producer.statuses) > seen + 5)
         assert head_us() <= unseen_us
         statements(replica, stopped.replace("STOP", "START"))
-        wait_for("the head goes on", lambda: head_us() > unseen_us)
+        wait_head_passes(unseen_us)
         wait_same(replica, primary)
         primary.server.kill()
         promote(replica)
-        now_us = clock_us(replica)
-        wait_for("the promoted one's clock counts", lambda: head_us() > now_us)
+        wait_head_passes(clock_us(replica))
     log = read_log(settings)
 
     assert f"GRANT {', '.join(PRIVILEGES)} ON _shardstream.*" in warning

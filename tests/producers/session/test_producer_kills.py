@@ -2,29 +2,12 @@
 
 import random
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Self
 
-import pymysql
-
-from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
-from tests.producers.session.producing import (
-    ProducerProcess,
-    check_log,
-    check_progress,
-    producing,
-    read_log,
-    replay,
-    settings_of,
-    table_rows,
-    wait_caught_up,
-    wait_for,
-)
+from tests.producers.session.producing import producing, settings_of, wait_caught_up, wait_for
+from tests.producers.session.workload import SEED, Workload, check_all, process
 from topics.kafka.client import open_admin
 from topics.names import ShardTopics
 
@@ -33,81 +16,6 @@ KILLS = 6
 LIFE_S_MAX = 1.5
 # A start takes about this long when nothing else runs.
 START_S_MAX = 2.5
-SEED = 20261121
-
-
-class Workload:
-    """Transactions of one to forty rows without a pause, until told to end; waits out restarts."""
-
-    def __init__(self, database: DatabaseFixture, name: str) -> None:
-        self._database = database
-        self._name = name
-        self._random = random.Random(SEED)
-        self._end = threading.Event()
-        self.committed = 0
-        with database.connect(database=name) as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, pad VARCHAR(200))")
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while not self._end.is_set():
-            try:
-                connection = self._database.connect(database=self._name, autocommit=False)
-            except pymysql.err.OperationalError:
-                self._end.wait(0.1)  # The server is away on purpose.
-                continue
-            try:
-                while not self._end.is_set():
-                    self._transaction(connection)
-                    # The checks read the whole log: a few thousand rows say as much as a million.
-                    self._end.wait(0.004)
-            except (pymysql.err.OperationalError, pymysql.err.InterfaceError):
-                continue
-            finally:
-                if connection.open:
-                    connection.close()
-
-    def _transaction(self, connection: "pymysql.Connection[pymysql.cursors.Cursor]") -> None:
-        draw = self._random
-        with connection.cursor() as cursor:
-            for _ in range(draw.choice((1, 1, 1, 2, 5, 40))):
-                key, value = draw.randrange(500), draw.randrange(1000)
-                if draw.random() < 0.7:
-                    cursor.execute(
-                        f"INSERT INTO t VALUES ({key}, {value}, REPEAT('x', {value % 200})) "
-                        "ON DUPLICATE KEY UPDATE v = VALUES(v), pad = VALUES(pad)"
-                    )
-                else:
-                    cursor.execute(f"DELETE FROM t WHERE id = {key}")
-            connection.commit()
-            self.committed += 1
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join(60)
-
-
-@contextmanager
-def process(settings: ShardProducerSettings) -> Iterator[ProducerProcess]:
-    """A producer's process that is gone at the end."""
-    producer = ProducerProcess(settings)
-    try:
-        yield producer
-    finally:
-        producer.kill()
-
-
-def check_all(settings: ShardProducerSettings, database: DatabaseFixture, name: str) -> None:
-    """The log holds each change once and in order, and its rows are the table's."""
-    log = read_log(settings)
-    check_log(log)
-    check_progress(log)
-    assert replay(log, name, "t") == table_rows(database, name, "t")
-    assert log.events
 
 
 def test_kills_at_random_moments_lose_and_repeat_nothing(

@@ -32,11 +32,10 @@ from tests.producers.session.producing import (
 SECOND_US = 1_000_000
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def own_server(request: pytest.FixtureRequest) -> DatabaseFixture:
-    """A server of each family whose binlogs hold the test's transactions alone."""
-    start: StartServer = request.getfixturevalue(f"start_{request.param}")
-    return start()
+@pytest.fixture
+def own_server(start_server: StartServer) -> DatabaseFixture:
+    """A server of each family whose binlogs hold only the test's transactions."""
+    return start_server()
 
 
 def logged(database: DatabaseFixture) -> list[BinlogTransaction]:

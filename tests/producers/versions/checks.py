@@ -6,12 +6,12 @@ import pytest
 from event_token import Flavor
 from producers.preflight.server_checks import preflight
 from tests.database_servers import DatabaseFixture
-from tests.producers.conftest import OwnServers
-from tests.producers.copy.test_images import check_copied_rows
+from tests.producers.copy.copied_rows import check_copied_rows
 from tests.producers.decoder.capture import run_statements
 from tests.producers.decoder.case_checks import check_case
 from tests.producers.decoder.case_files import Case, cases_for
 from tests.producers.decoder.random_changes import check_random_table
+from tests.producers.own_servers import OwnServers
 from tests.producers.session.producing import server_of
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.database_servers import DatabaseFixture
-from tests.producers.conftest import OwnServers
-from tests.producers.copy.test_images import leaves_rows
+from tests.producers.copy.copied_rows import leaves_rows
 from tests.producers.decoder.case_files import Case, cases_for
+from tests.producers.own_servers import OwnServers
 from tests.producers.versions.other_servers import are_to_be_had
 
 # Where these servers cannot run there are no tests of them.
@@ -22,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", cases, ids=str)
     if "copied_case" in metafunc.fixturenames:
-        metafunc.parametrize("copied_case", list(filter(leaves_rows, cases)), ids=str)
+        metafunc.parametrize("copied_case", [case for case in cases if leaves_rows(case)], ids=str)
     if "seed" in metafunc.fixturenames:
         metafunc.parametrize("seed", SEEDS)
 
