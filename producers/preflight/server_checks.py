@@ -12,9 +12,9 @@ from databases.sql import rows
 from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.errors import Problem
-from producers.preflight.binlog_filters import filter_problems
 from producers.preflight.grants import missing_grants
-from producers.replication.family import MariadbFamily, ServerFamily, family_of
+from producers.preflight.replication import replication_problems
+from producers.replication.family import MariadbFamily, family_of
 from producers.replication.stream import server_errors
 from producers.settings import ServerSettings
 
@@ -26,7 +26,6 @@ MYSQL_LOGS_CASCADES: Final = (9, 6, 0)
 _CASCADE_BITS: Final = 1 | 2 | 4 | 8
 # The value of a variable that the server does not have.
 ABSENT: Final = "UNKNOWN TO THIS SERVER"
-_SKIP_ERRORS: Final = ("slave_skip_errors", "replica_skip_errors")
 # Not more names than fit on a screen.
 _TABLES_SHOWN_MAX: Final = 20
 
@@ -142,7 +141,7 @@ def check_connection(
         problems = [
             *_version_problems(server, flavor, version),
             *_variable_problems(connection, server, flavor),
-            *_replication_problems(connection, server, family, account, is_replica=is_replica),
+            *replication_problems(connection, server, family, account, is_replica=is_replica),
             *_group_problems(connection, server),
             *missing_grants(account, server, flavor),
         ]
@@ -174,38 +173,6 @@ def _variable_problems(connection: Any, server: ServerSettings, flavor: Flavor) 
             what = f"{item.variable} is {shown}: {item.why}"
             problems.append(Problem(what, server.name, item.fix))
     return problems
-
-
-def _replication_problems(
-    connection: Any,
-    server: ServerSettings,
-    family: ServerFamily,
-    account: Account,
-    *,
-    is_replica: bool,
-) -> list[Problem]:
-    """A replica must log all that its source logs, else its binlog lacks rows."""
-    if not account.has("REPLICATION CLIENT"):
-        return []  # The missing grant is listed already.
-    problems = filter_problems(connection, server, family)
-    if not is_replica:
-        return problems
-    words = ("log_slave_updates", "log_replica_updates", *_SKIP_ERRORS)
-    names = ", ".join(f"'{word}'" for word in words)
-    found = dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
-    skipped = {found.pop(name, "OFF") for name in _SKIP_ERRORS} - {"OFF", ""}
-    if skipped:
-        what = (
-            f"slave_skip_errors is {skipped.pop()}: changes that this replica could not apply are "
-            "not in its binlog"
-        )
-        fix = "remove it (or replica_skip_errors) from the option file, and rebuild the replica"
-        problems.append(Problem(what, server.name, fix))
-    if "ON" in found.values():
-        return problems
-    what = "the server is a replica and does not log what it applies (log_replica_updates is OFF)"
-    fix = "start it with --log-replica-updates (--log-slave-updates on older servers and MariaDB)"
-    return [*problems, Problem(what, server.name, fix)]
 
 
 def _group_problems(connection: Any, server: ServerSettings) -> list[Problem]:

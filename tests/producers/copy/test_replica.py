@@ -170,7 +170,7 @@ def check_held_by_lag(
         assert lag_problems(settings) == []
         wait_for("the lag holds the copy", lambda: is_noted("s behind, more than 500 ms"))
         statements(replica, f"STOP {REPLICA[replica.flavor]} SQL_THREAD")
-        wait_for("a rest holds it too", lambda: is_noted("does not run"))
+        wait_for("stopped replication holds it, too", lambda: is_noted("is stopped"))
         [held] = wait_state(settings, CopyState.COPYING).values()
         delay(replica, 0)
         wait_state(settings, CopyState.COMPLETED)

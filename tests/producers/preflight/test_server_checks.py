@@ -2,11 +2,17 @@
 
 from collections.abc import Callable
 
+import pytest
+
+from databases.errors import ServerRefused
 from event_token import Flavor
 from producers.errors import Problem
 from producers.preflight.server_checks import preflight
-from producers.settings import ServerSettings
-from tests.database_servers import DatabaseFixture
+from producers.servers.server_list import open_server
+from producers.settings import ServerSettings, ShardProducerSettings
+from tests.database_servers import DatabaseFixture, StartServer
+from tests.producers.servers.replication import start_pair, statements
+from topics.kafka.client import ClientConfig
 
 MARKER = "s3cret-marker"
 
@@ -131,6 +137,30 @@ def test_members_of_a_group_are_refused(start_mysql: Callable[..., DatabaseFixtu
 
     assert "a member of a group" in problem.what
     assert "slave_skip_errors is 1062" in of_replica
+
+
+def test_idempotent_replicas_are_refused_by_name(start_server: StartServer) -> None:
+    """A3: a replica that drops what it cannot apply is refused, and accepted once it is strict."""
+    _primary, replica = start_pair(start_server)
+    flavor = Flavor(replica.flavor)
+    before = whats(preflight(as_root(replica), flavor))
+    statements(replica, "SET GLOBAL slave_exec_mode = IDEMPOTENT")
+
+    [problem] = [p for p in preflight(as_root(replica), flavor) if "IDEMPOTENT" in p.what]
+    with pytest.raises(ServerRefused, match="IDEMPOTENT"):
+        open_server(as_root(replica), shard_settings(replica))
+    fix, _, _ = problem.fix.partition(";")
+    statements(replica, fix)
+
+    assert "IDEMPOTENT" not in before
+    assert "IDEMPOTENT" not in whats(preflight(as_root(replica), flavor))
+
+
+def shard_settings(database: DatabaseFixture) -> ShardProducerSettings:
+    """Settings of a shard on this server, without Kafka."""
+    kafka = ClientConfig({"bootstrap.servers": "127.0.0.1:1"})
+    flavor = Flavor(database.flavor)
+    return ShardProducerSettings("ks", "-", flavor, (as_root(database),), kafka)
 
 
 def test_replication_filters_of_mariadb_are_refused_by_name(mariadb_a: DatabaseFixture) -> None:
