@@ -63,7 +63,7 @@ def test_undeclared_columns_are_all_listed(
         f"column db.users.seen is inet6, {shown} binary(16), and not declared in typed_columns",
         f"column db.versions.u is uuid, {shown} binary(16), and not declared in typed_columns",
         "typed_columns declares db.hits.n as bytes, but it is int(11)",
-        "typed_columns declares db.hits.u as uuid, and it is binary(16)",
+        "typed_columns declares db.hits.u as uuid, but it is binary(16)",
     ]
     [fix] = [p.fix for p in found if ".users.id is" in p.what]
     assert fix == f'"{name}.users.id" = "uuid" (or "bytes") under [producer.typed_columns]'
