@@ -2,7 +2,7 @@
 
 import sys
 
-from shardstream.installation import HiddenPackageError, MissingExtraError, import_own
+from shardstream.installation import HiddenPackageError, check_packages, missing_extra
 
 # As for every error that the caller can fix.
 EXIT_USAGE = 2
@@ -11,12 +11,24 @@ EXIT_USAGE = 2
 def main() -> None:
     """Run the command line; a faulty installation ends it with one line on standard error."""
     try:
-        import_own("shardstream.commands.app").main()
-    except (HiddenPackageError, MissingExtraError) as error:
-        if "--debug" in sys.argv:
+        check_packages()
+        from shardstream.commands.app import main as run  # noqa: PLC0415 - now ours is found
+
+        run()
+    except HiddenPackageError as error:
+        _end(error)
+    except ModuleNotFoundError as error:
+        explained = missing_extra(error)
+        if explained is None:
             raise
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(EXIT_USAGE)
+        _end(explained)
+
+
+def _end(error: ImportError) -> None:
+    if "--debug" in sys.argv:
+        raise error
+    sys.stderr.write(f"error: {error}\n")
+    sys.exit(EXIT_USAGE)
 
 
 if __name__ == "__main__":

@@ -38,15 +38,21 @@ def check_packages() -> None:
             )
 
 
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """Return what to raise instead, if the module that was not found belongs to an extra."""
+    missing = (error.name or "").partition(".")[0]
+    if missing not in EXTRAS:
+        return None
+    command = f"pip install 'shardstream[{EXTRAS[missing]}]'"
+    return MissingExtraError(f"{missing} is not installed; it comes with an extra: {command}")
+
+
 def import_own(name: str) -> ModuleType:
     """Import one of our modules. Raises HiddenPackageError and MissingExtraError."""
     check_packages()
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in EXTRAS:
-            raise
-        extra = f"shardstream[{EXTRAS[missing]}]"
-        message = f"{missing} is not installed; it comes with an extra: pip install '{extra}'"
-        raise MissingExtraError(message) from error
+        if explained := missing_extra(error):
+            raise explained from error
+        raise

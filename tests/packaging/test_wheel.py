@@ -1,0 +1,194 @@
+"""The wheel, built from the source distribution: its content, and its use without a checkout."""
+
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+import typer.main
+
+import setup
+from event_token import Flavor
+from shardstream.commands.app import app
+from tests.packaging.environment import BUILD_S_MAX, Installation, checked, link_distributions
+from tests.producers.decoder.decoding import decode
+from tests.repository import PACKAGES, ROOT
+
+pytestmark = pytest.mark.slow
+
+SHIPPED = [name for name in PACKAGES if (ROOT / name).is_dir()]
+FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+# Recorded from MySQL 8.4 with tests.producers.decoder.capture; all column types of the workload.
+RECORDED = Path(__file__).parent / "recorded"
+
+_DECODE = """
+import pickle, sys
+from event_token import Flavor
+from event_token.compiled import IS_COMPILED
+from tests.producers.decoder.decoding import decode
+import producers
+sink, summary = decode(open(sys.argv[1], "rb").read(), Flavor.MYSQL, "")
+messages = [message.value for message in sink.messages]
+pickle.dump((IS_COMPILED, producers.__file__, messages), open(sys.argv[2], "wb"))
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout without anything built."""
+    folder = tmp_path_factory.mktemp("source")
+    built = shutil.ignore_patterns("*.so", "__pycache__")
+    for name in (*SHIPPED, "tests", "benchmarks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=built)
+    for name in FILES:
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution."""
+    folder = tmp_path_factory.mktemp("sdist")
+    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    checked(sys.executable, "-c", build, folder, cwd=source)
+    [found] = folder.iterdir()
+    return found
+
+
+def pip_wheel(sdist: Path, folder: Path) -> list[object]:
+    """The command that builds a wheel with the build tools of this environment."""
+    offline = ("--no-deps", "--no-index", "--no-build-isolation", "--no-cache-dir")
+    return [sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", folder, sdist]
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel for this platform."""
+    folder = tmp_path_factory.mktemp("wheel")
+    checked(*pip_wheel(sdist, folder), cwd=folder)
+    [found] = folder.iterdir()
+    return found
+
+
+@pytest.fixture(scope="module")
+def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """The wheel with what it declares to need, without any extra."""
+    return Installation(tmp_path_factory.mktemp("installed"), wheel)
+
+
+def test_the_source_distribution_holds_what_a_build_needs(sdist: Path) -> None:
+    """All sources of the packages and setup.py; no tests, benchmarks or compiled files."""
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    sources = {str(p.relative_to(ROOT)) for name in SHIPPED for p in (ROOT / name).rglob("*.py")}
+
+    assert sources | {"setup.py", "pyproject.toml", "LICENSE"} <= names
+    assert not [n for n in names if n.startswith(("tests", "benchmarks")) or n.endswith(".so")]
+
+
+def test_the_wheel_holds_compiled_modules_and_types(wheel: Path) -> None:
+    """Every compiled module beside its source, the libraries, py.typed in each package."""
+    with ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    compiled = {name.partition(".")[0] for name in names if name.endswith(".so")}
+    expected = {source.removesuffix(".py") for lib in setup.LIBRARIES for source in lib.sources()}
+
+    assert compiled == expected | {f"{library.name}__mypyc" for library in setup.LIBRARIES}
+    assert {f"{package}/py.typed" for package in SHIPPED} <= names
+    tops = {name.partition("/")[0] for name in names}
+    info = {top for top in tops if top.endswith(".dist-info")}
+    assert tops - info - {name for name in names if name.endswith(".so")} == set(SHIPPED)
+
+
+def test_the_installed_decoder_is_compiled_and_decodes(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """A recorded binlog gives the same records as it does in the checkout."""
+    stream = RECORDED / "stream.bin"
+    expected, _ = decode(stream.read_bytes(), Flavor.MYSQL, "")
+    support, result = tmp_path / "support", tmp_path / "result"
+    link_distributions(["pytest"], support)
+    shutil.copytree(ROOT / "tests", support / "tests")
+
+    done = installation.run(
+        *("-c", _DECODE, stream, result), program="python", PYTHONPATH=str(support)
+    )
+
+    assert done.returncode == 0, done.stderr
+    is_compiled, producers_file, messages = pickle.loads(result.read_bytes())  # noqa: S301 - ours
+    assert is_compiled
+    assert Path(producers_file).is_relative_to(installation.site)
+    assert messages == [message.value for message in expected.messages]
+    assert len(messages) > 5
+
+
+def test_the_installed_version_says_compiled(installation: Installation) -> None:
+    """`shardstream version` of the wheel."""
+    assert installation.run("version").stdout.strip().endswith("(compiled)")
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """Yield every command with a value for each parameter that it must have."""
+    if hasattr(command, "commands"):
+        for name, inner in command.commands.items():
+            yield from commands(inner, (*path, name))
+        return
+    required = [parameter for parameter in command.params if parameter.required]
+    options = [(p.opts[0], "1") for p in required if p.param_type_name == "option"]
+    arguments = ["commerce" for p in required if p.param_type_name == "argument"]
+    yield [*path, *(text for option in options for text in option), *arguments]
+
+
+COMMANDS = list(commands(typer.main.get_command(app)))
+NEED_SPARK = ("changelog", "query", "demo", "local up")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_runs_without_extras(
+    installation: Installation, command: list[str], tmp_path: Path
+) -> None:
+    """A command that needs Spark ends in one line that names the extra; none shows a traceback."""
+    done = installation.run(*command, SHARDSTREAM_CACHE=str(tmp_path))
+
+    assert "Traceback" not in done.stderr
+    assert "No module named" not in done.stderr
+    if " ".join(command).startswith(NEED_SPARK):
+        [line] = done.stderr.splitlines()
+        assert done.returncode == 2
+        assert "shardstream[spark]" in line
+    else:
+        assert "[spark]" not in done.stderr + done.stdout
+
+
+def test_without_a_compiler_the_build_names_the_switch(sdist: Path, tmp_path: Path) -> None:
+    """A build that cannot compile fails with one sentence; the switch it names builds plain."""
+    refused = subprocess.run(
+        list(map(str, pip_wheel(sdist, tmp_path))),
+        env={"CC": "no-such-compiler", "PATH": "/usr/bin:/bin"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S_MAX,
+    )
+    checked(
+        *pip_wheel(sdist, tmp_path),
+        cwd=tmp_path,
+        CC="no-such-compiler",
+        SHARDSTREAM_PURE_PYTHON="1",
+    )
+
+    assert refused.returncode != 0
+    said = refused.stdout + refused.stderr
+    assert "cannot compile the hot path: no C compiler (no-such-compiler)" in said
+    assert "SHARDSTREAM_PURE_PYTHON=1" in said
+    assert "Traceback" not in said
+    [built] = tmp_path.glob("*.whl")
+    assert built.name.endswith("-py3-none-any.whl")
+    with ZipFile(built) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
