@@ -12,6 +12,7 @@ from rich.table import Table
 
 from event_token import Flavor, UsageError
 from shardstream.local.fetching.cache import exclusive
+from shardstream.local.kafka_cluster import kafka_jars
 from shardstream.local.shape import DEFAULT_KEYSPACE, SHARDS_MAX, StackFacts, StackShape
 from shardstream.local.stack import LOCK_FILE, Stack, flavor_at_hand, read_shape
 
@@ -61,6 +62,8 @@ def up(
         with exclusive(folder / LOCK_FILE, report=report):
             held = read_shape(folder)
             shape = _shape(mysql, mariadb, brokers, keyspace, held=held)
+            # Before the databases: Kafka's download is what a missing extra stops.
+            kafka_jars(report)
             if shape is None:
                 shape = StackShape(
                     flavor=flavor_at_hand(report, notice=lambda said: _note(errors, said)),

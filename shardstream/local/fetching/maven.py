@@ -116,6 +116,7 @@ def fetch_all(name: str, wanted: list[MavenArtifact], *, report: Report = quiet)
     """Give the cache folder `name` that holds the files of all `wanted`, resolved together."""
 
     def make(folder: Path) -> None:
+        ivy_jar()  # before anything is reported: without it there is only the error
         report(f"fetching {', '.join(item.file_name for item in wanted)}")
         resolve(wanted, folder)
 
