@@ -9,7 +9,7 @@ from event_token import Flavor
 # On sources the product's own tables are written.
 NEEDED: Final = (
     *("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER"),
-    "CREATE TEMPORARY TABLES",
+    *("CREATE TEMPORARY TABLES", "REFERENCES"),
 )
 
 # Without PROCESS, TRIGGER and EVENT a server shows less than there is, and says nothing.

@@ -24,7 +24,7 @@ from resharding.switch.readiness import check_ready
 from resharding.switch.settings import SwitchReport, SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
 from resharding.switch.topology_steps import entry_of, moved
-from resharding.switch.triggers import copy_triggers, trigger_names
+from resharding.switch.triggers import copy_triggers, missing_triggers
 from topics.errors import TopologyChanged
 from topics.keyspace.topology import (
     ReshardEntry,
@@ -177,11 +177,10 @@ class _Run:
         if view.decision is not Kind.BEGIN or view.state is not ReshardState.SWITCHED:
             return frozenset()
         source = self._writes[min(view.sources)]
-        wanted = trigger_names(source, self._databases)
         return frozenset(
             target
             for target in view.targets
-            if trigger_names(self._writes[target], self._databases) >= wanted
+            if not missing_triggers(source, self._writes[target], self._databases)
         )
 
     def _do(self, step: Step, view: ReshardView) -> None:

@@ -11,6 +11,7 @@ from resharding.bookkeeping import read_checkpoints
 from resharding.log_progress import has_reached, last_progress
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
+from resharding.switch.triggers import missing_triggers, trial_problems
 from topics.keyspace.topology import ReshardEntry
 from topics.schemas.registry import open_schema_ids
 
@@ -37,6 +38,9 @@ def check_ready(
             problems += _verify_problems(settings, writes[target])
     for source in entry.sources:
         problems += _event_problems(writes[source], databases)
+    for target in entry.targets:
+        missing = missing_triggers(writes[min(entry.sources)], writes[target], databases)
+        problems += trial_problems(writes[target], missing)
     problems += _lag_problems(settings, entry, writes)
     if problems:
         text = "\n".join(f"  {problem}" for problem in problems)

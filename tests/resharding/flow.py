@@ -11,6 +11,7 @@ from event_token import StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import Running, WrittenLog, read_log, settings_of, wait_for
+from tests.resharding.accounts import RESHARDER, RESHARDER_PASSWORD, resharder_of
 from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.switchable import APP, make_account
 from tests.shardstream.command_line import Background, run, streaming, write_settings
@@ -54,12 +55,15 @@ class Flow:
         for table in VINDEXES:
             lines += [f"[[keyspaces.{keyspace}.vindexes]]", f'database = "{schema}"']
             lines += [f'table = "{table}"', 'column = "user_id"', 'vindex = "hash"']
-        lines += [f"[keyspaces.{keyspace}.reshard]", 'user = "root"']
+        (folder / "password_resharder").write_text(RESHARDER_PASSWORD)
+        lines += [f"[keyspaces.{keyspace}.reshard]", f'user = "{RESHARDER}"']
+        lines += ['password_file = "password_resharder"']
         lines += [f'application_accounts = ["{APP}@%"]']
         path.write_text(path.read_text() + "\n".join(lines) + "\n")
         self.config = str(path)
         for shard in sorted(servers, key=lambda shard: shard in first):
             make_account(servers[shard], locked=shard not in first)
+            resharder_of(servers[shard], shard)
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end."""

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from databases.internal_tables import create_internal_tables
-from event_token import Flavor
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
 from resharding.bookkeeping import read_checkpoints, write_plan
 from resharding.plan.reshard_plan import ReshardPlan
-from resharding.server import ReshardServer
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import (
@@ -28,6 +26,7 @@ from tests.producers.session.producing import (
     wait_caught_up,
     wait_for,
 )
+from tests.resharding.accounts import resharder_of
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import read_tail
 from topics.keyspace.topology import TableVindex
@@ -36,22 +35,9 @@ from topics.progress.codec import decode_progress
 from topics.schemas.registry import open_schema_ids
 from topics.start.positions import resolve_start_of
 
-ROOT_PASSWORD = ""
 NUMBERS = frozenset(
     ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit")
 )
-
-
-def admin_of(database: DatabaseFixture, shard: str) -> ReshardServer:
-    """The server, with an account that has all privileges."""
-    return ReshardServer(
-        database.host,
-        database.port,
-        database.root_user,
-        ROOT_PASSWORD,
-        shard=shard,
-        flavor=Flavor(database.flavor.value),
-    )
 
 
 @dataclass
@@ -107,7 +93,7 @@ def applier_settings(
 ) -> ApplierSettings:
     """Return the settings of a target's applier; `accepted`: GTIDs of DDL statements."""
     return ApplierSettings(
-        plan, admin_of(database, shard), sources.kafka, accepted_ddl=frozenset(accepted)
+        plan, resharder_of(database, shard), sources.kafka, accepted_ddl=frozenset(accepted)
     )
 
 
@@ -178,7 +164,8 @@ class ApplierProcess:
         target = settings.target
         told = {
             "plan": settings.plan.to_json(),
-            "target": [target.shard, target.flavor.value, target.host, target.port, target.user],
+            "target": [target.host, target.port, target.user, target.password],
+            "shard": [target.shard, target.flavor.value],
             "kafka": dict(settings.kafka),
         }
         self._process = subprocess.Popen(

@@ -1,7 +1,7 @@
 """A split ready to switch: one source, two targets, producers, appliers, an application."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,8 @@ from resharding.switch.settings import SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import producing, settings_of
-from tests.resharding.shards import Sources, admin_of, applying, begin, sources_of, wait_applied
+from tests.resharding.accounts import resharder_of
+from tests.resharding.shards import Sources, applying, begin, sources_of, wait_applied
 from topics.kafka.partition_reader import read_to_end
 from topics.kafka.provisioning import provision_keyspace
 from topics.kafka.topic_settings import TopicSettings
@@ -35,7 +36,11 @@ from topics.progress.record import Progress
 from topics.schemas.registry import open_schema_ids
 
 SOURCE = "-"
-TRIGGER = "CREATE TRIGGER {schema}.tr BEFORE INSERT ON {schema}.t FOR EACH ROW SET @seen = NEW.id"
+# Two that fire in another order than that of their names, and that the application owns.
+TRIGGERS = (
+    "TRIGGER {schema}.tr_2 BEFORE INSERT ON {schema}.t FOR EACH ROW SET @seen = NEW.id",
+    "TRIGGER {schema}.tr_1 BEFORE INSERT ON {schema}.t FOR EACH ROW SET @seen = @seen + 1",
+)
 TARGETS = ("-80", "80-")
 APP = "shop"
 APP_PASSWORD = "x-9-z"
@@ -47,7 +52,7 @@ def make_account(database: DatabaseFixture, *, locked: bool) -> None:
         cursor.execute(f"DROP USER IF EXISTS '{APP}'@'%'")
         lock = "LOCK" if locked else "UNLOCK"
         cursor.execute(f"CREATE USER '{APP}'@'%' IDENTIFIED BY '{APP_PASSWORD}' ACCOUNT {lock}")
-        cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO '{APP}'@'%'")
+        cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE, TRIGGER ON *.* TO '{APP}'@'%'")
 
 
 def app_session(database: DatabaseFixture) -> Any:
@@ -99,6 +104,12 @@ class Switchable:
         targets = {shard: self.servers[shard] for shard in TARGETS}
         wait_applied(self.sources, self.plan.reshard_id, targets)
 
+    def trust_function_creators(self, shards: Iterable[str], *, on: bool) -> None:
+        """Whether an account without SUPER may create triggers there."""
+        for shard in shards:
+            with self.servers[shard].connect() as connection, connection.cursor() as cursor:
+                cursor.execute("SET GLOBAL log_bin_trust_function_creators = %s", (int(on),))
+
     def verified(self, differing: int) -> None:
         """Store a clean verify result on the targets."""
         for shard in TARGETS:
@@ -128,10 +139,15 @@ def split(
                 create_internal_tables(connection)
                 cursor.execute(f"CREATE DATABASE {schema}")
                 cursor.execute(f"CREATE TABLE {schema}.t (id BIGINT PRIMARY KEY)")
+                # As the page says, for an account without SUPER.
+                cursor.execute("SET GLOBAL log_bin_trust_function_creators = ON")
+                make_account(database, locked=shard != SOURCE)
+                stack.callback(_forget_account, database)
                 if shard == SOURCE:
-                    cursor.execute(TRIGGER.format(schema=schema))
-            make_account(database, locked=shard != SOURCE)
-            stack.callback(_forget_account, database)
+                    for trigger in TRIGGERS:
+                        cursor.execute(
+                            f"CREATE DEFINER = {APP}@'%' {trigger.format(schema=schema)}"
+                        )
         plan = sources.plan(TARGETS, vindexes, agreed_seqs=sources.last_seqs())
         begin(plan, targets)
         for database in by_shard.values():
@@ -141,7 +157,7 @@ def split(
         update_topology(sources.kafka, keyspace, lambda _: _topology(plan, vindexes))
         if appliers:
             for shard, database in targets.items():
-                admin = admin_of(database, shard)
+                admin = resharder_of(database, shard)
                 stack.enter_context(applying(ApplierSettings(plan, admin, sources.kafka)))
         with app_session(by_shard[SOURCE]) as session, session.cursor() as cursor:
             cursor.execute(
@@ -150,7 +166,7 @@ def split(
         settings = SwitchSettings(
             plan.reshard_id,
             keyspace,
-            lambda shard: admin_of(by_shard[shard], shard),
+            lambda shard: resharder_of(by_shard[shard], shard),
             (f"{APP}@%",),
             sources.kafka,
         )

@@ -2,12 +2,12 @@
 
 from resharding.server import open_session
 from tests.database_servers import DatabaseFixture
-from tests.resharding.shards import admin_of
+from tests.resharding.accounts import resharder_of
 
 
 def test_a_session_is_shown_all_rows(database: DatabaseFixture) -> None:
     """A limit of rows that the server has for all sessions would make verify and reads wrong."""
-    server = admin_of(database, "-80")
+    server = resharder_of(database, "-80")
     with database.connect() as root, root.cursor() as cursor:
         cursor.execute("SET GLOBAL sql_select_limit = 1")
         try:

@@ -19,10 +19,10 @@ def main() -> None:
     """Apply until killed."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     told = json.loads(sys.stdin.readline())
-    shard, flavor, host, port, user = told["target"]
+    shard, flavor = told["shard"]
     settings = ApplierSettings(
         plan=ReshardPlan.from_json(told["plan"], "the test"),
-        target=ReshardServer(host, port, user, "", shard=shard, flavor=Flavor(flavor)),
+        target=ReshardServer(*told["target"], shard=shard, flavor=Flavor(flavor)),
         kafka=ClientConfig(told["kafka"]),
     )
     run_applier(settings, threading.Event())

@@ -7,8 +7,8 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import run_statements
 from tests.producers.decoder.case_files import Case, all_cases
+from tests.resharding.accounts import resharder_of
 from tests.resharding.shards import (
-    admin_of,
     applying,
     begin,
     copy_definitions,
@@ -90,7 +90,7 @@ def test_values_arrive_exactly(
         vindexes = tuple(_sharded(source, schema, table) for schema, table in made)
         plan = sources.plan(("-.2",), vindexes, agreed_seqs=sources.last_seqs())
         begin(plan, {"-.2": target})
-        with applying(ApplierSettings(plan, admin_of(target, "-.2"), sources.kafka)) as applier:
+        with applying(ApplierSettings(plan, resharder_of(target, "-.2"), sources.kafka)) as applier:
             wait_applied(sources, plan.reshard_id, {"-.2": target}, [applier])
 
         for schema, table in made:

@@ -13,9 +13,9 @@ from resharding.plan.create import CreateRequest, create_reshard
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
+from tests.resharding.accounts import resharder_of
 from tests.resharding.shards import (
     Sources,
-    admin_of,
     applier_settings,
     applying,
     fresh_schema,
@@ -56,7 +56,7 @@ class Keyspace:
             keyspace=keyspace,
             sources=("-",),
             targets=("-80", "80-"),
-            servers={shard: admin_of(d, shard) for shard, d in shards.items()},
+            servers={shard: resharder_of(d, shard) for shard, d in shards.items()},
             kafka=self.sources.kafka,
         )
         self.begin()

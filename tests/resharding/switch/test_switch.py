@@ -1,5 +1,6 @@
 """Switch, cancel and complete on real servers, killed between any two steps and racing."""
 
+import functools
 import socket
 import threading
 from collections.abc import Callable
@@ -13,10 +14,11 @@ from resharding.switch.complete import run_complete
 from resharding.switch.decision import Action, JournalRow, Kind, Step
 from resharding.switch.executor import run_cancel, run_switch
 from resharding.switch.shard_writes import ShardWrites
+from resharding.switch.triggers import read_triggers, trial_problems
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import WAIT_S, read_log, wait_for
-from tests.resharding.shards import admin_of
+from tests.resharding.accounts import RESHARDER, resharder_of
 from tests.resharding.switchable import (
     APP,
     APP_PASSWORD,
@@ -100,7 +102,7 @@ def test_switch_through_kills_between_any_two_steps(
         with app_session(world.servers["80-"]) as session, session.cursor() as cursor:
             cursor.execute(f"INSERT INTO {world.schema}.t VALUES (2000)")
             cursor.execute("SELECT @seen")
-            assert cursor.fetchall() == ((2000,),)
+            assert cursor.fetchall() == ((2001,),)
         check_marks(world)
         topology = read_topology(world.settings.kafka, keyspace)
         assert topology is not None
@@ -194,6 +196,65 @@ def test_a_paused_switch_wakes_after_a_cancel(
         assert [s.name for s in topology.serving()] == [SOURCE]
 
 
+def test_switch_tries_triggers_before_it_stops_writes(
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """B16: a trigger that targets reject is a reason not to begin; BEGIN is never the dead end."""
+    with split(servers, kafka, keyspace) as world:
+        world.verified(0)
+        world.trust_function_creators(TARGETS, on=False)
+        with pytest.raises(UsageError) as caught:
+            run_switch(world.settings, nothing)
+        for name in ("tr_1", "tr_2"):
+            said = f"trigger {world.schema}.{name} cannot be created: server error 1419"
+            assert str(caught.value).count(said) == len(TARGETS)
+        assert "SET GLOBAL log_bin_trust_function_creators = ON" in str(caught.value)
+        assert world.open_shards() == {SOURCE}
+        assert marks(world, SOURCE) == []
+
+        world.trust_function_creators(TARGETS, on=True)
+        # Lost again after BEGIN: the message names the trigger, and the same command continues.
+        tell = functools.partial(distrust_after_begin, world)
+        with pytest.raises(Halt, match=r"tr_2 cannot be created.*run switch again"):
+            run_switch(world.settings, tell)
+        world.trust_function_creators(TARGETS, on=True)
+        run_switch(world.settings, nothing)
+        assert world.open_shards() == set(TARGETS)
+
+
+def distrust_after_begin(world: Switchable, step: Step) -> None:
+    """Take away what triggers need, at the last moment."""
+    if step.action is Action.RESTORE_TRIGGERS:
+        world.trust_function_creators(TARGETS, on=False)
+
+
+def test_a_trigger_is_tried_without_a_trace(database: DatabaseFixture) -> None:
+    """B16: either family says before anything is stopped that it would reject a trigger."""
+    schema = database.new_database()
+    server = resharder_of(database, SOURCE)
+    with database.connect(database=schema) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id BIGINT PRIMARY KEY)")
+        cursor.execute("SET GLOBAL log_bin_trust_function_creators = ON")
+        cursor.execute(
+            f"CREATE DEFINER = {RESHARDER}@'%' TRIGGER tr AFTER DELETE ON t "
+            "FOR EACH ROW SET @gone = OLD.id"
+        )
+        writes = ShardWrites(server, "r-trial", (f"{APP}@%",))
+        found = read_triggers(writes, frozenset({schema}))
+        assert trial_problems(writes, found) == []
+        broken = [replace(found[0], body="SET @gone = OLD.nothing")]
+        assert "Unknown column 'nothing'" in trial_problems(writes, broken)[0]
+        cursor.execute("SET GLOBAL log_bin_trust_function_creators = OFF")
+        try:
+            assert "1419" in trial_problems(writes, found)[0]
+        finally:
+            cursor.execute("SET GLOBAL log_bin_trust_function_creators = ON")
+        writes.close()
+        cursor.execute("SHOW TABLES FROM _shardstream LIKE 'trigger%'")
+        assert cursor.fetchall() == ()
+        cursor.execute(f"DROP DATABASE {schema}")
+
+
 def test_switch_refuses_what_is_not_ready(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -227,10 +288,10 @@ def test_writes_stop_on_both_families(database: DatabaseFixture) -> None:
     make_account(database, locked=False)
     with pytest.raises(UsageError, match=r"lacks .*PROCESS.*: GRANT .* TO 'shop'@'%'"):
         ShardWrites(
-            replace(admin_of(database, SOURCE), user=APP, password=APP_PASSWORD), "r", ("x@%",)
+            replace(resharder_of(database, SOURCE), user=APP, password=APP_PASSWORD), "r", ("x@%",)
         )
     session = app_session(database)
-    server = admin_of(database, SOURCE)
+    server = resharder_of(database, SOURCE)
     writes = ShardWrites(server, "r-accounts", (f"{APP}@%",))
     assert (writes.is_open(), writes.is_quiet()) == (True, False)
     writes.stop_writes()

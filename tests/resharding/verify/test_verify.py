@@ -8,8 +8,8 @@ from resharding.verify.verification import Verified, VerifySettings, verify_targ
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
+from tests.resharding.accounts import resharder_of
 from tests.resharding.shards import (
-    admin_of,
     applier_settings,
     applying,
     begin,
@@ -62,8 +62,8 @@ class Reshard:
 
     def verified(self, shard: str) -> Verified:
         """Verify one target."""
-        sources = {s: admin_of(d, s) for s, d in self.source_databases.items()}
-        target = admin_of(self.targets[shard], shard)
+        sources = {s: resharder_of(d, s) for s, d in self.source_databases.items()}
+        target = resharder_of(self.targets[shard], shard)
         return verify_target(VerifySettings(self.plan, target, sources, self.sources.kafka))
 
     def follow(self) -> bool:

@@ -1,0 +1,49 @@
+"""The account that reshards, with exactly the privileges that docs/operations.md grants."""
+
+import functools
+import re
+
+from event_token import Flavor
+from resharding.server import ReshardServer
+from tests.database_servers import DatabaseFixture
+from tests.repository import ROOT
+
+RESHARDER = "resharder"
+RESHARDER_PASSWORD = "y-8-w"
+GRANT = re.compile(rf"^GRANT (.+) ON \*\.\* TO {RESHARDER}@'%';$", re.MULTILINE)
+FOR_TRIGGERS = {Flavor.MYSQL: "SET_ANY_DEFINER", Flavor.MARIADB: "SET USER"}
+# As the page says: two privileges have other names on MariaDB.
+ON_MARIADB = {"CONNECTION_ADMIN": "CONNECTION ADMIN", "SET_ANY_DEFINER": "SET USER"}
+
+
+def documented_grants(flavor: Flavor) -> list[str]:
+    """The privileges that the page tells an operator to grant on everything."""
+    text = (ROOT / "docs/operations.md").read_text("utf-8")
+    names = [name for grants in GRANT.findall(text) for name in grants.split(", ")]
+    assert len(names) > 1
+    if flavor is Flavor.MYSQL:
+        return names
+    return [ON_MARIADB.get(name, name) for name in names]
+
+
+@functools.cache
+def create_resharder(database: DatabaseFixture) -> None:
+    """Create the account, once per server."""
+    flavor = Flavor(database.flavor.value)
+    with database.connect() as connection, connection.cursor() as cursor:
+        account = f"'{RESHARDER}'@'%'"
+        cursor.execute(f"CREATE USER IF NOT EXISTS {account} IDENTIFIED BY '{RESHARDER_PASSWORD}'")
+        cursor.execute(f"GRANT {', '.join(documented_grants(flavor))} ON *.* TO {account}")
+
+
+def resharder_of(database: DatabaseFixture, shard: str) -> ReshardServer:
+    """The server as the primary of a shard, with the account that reshards."""
+    create_resharder(database)
+    return ReshardServer(
+        database.host,
+        database.port,
+        RESHARDER,
+        RESHARDER_PASSWORD,
+        shard=shard,
+        flavor=Flavor(database.flavor.value),
+    )
