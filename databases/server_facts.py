@@ -12,6 +12,11 @@ from event_token.mariadb_gtid import parse_mariadb_gtid
 PURGE_RACE_ATTEMPTS: Final = 3
 # From here on MySQL says replica instead of slave.
 MYSQL_SAYS_REPLICA: Final = (8, 0, 22)
+# Members of a replication group have channels of their own, its primary too.
+_READ_ONLY_AND_CHANNELS: Final = (
+    "SELECT @@GLOBAL.read_only, (SELECT COUNT(*) FROM mysql.slave_master_info "
+    "WHERE channel_name NOT LIKE 'group\\_replication\\_%')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,10 @@ class ServerFacts(Protocol):
 
     def is_replica(self, connection: Any) -> bool:
         """Whether the server applies another one's changes, now or when it is told to go on."""
+        ...
+
+    def takes_writes(self, connection: Any) -> bool:
+        """Whether the server is a primary that applications may write to: no replica, writable."""
         ...
 
     def own_name(self, connection: Any) -> str:
@@ -93,6 +102,11 @@ class MysqlFacts:
         """See ServerFacts."""
         [(version,)] = rows(connection, "SELECT @@version")
         return bool(rows(connection, replica_status_statement(version)))
+
+    def takes_writes(self, connection: Any) -> bool:
+        """See ServerFacts. SHOW REPLICA STATUS would need one more grant than SELECT."""
+        [(read_only, channels)] = rows(connection, _READ_ONLY_AND_CHANNELS)
+        return not is_on(read_only) and not channels
 
     def own_name(self, connection: Any) -> str:
         """See ServerFacts."""
@@ -148,6 +162,11 @@ class MariadbFacts:
             return True
         [(applied, read_only)] = rows(connection, "SELECT @@GLOBAL.gtid_slave_pos, @@read_only")
         return bool(applied) and is_on(read_only)
+
+    def takes_writes(self, connection: Any) -> bool:
+        """See ServerFacts."""
+        [(read_only,)] = rows(connection, "SELECT @@GLOBAL.read_only")
+        return not is_on(read_only) and not self.is_replica(connection)
 
     def own_name(self, connection: Any) -> str:
         """See ServerFacts."""

@@ -195,8 +195,11 @@ class _Run:
                     self._stopped_s = time.monotonic()
                 writes.stop_writes()
             case Action.WRITE_END:
+                writes.check_primary()
                 writes.insert(JournalRow(Kind.END), shards)
             case Action.WRITE_BEGIN:
+                for shard in (*view.sources, step.shard):
+                    self._writes[shard].check_primary()
                 writes.insert(JournalRow(Kind.BEGIN, step.hop_time_us), shards)
             case Action.WRITE_CANCELLED:
                 if step.shard in view.journal:

@@ -20,6 +20,7 @@ from event_token import GtidSet
 from event_token.errors import Halt, UsageError
 from resharding.grants import NEEDED_TO_SWITCH, missing_grants
 from resharding.log_progress import executed_set
+from resharding.primaries import takes_writes
 from resharding.server import ReshardServer, open_session
 from resharding.switch.decision import JournalRow, Kind
 
@@ -61,6 +62,7 @@ class ShardWrites:
         self._connection: Any = open_session(server)
         try:
             self._check_grants()
+            self.check_primary()
             self._claim()
         except BaseException:
             self.close()
@@ -207,6 +209,17 @@ class ShardWrites:
         """The rows of a statement over the claimed session."""
         with server_errors(self.server, "asking"):
             return rows(self._connection, statement, values)
+
+    def check_primary(self) -> None:
+        """Raise ServerLost unless the server is still the primary of its shard.
+
+        The account may write to a read-only server, so without this a mark could be lost there.
+        """
+        if not takes_writes(self._connection, self.server):
+            raise ServerLost(
+                f"{self.server.name} is a replica or read-only by now: run the command again, "
+                f"which looks for the primary"
+            )
 
     def executed(self) -> GtidSet:
         """All transactions that the server has executed by now."""

@@ -1,6 +1,10 @@
 """From the settings file to the servers of a reshard."""
 
+from collections.abc import Iterable
+
+from databases.errors import ServerLost
 from event_token.errors import UsageError
+from resharding.primaries import find_primary
 from resharding.server import ReshardServer
 from resharding.switch.settings import SwitchSettings
 from shardstream.settings.model import ReshardSection, Settings
@@ -20,19 +24,40 @@ def reshard_section(settings: Settings, keyspace: str) -> ReshardSection:
 
 
 def reshard_server(settings: Settings, keyspace: str, shard: str) -> ReshardServer:
-    """The primary of a shard, which stands first in its list, with the account that reshards."""
+    """The primary of a shard, as its servers say, with the account that reshards."""
     account = reshard_section(settings, keyspace)
     section = settings.shard(keyspace, shard)
-    server = section.servers[0]
-    return ReshardServer(
-        server.host,
-        server.port,
-        account.user,
-        account.password(settings.folder).get_secret_value(),
-        tls_settings(server.tls, settings.folder),
-        shard=shard,
-        flavor=section.flavor,
+    password = account.password(settings.folder).get_secret_value()
+    return find_primary(
+        [
+            ReshardServer(
+                server.host,
+                server.port,
+                account.user,
+                password,
+                tls_settings(server.tls, settings.folder),
+                shard=shard,
+                flavor=section.flavor,
+            )
+            for server in section.servers
+        ]
     )
+
+
+def reshard_servers(
+    settings: Settings, keyspace: str, shards: Iterable[str]
+) -> dict[str, ReshardServer]:
+    """The primaries of some shards. One UsageError lists all that cannot be found."""
+    found = {}
+    problems = []
+    for shard in shards:
+        try:
+            found[shard] = reshard_server(settings, keyspace, shard)
+        except (ServerLost, UsageError) as error:
+            problems.append(f"shard {shard}: {error}")
+    if problems:
+        raise UsageError("\n".join(problems))
+    return found
 
 
 def switch_settings(

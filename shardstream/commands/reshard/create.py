@@ -9,7 +9,7 @@ from resharding.plan.create import CreateRequest, create_reshard
 from shardstream.commands.declared_topology import ensure_topology
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import filter_settings, topic_settings
-from shardstream.settings.reshard_settings import reshard_server
+from shardstream.settings.reshard_settings import reshard_servers
 
 
 def run_create(
@@ -29,7 +29,7 @@ def run_create(
         keyspace=keyspace,
         sources=tuple(sorted(sources)),
         targets=tuple(sorted(targets)),
-        servers={s: reshard_server(settings, keyspace, s) for s in (*sources, *targets)},
+        servers=reshard_servers(settings, keyspace, (*sources, *targets)),
         kafka=settings.kafka_client(),
         registry_url=settings.kafka.schema_registry_url,
         topic_settings=topic_settings(settings),

@@ -7,7 +7,7 @@ import sys
 from resharding.verify.verification import Verified, VerifySettings, verify_target
 from shardstream.commands.reshard.lookup import plan_on, reshard_entry
 from shardstream.settings.model import Settings
-from shardstream.settings.reshard_settings import reshard_server
+from shardstream.settings.reshard_settings import reshard_server, reshard_servers
 
 
 def run_verify(settings: Settings, keyspace: str, reshard_id: str, *, as_json: bool) -> bool:
@@ -20,7 +20,7 @@ def run_verify(settings: Settings, keyspace: str, reshard_id: str, *, as_json: b
             VerifySettings(
                 plan=plan_on(server, reshard_id),
                 target=server,
-                sources={s: reshard_server(settings, keyspace, s) for s in entry.sources},
+                sources=reshard_servers(settings, keyspace, entry.sources),
                 kafka=settings.kafka_client(),
                 registry_url=settings.kafka.schema_registry_url,
             )

@@ -228,6 +228,40 @@ def distrust_after_begin(world: Switchable, step: Step) -> None:
         world.trust_function_creators(TARGETS, on=False)
 
 
+@pytest.mark.parametrize("late", [Action.WRITE_END, Action.WRITE_BEGIN])
+def test_a_server_that_stops_being_the_primary_gets_no_mark(
+    late: Action, servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A5: the role is checked at the start, before END and before BEGIN; nothing is lost."""
+
+    def demote(step: Step) -> None:
+        if step.action is late:
+            set_read_only(world.servers[SOURCE], on=True)
+
+    with split(servers, kafka, keyspace) as world:
+        world.verified(0)
+        set_read_only(world.servers[SOURCE], on=True)
+        try:
+            with pytest.raises(Rebuild, match="replica or read-only by now"):
+                run_switch(world.settings, nothing)
+            assert world.open_shards() == {SOURCE}
+            set_read_only(world.servers[SOURCE], on=False)
+            with pytest.raises(Rebuild, match="replica or read-only by now"):
+                run_switch(world.settings, demote)
+        finally:
+            set_read_only(world.servers[SOURCE], on=False)
+        kinds = [mark.kind for shard in (SOURCE, *TARGETS) for mark in marks(world, shard)]
+        assert kinds == ([] if late is Action.WRITE_END else [MarkKind.END])
+        run_switch(world.settings, nothing)
+        assert world.open_shards() == set(TARGETS)
+
+
+def set_read_only(database: DatabaseFixture, *, on: bool) -> None:
+    """What a failover does to the server that was the primary."""
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET GLOBAL read_only = %s", (int(on),))
+
+
 def test_a_trigger_is_tried_without_a_trace(database: DatabaseFixture) -> None:
     """B16: either family says before anything is stopped that it would reject a trigger."""
     schema = database.new_database()

@@ -1,0 +1,48 @@
+"""Which of a shard's servers is the primary: asked of the servers, not of the settings."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from databases.connection import server_errors
+from databases.errors import ServerLost, ServerRefused
+from databases.server_facts import facts_of
+from event_token.errors import UsageError
+from resharding.server import ReshardServer, open_session
+
+
+def takes_writes(connection: Any, server: ReshardServer) -> bool:
+    """Whether the server is a primary that applications may write to."""
+    with server_errors(server, "asking for the role of"):
+        return facts_of(server.flavor).takes_writes(connection)
+
+
+def find_primary(servers: Sequence[ReshardServer]) -> ReshardServer:
+    """The one of a shard's servers that takes writes.
+
+    Servers that do not answer are left out if another one is the primary. Raises ServerLost or
+    ServerRefused when none is and some do not answer, UsageError when none or several are.
+    """
+    primaries: list[ReshardServer] = []
+    unanswered: list[ServerLost | ServerRefused] = []
+    for server in servers:
+        try:
+            with open_session(server) as connection:
+                if takes_writes(connection, server):
+                    primaries.append(server)
+        except (ServerLost, ServerRefused) as error:
+            unanswered.append(error)
+    if len(primaries) == 1:
+        return primaries[0]
+    if primaries:
+        names = " and ".join(server.name for server in primaries)
+        raise UsageError(
+            f"{names} take writes: a reshard needs one primary per shard. Set read_only on those "
+            f"that are not"
+        )
+    if unanswered:
+        raise unanswered[0]
+    names = ", ".join(server.name for server in servers)
+    raise UsageError(
+        f"no primary among {names}: each is a replica or read-only. Add the primary to `servers` "
+        f"in the settings"
+    )

@@ -1,0 +1,85 @@
+"""Finding the primary of a shard among its servers."""
+
+from pathlib import Path
+
+import pytest
+
+from databases.errors import ServerLost
+from event_token.errors import UsageError
+from resharding.primaries import find_primary
+from resharding.switch.shard_writes import ShardWrites
+from shardstream.settings.model import load_settings
+from shardstream.settings.reshard_settings import reshard_server
+from tests.database_servers import DatabaseFixture, StartServer
+from tests.producers.servers.replication import follow, promote, statements
+from tests.resharding.accounts import RESHARDER, RESHARDER_PASSWORD, resharder_of
+from tests.shardstream.command_line import write_settings
+
+Pair = tuple[DatabaseFixture, DatabaseFixture]
+
+
+@pytest.fixture(params=["start_mysql", "start_mariadb"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    """A server and its replica, of each family in turn."""
+    start: StartServer = request.getfixturevalue(request.param)
+    primary, replica = start(), start()
+    for database in (primary, replica):
+        resharder_of(database, "-")  # before they replicate: each has its own account
+        statements(database, "RESET MASTER" if is_mariadb(database) else RESET_MYSQL)
+    follow(replica, primary)
+    return primary, replica
+
+
+RESET_MYSQL = "RESET BINARY LOGS AND GTIDS"
+
+
+def is_mariadb(database: DatabaseFixture) -> bool:
+    """Whether it is of that family."""
+    return database.flavor.value == "mariadb"
+
+
+def test_the_servers_say_which_is_the_primary(pair: Pair, tmp_path: Path) -> None:
+    """A5: after a planned failover the second server of the settings is the one that is used."""
+    first, second = pair
+    servers = [resharder_of(database, "-") for database in pair]
+    assert find_primary(servers) == servers[0]
+    with pytest.raises(ServerLost, match="replica or read-only by now"):
+        ShardWrites(servers[1], "r", ("shop@%",))
+
+    promote(second)
+    with pytest.raises(UsageError, match="take writes: a reshard needs one primary per shard"):
+        find_primary(servers)
+    statements(first, "SET GLOBAL read_only = ON")
+    assert find_primary(servers) == servers[1]
+    path = settings_file(tmp_path, pair)
+    assert reshard_server(load_settings(path), "shop", "-").port == second.port
+
+    statements(second, "SET GLOBAL read_only = ON")
+    with pytest.raises(UsageError, match=r"no primary among .*each is a replica or read-only"):
+        find_primary(servers)
+    statements(second, "SET GLOBAL read_only = OFF")
+    first.server.kill()
+    assert find_primary(servers) == servers[1]
+    second.server.kill()
+    with pytest.raises(ServerLost, match="connecting to"):
+        find_primary(servers)
+
+
+def settings_file(folder: Path, databases: Pair) -> Path:
+    """Settings that list both servers of one shard, in this order."""
+    path = write_settings(folder, "127.0.0.1:1", "shop", {"-": databases[0]})
+    (folder / "password_resharder").write_text(RESHARDER_PASSWORD)
+    second = databases[1]
+    lines = [
+        '[[keyspaces.shop.shards."-".servers]]',
+        f'host = "{second.host}"',
+        f"port = {second.port}",
+        f'user = "{second.user}"',
+        'password_file = "password_-"',
+        "[keyspaces.shop.reshard]",
+        f'user = "{RESHARDER}"',
+        'password_file = "password_resharder"',
+        'application_accounts = ["shop@%"]',
+    ]
+    path.write_text(path.read_text() + "\n".join(lines) + "\n")
+    return path
