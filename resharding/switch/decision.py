@@ -43,7 +43,8 @@ class ReshardView:
 
     `quiet`: shards whose application accounts are all locked and have no session. `open`: shards
     whose accounts are all unlocked. `ends` and `checkpoints` ((target, source) -> seq) matter only
-    before the decision. `restored`: targets that have the sources' triggers.
+    before the decision. `logged`: sources whose log holds everything that the server had executed
+    when the targets were found to have reached END. `restored`: targets with the sources' triggers.
     """
 
     sources: tuple[str, ...]
@@ -55,6 +56,16 @@ class ReshardView:
     ends: Mapping[str, SourceEnd] = field(default_factory=dict)
     checkpoints: Mapping[tuple[str, str], int] = field(default_factory=dict)
     restored: frozenset[str] = frozenset()
+    logged: frozenset[str] = frozenset()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether every target has applied every source up to its END."""
+        return len(self.ends) == len(self.sources) and all(map(self.has_drained, self.targets))
+
+    def has_drained(self, target: str) -> bool:
+        """Whether a target has applied the ENDs that are known so far."""
+        return all(self.checkpoints.get((target, s), -1) >= e.seq for s, e in self.ends.items())
 
     @property
     def decider(self) -> str:
@@ -75,6 +86,7 @@ class Action(str, Enum):
     WRITE_END = "write END"
     AWAIT_END = "wait for END in the log"
     AWAIT_DRAIN = "wait until the target has everything"
+    AWAIT_LOG = "wait for the last transactions in the log"
     WRITE_BEGIN = "write BEGIN"
     WRITE_CANCELLED = "write CANCELLED"
     CHANGE_TOPOLOGY = "change the topology"
@@ -122,20 +134,17 @@ def next_switch_step(view: ReshardView) -> Step:
         if source not in view.ends:
             return Step(Action.AWAIT_END, source)
     for target in sorted(view.targets):
-        if not _is_drained(view, target):
+        if not view.has_drained(target):
             return Step(Action.AWAIT_DRAIN, target)
+    for source in sorted(view.sources):
+        if source not in view.logged:
+            return Step(Action.AWAIT_LOG, source)
     return Step(Action.WRITE_BEGIN, view.decider, hop_time_us=hop_time_us(view.ends))
 
 
 def hop_time_us(ends: Mapping[str, SourceEnd]) -> int:
     """The end of the grid cell that holds the latest END."""
     return cell_start_us(max(end.timestamp_us for end in ends.values())) + GRID_US
-
-
-def _is_drained(view: ReshardView, target: str) -> bool:
-    return all(
-        view.checkpoints.get((target, source), -1) >= end.seq for source, end in view.ends.items()
-    )
 
 
 def _after_begin(view: ReshardView) -> Step:

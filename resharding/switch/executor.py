@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Final, Self
 
 from databases.connection import server_errors
+from event_token import GtidSet
 from event_token.errors import Halt, UsageError
 from resharding.bookkeeping import read_checkpoints
+from resharding.log_progress import has_reached, last_progress
 from resharding.switch.decision import (
     Action,
     JournalRow,
@@ -43,7 +45,7 @@ AWAIT_POLL_S: Final = 0.02
 # An attempt fails only when another writer of the topology gets ahead of it.
 TOPOLOGY_TRIES_MAX: Final = 5
 
-_AWAITS: Final = (Action.AWAIT_END, Action.AWAIT_DRAIN)
+_AWAITS: Final = (Action.AWAIT_END, Action.AWAIT_DRAIN, Action.AWAIT_LOG)
 Tell = Callable[[Step], None]
 
 
@@ -77,6 +79,9 @@ class _Run:
         self._topology: Topology | None = read_topology(settings.kafka, settings.keyspace)
         self._writes: dict[str, ShardWrites] = {}
         self._ends: dict[str, SourceEnd] = {}
+        # What a source had executed when END was in its journal, and when the targets had END.
+        self._at_end: dict[str, GtidSet] = {}
+        self._at_drain: dict[str, GtidSet] = {}
         self._stopped_s: float | None = None
         self._stopped_ms: int | None = None
         self._hop_time_us: int | None = None
@@ -107,11 +112,15 @@ class _Run:
         return frozenset(vindex.database for vindex in self._topology.vindexes)
 
     def check(self) -> None:
-        """Check that everything is ready, unless an earlier run has begun to change things."""
+        """Check that everything is ready, unless it is decided already how the reshard ends."""
         entry = self._entry
-        is_new = not any(writes.journal() for writes in self._writes.values())
-        if is_new and entry.state == ReshardState.RUNNING.value:
-            check_ready(self._settings, entry, self._writes, self._databases)
+        rows = [writes.journal() for writes in self._writes.values()]
+        kinds = {row.kind for row in rows if row is not None}
+        if entry.state == ReshardState.RUNNING.value and kinds <= {Kind.END}:
+            has_stopped = bool(kinds)
+            check_ready(
+                self._settings, entry, self._writes, self._databases, has_stopped=has_stopped
+            )
 
     def go(self, decide: Callable[[ReshardView], Step]) -> None:
         """Take one step after the other until done or refused."""
@@ -159,6 +168,10 @@ class _Run:
             return view
         for source in view.sources:
             if source not in self._ends:
+                # END is looked for only in a log that has the present primary's: an older END may
+                # have been written to a server that was lost.
+                if not self._is_logged(source, self._at_end):
+                    return replace(view, ends=dict(self._ends))
                 topics = ShardTopics(self._settings.keyspace, source)
                 marks = marks_at_end(self._settings.kafka, topics, self._schema_ids)
                 mark = marks.get(self._settings.reshard_id)
@@ -171,7 +184,20 @@ class _Run:
             with server_errors(writes.server, "reading the checkpoint of"):
                 found = read_checkpoints(writes.connection, self._settings.reshard_id)
             checkpoints |= {(target, source): at.seq for source, at in found.items()}
-        return replace(view, ends=dict(self._ends), checkpoints=checkpoints)
+        view = replace(view, ends=dict(self._ends), checkpoints=checkpoints)
+        if not view.is_drained:
+            return view
+        logged = frozenset(s for s in view.sources if self._is_logged(s, self._at_drain))
+        return replace(view, logged=logged)
+
+    def _is_logged(self, source: str, executed: dict[str, GtidSet]) -> bool:
+        """Whether a source's log has reached what its server had executed when asked first."""
+        if source not in executed:
+            executed[source] = self._writes[source].executed()
+        progress = last_progress(
+            self._settings.kafka, self._settings.keyspace, source, self._schema_ids
+        )
+        return has_reached(progress, executed[source])
 
     def _restored(self, view: ReshardView) -> frozenset[str]:
         if view.decision is not Kind.BEGIN or view.state is not ReshardState.SWITCHED:
@@ -240,7 +266,12 @@ class _Run:
             f"{view.checkpoints.get((step.shard, source))}"
             for source, end in view.ends.items()
         )
-        who = "its producer" if step.action is Action.AWAIT_END else f"its applier ({seqs})"
+        who = (
+            f"its applier ({seqs})"
+            if step.action is Action.AWAIT_DRAIN
+            else "its producer, which stops where an account that is not in `application_accounts` "
+            "changed a row after END"
+        )
         return (
             f"reshard {self._settings.reshard_id}: {step} took more than {AWAIT_S_MAX:g} s: check "
             f"{who}. Writes are stopped: run switch again, or cancel"

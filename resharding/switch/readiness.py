@@ -25,8 +25,13 @@ def check_ready(
     entry: ReshardEntry,
     writes: Mapping[str, ShardWrites],
     databases: frozenset[str],
+    *,
+    has_stopped: bool,
 ) -> None:
-    """Raise one UsageError that lists everything that stands against a switch now."""
+    """Raise one UsageError that lists everything that stands against a switch now.
+
+    `has_stopped`: an earlier run has begun to stop writes.
+    """
     problems: list[str] = []
     for shard in (*entry.sources, *entry.targets):
         try:
@@ -44,7 +49,10 @@ def check_ready(
     problems += _lag_problems(settings, entry, writes)
     if problems:
         text = "\n".join(f"  {problem}" for problem in problems)
-        raise UsageError(f"reshard {settings.reshard_id} is not ready to switch:\n{text}")
+        what = f"reshard {settings.reshard_id} is not ready to switch:\n{text}"
+        if has_stopped:
+            what += "\nWrites are stopped: fix this and run switch again, or cancel"
+        raise UsageError(what)
 
 
 def _verify_problems(settings: SwitchSettings, target: ShardWrites) -> list[str]:

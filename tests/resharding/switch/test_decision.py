@@ -34,6 +34,7 @@ class World:
     logged: dict[str, SourceEnd] = field(default_factory=dict)
     applied: set[tuple[str, str]] = field(default_factory=set)
     restored: set[str] = field(default_factory=set)
+    caught_up: set[str] = field(default_factory=set)
     claims: int = 0
     clock_us: int = 1_000_000
 
@@ -48,6 +49,7 @@ class World:
             {s: end for s, end in self.logged.items() if s in self.journal},
             {(t, s): self.logged[s].seq for t, s in self.applied},
             frozenset(self.restored),
+            frozenset(self.caught_up),
         )
 
     def do(self, step: Step, claim: int) -> None:
@@ -87,7 +89,7 @@ class World:
             case Action.RESTORE_TRIGGERS:
                 self.restored.add(step.shard)
             case _:
-                assert step.action in {Action.AWAIT_END, Action.AWAIT_DRAIN}
+                assert step.action in {Action.AWAIT_END, Action.AWAIT_DRAIN, Action.AWAIT_LOG}
 
     def progress(self) -> None:
         """Let producers and appliers make one step."""
@@ -102,6 +104,11 @@ class World:
                 if (target, source) not in self.applied:
                     self.applied.add((target, source))
                     return
+        if len(self.applied) == len(self.targets) * len(self.sources):
+            for source in self.sources:
+                if source not in self.caught_up:
+                    self.caught_up.add(source)
+                    return
 
     def check(self) -> None:
         """Check what must hold after every step."""
@@ -113,6 +120,7 @@ class World:
             assert not self.unlocked & set(self.sources)
             assert all(self._kind(s) is Kind.END for s in self.sources)
             assert {(t, s) for t in self.targets for s in self.sources} == self.applied
+            assert self.caught_up == set(self.sources)
             assert {self.journal[t].hop_time_us for t in begun} == {hop_time_us(self.logged)}
         if self.unlocked & set(self.targets):
             assert len(begun) == len(self.targets)
@@ -191,6 +199,7 @@ def test_whatever_happened_before_a_command_brings_it_to_an_end(world: World) ->
             logged=dict(world.logged),
             applied=set(world.applied),
             restored=set(world.restored),
+            caught_up=set(world.caught_up),
         )
         ended = run(copy, first)
         if ended is Action.REFUSE:

@@ -10,6 +10,8 @@ import pymysql
 import pytest
 
 from event_token.errors import Halt, Rebuild, UsageError
+from producers.decoder.errors import WriteAfterEnd
+from resharding.switch import executor
 from resharding.switch.complete import run_complete
 from resharding.switch.decision import Action, JournalRow, Kind, Step
 from resharding.switch.executor import run_cancel, run_switch
@@ -226,6 +228,76 @@ def distrust_after_begin(world: Switchable, step: Step) -> None:
     """Take away what triggers need, at the last moment."""
     if step.action is Action.RESTORE_TRIGGERS:
         world.trust_function_creators(TARGETS, on=False)
+
+
+def test_a_write_after_end_is_seen_before_the_decision(
+    servers: list[DatabaseFixture],
+    kafka: KafkaCluster,
+    keyspace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A6: a row by an account that was not locked, behind END, keeps BEGIN from being written."""
+    monkeypatch.setattr(executor, "AWAIT_S_MAX", 3.0)
+    insert = ShardWrites.insert
+
+    def insert_and_lose(writes: ShardWrites, row: JournalRow, shards: tuple[str, str]) -> None:
+        insert(writes, row, shards)
+        if row.kind is Kind.END:
+            with world.servers[SOURCE].connect() as connection, connection.cursor() as cursor:
+                cursor.execute(f"INSERT INTO {world.schema}.t VALUES (5000)")
+
+    with split(servers, kafka, keyspace) as world:
+        world.verified(0)
+        with monkeypatch.context() as patch:
+            patch.setattr(ShardWrites, "insert", insert_and_lose)
+            with pytest.raises(Halt, match="an account that is not in `application_accounts`"):
+                run_switch(world.settings, nothing)
+        assert world.open_shards() == set()
+        assert all(marks(world, shard) == [] for shard in TARGETS)
+        producer = world.sources.producers[SOURCE]
+        assert isinstance(producer.wait_error(), WriteAfterEnd)
+        producer.error = None
+        with pytest.raises(UsageError, match="log of shard - is behind") as again:
+            run_switch(world.settings, nothing)
+        assert "Writes are stopped: fix this and run switch again" in str(again.value)
+
+        run_cancel(world.settings, nothing)
+        assert world.open_shards() == {SOURCE}
+        assert 5000 in world.ids(SOURCE)
+
+
+def test_the_end_of_a_lost_primary_does_not_count(
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A9: where the present primary lacks END it is written again, and that one decides."""
+
+    def die_before_begin(step: Step) -> None:
+        if step.action is Action.WRITE_BEGIN:
+            raise Killed
+
+    with split(servers, kafka, keyspace) as world:
+        world.verified(0)
+        with pytest.raises(Killed):
+            run_switch(world.settings, die_before_begin)
+        # What a failover to a server that had not replicated it leaves: END in the log alone.
+        with world.servers[SOURCE].connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION sql_log_bin = 0")
+            cursor.execute("DELETE FROM _shardstream.journal")
+        world.verified(4)
+        with pytest.raises(UsageError, match="4 rows that differ"):
+            run_switch(world.settings, nothing)
+        world.verified(0)
+
+        report = run_switch(world.settings, nothing)
+
+        first, second = marks(world, SOURCE)
+        assert (first.kind, second.kind) == (MarkKind.END, MarkKind.END)
+        [end] = [
+            event
+            for event in read_log(world.sources.producers[SOURCE].settings).events
+            if event.offset == second.offset
+        ]
+        assert report.hop_time_us == cell_start_us(end.timestamp_us) + GRID_US
 
 
 @pytest.mark.parametrize("late", [Action.WRITE_END, Action.WRITE_BEGIN])
