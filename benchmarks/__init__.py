@@ -1,1 +1,1 @@
-"""Measurements on real servers, beside the peers that do the same work: `python -m benchmarks`."""
+"""Benchmarks on real servers, side by side with peers: `python -m benchmarks`."""

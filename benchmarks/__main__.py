@@ -28,14 +28,14 @@ from event_token.errors import ShardstreamError, UsageError
 
 RUNS = 3
 RUNS_QUICK = 1
-# Ten turns of everything last most of an hour; more is a mistyped number.
+# Ten turns of everything take most of an hour; more is a typing error.
 RUNS_MAX = 10
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one start of the program measures."""
+    """What one run of the program measures."""
 
     names: tuple[str, ...]
     runs: int
@@ -70,7 +70,7 @@ def _reshard_switch(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Fi
 
 
 GROUPS: dict[tuple[str, ...], Group] = {
-    # First, for it warms the broker up, whose compiler takes a part of the processors until then.
+    # First, because it warms up the broker, whose JIT compiler uses part of the CPU until then.
     (latency.NAME,): _latency,
     workloads.NAMES: _drain,
     (spark_read.NOOP, spark_read.CHANGELOG): _spark,
@@ -82,9 +82,9 @@ NAMES = tuple(name for group in GROUPS for name in group)
 
 
 def chosen_names(asked: Sequence[str]) -> tuple[str, ...]:
-    """The benchmarks whose names begin with one of those asked for; all when none is asked for.
+    """Return the benchmarks whose names begin with one of those given; all if none is given.
 
-    Raises UsageError for a name that fits none.
+    Raises UsageError for a name that matches none.
     """
     for prefix in asked:
         if not any(name.startswith(prefix) for name in NAMES):
@@ -94,7 +94,7 @@ def chosen_names(asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_plan(arguments: Sequence[str]) -> Plan:
-    """Read the command line. Raises UsageError for what cannot be measured."""
+    """Parse the command line. Raises UsageError for what cannot be measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"beginnings of names; all of: {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="one turn, less time and noisier")
@@ -109,7 +109,7 @@ def read_plan(arguments: Sequence[str]) -> Plan:
 
 
 def measure(plan: Plan, console: Console, facts: dict[str, str]) -> tuple[list[Figure], list[str]]:
-    """Run the groups one after the other; gives the figures and what failed.
+    """Run the groups one after the other; return the figures and what failed.
 
     The servers' versions are added to `facts`.
     """
@@ -129,7 +129,7 @@ def measure(plan: Plan, console: Console, facts: dict[str, str]) -> tuple[list[F
             try:
                 figures += run(stack, plan, names)
             except ShardstreamError as error:
-                # The others' figures are worth having; the exit status tells that some are missing.
+                # The other figures are still useful; the exit status tells that some are missing.
                 failures.append(f"{', '.join(names)}: {error}")
                 console.print(failures[-1], style="red", markup=False)
         facts.update(stack.versions())
@@ -137,8 +137,8 @@ def measure(plan: Plan, console: Console, facts: dict[str, str]) -> tuple[list[F
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print and write; gives the exit status."""
-    # The processes that are measured import the same sources.
+    """Measure, print and write; return the exit status."""
+    # The measured processes import the same sources.
     os.environ["PYTHONPATH"] = str(REPOSITORY)
     console = Console()
     plan = read_plan(arguments)

@@ -1,4 +1,4 @@
-"""Filling binlogs fast: stored procedures that commit as they go, over several connections."""
+"""Fills binlogs fast: stored procedures that commit in a loop, over several connections."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from event_token.errors import Halt
 from shardstream.local.database_server import MysqlServer
 
 DATABASE = "bench"
-# A commit waits for a flush together with the others of its group: more writers, larger groups.
+# Commits are flushed in groups: more writers, larger groups.
 WRITERS = 8
 
 # A loop over transactions, of one statement each.
@@ -26,7 +26,7 @@ END
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A filled stretch of a server's binlog: nothing else is behind `start`."""
+    """A filled stretch of a server's binlog; nothing else follows `start`."""
 
     table: str
     transactions: int
@@ -39,20 +39,20 @@ class Waiting:
 
 
 def executed_set(server: MysqlServer) -> str:
-    """The server's executed GTID set, on one line."""
+    """Return the server's executed GTID set, on one line."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@GLOBAL.gtid_executed")
         row = cursor.fetchone()
     if row is None:
-        message = f"{server.name} tells no executed GTID set"
+        message = f"{server.name} reports no executed GTID set"
         raise Halt(message)
     return str(row[0]).replace("\n", "")
 
 
 def create_table(server: MysqlServer, workload: Workload) -> None:
-    """Create the table, with its rows where they are to be changed, and what fills the binlog.
+    """Create the table, with rows if they are to be changed, and the filling procedure.
 
-    The stretch then holds no DDL, and nothing of the rows that were there before.
+    The stretch then contains no DDL and none of these rows.
     """
     table, rows = workload.table, workload.rows_per_transaction
     with server.connect() as connection, connection.cursor() as cursor:
@@ -75,10 +75,9 @@ def create_table(server: MysqlServer, workload: Workload) -> None:
 
 
 def fill(server: MysqlServer, workload: Workload) -> Waiting:
-    """Commit the transactions, in a binlog file of their own, and say what waits there.
+    """Commit the transactions to a new binlog file and return the stretch.
 
-    Needs `create_table`, right before. Raises Halt when the binlog does not hold as many
-    transactions.
+    Call `create_table` right before. Raises Halt if the binlog has another number of transactions.
     """
     first_file = _rotate(server)
     start = executed_set(server)
@@ -104,7 +103,7 @@ def _call(server: MysqlServer, procedure: str, workload: Workload, *, logged: bo
 
 
 def _rotate(server: MysqlServer) -> str:
-    """Begin a new binlog file, so that no reader has to skip what lies before; give its name."""
+    """Start a new binlog file, so that no reader has to skip anything; return its name."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("FLUSH BINARY LOGS")
         cursor.execute("SHOW BINARY LOG STATUS")

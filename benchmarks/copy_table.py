@@ -1,4 +1,4 @@
-"""A filled table copied into Kafka: ours beside Debezium's initial and incremental snapshots."""
+"""Copies a filled table to Kafka: ours beside Debezium's initial and incremental snapshots."""
 
 import json
 import time
@@ -27,20 +27,20 @@ TABLE = "stress_test_pk"
 SIGNALS = "signals"
 WRITTEN = "written_beside"
 ALL = "-"
-# What a copy takes is seen over many chunks and commits, not over half a second of them.
+# The cost of a copy shows over many chunks and commits, not over half a second.
 WRITE_S = 15.0
 BURST = 500
-# A writer without a pause: its pace tells how much the copy takes.
+# A writer without pauses: its rate tells how much the copy costs.
 UNPACED_PER_S = 1_000_000
 
 
 def run(stack: Stack, names: Sequence[str], *, runs: int, quick: bool) -> list[Figure]:
-    """Measure `runs` times in turn. Raises Halt when a copy loses or repeats rows."""
+    """Measure `runs` times in turn. Raises Halt if a copy loses or repeats rows."""
     return CopyBenchmark(stack, ROWS_QUICK if quick else ROWS).run(names, runs)
 
 
 class CopyBenchmark:
-    """Seed 002's table on one server, and who copies it."""
+    """A table on one server, and the systems that copy it."""
 
     def __init__(self, stack: Stack, rows: int) -> None:
         """Start the servers and fill the table."""
@@ -134,7 +134,7 @@ class CopyBenchmark:
             raise Halt("; ".join(answer.problems))
 
     def _copied(self, producer: OurProducer) -> int:
-        """Rows copied once the copy has ended, 0 before."""
+        """Return the rows copied once the copy has ended, 0 before."""
         [copy] = read_copies(self._client, producer.topics).values()
         if copy.state is CopyState.COMPLETED and copy.rows != self._rows:
             raise Halt(f"{copy.rows} of {self._rows} rows were copied")
@@ -165,7 +165,7 @@ class CopyBenchmark:
         signal = json.dumps({"data-collections": [f"{DATABASE}.{TABLE}"], "type": "incremental"})
 
         def ask() -> None:
-            # Seen only once it streams: asked again until the first rows come.
+            # Noticed only once it streams: repeat until the first rows arrive.
             with self._server.connect() as connection, connection.cursor() as cursor:
                 cursor.execute(
                     f"INSERT INTO {DATABASE}.{SIGNALS} VALUES (UUID(), 'execute-snapshot', %s)",
@@ -200,14 +200,14 @@ class CopyBenchmark:
         return drain_rates(samples, messages=self._rows, started_at_s=started_at_s)
 
     def _writes(self, runs: int) -> list[Figure]:
-        """Single-row transactions a second by one writer, while the table is copied and not."""
+        """Measure one writer's single-row transactions per second, with and without a copy."""
         turns, copied = [], []
         for number in range(1, runs + 1):
             self._stack.report(f"{WRITES}: run {number} of {runs}")
             keyspace, producer = self._producer()
             producer.start()
             try:
-                # Its answer says that the producer streams.
+                # Its answer proves that the producer streams.
                 pause = CopyRequest(CopyAction.PAUSE)
                 ask_and_wait(keyspace.client, producer.topics, pause, ANSWER_S_MAX)
                 alone = self._write(f"{WRITTEN}_{number}_alone")

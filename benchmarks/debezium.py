@@ -41,7 +41,7 @@ producer.batch.size=262144
 producer.linger.ms=5
 producer.compression.type=lz4
 """
-# The large queue and batch let it go as fast as it can. A delete is one message, as ours is.
+# The large queue and batch let it run as fast as it can. A delete is one message, as with us.
 _CONNECTOR = """\
 name={prefix}
 connector.class=io.debezium.connector.mysql.MySqlConnector
@@ -68,17 +68,17 @@ poll.interval.ms=50
 
 
 def topic_of(table: str) -> str:
-    """The topic into which Debezium writes a table's changes."""
+    """Return the topic to which Debezium writes a table's changes."""
     return f"{PREFIX}.{DATABASE}.{table}"
 
 
 def connect_jars(report: Report = quiet) -> Path:
-    """The folder with Kafka Connect's jars. Raises UsageError without Java, Halt on a dead line."""
+    """Return the folder with Kafka Connect's jars. UsageError without Java, Halt if that fails."""
     return fetch_all(f"connect-{CONNECT_VERSION}", CONNECT_JARS, report=report)
 
 
 def plugin_folder(report: Report = quiet) -> Path:
-    """The unpacked connector. Raises UsageError without Java, Halt on a dead line."""
+    """Return the unpacked connector. Raises UsageError without Java, Halt if a fetch fails."""
     archive = (
         fetch_maven(
             "io.debezium",
@@ -101,14 +101,14 @@ def plugin_folder(report: Report = quiet) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """What Debezium connects."""
+    """The server and broker that Debezium connects."""
 
     server: MysqlServer
     bootstrap_servers: str
 
 
 class Debezium:
-    """One connector; its stored offset can be set back, to drain the same stretch again."""
+    """One connector; its stored offset can be reset, to drain the same stretch again."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Debezium:
         report: Report = quiet,
         more_connector: str = "",
     ) -> None:
-        """Write its settings into `folder`; fetch what is missing. Nothing is started."""
+        """Write its settings to `folder` and fetch what is missing. Start nothing yet."""
         self._jars = connect_jars(report)
         plugins = plugin_folder(report)
         self._folder = folder.resolve()
@@ -147,19 +147,19 @@ class Debezium:
                 server_id=SERVER_ID,
                 database=DATABASE,
             )
-            + more_connector  # the last of two settings of a name holds
+            + more_connector  # the last of two settings of one name applies
         )
 
     def check_alive(self) -> None:
-        """Raise Halt with the log's tail when it has ended."""
+        """Raise Halt with the log's tail if it has ended."""
         self._process.check_alive()
 
     def cpu_s(self) -> float:
-        """Processor time used since its start. Raises Halt when it has ended."""
+        """Return the CPU time used since its start. Raises Halt if it has ended."""
         return server_cpu_s(self._process)
 
     def start(self) -> None:
-        """Start from the stored offset; it is not waited for."""
+        """Start from the stored offset, without waiting."""
         self._process.launch(
             [
                 java_command(),
@@ -173,7 +173,7 @@ class Debezium:
         )
 
     def stop(self) -> None:
-        """Stop politely: what has been read is stored as the offset."""
+        """Stop cleanly, so that the offset of what has been read is stored."""
         self._process.stop(STOP_S_MAX)
 
     def kill(self) -> None:
@@ -181,9 +181,9 @@ class Debezium:
         self._process.kill()
 
     def keep_offset(self) -> None:
-        """Keep the offset stored now: `restore_offset` comes back to it."""
+        """Keep the currently stored offset, for `restore_offset`."""
         shutil.copyfile(self._offsets, self._kept_offsets)
 
     def restore_offset(self) -> None:
-        """Set the stored offset back to the one that was kept."""
+        """Reset the stored offset to the one that was kept."""
         shutil.copyfile(self._kept_offsets, self._offsets)

@@ -1,4 +1,4 @@
-"""A waiting binlog drained into Kafka: ours, Debezium and mysqlbinlog in turn."""
+"""Drains a backlog in the binlog to Kafka: ours, Debezium and mysqlbinlog in turn."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from benchmarks.workloads import COPIED, PLAIN, VARIATIONS, Variation, Workload
 from event_token.errors import Halt
 from topics.kafka.client import ClientConfig
 
-# One shard that has the whole key range.
+# One shard with the whole key range.
 ALL = "-"
 # Debezium stores an offset only after a first record.
 FIRST_TABLE = "first"
@@ -23,7 +23,7 @@ FIRST_TABLE = "first"
 
 @dataclass(frozen=True, slots=True)
 class _DrainTurn:
-    """One run of everybody over the same stretch; `varied` by the variation's name."""
+    """One run of each system over the same stretch; `varied`: by the variation's name."""
 
     ours: DrainRates
     varied: dict[str, DrainRates]
@@ -32,10 +32,10 @@ class _DrainTurn:
 
 
 class DrainBenchmark:
-    """The three who drain, on one server and one broker."""
+    """The three systems that drain, on one server and one broker."""
 
     def __init__(self, stack: Stack) -> None:
-        """Start the servers, fetch the peer. Raises UsageError or Halt when one cannot be had."""
+        """Start the servers, fetch the peer. Raises UsageError or Halt if one is not available."""
         self._stack = stack
         self._server = stack.mysql(0)
         self._brokers = stack.kafka().bootstrap_servers
@@ -71,7 +71,7 @@ class DrainBenchmark:
                     self._drain_mysqlbinlog(waiting) if workload.name in COPIED else None,
                 )
             )
-        # It stands at the end of this stretch now: the next one begins there.
+        # Its offset is now at the end of this stretch: the next one begins there.
         self._debezium.keep_offset()
         ours = [turn.ours for turn in turns]
         figures = _figures(workload.name, ours, [turn.debezium for turn in turns], debezium.PEER)
@@ -88,7 +88,7 @@ class DrainBenchmark:
         return figures
 
     def _store_first_offset(self) -> None:
-        """Let Debezium see the tables and a row, and keep the offset that it then stores."""
+        """Let Debezium read the tables and a row, and keep the offset that it then stores."""
         create_topic(self._client, debezium.topic_of(FIRST_TABLE))
         self._stack.report(f"{debezium.PEER}: first start, to store an offset")
         with self._server.connect() as connection, connection.cursor() as cursor:
@@ -98,7 +98,7 @@ class DrainBenchmark:
         written = 0
 
         def seen() -> int:
-            # Without a snapshot it begins where the server stands: some row comes after that.
+            # Without a snapshot it begins at the server's current position: a row must follow that.
             nonlocal written
             written += 1
             with self._server.connect() as connection, connection.cursor() as cursor:
@@ -120,7 +120,7 @@ class DrainBenchmark:
         self._debezium.keep_offset()
 
     def _drain_ours(self, waiting: Waiting, variation: Variation = PLAIN) -> DrainRates:
-        # An empty log each time, so a keyspace of its own.
+        # An empty log each time, hence a separate keyspace.
         self._drains += 1
         name = f"drain{self._drains}"
         keyspace = BenchKeyspace(
@@ -140,7 +140,7 @@ class DrainBenchmark:
         try:
             samples = sample_until(
                 end,
-                # Commit markers take offsets too, so the offset alone does not tell.
+                # Commit markers take offsets too, so the offset alone is not enough.
                 lambda offset: offset >= waiting.rows and producer.last_seq() >= waiting.rows,
                 cpu_s=producer.cpu_s,
                 check_alive=producer.check_alive,
@@ -180,7 +180,7 @@ class DrainBenchmark:
 
 
 def _check_rows(topic: str, found: int, wanted: int) -> None:
-    """Raise Halt when a drain has lost or repeated rows: its speed would mean nothing."""
+    """Raise Halt if a drain has lost or repeated rows: its speed would mean nothing."""
     if found != wanted:
         message = f"{topic} holds {found} records of the stretch, not {wanted}"
         raise Halt(message)

@@ -1,4 +1,4 @@
-"""Figures and how they are worked out of raw samples. Pure."""
+"""Computes figures from raw samples. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from event_token.errors import Halt
 # The part of a drain that counts: not a JVM's start, not the last half-full batch.
 STEADY_FROM = 0.2
 STEADY_TO = 0.9
-# Of the 70 % between them; with less, one late sample would make the rate.
+# Of the 70 % between them; with less, one late sample would determine the rate.
 STEADY_SHARE_MIN = 0.35
 PER_MESSAGES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What had been done at a moment, and the processor time the process had used by then.
+    """What had been done at a moment, and the CPU time that the process had used by then.
 
     `done` counts messages, offsets or bytes.
     """
@@ -48,15 +48,15 @@ class Figure:
     runs: list[Turn] = field(default_factory=list)
 
     def to_json_dict(self) -> dict[str, object]:
-        """The line as it stands in the result file."""
+        """Return the line for the result file."""
         return asdict(self)
 
 
 def figure(name: str, unit: str, turns: Sequence[Turn], *, peer: str | None = None) -> Figure:
-    """Sum up the turns by medians; the ratio is that of ours / theirs within a turn.
+    """Summarise the turns by medians; the ratio is the median of ours / theirs within a turn.
 
-    The machine's speed changes by half from turn to turn, and far less between the two of one.
-    Raises ValueError when there is no turn, or when a peer's figures are missing.
+    The machine's speed varies by half between turns, and far less within one.
+    Raises ValueError if there is no turn, or if a peer's figures are missing.
     """
     if not turns:
         message = f"{name}: no run"
@@ -83,7 +83,7 @@ def _rounded(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def round_sig(value: float, digits: int = 4) -> float:
-    """Round to significant digits: more of them would be noise."""
+    """Round to the significant digits; more would be noise."""
     if value == 0 or not math.isfinite(value):
         return value
     return round(value, digits - 1 - math.floor(math.log10(abs(value))))
@@ -99,10 +99,10 @@ class DrainRates:
 
 
 def drain_rates(samples: Sequence[Sample], *, messages: int, started_at_s: float) -> DrainRates:
-    """Work out a drain's rates from samples of what was done.
+    """Compute a drain's rates from samples of what was done.
 
-    `samples` are in order of time; the last one is the first that saw everything done. What they
-    count is scaled to `messages`. Raises Halt when they cannot tell a rate.
+    `samples` are in order of time; the last one is the first that saw everything done. Their
+    counts are scaled to `messages`. Raises Halt if they do not determine a rate.
     """
     total = samples[-1].done if samples else 0
     if total <= 0 or len(samples) < 2:
@@ -110,8 +110,8 @@ def drain_rates(samples: Sequence[Sample], *, messages: int, started_at_s: float
         raise Halt(message)
     begin = next(sample for sample in samples if sample.done >= total * STEADY_FROM)
     end = next(sample for sample in samples if sample.done >= total * STEADY_TO)
-    # What is done comes in steps (commits), and a sample stands at the end of one: so the steps
-    # between the two samples are counted, and nothing is guessed between samples.
+    # Progress comes in steps (commits), and a sample is at the end of one: the steps between the
+    # two samples are counted, and nothing is interpolated.
     share = (end.done - begin.done) / total
     if share < STEADY_SHARE_MIN:
         message = (
@@ -128,7 +128,7 @@ def drain_rates(samples: Sequence[Sample], *, messages: int, started_at_s: float
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least `percent` % do not exceed. Raises ValueError for none."""
+    """Return the nearest-rank percentile. Raises ValueError if there are no values."""
     if not values:
         message = "no values, so no percentile"
         raise ValueError(message)
@@ -139,7 +139,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One micro-batch of a streaming query: when it began, how long it took, what it brought."""
+    """One micro-batch of a streaming query: when it began, how long it took, its rows."""
 
     start_s: float
     duration_s: float
@@ -147,10 +147,10 @@ class MicroBatch:
 
 
 def micro_batch_rate(batches: Sequence[MicroBatch], *, rows: int) -> float:
-    """Rows per second from the second batch's start to the last one's end: steady work.
+    """Return rows per second from the second batch's start to the last one's end.
 
-    The first batch also starts the query's processes. Raises Halt when the batches do not bring
-    exactly `rows` rows, or when there is only one.
+    The first batch also starts the query's processes. Raises Halt if the batches do not have
+    exactly `rows` rows, or if there is only one.
     """
     with_rows = [batch for batch in batches if batch.rows > 0]
     found = sum(batch.rows for batch in with_rows)
@@ -159,7 +159,7 @@ def micro_batch_rate(batches: Sequence[MicroBatch], *, rows: int) -> float:
         raise Halt(message)
     if len(with_rows) < 2:
         message = (
-            f"{len(with_rows)} micro-batch of {rows} rows tells no steady rate: take smaller ones"
+            f"{len(with_rows)} micro-batch of {rows} rows gives no steady rate: use smaller ones"
         )
         raise Halt(message)
     steady = with_rows[1:]

@@ -1,4 +1,4 @@
-"""From COMMIT's return in MySQL to the event in the Subscriber, two busy shards."""
+"""Measures the time from COMMIT's return in MySQL to the event in Subscriber, on two shards."""
 
 import json
 import subprocess
@@ -19,23 +19,23 @@ from topics.stream.subscriber import Subscriber
 
 NAME = "latency.commit_to_subscriber"
 PER_SHARD_PER_S = 1_000
-# A connection that waits for each commit is late for the next one at that pace.
+# A connection that waits for each commit would be late for the next one at that rate.
 WRITERS_PER_SHARD = 2
-# A connection's first statements and a reader's first fetches are no steady state.
+# A connection's first statements and a reader's first fetches are not steady state.
 WARM_UP_S = 12
-# Nor is a broker whose code is being compiled: that takes half a processor for more than a minute
-# of such load, which a broker in service has long behind it.
+# Nor is a broker whose code is being compiled, which takes half a core for more than a minute of
+# such load. A broker in production is past that.
 BROKER_WARM_UP_S = 90
 BROKER_WARM_UP_S_QUICK = 30
 MEASURE_S = 15
 MEASURE_S_QUICK = 8
-# After the last commit: what has not come by then is lost.
+# After the last commit: what has not arrived by then is lost.
 ARRIVE_S_MAX = 60.0
 NS_PER_MS = 1_000_000
 
 
 def run(stack: Stack, *, runs: int, quick: bool) -> list[Figure]:
-    """Measure `runs` times; gives p50 and p99 in milliseconds."""
+    """Measure `runs` times; return p50 and p99 in milliseconds."""
     measure_s = MEASURE_S_QUICK if quick else MEASURE_S
     warm_up_s = BROKER_WARM_UP_S_QUICK if quick else BROKER_WARM_UP_S
     p50, p99 = [], []
@@ -49,12 +49,12 @@ def run(stack: Stack, *, runs: int, quick: bool) -> list[Figure]:
 
 
 def _measure(stack: Stack, keyspace: str, warm_up_s: int, measure_s: int) -> list[float]:
-    """Delays of all events after the warm-up, in milliseconds."""
+    """Return the delays of all events after the warm-up, in milliseconds."""
     count = (warm_up_s + measure_s) * PER_SHARD_PER_S
     for index in range(len(SHARDS)):
         create_table(stack.mysql(index), Workload(f"latency.{keyspace}", 0, 1))
     with TwoShards(stack, keyspace) as shards:
-        # Both are at the live edge before the first write.
+        # Both have caught up before the first write.
         shards.wait_for_heads(time.time_ns() // 1000)
         with Subscriber(
             keyspace, start="earliest", config=shards.client, idle_timeout_s=ARRIVE_S_MAX
@@ -98,7 +98,7 @@ def _start_writer(server: MysqlServer, table: str, count: int, nth: int) -> "sub
 
 
 def _times_of(writers: "Sequence[subprocess.Popen[str]]", count: int) -> list[int]:
-    """When the commits of a shard's rows had returned (monotonic ns), by id."""
+    """Return when the commits of a shard's rows returned (monotonic ns), by id."""
     times = [0] * count
     for nth, writer in enumerate(writers):
         try:
@@ -119,9 +119,9 @@ def _times_of(writers: "Sequence[subprocess.Popen[str]]", count: int) -> list[in
 
 
 def _receive(subscriber: Subscriber, shards: TwoShards, count: int) -> dict[str, dict[int, int]]:
-    """Receive `count` rows from each shard: when each came (monotonic ns), by shard and id.
+    """Receive `count` rows per shard; return when each arrived (monotonic ns), by shard and id.
 
-    Raises Halt when one comes twice, or when not all have come in time.
+    Raises Halt if one arrives twice, or if not all arrive in time.
     """
     arrived_ns: dict[str, dict[int, int]] = {shard: {} for shard in SHARDS}
     missing = count * len(SHARDS)
@@ -132,13 +132,13 @@ def _receive(subscriber: Subscriber, shards: TwoShards, count: int) -> dict[str,
         number = event.after["id"]
         assert isinstance(number, int)  # noqa: S101 - the column is a BIGINT
         if number in arrived_ns[event.shard]:
-            message = f"row {number} of shard {event.shard} came twice"
+            message = f"row {number} of shard {event.shard} arrived twice"
             raise Halt(message)
         arrived_ns[event.shard][number] = now_ns
         missing -= 1
         if missing == 0:
             return arrived_ns
-    # Where a producer has ended, that is the reason.
+    # If a producer has ended, that is the reason.
     shards.check_alive()
     message = f"the stream ended with {missing} of {count * len(SHARDS)} rows missing"
     raise Halt(message)

@@ -11,7 +11,7 @@ LIBRARIES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake", "PyMySQL")
 
 
 def machine_facts() -> dict[str, str]:
-    """What a reader needs to place the figures, by name."""
+    """Return what a reader needs to judge the figures, by name."""
     facts = {
         "processor": _processor(),
         "cores": str(os.cpu_count()),

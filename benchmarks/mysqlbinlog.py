@@ -1,4 +1,4 @@
-"""`mysqlbinlog --raw`: the server's own client that copies binlog files and looks at no row."""
+"""`mysqlbinlog --raw`: the server's own client, which copies binlog files without decoding rows."""
 
 import os
 import shutil
@@ -15,14 +15,14 @@ from shardstream.local.processes import with_parent_guard
 
 PEER = "mysqlbinlog --raw"
 KILL_S_MAX = 10.0
-# It copies 60 MB in a third of a second, and looking at a folder costs nothing.
+# It copies 60 MB in a third of a second, and polling a folder costs nothing.
 SAMPLE_S = 0.01
 
 
 def drain_to_files(server: MysqlServer, waiting: Waiting, folder: Path) -> DrainRates:
-    """Copy the stretch into files in `folder`; rates in the stretch's rows, by bytes written.
+    """Copy the stretch to files in `folder`; return rates in the stretch's rows, by bytes written.
 
-    Raises UsageError when there is no mysqlbinlog, Halt when it fails.
+    Raises UsageError if there is no mysqlbinlog, Halt if it fails.
     """
     dump = server.binaries().binlog_dump
     if not dump:

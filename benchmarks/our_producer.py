@@ -1,4 +1,4 @@
-"""`shardstream produce` as a user starts it: a process of its own, with a settings file."""
+"""`shardstream produce` as a user starts it: a separate process with a settings file."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ password_file = {password_file}
 
 
 class BenchKeyspace:
-    """A keyspace of the benchmarks: a settings file for the command, and its topics, empty."""
+    """A keyspace of the benchmarks: a settings file for the command, and its empty topics."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class BenchKeyspace:
         settings: str = "",
         server_settings: str = "",
     ) -> None:
-        """Write the settings of all shards (`servers` by shard) and make their topics.
+        """Write the settings of all shards (`servers` by shard) and create their topics.
 
-        `targets`: of shards that a reshard is to fill, likewise. `settings`: further tables of the
-        settings file; `server_settings`: further lines of each server's table.
+        `targets`: the same for targets of a reshard. `settings`: further tables of the settings
+        file; `server_settings`: further lines of each server's table.
         """
         self.name = name
         self.folder = (folder / name).resolve()
@@ -80,7 +80,7 @@ class BenchKeyspace:
             parts.append(server_settings)
             provision_shard(self.client, ShardTopics(name, shard))
         self.settings.write_text("".join(parts))
-        # A new keyspace is made once, not at each start of a producer: it is not measured.
+        # A keyspace is created once, not at each start of a producer, so that is not measured.
         ensure_topology(load_settings(self.settings), name)
 
 
@@ -88,7 +88,7 @@ class OurProducer:
     """The producer of one shard."""
 
     def __init__(self, keyspace: BenchKeyspace, shard: str, *, start: str) -> None:
-        """Say where the empty log begins (`--from`). Nothing is started."""
+        """Set where the empty log begins (`--from`). Start nothing yet."""
         self.topics = ShardTopics(keyspace.name, shard)
         self._client = keyspace.client
         self._folder = keyspace.folder / f"producer{shard}"
@@ -112,19 +112,19 @@ class OurProducer:
         ]
 
     def start(self) -> None:
-        """Start the process; it is not waited for."""
+        """Start the process, without waiting."""
         self._process.launch(self._command)
 
     def check_alive(self) -> None:
-        """Raise Halt with the log's tail when the process has ended."""
+        """Raise Halt with the log's tail if the process has ended."""
         self._process.check_alive()
 
     def cpu_s(self) -> float:
-        """Processor time used since its start. Raises Halt when it has ended."""
+        """Return the CPU time used since its start. Raises Halt if it has ended."""
         return server_cpu_s(self._process)
 
     def last_seq(self) -> int:
-        """The number of records in the shard log, by the `seq` of its last committed one."""
+        """Return the number of records in the shard log, by the `seq` of its last committed one."""
         last = read_last_committed(self._client, self.topics.log)
         if last is None:
             return 0
@@ -134,7 +134,7 @@ class OurProducer:
         return read_seq(last.value)
 
     def stop(self) -> None:
-        """Stop politely, else kill, and wait."""
+        """Stop cleanly, or kill, and wait."""
         self._process.stop(STOP_S_MAX)
 
     def kill(self) -> None:

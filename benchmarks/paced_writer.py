@@ -1,6 +1,6 @@
-"""One writer of the latency benchmark, a process of its own: `python -m benchmarks.paced_writer`.
+"""One writer of the latency benchmark, as a process: `python -m benchmarks.paced_writer`.
 
-Commits single-row transactions at a steady pace, and tells at the end when each had returned.
+Commits single-row transactions at a steady rate, and reports at the end when each returned.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import pymysql
 
 from event_token.errors import Halt
 
-# An answer without rows is a packet of less than this.
+# A response without rows is a packet of less than this.
 ANSWER_BYTES_MAX = 4096
 _COM_QUERY = b"\x03"
 _OK = b"\x00"
@@ -22,12 +22,12 @@ _OK = b"\x00"
 def write_paced(
     connection: "pymysql.Connection", table: str, ids: Iterable[int], *, per_s: float
 ) -> list[int]:
-    """Insert rows with these ids; gives when each commit returned (monotonic ns).
+    """Insert rows with these ids; return when each commit returned (monotonic ns).
 
-    A writer that falls behind its pace goes on without a pause.
+    A writer that falls behind its rate continues without pausing.
     """
     returned_ns = []
-    # Past the client's statements and cursors: the load is to cost little beside what is measured.
+    # Bypasses the client's cursors: the load must cost little beside what is measured.
     socket = connection._sock  # noqa: SLF001 - PyMySQL has no other way to it
     begun_ns = time.monotonic_ns()
     for number, row_id in enumerate(ids):
@@ -38,7 +38,7 @@ def write_paced(
         due_ns = begun_ns + int(number * 1_000_000_000 / per_s)
         if (early_ns := due_ns - time.monotonic_ns()) > 0:
             time.sleep(early_ns / 1e9)
-        # Three bytes of length, the packet's number, and what it holds.
+        # Three bytes of length, the packet's number, and its content.
         socket.sendall(len(command).to_bytes(3, "little") + b"\0" + command)
         answer = socket.recv(ANSWER_BYTES_MAX)
         returned_ns.append(time.monotonic_ns())
@@ -63,7 +63,7 @@ def main() -> None:
         user=options.user,
         database=options.database,
         autocommit=True,
-        ssl_disabled=True,  # the load is to cost little beside what is measured
+        ssl_disabled=True,  # the load must cost little beside what is measured
     )
     with connection:
         ids = range(options.first, options.end, options.step)

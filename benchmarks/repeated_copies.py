@@ -1,4 +1,4 @@
-"""One table copied again and again, so that a writer beside it can be watched for long enough."""
+"""Copies one table repeatedly, so that a concurrent writer can be observed for long enough."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ POLL_S: Final = 0.1
 
 
 class RepeatedCopies:
-    """Copies `table` while the block runs; afterwards `rows_per_s` says how fast that went."""
+    """Copies `table` while the block runs; afterwards `rows_per_s` is the rate."""
 
     def __init__(self, config: ClientConfig, topics: ShardTopics, table: str) -> None:
         """`table`: as database.table."""

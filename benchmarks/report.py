@@ -15,7 +15,7 @@ MACHINE = "machine.json"
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:
-    """Print the machine and the versions in a line."""
+    """Print the machine and the versions on one line."""
     console.print("  ".join(f"[dim]{name}[/] {value}" for name, value in facts.items()))
 
 
@@ -45,16 +45,16 @@ def print_figures(console: Console, figures: Sequence[Figure]) -> None:
 
 
 def readable(value: float) -> str:
-    """A figure for people: thousands with separators, small ones with their decimals."""
+    """Format a figure: thousands with separators, small ones with their decimals."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def write_results(
     figures: Sequence[Figure], facts: Mapping[str, str], folder: Path = RESULTS
 ) -> Path:
-    """Write latest.json (the figures) and machine.json (where they were taken).
+    """Write latest.json (the figures) and machine.json (where they were measured).
 
-    Gives the path of the former.
+    Return the path of the former.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / MACHINE, dict(facts))

@@ -1,4 +1,4 @@
-"""Filtered replication: rows a second that one applier brings to one target, from a full log."""
+"""Filtered replication: rows per second that one applier applies to one target, from a backlog."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ from topics.start.positions import EARLIEST, resolve_start_of
 SINGLE_ROW: Final = "reshard.apply_single_row"
 ROWS_100: Final = "reshard.apply_rows_100"
 NAMES: Final = (SINGLE_ROW, ROWS_100)
-# By name: transactions, rows of each; a fifth of the transactions where it is to be quick.
+# By name: transactions, rows of each; a fifth of the transactions in a quick run.
 _SHAPES: Final = {SINGLE_ROW: (30_000, 1), ROWS_100: (1_000, 100)}
 QUICK_SHARE: Final = 5
 SOURCE: Final = "-"
@@ -34,7 +34,7 @@ POLL_S: Final = 0.02
 
 
 def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list[Figure]:
-    """Measure each workload `runs` times: the same stretch of the log, applied again."""
+    """Measure each workload `runs` times over the same stretch of the log."""
     figures = []
     for name in names:
         transactions, rows = _SHAPES[name]
@@ -54,7 +54,7 @@ def _measure(stack: Stack, workload: Workload, runs: int) -> list[Turn]:
     producer = OurProducer(keyspace, SOURCE, start=f"gtid:{waiting.start}")
     producer.start()
     try:
-        # It goes on through the turns: its heartbeats let the last rows be read.
+        # It keeps running through the turns: its heartbeats make the last rows readable.
         _wait_for_log(producer, workload.rows)
         start = resolve_start_of(
             EARLIEST,
@@ -73,14 +73,14 @@ def _wait_for_log(producer: OurProducer, seq: int) -> None:
     while producer.last_seq() < seq:
         producer.check_alive()
         if time.monotonic() > deadline_s:
-            raise Halt(f"the log has not come to seq {seq} within {LOG_S_MAX:g} s")
+            raise Halt(f"the log has not reached seq {seq} within {LOG_S_MAX:g} s")
         time.sleep(POLL_S)
 
 
 def _apply(
     keyspace: BenchKeyspace, server: MysqlServer, workload: Workload, start: str, number: int
 ) -> float:
-    """Rows a second from the first commit seen to the last."""
+    """Return rows per second from the first commit seen to the last."""
     target = ReshardServer(
         server.host, server.port, server.root_user, "", shard=TARGET, flavor=Flavor.MYSQL
     )
@@ -125,5 +125,5 @@ def _apply(
         connection.close()
     (first_s, first), (last_s, last) = samples[0], samples[-1]
     if last == first:
-        raise Halt(f"{workload.name}: all rows came at once: too few to measure")
+        raise Halt(f"{workload.name}: all rows arrived at once: too few to measure")
     return (last - first) / (last_s - first_s)

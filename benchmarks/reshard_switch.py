@@ -1,4 +1,4 @@
-"""A split under a steady write load: how long writes are stopped, how long a reader waits."""
+"""Splits a shard under a steady write load: how long writes stop, how long a reader waits."""
 
 import threading
 import time
@@ -41,15 +41,15 @@ WRITES_PER_S: Final = 200
 # Rows before the split begins, and after the switch.
 ROWS_BEFORE: Final = 2_000
 ROWS_AFTER: Final = 1_000
-# A refused write is tried again after this, on the shard that is in charge by then.
+# A refused write is retried after this time, on the shard that serves then.
 REFUSED_S: Final = 0.005
-# What a step may take before something hangs.
+# After this time a step hangs.
 STEP_S_MAX: Final = 120.0
-# A target may lag in the moment of the switch or of the comparison, which changes nothing.
+# A target may lag at the moment of the switch or of the comparison, which then changes nothing.
 TRIES_MAX: Final = 20
 AGAIN_S: Final = 0.5
 POLL_S: Final = 0.01
-# How soon a reader notices that it is to end.
+# How soon a reader notices that it should stop.
 IDLE_S: Final = 0.5
 APP: Final = "bench_app"
 APP_PASSWORD: Final = "of-the-benchmark"  # noqa: S105 - of a server that lives for a minute
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 def run(stack: Stack, names: tuple[str, ...], *, runs: int) -> list[Figure]:
-    """Split a shard `runs` times; gives milliseconds: less is better."""
+    """Split a shard `runs` times; return milliseconds, where less is better."""
     turns: dict[str, list[Turn]] = {name: [] for name in NAMES}
     for number in range(1, runs + 1):
         stack.report(f"{', '.join(names)}: split {number} of {runs} at {WRITES_PER_S} writes/s")
@@ -69,7 +69,7 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int) -> list[Figure]:
 
 
 class _Split:
-    """One keyspace on three servers, of one shard, which becomes two."""
+    """One keyspace on three servers, with one shard that becomes two."""
 
     def __init__(self, stack: Stack, name: str) -> None:
         self.name = name
@@ -79,7 +79,7 @@ class _Split:
         with self.servers[SOURCE].connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {name}")
             cursor.execute(f"CREATE TABLE {name}.{TABLE} (id BIGINT PRIMARY KEY, at DATETIME(6))")
-        # The log holds all of its rows, and no statement that made the table.
+        # The log holds all of its rows, but not the statement that created the table.
         starts = {shard: executed_set(server) for shard, server in self.servers.items()}
         self.keyspace = BenchKeyspace(
             stack.folder,
@@ -98,7 +98,7 @@ class _Split:
         }
 
     def measure(self) -> tuple[float, float]:
-        """How long writes were stopped, and the longest pause of a stream at the hop, in ms."""
+        """Return how long writes were stopped, and the stream's longest pause at the hop, in ms."""
         with ExitStack() as stack:
             for producer in self.producers.values():
                 stack.callback(producer.kill)
@@ -131,7 +131,7 @@ class _Split:
             _wait(lambda: reader.rows >= writer.rows, "the last rows", reader)
         reader.check(writer.rows)
         if report.stopped_ms is None:
-            raise Halt(f"{self.name}: the switch took more than one try, which tells no time")
+            raise Halt(f"{self.name}: the switch took more than one attempt, so it has no duration")
         return float(report.stopped_ms), reader.longest_pause_ms()
 
     def _admin(self, shard: str) -> ReshardServer:
@@ -151,7 +151,7 @@ class _Split:
 
 
 class _Working(ABC):
-    """Something in a thread of its own; its error comes out of `check` and at the end."""
+    """Work in a separate thread; `check` and the end of the block raise its error."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -166,14 +166,14 @@ class _Working(ABC):
         self.end(check=error is None)
 
     def end(self, *, check: bool = True) -> None:
-        """Let it end, and wait for that."""
+        """Stop it and wait."""
         self.stop.set()
         self._thread.join(STEP_S_MAX)
         if check:
             self.check()
 
     def check(self) -> None:
-        """Raise Halt when it has failed."""
+        """Raise Halt if it has failed."""
         if self._error is not None:
             raise Halt(f"{type(self).__name__[1:].lower()}: {self._error}") from self._error
 
@@ -185,7 +185,7 @@ class _Working(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """What the thread does until the stop."""
+        """Run in the thread until stopped."""
 
 
 class _Applier(_Working):
@@ -198,7 +198,7 @@ class _Applier(_Working):
 
 
 class _Writer(_Working):
-    """The application: it writes each row to the shard in charge, again when it is refused."""
+    """The application: writes each row to the serving shard, and retries when refused."""
 
     def __init__(self, database: str, servers: dict[str, MysqlServer]) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class _Writer(_Working):
         self._is_split = False
 
     def work(self) -> None:
-        """Write rows 0, 1, ... at the steady pace."""
+        """Write rows 0, 1, ... at a steady rate."""
         begun_s = time.monotonic()
         while not self.stop.wait(max(0.0, begun_s + self.rows / WRITES_PER_S - time.monotonic())):
             while not self._wrote(self.rows):
@@ -222,7 +222,7 @@ class _Writer(_Working):
             session.close()
 
     def _wrote(self, number: int) -> bool:
-        """Whether the shard in charge took the row; the targets are asked once the source won't."""
+        """Return whether the serving shard accepted the row; targets are tried after the source."""
         keyspace_id = self._vindex.keyspace_id(number)
         [target] = [shard for shard, part in self._ranges.items() if part.contains(keyspace_id)]
         shard = target if self._is_split else SOURCE
@@ -239,7 +239,7 @@ class _Writer(_Working):
             with self._sessions[shard].cursor() as cursor:
                 cursor.execute(self._insert, (number,))
         except pymysql.err.MySQLError:
-            # Locked out, killed or read-only: never open on both sides, so that asking is safe.
+            # Locked out, killed or read-only: never open on both sides, so trying is safe.
             if (session := self._sessions.pop(shard, None)) is not None:
                 session._force_close()  # noqa: SLF001 - it may have been killed
             self._is_split = not self._is_split
@@ -248,7 +248,7 @@ class _Writer(_Working):
 
 
 class _Reader(_Working):
-    """A Subscriber across the split: when each row came, and from which shard."""
+    """A Subscriber across the split: when each row arrived, and from which shard."""
 
     def __init__(self, keyspace: BenchKeyspace) -> None:
         super().__init__()
@@ -257,11 +257,11 @@ class _Reader(_Working):
 
     @property
     def rows(self) -> int:
-        """How many came so far."""
+        """How many rows have arrived."""
         return len(self._came)
 
     def work(self) -> None:
-        """Take rows until the stop."""
+        """Receive rows until stopped."""
         name = self._keyspace.name
         with Subscriber(
             name, start="earliest", config=self._keyspace.client, idle_timeout_s=IDLE_S
@@ -276,20 +276,22 @@ class _Reader(_Working):
                         break
 
     def check(self, rows: int | None = None) -> None:
-        """Raise Halt when it has failed or, with `rows`, has not each of them exactly once."""
+        """Raise Halt if it has failed or, given `rows`, did not receive each exactly once."""
         super().check()
         if rows is not None and sorted(number for *_, number in self._came) != list(range(rows)):
-            raise Halt(f"{self._keyspace.name}: {self.rows} events came, {rows} rows were written")
+            raise Halt(
+                f"{self._keyspace.name}: {self.rows} events arrived, {rows} rows were written"
+            )
 
     def longest_pause_ms(self) -> float:
-        """Between the source's last second and the targets' first, in ms."""
+        """Return the longest pause from the source's last second to the targets' first, in ms."""
         hop = next(n for n, (_, shard, _id) in enumerate(self._came) if shard != SOURCE)
         near = self._came[max(0, hop - WRITES_PER_S) : hop + WRITES_PER_S]
         return 1_000 * max(b - a for (a, *_), (b, *_) in pairwise(near))
 
 
 def _make_ready(server: MysqlServer, *, locked: bool) -> None:
-    """Forget the turn before, and make the application's account."""
+    """Remove what the previous turn left, and create the application's account."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("DROP DATABASE IF EXISTS _shardstream")
         cursor.execute(f"DROP USER IF EXISTS '{APP}'@'%'")
@@ -299,7 +301,7 @@ def _make_ready(server: MysqlServer, *, locked: bool) -> None:
 
 
 def _again(step: Callable[[], T]) -> T:
-    """Do a step that changes nothing while a target lags, until none does."""
+    """Repeat a step, which changes nothing while a target lags, until it succeeds."""
     for _ in range(TRIES_MAX - 1):
         try:
             return step()
@@ -314,5 +316,5 @@ def _wait(is_done: Callable[[], bool], what: str, *working: _Working) -> None:
         for each in working:
             each.check()
         if time.monotonic() > deadline_s:
-            raise Halt(f"{what} have not come within {STEP_S_MAX:g} s")
+            raise Halt(f"{what} have not arrived within {STEP_S_MAX:g} s")
         time.sleep(POLL_S)

@@ -1,6 +1,6 @@
 """The Spark side of `kafka_to_spark`: `python -m benchmarks.spark_job JOB.json RESULT.json`.
 
-A process of its own, so that its JVM ends with it. It reads the log into each sink in turn and
+A separate process, so that its JVM ends with it. It reads the log into each sink in turn and
 writes the micro-batches of every turn.
 """
 
@@ -32,7 +32,7 @@ def main(job_path: Path, result_path: Path) -> None:
     folder = job_path.parent
     spark = _session(folder)
     try:
-        # Starts the workers and lets the JVM compile: it is not counted.
+        # Starts the workers and lets the JVM compile; not counted.
         _read_once(spark, job, NOOP, folder / "warm-up")
         result: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in job["names"]}
         for run in range(job["runs"]):
@@ -58,7 +58,7 @@ def _session(folder: Path) -> SparkSession:
 def _read_once(
     spark: SparkSession, job: dict[str, Any], name: str, folder: Path
 ) -> list[MicroBatch]:
-    """Read the whole log with a new checkpoint; gives the micro-batches."""
+    """Read the whole log with a new checkpoint; return the micro-batches."""
     if name == NOOP:
         return _to_nowhere(spark, job, folder)
     if name == CHANGELOG:
@@ -75,7 +75,7 @@ def _source_options(job: dict[str, Any]) -> dict[str, str]:
 
 
 def _to_nowhere(spark: SparkSession, job: dict[str, Any], folder: Path) -> list[MicroBatch]:
-    """One table, so with typed columns, all of them decoded."""
+    """Read one table with typed columns, all of them decoded."""
     options = {**_source_options(job), "keyspace": job["keyspace"], "table": job["table"]}
     query = (
         spark.readStream.format(SOURCE_FORMAT)
@@ -100,7 +100,7 @@ def _to_nowhere(spark: SparkSession, job: dict[str, Any], folder: Path) -> list[
 
 
 def _to_change_log(spark: SparkSession, job: dict[str, Any], folder: Path) -> list[MicroBatch]:
-    """What `shardstream changelog` does; a micro-batch is what lies between two Delta commits."""
+    """Do what `shardstream changelog` does; a micro-batch ends with a Delta commit."""
     target = str(folder / "table")
     run_changelog(
         spark,

@@ -1,4 +1,4 @@
-"""A filled log of two shards, merged and decoded in Spark: to nowhere, and to the change log."""
+"""Merges and decodes a backlog of two shards in Spark, to a noop sink and to the change log."""
 
 import json
 import subprocess
@@ -22,10 +22,10 @@ TABLE = "lake_rows"
 ROWS_PER_TRANSACTION = 100
 TRANSACTIONS_PER_SHARD = 10_000
 TRANSACTIONS_PER_SHARD_QUICK = 4_000
-# The first starts processes, the others are the steady work; large ones, for each has a fixed cost
-# of a tenth of a second and more.
+# The first one starts processes, the others are steady state. They are large, because each has a
+# fixed cost of a tenth of a second or more.
 BATCH_PARTS = 6
-# Each turn reads a million rows to two places; at a tenth of what is wanted it takes 100 s.
+# Each turn reads a million rows twice; at a tenth of the expected rate it takes 100 s.
 JOB_S_MAX = 900.0
 OUTPUT_TAIL = 3000
 
@@ -60,21 +60,21 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
 
 
 def _fill(stack: Stack, transactions: int) -> TwoShards:
-    """Fill both shards side by side, so that the merge has something to merge."""
+    """Fill both shards at the same time, so that there is something to merge."""
     workload = Workload(f"spark.{TABLE}", transactions, ROWS_PER_TRANSACTION)
     for index in range(len(SHARDS)):
         create_table(stack.mysql(index), workload)
     shards = TwoShards(stack, KEYSPACE)
     with shards, ThreadPoolExecutor(len(SHARDS)) as pool:
         list(pool.map(lambda server: fill(server, workload), shards.servers))
-        # Now no row is beyond the frontier.
+        # Now the frontier is past every row.
         shards.wait_for_heads(time.time_ns() // 1000)
     shards.check_rows(transactions * ROWS_PER_TRANSACTION)
     return shards
 
 
 def _run_job(folder: Path, job: dict[str, object]) -> dict[str, list[list[MicroBatch]]]:
-    """Run `benchmarks.spark_job`; gives each turn's micro-batches by benchmark."""
+    """Run `benchmarks.spark_job`; return each turn's micro-batches by benchmark."""
     folder.mkdir()
     job_path, result_path, log_path = (folder / n for n in ("job.json", "result.json", "spark.log"))
     job_path.write_text(json.dumps(job))

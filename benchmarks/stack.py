@@ -1,4 +1,4 @@
-"""The real servers that the benchmarks share: started when first asked for, killed at the end."""
+"""The real servers that the benchmarks share: started on first use, killed at the end."""
 
 import secrets
 from pathlib import Path
@@ -14,7 +14,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 
 SERVER_ID_FIRST = 9500
 LOOPBACK = "127.0.0.1"
-# Filling is not what is measured: no commit waits for the disk, and pages stay in memory.
+# Filling is not measured: no commit waits for the disk, and pages stay in memory.
 FAST_FILL = (
     "--sync-binlog=0",
     "--innodb-flush-log-at-trx-commit=0",
@@ -26,28 +26,28 @@ BROKER_HEAP_MB = 1024
 
 
 class Stack:
-    """One broker and as many MySQL servers as a benchmark asks for, all in one folder."""
+    """One broker and any number of MySQL servers, all in one folder."""
 
     def __init__(self, folder: Path, console: Console) -> None:
-        """Say where; nothing is started."""
+        """Start nothing yet."""
         self.folder = folder
         self._console = console
         self._servers: list[MysqlServer] = []
         self._kafka: KafkaCluster | None = None
-        # Who connects with TLS is up to the client.
+        # Whether to use TLS is up to the client.
         self._certificates = Certificates(folder, LOOPBACK)
 
     @property
     def ca(self) -> str:
-        """The file of the authority that signed the MySQL servers' certificate."""
+        """The file of the CA that signed the MySQL servers' certificate."""
         return self._certificates.ca
 
     def report(self, message: str) -> None:
-        """Tell the person what is being done."""
+        """Print what is being done."""
         self._console.print(f"[dim]  {message}[/]", highlight=False)
 
     def kafka(self) -> KafkaCluster:
-        """The broker. Raises Halt when it does not come up."""
+        """Return the broker. Raises Halt if it does not start."""
         if self._kafka is None:
             self._kafka = KafkaCluster(
                 self.folder / "kafka",
@@ -59,7 +59,7 @@ class Stack:
         return self._kafka
 
     def mysql(self, index: int) -> MysqlServer:
-        """Server number `index`, from 0. Raises UsageError where MySQL cannot be had, else Halt."""
+        """Return server `index`, from 0. Raises UsageError if MySQL is not available, else Halt."""
         while len(self._servers) <= index:
             number = len(self._servers)
             server = MysqlServer(
@@ -80,7 +80,7 @@ class Stack:
         return self._servers[index]
 
     def versions(self) -> dict[str, str]:
-        """The versions of the servers that were started."""
+        """Return the versions of the servers that were started."""
         found: dict[str, str] = {
             server.flavor: server.binaries().version for server in self._servers[:1]
         }

@@ -13,16 +13,16 @@ from topics.progress.codec import decode_progress
 from topics.schemas.registry import open_schema_ids
 
 SHARDS = ("-80", "80-")
-# Catching up with a million rows takes seconds; this long, a producer hangs.
+# Catching up with a million rows takes seconds; after this time a producer hangs.
 WAIT_S_MAX = 240.0
 POLL_S = 0.1
 
 
 class TwoShards:
-    """The producers of both shards, from now on; killed at the end."""
+    """The producers of both shards, from the current position; killed at the end."""
 
     def __init__(self, stack: Stack, keyspace: str) -> None:
-        """Start the servers and make the topics; the producers start with the context."""
+        """Start the servers and create the topics; the producers start with the context."""
         self.keyspace = keyspace
         self.servers = [stack.mysql(index) for index in range(len(SHARDS))]
         self._keyspace = BenchKeyspace(
@@ -59,9 +59,9 @@ class TwoShards:
         self._kill()
 
     def wait_for_heads(self, time_us: int) -> None:
-        """Wait until both shards promise that nothing older than `time_us` is to come.
+        """Wait until both heads (watermarks) have reached `time_us`.
 
-        Raises Halt when a producer has ended or a head does not move on.
+        Raises Halt if a producer has ended or a head does not advance.
         """
         deadline = time.monotonic() + WAIT_S_MAX
         schema_ids = open_schema_ids(self.client, None)
@@ -76,18 +76,18 @@ class TwoShards:
                     break
                 if time.monotonic() > deadline:
                     message = (
-                        f"the head of {producer.topics.log} has not moved on in {WAIT_S_MAX:.0f} s"
+                        f"the head of {producer.topics.log} has not advanced in {WAIT_S_MAX:.0f} s"
                     )
                     raise Halt(message)
                 time.sleep(POLL_S)
 
     def check_alive(self) -> None:
-        """Raise Halt with its log's tail when a producer has ended."""
+        """Raise Halt with its log's tail if a producer has ended."""
         for producer in self._producers:
             producer.check_alive()
 
     def check_rows(self, rows_per_shard: int) -> None:
-        """Raise Halt when a shard log does not hold exactly these many records."""
+        """Raise Halt unless each shard log holds exactly `rows_per_shard` records."""
         for producer in self._producers:
             if (found := producer.last_seq()) != rows_per_shard:
                 message = f"{producer.topics.log} holds {found} records, not {rows_per_shard}"

@@ -1,4 +1,4 @@
-"""Following a drain from outside: the end of a topic, the processor time of a process."""
+"""Observes a drain from outside: the end of a topic, the CPU time of a process."""
 
 import os
 import time
@@ -14,27 +14,27 @@ from topics.kafka.client import ClientConfig, open_admin, open_consumer
 from topics.kafka.errors import kafka_errors
 from topics.kafka.partition_reader import partition_bounds
 
-# Fine enough for a drain of a second, and nothing beside the work that it watches.
+# Fine enough for a drain of one second, and negligible beside the observed work.
 SAMPLE_S = 0.05
 ANSWER_S_MAX = 10.0
-# Slower than any peer has been on two cores by a factor of ten: what takes longer hangs.
+# Ten times slower than any peer has been on two cores: what takes longer hangs.
 DRAIN_S_MAX = 300.0
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process: user and system, all threads. Raises Halt when it is gone."""
+    """Return the CPU time of a process: user and system, all threads. Halt if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError) as gone:
         message = f"process {pid} ended while it was measured"
         raise Halt(message) from gone
-    # The name in brackets may hold spaces; utime and stime are the 14th and 15th field.
+    # The name in brackets may contain spaces; utime and stime are the 14th and 15th field.
     fields = stat.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def server_cpu_s(process: ServerProcess) -> float:
-    """Processor time that a server has used. Raises Halt with its log's tail when it has ended."""
+    """Return the CPU time that a server has used. Halt with its log's tail if it has ended."""
     process.check_alive()
     pid = process.pid
     if pid is None:
@@ -44,22 +44,22 @@ def server_cpu_s(process: ServerProcess) -> float:
 
 
 class TopicEnd:
-    """The end offset of a topic's only partition as a reader of committed records sees it."""
+    """The end offset of a topic's only partition, as a `read_committed` consumer sees it."""
 
     def __init__(self, config: ClientConfig, topic: str) -> None:
-        """Say where; the first question connects."""
+        """Connect on first use."""
         self._config = config
         self._topic = topic
         self._consumer = open_consumer(config)
 
     def __call__(self) -> int:
-        """Ask the broker. Raises Retry when it has given no answer for ANSWER_S_MAX."""
+        """Ask the broker. Raises Retry after ANSWER_S_MAX without an answer."""
         deadline = time.monotonic() + ANSWER_S_MAX
         while True:
             try:
                 return partition_bounds(self._consumer, self._config, self._topic)[1]
             except Retry:
-                # A new topic has no leader for a moment.
+                # A new topic briefly has no leader.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(SAMPLE_S)
@@ -79,7 +79,7 @@ def sample_until(
 ) -> list[Sample]:
     """Sample `done` until `finished(done)`; the last sample is the first that is finished.
 
-    `check_alive` raises when the process has ended too early. Raises Halt when DRAIN_S_MAX passes.
+    `check_alive` raises if the process has ended too early. Raises Halt after DRAIN_S_MAX.
     """
     deadline = time.monotonic() + DRAIN_S_MAX
     samples: list[Sample] = []
@@ -90,9 +90,7 @@ def sample_until(
             return samples
         check_alive()
         if time.monotonic() > deadline:
-            message = (
-                f"the drain has not finished after {DRAIN_S_MAX:.0f} s; it stands at {value:.0f}"
-            )
+            message = f"the drain has not finished after {DRAIN_S_MAX:.0f} s; it is at {value:.0f}"
             raise Halt(message)
         time.sleep(sample_s)
 

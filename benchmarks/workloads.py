@@ -1,4 +1,4 @@
-"""What waits in the binlog when a drain begins: tables, and the statement of one transaction."""
+"""The backlog in the binlog when a drain begins: tables, and the statement of a transaction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import Final
 
 SINGLE_ROW: Final = "drain.single_row"
 ROWS_100: Final = "drain.rows_100"
-# Those that `mysqlbinlog --raw` copies beside us: it looks at no row, so others tell no more.
+# Those that `mysqlbinlog --raw` copies too: it decodes no row, so others would add nothing.
 COPIED: Final = frozenset({SINGLE_ROW, ROWS_100})
 
-# In statements: the first row's id of the transaction, and a row's own one.
+# In statements: the id of the transaction's first row, and of a row.
 FIRST: Final = "{first}"
 ID: Final = "({first} + n)"
 
@@ -50,8 +50,8 @@ class Workload:
     """A table and the transactions that wait in the binlog.
 
     `row` gives a row's values, `{id}` being its key. `change` is the statement of a transaction,
-    `{first}` being its first key; without it rows are inserted. Where it is given the rows are
-    there before, and not in the binlog.
+    `{first}` being its first key; without it rows are inserted. If it is given, the rows exist
+    before and are not in the binlog.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Workload:
 
     @property
     def rows(self) -> int:
-        """Messages to come."""
+        """The number of messages to expect."""
         return self.transactions * self.rows_per_transaction
 
     def insert(self) -> str:
@@ -113,12 +113,12 @@ _FULL: Final = (
     ),
 )
 NAMES: Final = tuple(workload.name for workload in _FULL)
-# Enough for half a dozen commits of ours, and for the peer to warm up.
+# Enough for half a dozen of our commits, and for the peer to warm up.
 QUICK_PART: Final = 0.4
 
 
 def workloads(names: Sequence[str], *, quick: bool) -> list[Workload]:
-    """The workloads of these names, in full size or small."""
+    """Return the workloads of these names, in full size or small."""
     return [_small(workload) if quick else workload for workload in _FULL if workload.name in names]
 
 
@@ -135,12 +135,12 @@ def _small(workload: Workload) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """A drain of ours with other settings, beside the same drain without them.
+    """One of our drains with other settings, compared with the same drain without them.
 
     `settings`: further tables of the settings file, `{keyspace}` being its keyspace.
     `server_settings`: further lines of the server's table, `{ca}` being the file of the server's
-    certificate authority. `is_beside_peer`: Debezium's drain without such settings, of the same
-    turn, stands beside it too.
+    certificate authority. `is_beside_peer`: also compare with Debezium's drain of the same turn,
+    without such settings.
     """
 
     name: str
