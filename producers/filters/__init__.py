@@ -1,1 +1,1 @@
-"""Filter rules: which tables, columns and rows reach the log, and what is masked in them. Pure."""
+"""Filter rules: which tables, columns and rows reach the log, and which values are masked."""

@@ -1,4 +1,4 @@
-"""A rule over one table version: which columns are written, and what decides over rows."""
+"""A rule applied to one table version: which columns are written, and how rows are chosen."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from topics.records.table_shape import Column
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """A column that is written: where it stands in the table, and what replaces its values."""
+    """A column that is written: its index in the table, and what replaces its values."""
 
     index: int
     column: Column
@@ -24,7 +24,7 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True)
 class BoundRule:
-    """A rule made ready for a table version: rows are wanted in all `ranges`, and by `where`."""
+    """A rule compiled for a table version. A row passes if it passes all `ranges` and `where`."""
 
     outputs: tuple[OutputColumn, ...]
     ranges: tuple[Range, ...]
@@ -38,9 +38,9 @@ def bind_rule(
     sharding: tuple[str, Vindex] | None,
     hmac_key: bytes,
 ) -> BoundRule:
-    """Make a rule ready; RuleError names the missing column or what else does not fit.
+    """Compile a rule for a table version. RuleError names the column that does not fit.
 
-    `primary_key`: column indexes, which the log's keys are made of, so they must be written.
+    `primary_key`: column indexes; record keys are built from them, so they must be written.
     """
     indexes = {column.name.lower(): i for i, column in enumerate(columns)}
     for name in (*rule.columns, *rule.masks):
@@ -55,7 +55,7 @@ def bind_rule(
         if sharding is not None and mask is not None and column.name.lower() == sharding[0].lower():
             raise RuleError(
                 f"column {column.name} is masked, but it is the sharding column: keyspace ids are "
-                f"made of it and tell its value"
+                f"computed from it and reveal its value"
             )
         if i not in listed or (mask is not None and mask.kind is MaskKind.DROP):
             if i in primary_key:
@@ -73,7 +73,7 @@ def bind_rule(
     condition = rule.condition
     if condition is None:
         return BoundRule(tuple(outputs), (), None)
-    where: Where | None = compile_where(condition, columns, sharding)  # all of it must fit
+    where: Where | None = compile_where(condition, columns, sharding)  # every term must compile
     ranges, rest = split_ranges(condition, columns)
     if ranges:
         where = None if rest is None else compile_where(rest, columns, sharding)

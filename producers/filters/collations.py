@@ -1,7 +1,7 @@
-"""Collations whose comparisons are computed here: those by code, which Python does exactly.
+"""Collations that can be evaluated here: the binary ones, which compare by code point.
 
-All others need the weights of the very server (`utf8mb4_0900_ai_ci`: 'e' = 'é'), so a rule that
-compares by one is refused by name; COLLATE in the rule chooses another.
+All others need the server's own weights (`utf8mb4_0900_ai_ci`: 'e' = 'é'), so a rule that compares
+by one is refused by name; COLLATE in the rule chooses another.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class BinaryCollation:
-    """A collation by code. `pads`: trailing spaces do not count. `codec`: text that it can hold.
+    """A binary collation. `pads`: trailing spaces are ignored. `codec`: of the text it can hold.
 
-    `ordered`: its order is that of Unicode code points too.
+    `ordered`: its order is that of Unicode code points.
     """
 
     name: str
@@ -42,18 +42,18 @@ BY_NAME: Final = {collation.name: collation for _, collation in _KNOWN}
 _ALIASES: Final = {"utf8_bin": "utf8mb3_bin", "utf8_nopad_bin": "utf8mb3_nopad_bin"}
 _NAMES_BY_ID: Final = {number: collation.name for number, collation in _KNOWN}
 _IDS_BY_NAME: Final = {collation.name: number for number, collation in _KNOWN}
-# Stands for the number of any other one; no server has it.
+# Stands for any other collation; no server has this number.
 OTHER_ID: Final = 0xFFFF
 
 
 def collation_named(name: str) -> BinaryCollation | None:
-    """The collation, None when its comparisons are not computed here."""
+    """Return the collation, None if it cannot be evaluated here."""
     lower = name.lower()
     return BY_NAME.get(_ALIASES.get(lower, lower))
 
 
 def collation_number(name: str) -> int:
-    """The table map's number of a collation; OTHER_ID where its comparisons are not computed."""
+    """Return the table map's number of a collation, OTHER_ID if it cannot be evaluated here."""
     if name == BINARY:
         return BINARY_ID
     lower = name.lower()
@@ -61,7 +61,7 @@ def collation_number(name: str) -> int:
 
 
 def collation_name(number: int, charset: str) -> str:
-    """The name of a table map's collation, or of its character set where it is not one of these."""
+    """Return the name of a table map's collation, or of its character set and the number."""
     if number == BINARY_ID:
         return BINARY
     return _NAMES_BY_ID.get(number, f"{charset} collation {number}")

@@ -1,8 +1,8 @@
-"""Comparisons of a column and a constant, as the server makes them; others are refused by name.
+"""Comparisons of a column and a constant, as the server evaluates them; others are refused by name.
 
-A predicate takes a value that is not NULL, raw as it lies in a record: numbers as int or float,
-DECIMAL as its unscaled int, text as str, bytes as bytes, DATE as days, other times as
-microseconds, and dates that no calendar has as the server's text.
+A predicate takes a raw value that is not NULL: numbers as int or float, DECIMAL as its unscaled
+int, text as str, bytes as bytes, DATE as days, other times as microseconds, and invalid dates as
+the server's text.
 """
 
 import re
@@ -24,7 +24,7 @@ Test = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A test that is one comparison of Python's: `value operator bound`."""
+    """A test that is a single Python comparison: `value operator bound`."""
 
     operator: str
     bound: Raw | Decimal
@@ -46,11 +46,11 @@ _BITS: Final = frozenset((ValueKind.BIT, ValueKind.BIT64))
 _FLOATS: Final = frozenset((ValueKind.FLOAT, ValueKind.DOUBLE))
 _TEXTS: Final = frozenset((ValueKind.STRING, ValueKind.ENUM))
 _DATES: Final = frozenset((ValueKind.DATE, ValueKind.DATETIME, ValueKind.TIMESTAMP))
-# Servers take decimal constants of so many digits exactly.
+# Servers read decimal constants with at most this many digits exactly.
 _DIGITS_MAX: Final = 65
 _FRACTION_DIGITS_MAX: Final = 30
 _EXACT: Final = Context(prec=2 * _DIGITS_MAX)
-# Two-digit years would be moved into this or the last century.
+# Servers move two-digit years into this century or the last.
 _YEARS: Final = range(1901, 2156)
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _DATETIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?")
@@ -58,14 +58,14 @@ _TIME: Final = re.compile(r"(-?)(\d{2,3}):([0-5]\d):([0-5]\d)(?:\.(\d{1,6}))?")
 _TIME_HOURS_MAX: Final = 838
 _US_A_DAY: Final = 86_400_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# A TIMESTAMP cannot lie outside; a day less at each end leaves the time zone out of it.
+# The range of TIMESTAMP, less a day at each end, so that the time zone does not matter.
 _TIMESTAMPS: Final = (datetime(1970, 1, 2, tzinfo=UTC), datetime(2038, 1, 18, tzinfo=UTC))
 
 
 def comparison(
     column: SourceColumn, ref: ColumnRef, operator: str, literal: Literal
 ) -> Test | Bounded:
-    """`column operator literal` as a predicate; RuleError where it cannot be kept exactly."""
+    """Return `column operator literal` as a predicate. RuleError if it cannot be exact."""
     kind = column.kind
     _check_visible(column)
     compare = _OPERATORS[operator]
@@ -81,7 +81,7 @@ def comparison(
 
 
 def membership(column: SourceColumn, ref: ColumnRef, literals: Iterable[Literal]) -> Test:
-    """`column IN (literals)` as a predicate."""
+    """Return `column IN (literals)` as a predicate."""
     _check_visible(column)
     if column.kind in _TEXTS:
         collation = _collation(column, ref)
@@ -102,15 +102,15 @@ def membership(column: SourceColumn, ref: ColumnRef, literals: Iterable[Literal]
 
 
 def check_numbers(column: SourceColumn, literals: Iterable[Literal]) -> None:
-    """Refuse numbers of two kinds for one whole-number column, in IN and BETWEEN.
+    """Refuse integers mixed with other numbers in IN and BETWEEN of an integer column.
 
-    Servers compare by each constant's own type then, and take 18446744073709551615 for -1.
+    Servers then compare by each constant's own type, and take 18446744073709551615 for -1.
     """
     if column.kind not in _INTEGERS:
         return
     texts = [literal.text for literal in literals]
     if len({"." in text for text in texts}) > 1:
-        raise _cannot(column, "IN or BETWEEN of whole numbers beside others")
+        raise _cannot(column, "IN or BETWEEN of integers mixed with other numbers")
     if column.kind is ValueKind.UNSIGNED_LONG and any(text.startswith("-") for text in texts):
         raise _cannot(column, "IN or BETWEEN with a number below 0")
 
@@ -122,13 +122,13 @@ def _check_visible(column: SourceColumn) -> None:
 
 def _cannot(column: SourceColumn, what: str) -> RuleError:
     return RuleError(
-        f"column {column.name} ({column.column.sql_type}): {what} is not kept exactly as the "
-        f"server would, so it is refused"
+        f"column {column.name} ({column.column.sql_type}): {what} cannot be evaluated exactly as "
+        f"the server does, so it is refused"
     )
 
 
 def _bound(column: SourceColumn, literal: Literal) -> Raw | Decimal:
-    """The constant as values of a column that is neither text nor a date."""
+    """Return the constant as a raw value of a column that is neither text nor a date."""
     kind = column.kind
     if kind is ValueKind.BYTES:
         return _bytes(column, literal)
@@ -160,7 +160,7 @@ def _exponent(number: Decimal) -> int:
 
 
 def _whole(number: Decimal) -> int | Decimal:
-    """An int where it is one: ints compare with ints several times faster."""
+    """Return an int if it is one: ints compare with ints several times faster."""
     whole = int(number)
     return whole if whole == number else number
 
@@ -176,7 +176,7 @@ def _bytes(column: SourceColumn, literal: Literal) -> bytes:
 
 
 def _collation(column: SourceColumn, ref: ColumnRef) -> BinaryCollation:
-    """The collation by which the server would compare."""
+    """Return the collation by which the server compares."""
     own = collation_named(column.collation)
     if ref.collation is None:
         if own is not None:
@@ -190,9 +190,9 @@ def _collation(column: SourceColumn, ref: ColumnRef) -> BinaryCollation:
         by = f"by {ref.collation}"
     names = ", ".join(sorted(BY_NAME))
     raise RuleError(
-        f"column {column.name} ({column.column.sql_type}): a comparison {by} is not kept exactly "
-        f"as the server would, so it is refused: name a collation of the column's character set "
-        f"in the rule ({column.name} COLLATE ...), one of {names}"
+        f"column {column.name} ({column.column.sql_type}): a comparison {by} cannot be evaluated "
+        f"exactly as the server does, so it is refused: name a collation of the column's character "
+        f"set in the rule ({column.name} COLLATE ...), one of {names}"
     )
 
 
@@ -233,7 +233,7 @@ def _compare_text(
     size = len(text)
 
     def padded(value: str) -> bool:
-        # The shorter one is filled up with spaces: code points below the space come before it.
+        # The shorter one is padded with spaces: code points below the space sort before it.
         return compare(value.ljust(size), text.ljust(len(value)))
 
     return padded
@@ -242,7 +242,7 @@ def _compare_text(
 def _compare_dates(
     column: SourceColumn, compare: Callable[[Any, Any], bool], literal: Literal
 ) -> Test:
-    """DATE, DATETIME and TIMESTAMP (in UTC) with a date in its plain form."""
+    """Compare DATE, DATETIME and TIMESTAMP (in UTC) with a date in ISO form."""
     is_date = column.kind is ValueKind.DATE
     if literal.kind != "text" or not (
         _DATE.fullmatch(literal.text) or (not is_date and _DATETIME.fullmatch(literal.text))
@@ -252,11 +252,11 @@ def _compare_dates(
     try:
         moment = datetime.fromisoformat(literal.text).replace(tzinfo=UTC)
     except ValueError as error:
-        what = f"a comparison with {literal.text!r}, which no calendar has"
+        what = f"a comparison with {literal.text!r} (a date that does not exist)"
         raise _cannot(column, what) from error
     _check_fraction(column, literal.text)
     if column.kind is ValueKind.TIMESTAMP and not _TIMESTAMPS[0] <= moment <= _TIMESTAMPS[1]:
-        what = f"a comparison with {literal.text!r}, which not every TIMESTAMP can be"
+        what = f"a comparison with {literal.text!r} (beyond or near the limits of TIMESTAMP)"
         raise _cannot(column, what)
     text = moment.strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
     since = moment - _EPOCH
@@ -272,7 +272,7 @@ def _compare_dates(
 
 
 def _full(text: str) -> str:
-    """A date of the server in full length, so that texts are ordered as dates are."""
+    """Return a date of the server in full length, so that texts sort as dates do."""
     whole, _, fraction = text.partition(".")
     if len(whole) == len("0000-00-00"):
         whole += " 00:00:00"
@@ -296,7 +296,7 @@ def _check_fraction(column: SourceColumn, text: str) -> None:
 
 
 def collation_of_like(column: SourceColumn, ref: ColumnRef, pattern: str) -> BinaryCollation | None:
-    """How LIKE compares: by a collation, None for bytes. RuleError where it is not known."""
+    """Return the collation by which LIKE compares, None for bytes. Raises RuleError."""
     _check_visible(column)
     if column.kind in _TEXTS:
         collation = _collation(column, ref)
@@ -305,4 +305,4 @@ def collation_of_like(column: SourceColumn, ref: ColumnRef, pattern: str) -> Bin
     if column.kind is ValueKind.BYTES and ref.collation is None:
         _bytes(column, Literal("text", pattern))
         return None
-    raise _cannot(column, "LIKE of what is neither text nor bytes")
+    raise _cannot(column, "LIKE of a column that is neither text nor bytes")

@@ -1,4 +1,4 @@
-"""LIKE by code: `%` and `_` over characters, or over bytes. No pattern takes quadratic time."""
+"""LIKE over characters or bytes, by code point. No pattern takes quadratic time."""
 
 import re
 from collections.abc import Callable
@@ -7,12 +7,13 @@ from producers.filters.where_syntax import RuleError
 
 
 def like_test(pattern: str, escape: str) -> Callable[[str], bool]:
-    """`value LIKE pattern ESCAPE escape` as a predicate.
+    """Return `value LIKE pattern ESCAPE escape` as a predicate.
 
-    RuleError on an escape at the end, or one that is a wildcard: servers test that one first.
+    RuleError on an escape character at the end of the pattern, and on one that is a wildcard,
+    which servers look at first.
     """
     if escape in {"%", "_"}:
-        raise RuleError(f"LIKE with ESCAPE {escape!r}: take a character that is no wildcard")
+        raise RuleError(f"LIKE with ESCAPE {escape!r}: use a character that is not a wildcard")
     segments = _segments(pattern, escape)
     first, *rest = segments
     if not rest:
@@ -20,7 +21,7 @@ def like_test(pattern: str, escape: str) -> Callable[[str], bool]:
         return lambda value: whole.fullmatch(value) is not None
 
     def test(value: str) -> bool:
-        # Between `%` each piece is taken where it first fits: no later place could serve more.
+        # Each piece between `%` is matched where it first fits: no later place leaves more room.
         at = 0
         for i, (piece, size) in enumerate(segments):
             if i == len(segments) - 1:
@@ -36,13 +37,13 @@ def like_test(pattern: str, escape: str) -> Callable[[str], bool]:
 
 
 def bytes_like_test(pattern: str, escape: str) -> Callable[[bytes], bool]:
-    """The same over bytes: a byte is a character."""
+    """Return the same over bytes: each byte is a character."""
     test = like_test(pattern.encode().decode("latin-1"), escape.encode().decode("latin-1"))
     return lambda value: test(value.decode("latin-1"))
 
 
 def _segments(pattern: str, escape: str) -> list[tuple[re.Pattern[str], int]]:
-    """The pieces between `%`, each with its length in characters."""
+    """Return the pieces between `%`, each with its length in characters."""
     pieces: list[list[str]] = [[]]
     characters = iter(pattern)
     for character in characters:

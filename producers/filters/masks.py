@@ -1,4 +1,4 @@
-"""Masks of personal data: a column is left out, made NULL, cut short, or replaced by an HMAC."""
+"""Masks of personal data: a column is dropped, made NULL, truncated, or replaced by an HMAC."""
 
 import hmac
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from producers.filters.source_column import SourceColumn
 from producers.filters.where_syntax import RuleError
 from topics.records.table_shape import Column, ValueKind
 
-# The hash's own length: a shorter key is easier to find than the hash is to turn back.
+# The length of the hash: a shorter key is easier to guess than the hash is to invert.
 KEY_BYTES_MIN: Final = 32
 HMAC_DIGITS: Final = 64
 _EXACT: Final = Context(prec=200)
@@ -21,7 +21,7 @@ _INTEGERS: Final = frozenset(
     (ValueKind.INT, ValueKind.LONG, ValueKind.UNSIGNED_LONG, ValueKind.YEAR)
 )
 
-# A raw value that is not NULL (see producers.filters.comparisons), to what stands in its place.
+# From a raw value that is not NULL (see producers.filters.comparisons) to its replacement.
 MaskFunction = Callable[[Any], str | bytes | None]
 
 
@@ -36,14 +36,14 @@ class MaskKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """A mask; `length`: characters (bytes of bytes) that TRUNCATE leaves."""
+    """A mask. `length`: how many characters of text, or bytes, TRUNCATE keeps."""
 
     kind: MaskKind
     length: int = 0
 
 
 def masked_column(column: SourceColumn, mask: Mask) -> Column:
-    """How readers see the column; RuleError where the mask does not fit it. Not for DROP."""
+    """Return the column as readers see it; not for DROP. RuleError if the mask does not fit."""
     if mask.kind is MaskKind.TRUNCATE and column.kind not in (ValueKind.STRING, ValueKind.BYTES):
         raise RuleError(f"column {column.name} ({column.column.sql_type}) cannot be truncated")
     if mask.kind is MaskKind.HMAC:
@@ -53,7 +53,7 @@ def masked_column(column: SourceColumn, mask: Mask) -> Column:
 
 
 def mask_function(column: SourceColumn, mask: Mask, key: bytes) -> MaskFunction:
-    """What replaces a value; RuleError where the mask does not fit the column."""
+    """Return what replaces values. RuleError if the mask does not fit the column."""
     if mask.kind is MaskKind.NULL:
         return lambda _: None
     if mask.kind is MaskKind.TRUNCATE:
@@ -64,7 +64,7 @@ def mask_function(column: SourceColumn, mask: Mask, key: bytes) -> MaskFunction:
 
 
 def _text_of(column: SourceColumn) -> Callable[[Any], bytes]:
-    """What is hashed: the value as the server prints it, so that shards and versions agree."""
+    """Return what is hashed: the value as the server prints it, so that all shards agree."""
     kind = column.kind
     if kind is ValueKind.BYTES:
         return bytes
@@ -79,7 +79,7 @@ def _text_of(column: SourceColumn) -> Callable[[Any], bytes]:
         return _date_text
     raise RuleError(
         f"column {column.name} ({column.column.sql_type}) cannot be replaced by an HMAC: its "
-        f"values have more than one text; use drop or null"
+        f"values can be printed in more than one way; use drop or null"
     )
 
 

@@ -1,4 +1,7 @@
-"""The part of a WHERE that compiled code decides: whole numbers within bounds, joined by AND."""
+"""The part of a WHERE that compiled code tests: integers within bounds, joined by AND.
+
+It saves a call into Python per row (docs/decisions.md has the figures).
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from producers.filters.source_column import SourceColumn
 from producers.filters.where_syntax import AllOf, Between, Compare, Condition, IsNull, Not
 from topics.records.table_shape import DECIMAL_FIXED_DIGITS, ValueKind
 
-# The least and the greatest of 64 bits; constants near them are left to Python.
+# The limits of 64 bits; constants near them are left to the compiled predicate.
 _LOWEST: Final = -(1 << 63)
 _HIGHEST: Final = (1 << 63) - 1
 _BOUND_MAX: Final = 1 << 62
@@ -18,7 +21,7 @@ _OPERATORS: Final = frozenset(("=", "<", "<=", ">", ">="))
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """True of a row whose raw value in column number `column` is not NULL, and in low..high."""
+    """Passed by rows whose raw value in column index `column` is not NULL and in low..high."""
 
     column: int
     low: int
@@ -28,7 +31,7 @@ class Range:
 def split_ranges(
     condition: Condition, columns: Sequence[SourceColumn]
 ) -> tuple[list[Range], Condition | None]:
-    """Split a condition that compiles: it is true where all ranges and the rest are. Pure."""
+    """Split a condition that compiles into ranges and the rest, all of which must be true."""
     places = {column.name.lower(): i for i, column in enumerate(columns)}
     found: dict[int, Range] = {}
     rest: list[Condition] = []
@@ -44,7 +47,7 @@ def split_ranges(
 
 
 def _terms(condition: Condition) -> Iterator[Condition]:
-    """What AND joins."""
+    """Yield the terms that AND joins."""
     match condition:
         case AllOf(terms):
             for term in terms:
@@ -79,7 +82,7 @@ def _range(
 
 
 def _is_whole(column: SourceColumn) -> bool:
-    """Whether raw values are whole numbers of 64 bits at the most."""
+    """Tell whether raw values are integers of at most 64 bits."""
     if column.kind is ValueKind.DECIMAL:
         return column.column.precision <= DECIMAL_FIXED_DIGITS
     return column.kind in (ValueKind.INT, ValueKind.LONG)

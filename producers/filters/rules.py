@@ -1,4 +1,4 @@
-"""Filter rules as settings say them, and which of them is for a table."""
+"""Filter rules as the settings state them, and which rule a table has."""
 
 import json
 import re
@@ -13,12 +13,12 @@ from producers.filters.where_syntax import Condition, RuleError, parse_where
 
 @dataclass(frozen=True)
 class TablePattern:
-    """A table as `database.table`, or `/regexp/` over such whole names."""
+    """A table as `database.table`, or `/regexp/` that matches the whole name."""
 
     text: str
 
     def __post_init__(self) -> None:
-        """Refuse what names nothing."""
+        """Refuse a pattern that can match nothing."""
         if self.is_regexp:
             try:
                 _ = self._regexp
@@ -29,7 +29,7 @@ class TablePattern:
 
     @property
     def is_regexp(self) -> bool:
-        """Whether it may match any number of tables."""
+        """Whether it can match any number of tables."""
         return len(self.text) > 1 and self.text.startswith("/") and self.text.endswith("/")
 
     @cached_property
@@ -37,7 +37,7 @@ class TablePattern:
         return re.compile(self.text[1:-1])
 
     def matches(self, name: str) -> bool:
-        """Tell whether `database.table` is meant."""
+        """Tell whether it matches `database.table`."""
         if self.is_regexp:
             return self._regexp.fullmatch(name) is not None
         return self.text == name
@@ -45,7 +45,7 @@ class TablePattern:
 
 @dataclass(frozen=True)
 class Rule:
-    """What of a table reaches the log: columns ("all" when empty), rows, masks by column."""
+    """What reaches the log of a table: columns (all when empty), rows, masks by column."""
 
     table: TablePattern
     columns: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Rule:
     masks: Mapping[str, Mask] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Parse the WHERE, so that what cannot be read is said before anything starts."""
+        """Parse the WHERE, so that an error in it is reported before anything starts."""
         _ = self.condition
 
     @cached_property
@@ -102,10 +102,10 @@ class FilterSettings:
         return not self.include or any(pattern.matches(name) for pattern in self.include)
 
     def rule_text(self, database: str, table: str) -> str:
-        """What the rules make of a table, "" where they leave it alone.
+        """Return what the rules do with a table, "" for nothing.
 
-        Two texts are equal where the same rows and columns reach the log. The key of HMAC masks is
-        not part of it: it decides how a value looks, and it is secret.
+        Two texts are equal if the same rows and columns reach the log. The key of HMAC masks is
+        not part of it: it only changes how a value looks, and it is secret.
         """
         if not self.includes(database, table):
             return "left out"
@@ -117,7 +117,7 @@ class FilterSettings:
         return json.dumps(said, ensure_ascii=False, sort_keys=True)
 
     def rule_for(self, database: str, table: str) -> Rule | None:
-        """The rule of a table; RuleError when two match: one could undo what the other masks."""
+        """Return the rule of a table. RuleError if two match: one could undo the other's masks."""
         name = f"{database}.{table}"
         found = [rule for rule in self.rules if rule.table.matches(name)]
         if len(found) > 1:

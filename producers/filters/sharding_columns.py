@@ -9,7 +9,7 @@ from topics.keyspace.vindexes import vindex_named
 
 
 def sharding_columns(vindexes: Iterable[TableVindex]) -> dict[tuple[str, str], ShardingColumn]:
-    """The sharding column of each (database, table).
+    """Return the sharding column of each (database, table).
 
     UsageError on an unknown vindex, on several columns (all vindexes here take one), and on a
     table that is declared twice.

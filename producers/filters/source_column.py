@@ -1,4 +1,4 @@
-"""What a rule has to know of a column, from a table map or from information_schema."""
+"""What a rule must know about a column, from a table map or from information_schema."""
 
 import re
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class SourceColumn:
     column: Column
     collation: str = ""
     nullable: bool = True
-    # The server's own name of a type that the binlog shows as another one (UUID, INET4, INET6):
-    # it compares values in a way of its own.
+    # The server's name for a type that the binlog shows as another one (UUID, INET4, INET6); such
+    # values have their own comparisons.
     hidden_type: str = ""
 
     @property
@@ -28,7 +28,7 @@ class SourceColumn:
 
     @property
     def kind(self) -> ValueKind:
-        """How its values lie on the wire."""
+        """How its values are encoded."""
         return self.column.kind
 
     @property

@@ -1,4 +1,4 @@
-"""Filter rules against the tables that a server has now: what is missing or does not fit."""
+"""Checks filter rules against the tables that a server has now."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -46,14 +46,14 @@ _KINDS: Final = {
 def rule_problems(
     connection: Any, server_name: str, settings: ShardProducerSettings
 ) -> list[Problem]:
-    """List each rule that names a missing table or column, or does not fit its table."""
+    """Return a problem per rule that names a missing table or column, or does not fit."""
     filters = settings.filters
     if not filters:
         return []
     tables = [(str(database), str(table)) for database, table in rows(connection, _TABLES)]
-    fix = "mend the filter rules in the settings of the keyspace"
+    fix = "correct the filter rules in the settings of the keyspace"
     problems = [
-        Problem(f"filter rules name the table {name}, which is not there", server_name, fix)
+        Problem(f"filter rules name the table {name}, which does not exist", server_name, fix)
         for name in _missing(filters, tables)
     ]
     vindexes = sharding_columns(settings.vindexes)
@@ -84,7 +84,7 @@ def _missing(settings: FilterSettings, tables: list[tuple[str, str]]) -> Iterato
 def _described(
     connection: Any, table: tuple[str, str], settings: ShardProducerSettings
 ) -> tuple[list[SourceColumn], list[int]]:
-    """The columns of a table, and which of them are its primary key."""
+    """Return the columns of a table, and the indexes of its primary key."""
     with connection.cursor() as cursor:
         cursor.execute(_COLUMNS, table)
         found = cursor.fetchall()
@@ -102,7 +102,7 @@ def _described(
 
 
 def _source_column(described: list[Any], *, is_kept_as_bytes: bool) -> SourceColumn:
-    """A column of information_schema as a table map would show it."""
+    """Return a column of information_schema as a table map shows it."""
     name, data_type, sql_type, collation, nullable, precision, scale = described
     data_type, sql_type = data_type.lower(), str(sql_type)
     kind = _kind(data_type, sql_type)
@@ -118,7 +118,7 @@ def _source_column(described: list[Any], *, is_kept_as_bytes: bool) -> SourceCol
         precision=int(precision) if is_decimal else 0,
         scale=int(scale) if is_decimal else 0,
     )
-    # Servers compare numbers of fixed decimals by these, which a table map does not carry.
+    # FLOAT(m,d) is compared by its declared decimals, which a table map does not have.
     is_fixed = data_type in {"float", "double"} and "," in sql_type
     hidden = sql_type if data_type in HIDDEN_BYTES or is_fixed else ""
     return SourceColumn(column, collation or "", nullable == "YES", hidden)

@@ -1,7 +1,7 @@
 """A WHERE over one table version, compiled once into Python code.
 
-SQL has three truth values, and a row is wanted when the WHERE is true. So each condition becomes
-two expressions: when it is true, and when it is false. Of NULL neither is.
+SQL has three truth values, and a row passes if the WHERE is true. So each condition becomes two
+expressions: one for when it is true, one for when it is false. With NULL neither holds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ Predicate = Callable[..., bool]
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A compiled WHERE: a row is wanted when `predicate` is True.
+    """A compiled WHERE: a row passes if `predicate` returns True.
 
     `columns` are the indexes of the table's columns whose raw values it takes, in this order.
     """
@@ -52,7 +52,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """A condition as two Python expressions: that it is true, that it is false."""
+    """A condition as two Python expressions: when it is true, and when it is false."""
 
     true: str
     false: str
@@ -63,13 +63,13 @@ def compile_where(
 ) -> Where:
     """Compile for a table with these columns; `sharding`: its column and vindex in the topology.
 
-    RuleError on a missing column, and on what cannot be decided exactly as the server would.
+    RuleError on a missing column, and on what cannot be evaluated exactly as the server does.
     """
     compiler = _Compiler(columns, sharding)
     code = compiler.compile(condition)
     names = ", ".join(f"v{i}" for i in range(len(compiler.used)))
     try:
-        # Made of the pieces below: what the rule says stands in the constants alone.
+        # Built from the pieces below: text of the rule is only in the constants.
         predicate = eval(f"lambda {names}: {code.true}", compiler.constants)  # noqa: S307
     except (SyntaxError, MemoryError, RecursionError) as error:
         raise RuleError("the WHERE is nested too deeply") from error
@@ -121,7 +121,7 @@ class _Compiler:
                 return self._in_key_range(condition)
 
     def _column(self, ref: ColumnRef) -> tuple[str, SourceColumn]:
-        """The name of a column's value in the code, and the column."""
+        """Return the name of a column's value in the code, and the column."""
         index = self._columns.get(ref.name.lower())
         if index is None:
             names = ", ".join(column.name for column in self._all)
@@ -136,7 +136,7 @@ class _Compiler:
         return name
 
     def _test(self, value: str, test: Callable[[Any], bool] | Bounded) -> str:
-        """The code that asks a test about a value that is not NULL."""
+        """Return the code that tests a value that is not NULL."""
         if isinstance(test, Bounded):
             return f"{value} {test.operator} {self._constant(test.bound)}"
         return f"{self._constant(test)}({value})"
@@ -151,7 +151,7 @@ class _Compiler:
         value, column = self._column(ref)
         if column.kind in (ValueKind.DATE, ValueKind.DATETIME) and not column.nullable:
             raise RuleError(
-                f"column {column.name} is NOT NULL: servers take its zero dates for NULL in some "
+                f"column {column.name} is NOT NULL: servers treat its zero dates as NULL in some "
                 f"places, so IS NULL of it is refused"
             )
         return _Code(f"{value} is None", f"{value} is not None")
@@ -174,7 +174,7 @@ class _Compiler:
 
 
 def _known(value: str, test: str) -> _Code:
-    """A test that NULL neither passes nor fails."""
+    """Return a test that NULL neither passes nor fails."""
     return _Code(f"({value} is not None and {test})", f"({value} is not None and not {test})")
 
 

@@ -1,7 +1,7 @@
-"""The WHERE of a filter rule: SQL text to a small tree of what rules may say.
+"""Parses the WHERE of a filter rule into a small tree of what rules may contain.
 
-sqlglot parses; whatever it makes that is not known here, down to an unexpected part of a known
-node, is refused by name. A rule that is read another way than the server would is a wrong stream.
+sqlglot parses the text. Any node that is not known here, and any unexpected part of a known node,
+is refused by name: a rule that means something else to the server would give a wrong stream.
 """
 
 import re
@@ -16,7 +16,7 @@ from sqlglot.errors import SqlglotError
 from event_token import KeyRange
 from event_token.errors import UsageError
 
-# Longer texts are not written by people; sqlglot parses by recursion.
+# Nobody writes longer texts, and sqlglot parses by recursion.
 TEXT_CHARS_MAX: Final = 10_000
 _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+|[0-9]+\.")
 _FLOAT: Final = re.compile(r"([0-9]*\.?[0-9]+|[0-9]+\.)[eE][+-]?[0-9]+")
@@ -34,7 +34,7 @@ _KEY_RANGE_FUNCTION: Final = "in_keyrange"
 
 
 class RuleError(UsageError):
-    """Raised on a filter rule that cannot be kept; the caller says whose rule it is."""
+    """Raised on a filter rule that cannot be applied; the caller says whose rule it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ColumnRef:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Column, operator, constant; a constant on the left has been mirrored."""
+    """Column, operator, constant; a comparison with the constant on the left is mirrored."""
 
     operator: str
     column: ColumnRef
@@ -129,13 +129,13 @@ Condition = Compare | In | Between | Like | IsNull | InKeyRange | Not | AllOf | 
 
 
 def parse_where(text: str) -> Condition:
-    """Return the tree of a WHERE; RuleError says what in it is not understood."""
+    """Return the tree of a WHERE. RuleError says what in it is not supported."""
     if len(text) > TEXT_CHARS_MAX:
         raise RuleError(f"the WHERE has {len(text)} characters, more than {TEXT_CHARS_MAX}")
     if "\\" in text:
         raise RuleError(
-            "the WHERE has a backslash, which servers read by their sql_mode: write it without, "
-            "and LIKE with ESCAPE '|'"
+            "the WHERE has a backslash, whose meaning depends on the sql_mode: write it without "
+            "one, and LIKE with ESCAPE '|'"
         )
     try:
         _check_tokens(text)
@@ -149,10 +149,10 @@ def parse_where(text: str) -> Condition:
 
 
 def _check_tokens(text: str) -> None:
-    """Refuse what sqlglot reads in one way and servers in two, or at another precedence."""
+    """Refuse tokens that servers may read in another way than sqlglot does."""
     for token in sqlglot.tokenize(text, dialect="mysql"):
         if token.comments:
-            raise RuleError("the WHERE has a comment: leave it out")
+            raise RuleError("the WHERE has a comment: remove it")
         if token.text == "||" or (token.text == "!" and text[token.start] == "!"):
             word = "OR" if token.text == "||" else "NOT"
             raise RuleError(f"the WHERE has {token.text!r}: write {word}")
@@ -191,7 +191,7 @@ def _condition(node: exp.Expression) -> Condition:
 
 
 def _only(node: exp.Expression, *names: str) -> dict[str, Any]:
-    """Return a node's parts, which must be no others than these."""
+    """Return a node's parts; refuse any others."""
     parts = {name: part for name, part in node.args.items() if part not in (None, [], False)}
     if parts.keys() - set(names):
         raise _not_understood(node)
@@ -199,7 +199,7 @@ def _only(node: exp.Expression, *names: str) -> dict[str, Any]:
 
 
 def _flat(node: exp.Expression) -> Iterator[exp.Expression]:
-    """The terms of a chain of one connector, left to right, without recursion."""
+    """Yield the terms of a chain of one connector, left to right, without recursion."""
     rest = [node]
     while rest:
         each = rest.pop()
@@ -261,7 +261,7 @@ def _in_key_range(node: exp.Expression) -> InKeyRange:
     arguments: list[exp.Expression] = list(parts.get("expressions") or ())
     if node.name.lower() != _KEY_RANGE_FUNCTION or len(arguments) not in (1, 3):
         raise RuleError(
-            f"the WHERE calls {node.sql('mysql')}: the one function is in_keyrange('-80'), or "
+            f"the WHERE calls {node.sql('mysql')}: the only function is in_keyrange('-80'), or "
             f"in_keyrange(column, 'vindex', '-80')"
         )
     texts = [_literal(each) for each in arguments[1:] or arguments]
@@ -286,7 +286,7 @@ def _column(node: exp.Expression) -> ColumnRef:
         collation = parts["expression"].name.lower()
         node = parts["this"]
     if not isinstance(node, exp.Column):
-        raise RuleError(f"{node.sql('mysql')} stands where a column of the table is wanted")
+        raise RuleError(f"{node.sql('mysql')} is used where a column of the table is expected")
     identifier = _only(node, "this")["this"]
     if not isinstance(identifier, exp.Identifier):
         raise _not_understood(node)
@@ -304,8 +304,8 @@ def _literal(node: exp.Expression) -> Literal:
         return Literal("hex", node.name)
     if not isinstance(node, exp.Literal) or (sign and node.is_string):
         raise RuleError(
-            f"{node.sql('mysql')} stands where a constant is wanted (a number, 'text' or x'hex'; "
-            f"NULL is asked for with IS NULL)"
+            f"{node.sql('mysql')} is used where a constant is expected (a number, 'text' or "
+            f"x'hex'; for NULL use IS NULL)"
         )
     if node.is_string:
         return Literal("text", node.name)

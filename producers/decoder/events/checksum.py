@@ -1,7 +1,8 @@
-"""CRC32 of events. Most are short, and there the call into zlib costs more than the sum itself.
+"""CRC32 of events. Most events are short, and calling zlib costs more than their sum.
 
-Compiled, eight bytes at a time are looked up in eight tables (slicing by 8): 0.07 us for an
-event of 75 bytes against 0.3 us. Long events, and the uncompiled decoder, use zlib.
+Compiled code looks up eight bytes at a time in eight tables (slicing by 8): 0.07 us for an event of
+75 bytes instead of 0.3 us. Long events, and the plain decoder, use zlib. docs/decisions.md has
+what it saves per row.
 """
 
 import zlib
@@ -13,14 +14,14 @@ from mypy_extensions import i64
 
 from producers.decoder.values.wire import read_u32
 
-# From this length on zlib is the faster one.
+# Above this length zlib is faster.
 _BY_TABLE_BYTES_MAX: Final = 800
 _POLYNOMIAL: Final = 0xEDB88320
 _TABLES: Final = 8
 
 
 def _tables() -> vec[i64]:
-    """Eight tables of 256: the sums of a byte that is followed by 0 to 7 zero bytes."""
+    """Return eight tables of 256 sums: of a byte followed by 0 to 7 zero bytes."""
     last: list[int] = []
     for byte in range(256):
         value = byte
@@ -37,15 +38,15 @@ def _tables() -> vec[i64]:
 
 
 class Checksum:
-    """Computes CRC32, by tables where that is fast."""
+    """Computes CRC32, by tables where that is faster."""
 
     def __init__(self, by_table: bool) -> None:
-        """`by_table`: the module is compiled."""
+        """`by_table`: this module is compiled."""
         self._bytes_max: i64 = _BY_TABLE_BYTES_MAX if by_table else 0
         self._entries: vec[i64] = _tables()
 
     def of(self, buf: bytes, pos: i64, end: i64) -> i64:
-        """The CRC32 of buf[pos:end]."""
+        """Return the CRC32 of buf[pos:end]."""
         if end - pos > self._bytes_max:
             whole: int = zlib.crc32(buf[pos:end])
             return whole
@@ -53,7 +54,7 @@ class Checksum:
         crc: i64 = 0xFFFFFFFF
         while pos + 8 <= end:
             word = read_i64_le(buf, pos)
-            # What does not depend on the sum so far comes first: it need not wait for it.
+            # First what does not depend on the sum so far, so that it need not wait for it.
             ahead = (
                 entries[(word >> 56) & 0xFF]
                 ^ entries[256 + ((word >> 48) & 0xFF)]

@@ -1,4 +1,4 @@
-"""Binlog event types, and what is said of those that stop the shard."""
+"""Binlog event types, and the messages of those that stop the shard."""
 
 from typing import Final
 
@@ -34,7 +34,7 @@ MARIADB_QUERY_COMPRESSED: Final = 165
 MARIADB_WRITE_ROWS_COMPRESSED_V1: Final = 166
 MARIADB_DELETE_ROWS_COMPRESSED: Final = 171
 
-# They carry no change: comments, book-keeping, and what group replication certifies by.
+# Events without a change: comments, bookkeeping, and data of group replication.
 WITHOUT_CHANGE: Final = frozenset(
     (
         STOP,
@@ -53,14 +53,14 @@ WITHOUT_CHANGE: Final = frozenset(
 
 _STATEMENT: Final = "a statement logged as such: SET GLOBAL binlog_format=ROW on the source"
 
-# Names of events that stop the shard by what they are.
+# Events that stop the shard, and why.
 REFUSED: Final[dict[int, str]] = {
-    26: "INCIDENT: the source says that changes are missing from its binlog; start from a copy",
-    34: "ANONYMOUS_GTID: the source runs without GTIDs; SET GLOBAL gtid_mode=ON step by step",
-    164: "START_ENCRYPTION: the binlog is sent encrypted",
+    26: "INCIDENT: changes are missing from the source's binlog; start a new log with a copy",
+    34: "ANONYMOUS_GTID: the source runs without GTIDs: SET GLOBAL gtid_mode=ON, step by step",
+    164: "START_ENCRYPTION: the server sends its binlog encrypted",
 }
 
-# Events that only statement based logging writes.
+# Events that only statement-based logging writes.
 STATEMENTS: Final[dict[int, str]] = {
     5: f"INTVAR, {_STATEMENT}",
     9: f"APPEND_BLOCK, {_STATEMENT}",

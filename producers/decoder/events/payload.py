@@ -1,7 +1,7 @@
-"""TRANSACTION_PAYLOAD: a transaction's events in one zstd frame, taken out as they arrive.
+"""TRANSACTION_PAYLOAD: a transaction's events in one zstd frame, decompressed as they arrive.
 
-Neither the compressed event nor what comes out of it is ever whole in memory: packets go in one
-by one, and events come out of one chunk after the other.
+Neither the compressed event nor its content is ever whole in memory: packets go in one by one, and
+events come out chunk by chunk.
 """
 
 import sys
@@ -17,9 +17,9 @@ else:
 from producers.decoder.events.format_event import CHECKSUM_BYTES, HEADER_BYTES
 from producers.decoder.values.wire import packed_size, read_packed, read_u32, take
 
-# What the decompressor gives at once; longer events are put together of several.
+# The most that the decompressor returns at once; longer events are joined from several pieces.
 _PLAIN_BYTES_MAX: Final = 1024 * 1024
-# What it is given at once: it copies what it does not use at once.
+# The most that it is given at once: it copies what it does not use immediately.
 _PIECE_BYTES: Final = 256 * 1024
 # The servers' largest max_allowed_packet and some room for headers: no event is longer.
 EVENT_BYTES_MAX: Final = 1024 * 1024 * 1024 + 64 * 1024
@@ -35,7 +35,7 @@ TakeEvent = Callable[[bytes, int, int], None]
 
 
 class _EventCutter:
-    """Cuts a stream of plain bytes into events, which have no checksums of their own."""
+    """Splits a stream of plain bytes into events, which have no checksums."""
 
     def __init__(self, take_event: TakeEvent) -> None:
         self.bytes_taken: int = 0
@@ -73,10 +73,10 @@ class _EventCutter:
 
 
 class CompressedTransaction:
-    """One TRANSACTION_PAYLOAD event. ValueError where its bytes contradict its fields."""
+    """One TRANSACTION_PAYLOAD event. Raises ValueError where its bytes contradict its fields."""
 
     def __init__(self, event: bytes, begin: int, end: int, take_event: TakeEvent) -> None:
-        """`event[begin:end]`: what stands behind its header, or as much as the first packet has."""
+        """`event[begin:end]`: what follows its header, or as much of it as the first packet has."""
         fields: dict[int, int] = {}
         pos = begin
         while True:
@@ -98,7 +98,7 @@ class CompressedTransaction:
         self.add(event, pos, end)
 
     def add(self, packet: bytes, begin: int, end: int) -> None:
-        """Take the next piece of the event; what stands behind its payload is left alone."""
+        """Take the next piece of the event, and ignore what follows its payload."""
         end = min(end, begin + self._payload_left)
         self._payload_left -= end - begin
         for pos in range(begin, end, _PIECE_BYTES):
@@ -127,7 +127,7 @@ class CompressedTransaction:
                 return
 
     def end(self) -> None:
-        """All pieces were taken."""
+        """Check that all pieces were taken."""
         taken = self._events.bytes_taken
         is_whole = self._payload_left == 0 and taken == self._plain_bytes
         if not is_whole or not self._events.is_between_events():
@@ -142,7 +142,7 @@ class PacketedTransaction:
     def __init__(
         self, packet: bytes, begin: int, has_checksum: bool, verify: bool, take_event: TakeEvent
     ) -> None:
-        """`packet`: the first one; the event's header is at `begin`."""
+        """`packet`: the first one, with the event's header at `begin`."""
         size = read_u32(packet, begin + 9)
         self._bytes_left: int = size
         self._unsummed: int = size - CHECKSUM_BYTES if has_checksum else size
@@ -160,7 +160,7 @@ class PacketedTransaction:
         self._payload.add(packet, 0, len(packet))
 
     def end(self) -> None:
-        """The last packet was taken; ValueError when the event is not what it says."""
+        """Check the event after its last packet. Raises ValueError."""
         self._payload.end()
         if self._bytes_left:
             raise ValueError(f"an event lacks its last {self._bytes_left} bytes")
@@ -171,7 +171,7 @@ class PacketedTransaction:
         size = len(packet) - begin
         self._bytes_left -= size
         if self._bytes_left < 0:
-            raise ValueError("an event is longer than it says")
+            raise ValueError("an event is longer than its header says")
         if self._verify:
             summed = min(self._unsummed, size)
             self._sum = zlib.crc32(memoryview(packet)[begin : begin + summed], self._sum)

@@ -1,4 +1,4 @@
-"""MySQL's binary JSON as the text that MySQL prints for it."""
+"""Prints MySQL's binary JSON as MySQL does, in one pass."""
 
 from base64 import b64encode
 from typing import Final
@@ -6,31 +6,15 @@ from typing import Final
 from librt.strings import read_f64_le, read_i16_le, read_i32_le, read_i64_le
 from mypy_extensions import i64
 
+from producers.decoder.values import json_layout as layout
 from producers.decoder.values.decimals import decimal_text, read_big_decimal
+from producers.decoder.values.json_layout import is_inlined, read_length, read_offset
 from producers.decoder.values.temporal import fraction_text
 from producers.decoder.values.wire import read_u16, read_u32, take
 
-# The server's own bound on nesting; a deeper document is no document.
-DEPTH_MAX: Final = 100
-
-_SMALL_OBJECT: Final = 0
-_LARGE_OBJECT: Final = 1
-_SMALL_ARRAY: Final = 2
-_LARGE_ARRAY: Final = 3
-_LITERAL: Final = 4
-_INT16: Final = 5
-_UINT16: Final = 6
-_INT32: Final = 7
-_UINT32: Final = 8
-_INT64: Final = 9
-_UINT64: Final = 10
-_DOUBLE: Final = 11
-_STRING: Final = 12
-_OPAQUE: Final = 15
-
 _LITERALS: Final = ("null", "true", "false")
 
-# Column types that have a text of their own inside JSON.
+# Column types that JSON prints in a form of their own.
 _TIMESTAMP: Final = 7
 _DATE: Final = 10
 _TIME: Final = 11
@@ -39,8 +23,8 @@ _NEWDECIMAL: Final = 246
 _TEMPORAL_BYTES: Final = 8
 _FRACTION_BITS: Final = 24
 
-# Numbers with fewer leading zeros behind the point, and whole ones of no more digits, are
-# printed without an exponent.
+# A number is printed without an exponent if it has fewer leading zeros after the point, or no more
+# whole digits.
 _LEADING_ZEROS_MAX: Final = 15
 _WHOLE_DIGITS_MAX: Final = 15
 _BASE64_LINE: Final = 76
@@ -58,7 +42,7 @@ _ESCAPES: Final = {
 
 
 def json_text(document: bytes) -> str:
-    """Return the text of a document; an empty one is the JSON null, as the server reads it."""
+    """Return the text of a document. An empty one is the JSON null, as the server reads it."""
     if not document:
         return "null"
     pieces: list[str] = []
@@ -68,28 +52,28 @@ def json_text(document: bytes) -> str:
 
 def _value(doc: bytes, kind: i64, pos: i64, pieces: list[str], depth: i64) -> None:
     """Add the text of the value of that kind at `pos`."""
-    if kind <= _LARGE_ARRAY:
+    if kind <= layout.LARGE_ARRAY:
         _container(doc, kind, pos, pieces, depth + 1)
-    elif kind == _STRING:
-        size, begin = _length(doc, pos)
+    elif kind == layout.STRING:
+        size, begin = read_length(doc, pos)
         pieces.append(_quoted(take(doc, begin, size)))
-    elif kind == _OPAQUE:
+    elif kind == layout.OPAQUE:
         _opaque(doc, pos, pieces)
-    elif kind == _LITERAL:
+    elif kind == layout.LITERAL:
         pieces.append(_LITERALS[i64(doc[pos])])
-    elif kind == _INT16:
+    elif kind == layout.INT16:
         pieces.append(str(i64(read_i16_le(doc, pos))))
-    elif kind == _UINT16:
+    elif kind == layout.UINT16:
         pieces.append(str(read_u16(doc, pos)))
-    elif kind == _INT32:
+    elif kind == layout.INT32:
         pieces.append(str(i64(read_i32_le(doc, pos))))
-    elif kind == _UINT32:
+    elif kind == layout.UINT32:
         pieces.append(str(read_u32(doc, pos)))
-    elif kind == _INT64:
+    elif kind == layout.INT64:
         pieces.append(str(read_i64_le(doc, pos)))
-    elif kind == _UINT64:
+    elif kind == layout.UINT64:
         pieces.append(str(int.from_bytes(take(doc, pos, 8), "little")))
-    elif kind == _DOUBLE:
+    elif kind == layout.DOUBLE:
         pieces.append(double_text(read_f64_le(doc, pos)))
     else:
         raise ValueError(f"binary JSON has a value of the unknown kind {kind}")
@@ -97,15 +81,15 @@ def _value(doc: bytes, kind: i64, pos: i64, pieces: list[str], depth: i64) -> No
 
 def _container(doc: bytes, kind: i64, base: i64, pieces: list[str], depth: i64) -> None:
     """Add an object or array; offsets count from its first byte."""
-    if depth > DEPTH_MAX:
-        raise ValueError(f"binary JSON is nested deeper than {DEPTH_MAX}")
-    is_object = kind <= _LARGE_OBJECT
-    is_large = kind in (_LARGE_OBJECT, _LARGE_ARRAY)
+    if depth > layout.DEPTH_MAX:
+        raise ValueError(f"binary JSON is nested deeper than {layout.DEPTH_MAX}")
+    is_object = kind <= layout.LARGE_OBJECT
+    is_large = kind in (layout.LARGE_OBJECT, layout.LARGE_ARRAY)
     width: i64 = 4 if is_large else 2
-    count = _offset(doc, base, is_large)
-    size = _offset(doc, base + width, is_large)
+    count = read_offset(doc, base, is_large)
+    size = read_offset(doc, base + width, is_large)
     if base + size > len(doc) or count * (1 + width) > size:
-        raise IndexError("a binary JSON container passes the end of its document")
+        raise IndexError("a binary JSON container runs past the end of its document")
     keys_at: i64 = base + 2 * width
     values_at: i64 = keys_at + (count * (width + 2) if is_object else 0)
     pieces.append("{" if is_object else "[")
@@ -114,39 +98,21 @@ def _container(doc: bytes, kind: i64, base: i64, pieces: list[str], depth: i64) 
             pieces.append(", ")
         if is_object:
             key_at = keys_at + i * (width + 2)
-            key_begin = base + _offset(doc, key_at, is_large)
+            key_begin = base + read_offset(doc, key_at, is_large)
             pieces.append(_quoted(take(doc, key_begin, read_u16(doc, key_at + width))))
             pieces.append(": ")
         entry = values_at + i * (1 + width)
         value_kind = i64(doc[entry])
-        inlined = value_kind in (_LITERAL, _INT16, _UINT16) or (
-            is_large and value_kind in (_INT32, _UINT32)
-        )
-        if inlined:
+        if is_inlined(value_kind, is_large):
             _value(doc, value_kind, entry + 1, pieces, depth)
         else:
-            _value(doc, value_kind, base + _offset(doc, entry + 1, is_large), pieces, depth)
+            _value(doc, value_kind, base + read_offset(doc, entry + 1, is_large), pieces, depth)
     pieces.append("}" if is_object else "]")
-
-
-def _offset(doc: bytes, pos: i64, is_large: bool) -> i64:
-    return read_u32(doc, pos) if is_large else read_u16(doc, pos)
-
-
-def _length(doc: bytes, pos: i64) -> tuple[i64, i64]:
-    """Read a length of seven bits a byte; return it and where it ends."""
-    size: i64 = 0
-    for i in range(5):
-        byte = i64(doc[pos + i])
-        size |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            return size, pos + i + 1
-    raise ValueError("a length in binary JSON has more than five bytes")
 
 
 def _quoted(raw: bytes) -> str:
     text = raw.decode("utf-8")
-    # Few strings have anything to escape, and `translate` costs more than all else here.
+    # Few strings need escapes, and `translate` costs more than everything else here.
     return '"' + (text.translate(_ESCAPES) if _has_escapes(raw) else text) + '"'
 
 
@@ -162,9 +128,9 @@ def _has_escapes(raw: bytes) -> bool:
 
 
 def _opaque(doc: bytes, pos: i64, pieces: list[str]) -> None:
-    """Add a value of a column type that JSON does not know."""
+    """Add a value of a column type that JSON has no type for."""
     field_type = i64(doc[pos])
-    size, begin = _length(doc, pos + 1)
+    size, begin = read_length(doc, pos + 1)
     raw = take(doc, begin, size)
     if field_type == _NEWDECIMAL:
         precision, scale = i64(raw[0]), i64(raw[1])
@@ -180,7 +146,7 @@ def _opaque(doc: bytes, pos: i64, pieces: list[str]) -> None:
 
 
 def _temporal_text(field_type: i64, packed: i64) -> str:
-    """The text of a packed DATE, TIME, DATETIME or TIMESTAMP, always with six digits."""
+    """Return a packed DATE, TIME, DATETIME or TIMESTAMP as text, always with six digits."""
     sign = "-" if packed < 0 else ""
     positive: i64 = -packed if packed < 0 else packed
     fraction = fraction_text(positive & 0xFFFFFF, 6)
@@ -196,7 +162,7 @@ def _temporal_text(field_type: i64, packed: i64) -> str:
 
 
 def double_text(value: float) -> str:
-    """A double as the server prints it inside JSON: shortest digits, `1.0`, `1e20`, `1.5e-7`."""
+    """Return a double as the server prints it inside JSON: `1.0`, `1e20`, `1.5e-7`."""
     mantissa, _, exponent_text = f"{value!r}".partition("e")
     sign = "-" if mantissa.startswith("-") else ""
     whole, _, fraction = mantissa.lstrip("-").partition(".")

@@ -1,28 +1,20 @@
-"""Changes of parts of a JSON document (`binlog_row_value_options=PARTIAL_JSON`), applied to it.
+"""Applies changes of parts of a JSON document (`binlog_row_value_options=PARTIAL_JSON`).
 
-A document is taken apart into dicts by key, lists, and leaves: a value's bytes behind its kind.
+A document is taken apart into dicts by key, lists, and leaves: a value's bytes after its kind.
 """
 
 import json
 import re
 from typing import Final, TypeAlias
 
-from producers.decoder.values.json_binary import DEPTH_MAX
-from producers.decoder.values.wire import packed_size, read_packed, read_u16, read_u32, take
+from producers.decoder.values import json_layout as layout
+from producers.decoder.values.json_layout import is_inlined, read_length, read_offset
+from producers.decoder.values.wire import packed_size, read_packed, read_u16, take
 
 Node: TypeAlias = "dict[bytes, Node] | list[Node] | bytes"
 
-_SMALL_OBJECT: Final = 0
-_LARGE_OBJECT: Final = 1
-_SMALL_ARRAY: Final = 2
-_LARGE_ARRAY: Final = 3
-_STRING: Final = 12
-_OPAQUE: Final = 15
 # Bytes of a value, by its kind: literal, the integers, double.
 _SIZES: Final = {4: 1, 5: 2, 6: 2, 7: 4, 8: 4, 9: 8, 10: 8, 11: 8}
-_INLINED: Final = frozenset((4, 5, 6))
-_INLINED_WHEN_LARGE: Final = frozenset((4, 5, 6, 7, 8))
-
 _NULL: Final = b"\x04\x00"
 _REPLACE: Final = 0
 _INSERT: Final = 1
@@ -32,7 +24,7 @@ _LEG: Final = re.compile(r'\.(?:("(?:[^"\\]|\\.)*")|([^.\["]+))|\[(\d+)\]', re.D
 
 
 def apply_diffs(document: bytes, diffs: bytes) -> bytes:
-    """Return the document after the diffs of a partial value; ValueError where they do not fit."""
+    """Return the document after the diffs of a partial value. ValueError where they do not fit."""
     root: Node = _parse(document, document[0], 1, 0) if document else _NULL
     pos = 0
     while pos < len(diffs):
@@ -54,7 +46,7 @@ def apply_diffs(document: bytes, diffs: bytes) -> bytes:
 
 
 def _apply(root: Node, operation: int, path: str, value: Node) -> Node:
-    """Carry out one change; return the root, which it may replace."""
+    """Apply one change; return the root, which it may replace."""
     legs = _legs(path)
     if not legs:
         if operation != _REPLACE:
@@ -81,7 +73,7 @@ def _apply(root: Node, operation: int, path: str, value: Node) -> Node:
         else:
             parent[last] = value
     elif last == 0 and operation == _REPLACE:
-        # A value that is no array counts as an array of one.
+        # A value that is not an array counts as an array of one.
         return _apply(root, operation, path[: path.rindex("[")], value)
     else:
         raise ValueError(f"a change of JSON does not fit its document at {path}")
@@ -89,10 +81,10 @@ def _apply(root: Node, operation: int, path: str, value: Node) -> Node:
 
 
 def _legs(path: str) -> list[bytes | int]:
-    """Take a path apart: member names and places in arrays."""
+    """Split a path into member names and array indexes."""
     legs: list[bytes | int] = []
     if not path.startswith("$"):
-        raise ValueError(f"a JSON path begins otherwise than with $: {path}")
+        raise ValueError(f"a JSON path does not begin with $: {path}")
     pos = 1
     while pos < len(path):
         found = _LEG.match(path, pos)
@@ -121,16 +113,16 @@ def _step(node: Node, leg: bytes | int, path: str) -> Node:
 
 
 def _parse(doc: bytes, kind: int, pos: int, depth: int) -> Node:
-    """Take the value of that kind at `pos` apart."""
-    if kind <= _LARGE_ARRAY:
-        if depth >= DEPTH_MAX:
-            raise ValueError(f"binary JSON is nested deeper than {DEPTH_MAX}")
+    """Take apart the value of a kind at `pos`."""
+    if kind <= layout.LARGE_ARRAY:
+        if depth >= layout.DEPTH_MAX:
+            raise ValueError(f"binary JSON is nested deeper than {layout.DEPTH_MAX}")
         return _parse_container(doc, kind, pos, depth + 1)
     if kind in _SIZES:
         size = _SIZES[kind]
-    elif kind in (_STRING, _OPAQUE):
-        begin = pos + (1 if kind == _OPAQUE else 0)
-        length, end = _length(doc, begin)
+    elif kind in (layout.STRING, layout.OPAQUE):
+        begin = pos + (1 if kind == layout.OPAQUE else 0)
+        length, end = read_length(doc, begin)
         size = end + length - pos
     else:
         raise ValueError(f"binary JSON has a value of the unknown kind {kind}")
@@ -138,55 +130,40 @@ def _parse(doc: bytes, kind: int, pos: int, depth: int) -> Node:
 
 
 def _parse_container(doc: bytes, kind: int, base: int, depth: int) -> Node:
-    is_object = kind <= _LARGE_OBJECT
-    is_large = kind in (_LARGE_OBJECT, _LARGE_ARRAY)
+    is_object = kind <= layout.LARGE_OBJECT
+    is_large = kind in (layout.LARGE_OBJECT, layout.LARGE_ARRAY)
     width = 4 if is_large else 2
-    inlined = _INLINED_WHEN_LARGE if is_large else _INLINED
-    count = _offset(doc, base, is_large)
+    count = read_offset(doc, base, is_large)
     keys_at = base + 2 * width
     values_at = keys_at + (count * (width + 2) if is_object else 0)
     if values_at + count * (1 + width) > len(doc):
-        raise IndexError("a binary JSON container passes the end of its document")
+        raise IndexError("a binary JSON container runs past the end of its document")
     names: list[bytes] = []
     values: list[Node] = []
     for i in range(count):
         if is_object:
             key_at = keys_at + i * (width + 2)
-            begin = base + _offset(doc, key_at, is_large)
+            begin = base + read_offset(doc, key_at, is_large)
             names.append(take(doc, begin, read_u16(doc, key_at + width)))
         entry = values_at + i * (1 + width)
-        at = entry + 1 if doc[entry] in inlined else base + _offset(doc, entry + 1, is_large)
+        is_here = is_inlined(doc[entry], is_large)
+        at = entry + 1 if is_here else base + read_offset(doc, entry + 1, is_large)
         values.append(_parse(doc, doc[entry], at, depth))
     return dict(zip(names, values, strict=True)) if is_object else values
 
 
-def _offset(doc: bytes, pos: int, is_large: bool) -> int:
-    return int(read_u32(doc, pos)) if is_large else int(read_u16(doc, pos))
-
-
-def _length(doc: bytes, pos: int) -> tuple[int, int]:
-    """Read a length of seven bits a byte; return it and where it ends."""
-    size = 0
-    for i in range(5):
-        byte = doc[pos + i]
-        size |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            return size, pos + i + 1
-    raise ValueError("a length in binary JSON has more than five bytes")
-
-
 def _encode(node: Node) -> tuple[int, bytes]:
-    """Return a value's kind and bytes: containers in their large form, keys as servers sort."""
+    """Return a value's kind and bytes: large containers, keys in the servers' order."""
     if isinstance(node, bytes):
         return node[0], node[1:]
     if isinstance(node, dict):
         names = sorted(node, key=lambda name: (len(name), name))
         values = [node[name] for name in names]
-        kind = _LARGE_OBJECT
+        kind = layout.LARGE_OBJECT
     else:
         names = []
         values = node
-        kind = _LARGE_ARRAY
+        kind = layout.LARGE_ARRAY
     offset = 8 + 6 * len(names) + 5 * len(values)
     heads: list[bytes] = []
     bodies: list[bytes] = []
@@ -196,7 +173,7 @@ def _encode(node: Node) -> tuple[int, bytes]:
         offset += len(name)
     for value in values:
         value_kind, payload = _encode(value)
-        if value_kind in _INLINED_WHEN_LARGE:
+        if is_inlined(value_kind, True):
             heads.append(bytes([value_kind]) + payload.ljust(4, b"\0"))
         else:
             heads.append(bytes([value_kind]) + offset.to_bytes(4, "little"))

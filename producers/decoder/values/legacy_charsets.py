@@ -1,13 +1,13 @@
-"""Text in character sets other than Unicode's and Latin 1, as both server families read it.
+"""Text in character sets other than Unicode's and Latin 1, as both server families decode it.
 
-Python's codecs agree with the servers' but for a few codes, which stand here; a test compares every
-code with both families. A byte that the servers have no character for is refused, never guessed.
+Python's codecs agree with the servers' except for a few codes, which are listed here; a test
+compares every code with both families. Bytes without a character are refused, never guessed.
 """
 
 import re
 from typing import Final
 
-# The character sets and the codec that is nearest to each.
+# The codec that is nearest to each character set.
 _CODECS: Final = {
     "armscii8": "latin-1",
     "big5": "big5",
@@ -43,7 +43,7 @@ _CODECS: Final = {
     "ujis": "euc_jp",
 }
 
-# One character: which bytes lead one of two bytes or more.
+# How to split bytes into characters, by the bytes that lead two or more.
 _SINGLE: Final = re.compile(rb".", re.DOTALL)
 _DOUBLE: Final = re.compile(rb"[\x81-\xfe].|.", re.DOTALL)
 _SHIFT_JIS: Final = re.compile(rb"[\x81-\x9f\xe0-\xfc].|.", re.DOTALL)
@@ -61,7 +61,7 @@ _CHARACTERS: Final = {
     "eucjpms": _EUC,
 }
 
-# Bytes that the codec has a character for and the servers have none.
+# Bytes for which the codec has a character and the servers have none.
 _UNMAPPED: Final = {
     "big5": "a15a a1c3 a1c5 a1fe a240 a2cc a2ce",
     "cp1256": "8a 8f 98 9a 9f aa c0 ff",
@@ -75,14 +75,14 @@ _UNMAPPED: Final = {
     "swe7": "7f",
 }
 _NO_CHARACTER: Final = "\ufffd"
-# Rows that EUC-JP leaves open: the servers put the private use area there, eucjpms also what
-# CP932 has under the first byte 0x87.
+# Rows that EUC-JP leaves undefined: the servers put the private use area there, and eucjpms also
+# what CP932 has under the lead byte 0x87.
 _PRIVATE: Final = "".join([chr(0xE000 + i) for i in range(940)])
 _PRIVATE_MORE: Final = "".join([chr(0xE3AC + i) for i in range(940)])
 _NEC_ROW_13: Final = "".join(
     [bytes([0x87, 0x40 + i + (i >= 63)]).decode("cp932", "replace")[:1] for i in range(94)]
 )
-# Characters that the servers read in another way than the codec: the first code, then a run.
+# Characters that the servers decode in another way than the codec: the first code, then a run.
 _CHANGED: Final = {
     "armscii8": {
         "a1": (
@@ -149,17 +149,17 @@ _EUC_LAST: Final = 0xFE
 _LEADS_MIN: Final = 0x81
 
 
-class UnmappedText(ValueError):  # noqa: N818 - it names the finding, the caller makes the error
-    """Bytes for which their character set has no character; the text names both."""
+class UnmappedText(ValueError):  # noqa: N818 - the caller names the column and makes the error
+    """Raised on bytes for which their character set has no character; the message names both."""
 
 
 def is_legacy(charset: str) -> bool:
-    """Whether the character set is one of these."""
+    """Tell whether a character set is decoded here."""
     return charset in _CODECS
 
 
 def decode_legacy(raw: bytes, charset: str) -> str:
-    """Return the text of bytes in one of these character sets; UnmappedText."""
+    """Return bytes in such a character set as text. Raises UnmappedText."""
     table = _table(charset)
     pieces: list[str] = []
     for code in _CHARACTERS.get(charset, _SINGLE).findall(raw):
@@ -171,20 +171,20 @@ def decode_legacy(raw: bytes, charset: str) -> str:
 
 
 def _beyond_table(code: bytes, charset: str) -> str:
-    """The four-byte codes of gb18030, too many for a table."""
+    """Decode the four-byte codes of gb18030, which are too many for a table."""
     if len(code) == 4:
         try:
             return code.decode(_CODECS[charset])
         except UnicodeDecodeError:
             pass
-    raise UnmappedText(f"the bytes 0x{code.hex()} are no character of {charset}")
+    raise UnmappedText(f"the bytes 0x{code.hex()} are not a character of {charset}")
 
 
 _TABLES: Final[dict[str, dict[bytes, str]]] = {}
 
 
 def _table(charset: str) -> dict[bytes, str]:
-    """All codes of a character set, made when it is first met (some 20 ms for the large ones)."""
+    """Return all codes of a character set, computed on first use (20 ms for the large ones)."""
     table = _TABLES.get(charset)
     if table is None:
         table = _TABLES[charset] = _make_table(charset)
@@ -219,7 +219,7 @@ def _make_table(charset: str) -> dict[bytes, str]:
 
 
 def _next_code(code: bytes) -> bytes:
-    """The code behind this one; a row of EUC goes from 0xA1 to 0xFE."""
+    """Return the next code; a row of EUC goes from 0xA1 to 0xFE."""
     last = code[-1]
     if len(code) > 1 and last == _EUC_LAST:
         return code[:-2] + bytes([code[-2] + 1, _EUC_FIRST])

@@ -90,11 +90,14 @@ def test_rules_that_do_not_fit_are_refused_at_start(
         include=(TablePattern(f"{name}.people"), TablePattern(f"{name}.gone")), rules=rules
     )
     said = refusal(settings_of(database, kafka, keyspace, filters=wrong))
-    assert f"table {name}.gone, which is not there" in said
+    assert f"table {name}.gone, which does not exist" in said
     assert f"rule of {name}.people: there is no column nope" in said
 
     for where, said in (
-        ("mail = 'x'", "is not kept exactly as the server would, so it is refused: name a coll"),
+        (
+            "mail = 'x'",
+            "cannot be evaluated exactly as the server does, so it is refused: name a coll",
+        ),
         ("country = 'é'", "text that ascii cannot hold"),
     ):
         settings = settings_of(database, kafka, keyspace, filters=filters_of(name, where=where))
