@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from topics.reading.planner import MaxHold, Strict, Wait
     from topics.records.event_json import event_to_json_dict, event_to_json_text
     from topics.records.table_shape import Column, TableShape
-    from topics.records.vevent import EventType, OffCalendar, Op, Row, Value, VEvent
+    from topics.records.vevent import EventType, InvalidDate, Op, Row, Value, VEvent
     from topics.start.positions import Start
 
 # Name by name, the module that defines it: the imports above, for run time.
@@ -52,7 +52,7 @@ _MODULES = {
     "Op": "topics.records.vevent",
     "Row": "topics.records.vevent",
     "Value": "topics.records.vevent",
-    "OffCalendar": "topics.records.vevent",
+    "InvalidDate": "topics.records.vevent",
     "TableShape": "topics.records.table_shape",
     "Column": "topics.records.table_shape",
     "event_to_json_dict": "topics.records.event_json",
@@ -107,7 +107,7 @@ __all__ = [
     "LogGap",
     "LogRepeat",
     "MaxHold",
-    "OffCalendar",
+    "InvalidDate",
     "Op",
     "Order",
     "PositionTooOld",

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from databases.sql import text_literal
 from topics.records.table_shape import Column, ValueKind
-from topics.records.vevent import OffCalendar, Value
+from topics.records.vevent import InvalidDate, Value
 
 ToLiteral = Callable[[Any], str]
 
@@ -31,7 +31,7 @@ def literal_writer(column: Column) -> ToLiteral:
     def literal(value: Value) -> str:
         if value is None:
             return "NULL"
-        if isinstance(value, OffCalendar):
+        if isinstance(value, InvalidDate):
             return text_literal(value)
         return write(value)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.topics.records.events import NAMES, UUID, columns, ddl_event, values
 from topics.records.table_shape import Column, TableShape, ValueKind
-from topics.records.vevent import EventType, OffCalendar, Op, Row, TokenText, Value, VEvent
+from topics.records.vevent import EventType, InvalidDate, Op, Row, TokenText, Value, VEvent
 
 KEY_KINDS = (ValueKind.INT, ValueKind.LONG, ValueKind.STRING, ValueKind.UNSIGNED_LONG)
 DECIMAL128_DIGITS = 38
@@ -68,7 +68,7 @@ def statement_event(seq: int, text: str) -> VEvent:
 def typed_value(column: Column, value: Value) -> object:
     """What the typed column holds for a value of the codec."""
     match column.kind:
-        case _ if value is None or isinstance(value, OffCalendar):
+        case _ if value is None or isinstance(value, InvalidDate):
             return None
         case ValueKind.TIME:
             assert isinstance(value, timedelta)

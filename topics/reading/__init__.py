@@ -1,1 +1,1 @@
-"""The pure reading core: frontier, cut, batches, merge, key-range filter (design.md §7)."""
+"""The pure core of reading: frontier, cuts, batches, hops, merge and key range filter."""

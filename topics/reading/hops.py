@@ -1,8 +1,9 @@
 """Hops over reshards: from the sources that have ended to the targets that have begun.
 
-A source's END names the reshard; its targets are then watched until each shows BEGIN, which
-tells the hop time H. The frontier stops at H, each source is read to its END, and one step puts
-the targets' BEGIN offsets in the place of the sources (design.md §7). Marks match by id alone.
+The END of a source names the reshard. Its targets are then watched until each has its BEGIN, which
+carries the hop time H. The frontier stops at H, each source is read to its END, and one step
+replaces the sources by the targets at their BEGIN offsets. Marks match by id only. See
+docs/architecture.md.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,13 +18,13 @@ from topics.reading.shard_ticks import End, ShardTicks
 
 
 class Target:
-    """A target's progress until its BEGIN, and from there on as that of any shard.
+    """The progress of a target: until its BEGIN, and from there on like that of any shard.
 
-    `from_us`: BEGIN is not older than this, so progress from that time on is enough.
+    `from_us`: BEGIN is not older than this, so progress from that time on suffices.
     """
 
     def __init__(self, shard: str, reshard_id: str, from_us: int) -> None:
-        """Begin with nothing known."""
+        """Begin without progress."""
         self.shard = shard
         self.reshard_id = reshard_id
         self.from_us = from_us
@@ -31,7 +32,7 @@ class Target:
         self.known: ShardTicks | None = None
 
     def observe(self, progress: Progress, seen_at_ms: int) -> None:
-        """Take in the next progress record. Halt when it does not follow the one before."""
+        """Process the next progress record. Halt when it does not follow its predecessor."""
         mark = progress.mark
         begins = (
             self.begin is None
@@ -39,7 +40,7 @@ class Target:
             and mark.kind is MarkKind.BEGIN
             and mark.reshard_id == self.reshard_id
         )
-        # What is below BEGIN is never read: the sources have said it.
+        # Records below BEGIN are never read, because the sources contain them.
         at = Cut(progress.end_offset - begins, progress.last_seq - begins)
         if self.known is None:
             self.known = ShardTicks(self.shard, ShardPosition(at.offset, at.seq, None))
@@ -57,13 +58,13 @@ class Target:
         if progress.ticks and progress.ticks[-1].timestamp_us < mark.hop_time_us:
             raise ProgressBroken(
                 f"{where} is of the time {progress.ticks[-1].timestamp_us} us, before the hop "
-                f"time {mark.hop_time_us} us: time would run back",
+                f"time {mark.hop_time_us} us: time would run backwards",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A reshard that a reader is to pass: those of its shards that overlap the reader's range."""
+    """A reshard ahead of a reader, with its shards that overlap the range of the reader."""
 
     reshard_id: str
     sources: tuple[str, ...]
@@ -74,21 +75,21 @@ Active = Mapping[str, ShardTicks]
 
 
 class Hops:
-    """The reshards of which a reader's shards show an END that no CANCEL follows."""
+    """The reshards for which a shard of the reader has an END that no CANCEL follows."""
 
     def __init__(self, key_range: KeyRange) -> None:
-        """Begin with none; shards that do not overlap the range do not count."""
+        """Begin with none; shards that do not overlap the range are ignored."""
         self._key_range = key_range
         self._hops: dict[str, Hop] = {}
         self._targets: dict[str, Target] = {}
 
     @property
     def targets(self) -> Mapping[str, Target]:
-        """The targets whose progress is wanted, by name."""
+        """The targets whose progress is needed, by name."""
         return self._targets
 
     def update(self, active: Active) -> None:
-        """Follow the marks that the shards being read show now."""
+        """Follow the current marks of the shards being read."""
         marks: dict[str, Mark] = {}
         for known in active.values():
             if known.end is not None:
@@ -114,12 +115,12 @@ class Hops:
         return tuple(s for s in shards if ShardName.parse(s).key_range.overlaps(self._key_range))
 
     def is_over(self, known: ShardTicks) -> bool:
-        """Whether a shard's END is its last word: all targets have begun."""
+        """Tell whether the END of a shard is final, because all targets have begun."""
         hop = self._hops.get(known.end.mark.reshard_id) if known.end else None
         return hop is not None and not self._silent_targets(hop)
 
     def bounds_us(self, active: Active) -> list[int]:
-        """Times that the frontier may not pass before the hop, one a reshard that has one."""
+        """Return the times that the frontier may not pass before the hop, one per reshard."""
         hops = self._hops.values()
         return [time_us for hop in hops for time_us in self._bounds_us(hop, _ends(hop, active))]
 
@@ -131,7 +132,7 @@ class Hops:
         return [max(end.cell_end_us for end in ends)] if has_ended else []
 
     def due(self, active: Active, frontier_us: int) -> Hop | None:
-        """A reshard whose sources are read to their ENDs, at the hop time, with all begun."""
+        """Return a reshard with all sources read to END, at the hop time, and all targets begun."""
         for hop in self._hops.values():
             ends = _ends(hop, active)
             hop_time_us = self._hop_time_us(hop, ends)
@@ -146,13 +147,13 @@ class Hops:
         return None
 
     def begun(self, shard: str) -> ShardTicks:
-        """What is known of a target that has begun."""
+        """Return the state of a target that has begun."""
         known = self._targets[shard].known
         assert known is not None  # noqa: S101 - a hop is due once all have begun
         return known
 
     def waits(self, active: Active, so_far_us: int) -> list[tuple[str, tuple[str, ...]]]:
-        """Why a reshard holds the frontier, and by which shards."""
+        """Return why a reshard holds the frontier back, and by which shards."""
         found: list[tuple[str, tuple[str, ...]]] = []
         for hop in self._hops.values():
             ends = _ends(hop, active)
@@ -165,9 +166,9 @@ class Hops:
                 found.append((f"reshard {hop.reshard_id}: no END of {', '.join(running)}", running))
             if silent:
                 reason = (
-                    f"reshard {hop.reshard_id} has ended {', '.join(hop.sources)}, and no BEGIN "
-                    f"of {', '.join(silent)} is seen yet: is the switch finished or cancelled, "
-                    f"and do the producers run?"
+                    f"reshard {hop.reshard_id} has ended {', '.join(hop.sources)}, but "
+                    f"{', '.join(silent)} has no BEGIN yet: was the switch finished or cancelled, "
+                    f"and are the producers running?"
                 )
                 found.append((reason, silent))
         return found
@@ -176,7 +177,7 @@ class Hops:
         return tuple(s for s in hop.targets if self._targets[s].begin is None)
 
     def _hop_time_us(self, hop: Hop, ends: list[End]) -> int | None:
-        """What the BEGINs seen so far say; None while there is none."""
+        """Return the hop time of the BEGINs so far; None while there is none."""
         begins = (self._targets[shard].begin for shard in hop.targets)
         times = {begin.hop_time_us for begin in begins if begin is not None}
         if not times:
@@ -209,13 +210,13 @@ def _check_same(shard: str, mark: Mark, first: Mark) -> None:
     if (mark.sources, mark.targets) != (first.sources, first.targets) or shard not in mark.sources:
         raise ProgressBroken(
             f"shard {shard}: END of reshard {mark.reshard_id} at offset {mark.offset} leads from "
-            f"{', '.join(mark.sources)} to {', '.join(mark.targets)}, another one of that id from "
-            f"{', '.join(first.sources)} to {', '.join(first.targets)}",
+            f"{', '.join(mark.sources)} to {', '.join(mark.targets)}, another one with that id "
+            f"from {', '.join(first.sources)} to {', '.join(first.targets)}",
         )
 
 
 def _check_ranges(mark: Mark) -> None:
-    """Refuse a mark whose targets do not hold what its sources held: a hop would lose changes."""
+    """Refuse a mark whose targets do not cover its sources: a hop would lose changes."""
     try:
         sources, targets = (
             [ShardName.parse(shard).key_range for shard in shards]
@@ -229,5 +230,5 @@ def _check_ranges(mark: Mark) -> None:
     if not fits:
         raise ProgressBroken(
             f"reshard {mark.reshard_id}: its sources {', '.join(mark.sources)} and its targets "
-            f"{', '.join(mark.targets)} do not make up one and the same key range",
+            f"{', '.join(mark.targets)} do not make up the same key range",
         )

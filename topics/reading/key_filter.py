@@ -1,4 +1,7 @@
-"""Which part of an event a key range sees: rows by keyspace id, everything else always."""
+"""Filters decoded events by key range: rows by keyspace id; everything else always passes.
+
+Spark applies the same rule to bytes, in `spark_consumers.row_columns.key_range`.
+"""
 
 from dataclasses import replace
 
@@ -8,11 +11,11 @@ from topics.records.vevent import EventType, Op, Row, VEvent
 
 
 def in_key_range(event: VEvent, key_range: KeyRange) -> VEvent | None:
-    """The event as `key_range` sees it, or None where it does not.
+    """Return the part of an event that lies in `key_range`, None if none does.
 
-    An update that crosses the border becomes a DELETE (it leaves) or an INSERT (it comes in).
-    DDL, JOURNAL and the marks of a copy go to everyone. RowImageMissing (Halt) when a row has
-    no keyspace id or only part of its columns: then nobody can say where it belongs.
+    An update that crosses the border becomes a DELETE (it leaves) or an INSERT (it enters). DDL,
+    JOURNAL and the records of a copy always pass. RowImageMissing (Halt) when a row has no keyspace
+    id or lacks columns.
     """
     if event.type is not EventType.ROW:
         return event
@@ -28,7 +31,7 @@ def in_key_range(event: VEvent, key_range: KeyRange) -> VEvent | None:
 def _sees(
     event: VEvent, row: Row | None, keyspace_id: bytes | None, key_range: KeyRange, image: str
 ) -> bool | None:
-    """Whether the range has this row image; None where there is no such image."""
+    """Tell whether the range contains a row image; None if there is no such image."""
     if row is None:
         return None
     where = (
@@ -43,7 +46,7 @@ def _sees(
     if keyspace_id is None:
         raise RowImageMissing(
             f"{where} has no keyspace id: the table had no vindex when it was logged, so the key "
-            f"range {key_range} cannot be told. Give the table a vindex in the settings of the "
+            f"range {key_range} cannot be applied. Give the table a vindex in the settings of the "
             f"keyspace and start after this, or read whole shards",
         )
     return key_range.contains(keyspace_id)

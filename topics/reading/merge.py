@@ -1,4 +1,4 @@
-"""The merged order (timestamp_us, shard, offset), and the checks that it rests on."""
+"""The merged order (timestamp_us, shard, offset), and the checks that it depends on."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from topics.errors import LogGap, LogRepeat, ProgressBroken
 
 
 class RawRecord(NamedTuple):
-    """A record of a shard log as read, with the part of its envelope that orders it.
+    """A raw record of a shard log, with the part of its envelope that orders it.
 
     The first three fields are the merged order, so records compare as tuples.
     """
@@ -47,10 +47,10 @@ def seq_error(where: str, expected: int, seq: int) -> LogGap | LogRepeat:
 
 
 def merge(streams: Iterable[Iterator[RawRecord]], frontier_us: int) -> Iterator[RawRecord]:
-    """Yield the records of a batch, each stream one shard's range, in the merged order.
+    """Yield the records of a batch in the merged order; each stream is the range of one shard.
 
-    ProgressBroken when a shard's times run back, or a record is not older than the batch's
-    frontier: progress that promised otherwise was wrong, and order cannot be kept.
+    ProgressBroken when the times of a shard decrease, or a record is not older than the frontier
+    of the batch: its progress was wrong, and the order cannot be kept.
     """
     checked = [_checked(stream, frontier_us) for stream in streams]
     return checked[0] if len(checked) == 1 else heapq.merge(*checked)
@@ -62,8 +62,8 @@ def _checked(stream: Iterator[RawRecord], frontier_us: int) -> Iterator[RawRecor
         if not before_us <= record.timestamp_us < frontier_us:
             raise ProgressBroken(
                 f"shard {record.shard}, offset {record.offset}, seq {record.seq}: time "
-                f"{record.timestamp_us} us is not in [{before_us}, {frontier_us}), which is what "
-                f"the record before and the progress of the shard have promised",
+                f"{record.timestamp_us} us is not in [{before_us}, {frontier_us}), as "
+                f"the previous record and the progress of the shard imply",
             )
         before_us = record.timestamp_us
         yield record

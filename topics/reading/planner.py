@@ -1,9 +1,9 @@
-"""Which rows of which shard come next: decided from progress records alone (design.md §7).
+"""Plans which rows of which shard come next, from progress records alone.
 
-The frontier F is the least head of all shards, on the grid. A batch holds, of every shard, what
-lies between the last cut and the cut at F: exactly the records with F(previous) <= t < F. So
-batches are disjoint in time, and what is ahead is not read rather than held. At a reshard the
-stream hops from the sources to the targets, by a batch of its own (see `hops`).
+The frontier F is the least head (watermark) of all shards, on the grid. A batch contains, for every
+shard, the records between its last cut and the cut at F: exactly those with F(previous) <= t < F.
+So batches are disjoint in time, and records beyond F are left unread rather than buffered. At a
+reshard the stream hops from the sources to the targets in a separate batch (see `hops`).
 """
 
 from collections.abc import Mapping
@@ -20,21 +20,21 @@ from topics.reading.hops import Hop, Hops, Target
 from topics.reading.shard_ticks import ShardTicks
 from topics.reading.silence import Silence
 
-# One minute of a shard that is busy in every grid cell: far more than a batch needs, and some
-# hundred kilobytes. A shard that is further ahead is paused at its progress topic.
+# One minute of a shard that is busy in every grid cell: far more than a batch needs, in a few
+# hundred kilobytes. The progress topic of a shard that is further ahead is paused.
 TICKS_MAX = 6_000
 
 
 @dataclass(frozen=True, slots=True)
 class Strict:
-    """A shard without progress holds the frontier back for as long as it takes."""
+    """The frontier waits for shards without progress indefinitely."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaxHold:
     """A shard that holds the frontier back for longer is left out; its rows then come late.
 
-    `max_hold_ms` counts from the moment at which the other shards could have gone on.
+    `max_hold_ms` counts from the moment at which the other shards could have continued.
     """
 
     max_hold_ms: int
@@ -63,17 +63,17 @@ class ShardRange:
 
     @property
     def rows(self) -> int:
-        """How many records the range has."""
+        """Number of records in the range."""
         return self.last_seq - self.first_seq + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What to read next: of the shards in `ranges` (those with rows), then stand at `end`.
+    """The ranges to read next, for shards that have rows; the reader then stands at `end`.
 
-    All rows are older than `frontier_us`; those older than `start_frontier_us` are late, and
-    only the shards in `late_shards` have such. A batch without ranges only moves the frontier,
-    or hops: then `end` is of other shards.
+    All rows are older than `frontier_us`. Rows older than `start_frontier_us` are late; only the
+    shards in `late_shards` have them. A batch without ranges only moves the frontier, or hops, in
+    which case `end` is of other shards.
     """
 
     start_frontier_us: int
@@ -84,23 +84,23 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many records the batch has."""
+        """Number of records in the batch."""
         return sum(part.rows for part in self.ranges.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing can be read yet; `shards` hold the frontier back, `reason` says how."""
+    """Nothing can be read yet: `shards` hold the frontier back, for `reason`."""
 
     reason: str
     shards: tuple[str, ...]
 
 
 def ranges_between(start: StreamPosition, end: StreamPosition) -> dict[str, ShardRange]:
-    """What lies between two positions, shard by shard; empty ranges are left out.
+    """Return the non-empty ranges between two positions, by shard.
 
-    Nothing lies between the two positions of a hop. UsageError when the positions are of
-    different shards otherwise, or `end` is before `start`.
+    None lie between the two positions of a hop. UsageError when the positions are of different
+    shards otherwise, or `end` is before `start`.
     """
     if start.shards.keys() != end.shards.keys():
         if is_hop(start, end):
@@ -123,7 +123,7 @@ def ranges_between(start: StreamPosition, end: StreamPosition) -> dict[str, Shar
 
 
 def is_hop(start: StreamPosition, end: StreamPosition) -> bool:
-    """Whether a step goes from some shards to others, and does nothing else."""
+    """Tell whether a step replaces shards by others, and does nothing else."""
     kept = start.shards.keys() & end.shards.keys()
     return (
         end.epoch == start.epoch + 1
@@ -134,11 +134,11 @@ def is_hop(start: StreamPosition, end: StreamPosition) -> bool:
 
 
 class Planner:
-    """Plans batches from a position on. Give it progress with `observe`, ask with `next_batch`.
+    """Plans batches from a position on: takes progress by `observe`, plans by `next_batch`.
 
-    `position` may lie between any two records, also in the middle of a batch or a transaction,
-    and may be of shards that were resharded since. Times named `..._ms` are milliseconds on one
-    clock of the caller's. UsageError when the shards of the position do not make up `key_range`.
+    `position` may lie between any two records, even inside a batch or a transaction, and may be of
+    shards that have been resharded since. Times named `..._ms` are milliseconds on a clock of the
+    caller. UsageError when the shards of the position do not make up `key_range`.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Planner:
         until_us: int | None = None,
         retired_us: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Begin at `position` with no progress seen. The frontier does not pass `until_us`.
+        """Begin at `position` without progress. The frontier does not pass `until_us`.
 
         `retired_us`: hop times of shards whose logs are known to have an END.
         """
@@ -167,14 +167,14 @@ class Planner:
 
     @property
     def targets(self) -> Mapping[str, Target]:
-        """Shards whose progress is wanted besides that of `position`: those of the next hops."""
+        """Shards whose progress is needed besides those of `position`: targets of coming hops."""
         return self._hops.targets
 
     def observe(self, shard: str, progress: Progress, seen_at_ms: int) -> None:
-        """Take in a shard's next progress record, in the order of its topic.
+        """Process the next progress record of a shard, in the order of its topic.
 
         The first one must cover or precede the position, else PositionTooOld; ProgressBroken
-        when one does not follow the one before. Shards that are not wanted are passed over.
+        when one does not follow its predecessor. Shards that are not wanted are ignored.
         """
         target = self.targets.get(shard)
         if shard in self._shards:
@@ -185,19 +185,19 @@ class Planner:
             target.observe(progress, seen_at_ms)
 
     def wants(self, shard: str) -> bool:
-        """Whether to go on reading a shard's progress: False bounds the planner's memory."""
+        """Tell whether to keep reading the progress of a shard; False bounds memory."""
         known = self._shards.get(shard)
         if known is None and (target := self.targets.get(shard)) is not None:
             known = target.known if target.begin else None
-        # Until it begins, little is kept of a target; behind an END, only CANCEL is to come.
+        # A target needs little memory until it begins; after an END, only CANCEL can come.
         if known is None or known.end is not None:
             return True
-        # A shard that holds the frontier back is wanted however much is known of it: clocks
-        # that were ahead can leave many ticks beyond the head.
+        # A shard that holds the frontier back is always wanted: clocks that were ahead can leave
+        # many ticks beyond the head.
         return known.ticks < self._ticks_max or known.head_cell_us <= self.position.frontier_us
 
     def next_batch(self, now_ms: int, max_rows: int | None = None) -> Batch | Wait:
-        """The next batch, or which shards are waited for. Nothing changes before `advance`.
+        """Return the next batch, or what it waits for. Nothing changes before `advance`.
 
         A batch has at most `max_rows` rows, except that one grid cell is never split.
         ProgressBroken when the marks of a reshard contradict each other.
@@ -221,7 +221,7 @@ class Planner:
         return self._wait(now_ms)
 
     def advance(self, batch: Batch) -> None:
-        """Take a batch as read; the next one begins where it ends."""
+        """Mark a batch as read; the next one begins at its end."""
         if batch.end.shards.keys() != self.position.shards.keys():
             new = [shard for shard in batch.end.shards if shard not in self._shards]
             self._shards |= {shard: self._hops.begun(shard) for shard in new}
@@ -242,12 +242,12 @@ class Planner:
         return Batch(at.frontier_us, at.frontier_us, {}, end, frozenset())
 
     def _counting(self) -> list[ShardTicks]:
-        """The shards whose heads make the frontier."""
+        """Return the shards whose heads determine the frontier."""
         known = [s for s in self._shards.values() if not self._hops.is_over(s)]
         return known if self._silence is None else self._silence.taking_part(known)
 
     def _frontier_us(self, now_ms: int) -> int:
-        """The least head of the shards that take part; never less than the frontier so far."""
+        """Return the least head of the shards that count, but at least the current frontier."""
         so_far_us = self.position.frontier_us
         bounds_us = self._hops.bounds_us(self._shards) + self._until_us + self._ends_missed()
         if self._silence is not None:
@@ -258,7 +258,7 @@ class Planner:
         return max(so_far_us, min(heads_us + bounds_us))
 
     def _ends_missed(self) -> list[int]:
-        """Bounds of retired shards that have shown no END yet; PositionTooOld where none comes."""
+        """Return bounds for retired shards still without END; PositionTooOld if none can come."""
         bounds_us = []
         for shard, known in self._shards.items():
             hop_time_us = self._retired_us.get(shard)
@@ -267,16 +267,16 @@ class Planner:
             if known.head_cell_us >= hop_time_us:
                 raise PositionTooOld(
                     f"shard {shard}: it was resharded at {hop_time_us} us, and its progress no "
-                    f"longer shows the END: nothing says where its targets go on. Start again "
+                    f"longer shows the END: it is unknown where its targets begin. Start again "
                     f"from earliest, or from a time",
                 )
             bounds_us.append(hop_time_us)
         return bounds_us
 
     def _late_cuts(self, max_rows: int | None) -> dict[str, Cut]:
-        """Cuts of shards that have more rows before the frontier so far than go into a batch.
+        """Return cuts of shards with more rows before the current frontier than fit into a batch.
 
-        Late rows take half of a batch, so that neither they nor the others are starved.
+        Late rows get half of a batch, so that neither they nor the other rows starve.
         """
         if max_rows is None:
             return {}
@@ -291,8 +291,8 @@ class Planner:
                 continue
             cut = known.cut_within(self.position.frontier_us, left)
             left -= cut.seq - known.at.seq
-            # With all of its late rows in the batch it goes on with the others: else a shard with
-            # rows in every cell would stay one batch behind, and late, for ever.
+            # Once all of its late rows fit, a shard continues with the others; otherwise one with
+            # rows in every cell would stay one batch behind, and late, forever.
             if cut.seq < due.seq:
                 cuts[shard] = cut
         return cuts
@@ -300,9 +300,9 @@ class Planner:
     def _bounded_frontier_us(
         self, frontier_us: int, late: Mapping[str, Cut], late_rows: int, max_rows: int
     ) -> int:
-        """The greatest frontier up to `frontier_us` whose batch has at most `max_rows` rows.
+        """Return the greatest frontier up to `frontier_us` with at most `max_rows` rows before it.
 
-        With no rows taken yet, at least the first cell that has rows.
+        It includes at least the first cell with rows, unless there are late rows.
         """
         so_far_us = self.position.frontier_us
         shards = [known for shard, known in self._shards.items() if shard not in late]
@@ -312,7 +312,7 @@ class Planner:
 
         if rows_until(frontier_us) <= max_rows:
             return frontier_us
-        # The cuts change only at ticks, so only ticks need be tried.
+        # Cuts change only at ticks, so only ticks are tried.
         times_us = sorted(
             {t for known in shards for t in known.times_us if so_far_us < t < frontier_us}
         )
@@ -339,7 +339,7 @@ class Planner:
         for shard, at in self.position.shards.items():
             cut = cuts[shard]
             moved = cut.seq > at.seq
-            # Progress does not say the token of a record inside a Kafka transaction.
+            # Progress does not contain the token of a record inside a Kafka transaction.
             shards[shard] = ShardPosition(cut.offset, cut.seq, None) if moved else at
         end = StreamPosition(self.position.epoch, frontier_us, shards)
         return Batch(
@@ -360,7 +360,7 @@ class Planner:
 
 
 def check_shards(position: StreamPosition, key_range: KeyRange) -> None:
-    """Raise UsageError unless the position's shards, old or new, make up the key range."""
+    """Raise UsageError unless the shards of the position, old or new, make up the key range."""
     parts = [ShardName.parse(shard).key_range.intersection(key_range) for shard in position.shards]
     if not tiles([part for part in parts if part], key_range) or None in parts:
         raise UsageError(
@@ -372,6 +372,6 @@ def check_shards(position: StreamPosition, key_range: KeyRange) -> None:
 
 def _silence(known: ShardTicks, now_ms: int) -> str:
     if known.head_us is None or known.moved_at_ms is None:
-        return f"shard {known.shard} has no progress yet: does its producer run?"
+        return f"shard {known.shard} has no progress yet: is its producer running?"
     age_ms = max(0, now_ms - known.moved_at_ms)
-    return f"shard {known.shard} holds at head {known.head_us} us, unmoved for {age_ms} ms"
+    return f"shard {known.shard} is at head {known.head_us} us, unchanged for {age_ms} ms"

@@ -1,4 +1,4 @@
-"""Which changes a reader had seen before it hopped to a reshard's target without marks. Pure."""
+"""Tells which changes a reader saw before it hopped to a target without marks. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,10 +10,10 @@ from topics.records.vevent import TokenText, VEvent
 
 @dataclass(frozen=True, slots=True)
 class SeenBefore:
-    """What a reader had read when it hopped to a target; `frontier_us` None: nobody knows.
+    """How far a reader had read the sources when it hopped to a target.
 
-    All changes of the sources before `frontier_us` had been read and none from it on, where
-    `is_exact`; else the `tokens` say how far each source had been read.
+    `is_exact`: it had read all changes of the sources before `frontier_us`, and none later.
+    Otherwise `tokens` are the last ones read of each source. `frontier_us` None: unknown.
     """
 
     hop_time_us: int
@@ -21,15 +21,15 @@ class SeenBefore:
     is_exact: bool = False
     tokens: Mapping[str, EventToken | None] | None = None
 
-    def judged(self, event: VEvent) -> VEvent | None:
-        """The event, marked where it may have been seen; None where it was."""
+    def filtered(self, event: VEvent) -> VEvent | None:
+        """Return the event, marked if it may have been seen; None if it was."""
         is_seen = self.is_seen(event.timestamp_us, event.token_text.origin)
         if is_seen is None:
             return replace(event, possible_duplicate=True)
         return None if is_seen else event
 
     def is_seen(self, timestamp_us: int, origin: TokenText | None) -> bool | None:
-        """Whether a change of that time and origin was seen; None where it cannot be told.
+        """Tell whether a change with this time and origin was seen; None if that is unknown.
 
         Without an origin a change from `hop_time_us` on is new.
         """
@@ -44,7 +44,7 @@ class SeenBefore:
         return order is not Order.NEWER
 
     def to_json_dict(self) -> dict[str, object]:
-        """Return plain JSON values, tokens as their opaque strings."""
+        """Return plain JSON values, with tokens as opaque strings."""
         tokens = self.tokens
         return {
             "hop_time_us": self.hop_time_us,
@@ -57,7 +57,7 @@ class SeenBefore:
 
     @classmethod
     def from_json_dict(cls, document: Mapping[str, object]) -> Self:
-        """Return what plain JSON values say. KeyError, TypeError, ValueError, TokenError."""
+        """Parse plain JSON values; KeyError, TypeError, ValueError or TokenError if invalid."""
         frontier_us = cast("int | None", document["frontier_us"])
         tokens = cast("Mapping[str, str | None] | None", document["tokens"])
         return cls(

@@ -1,4 +1,4 @@
-"""What a planner knows of one shard: its head, and which record begins which grid cell."""
+"""The state of one shard in a planner: its head, and the record that begins each grid cell."""
 
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from topics.progress.record import GRID_US, Mark, MarkKind, Progress, Tick, cell
 class End(NamedTuple):
     """An END mark that no CANCEL follows: nothing beyond `cut` belongs to the stream.
 
-    `cell_end_us` is the end of the grid cell of END's record; 0 where progress no longer says.
+    `cell_end_us` is the end of the grid cell of the END record; 0 if progress no longer tells it.
     """
 
     mark: Mark
@@ -23,13 +23,13 @@ class End(NamedTuple):
 class ShardTicks:
     """Head and ticks of one shard from a reader's position on.
 
-    Invariant: times and cuts are parallel and rising; records below a cut are older than its
-    time, those from it on are not; the last tick at or below the position is kept, because the
-    position may lie inside its cell.
+    Invariant: times and cuts are parallel and increasing. Records below a cut are older than its
+    time, later ones are not. The last tick at or below the position is kept, because the position
+    may lie inside its cell.
     """
 
     def __init__(self, shard: str, at: ShardPosition) -> None:
-        """Begin at a position, with nothing known."""
+        """Begin at a position, without progress."""
         self.shard = shard
         self.at = Cut(at.offset, at.seq)
         self.head_us: int | None = None
@@ -42,21 +42,21 @@ class ShardTicks:
 
     @property
     def head_cell_us(self) -> int:
-        """The shard's own frontier: its head on the grid; 0 while it has promised nothing."""
+        """The head of the shard on the grid; 0 while it is unknown."""
         return 0 if self.head_us is None else cell_start_us(self.head_us)
 
     @property
     def ticks(self) -> int:
-        """How many ticks are kept."""
+        """Number of ticks kept."""
         return len(self._times_us)
 
     @property
     def times_us(self) -> list[int]:
-        """The kept ticks' times, rising."""
+        """Times of the ticks kept, increasing."""
         return self._times_us
 
     def observe(self, progress: Progress, seen_at_ms: int) -> None:
-        """Take in the next progress record. Halt when it does not follow the one before."""
+        """Process the next progress record. Halt when it does not follow its predecessor."""
         self._check_chain(progress)
         self._take_ticks(progress)
         self._chain_seq = progress.last_seq
@@ -69,7 +69,7 @@ class ShardTicks:
             self._take_mark(progress.mark, progress)
 
     def _take_mark(self, mark: Mark, progress: Progress) -> None:
-        """Follow END and CANCEL; a BEGIN concerns those who wait for it before they read here."""
+        """Follow END and CANCEL; a BEGIN only concerns readers that wait to hop here."""
         if mark.offset != progress.end_offset - 1 or progress.last_seq < progress.first_seq:
             raise ProgressBroken(
                 f"shard {self.shard}: the {mark.kind.value} mark of reshard {mark.reshard_id} at "
@@ -89,7 +89,7 @@ class ShardTicks:
                     f"{mark.offset} follows END of reshard {self.end.mark.reshard_id} at offset "
                     f"{self.end.mark.offset} without a CANCEL of that one",
                 )
-            # The tick of END's own cell; one with END's seq is of what comes behind it.
+            # The tick of the cell of END; one with the seq of END belongs to the records after it.
             i = bisect_left(self._cuts, progress.last_seq, key=lambda cut: cut.seq) - 1
             cell_end_us = self._times_us[i] + GRID_US if i >= 0 else 0
             self.end = End(mark, Cut(progress.end_offset, progress.last_seq), cell_end_us)
@@ -99,27 +99,27 @@ class ShardTicks:
         if last < first - 1 or first < 1:
             raise ProgressBroken(
                 f"shard {self.shard}: a progress record covers seq {first} to {last}, which is "
-                f"no range: its producer is faulty",
+                f"not a range: its producer is faulty",
             )
         if self._chain_seq is None:
             self._begin_chain(progress, "progress reaches back")
         elif first > self._chain_seq + 1:
             self._begin_chain(
-                progress, f"the progress chain breaks at {self._chain_seq} and goes on"
+                progress, f"the progress chain breaks at {self._chain_seq} and continues"
             )
         elif first <= self._chain_seq:
             raise ProgressBroken(
                 f"shard {self.shard}: progress of seq {first} follows that of seq "
-                f"{self._chain_seq}: two producers have written, or records were repeated",
+                f"{self._chain_seq}: two producers wrote to it, or records were repeated",
             )
 
     def _begin_chain(self, progress: Progress, how: str) -> None:
-        """Begin the ticks here, or raise PositionTooOld where the position lies before."""
+        """Begin the ticks here; PositionTooOld if the position lies before."""
         self._times_us.clear()
         self._cuts.clear()
         if progress.last_seq <= self.at.seq and not progress.ticks:
-            # Later records are not older than this one's head, so a tick there is true for
-            # them; the tick of the cell in which they go on may lie before what was read.
+            # Later records are not older than this head, so a tick here is valid for them. The tick
+            # of the cell that they continue may lie before the progress read.
             self._times_us.append(cell_start_us(progress.head_us))
             self._cuts.append(Cut(progress.end_offset, progress.last_seq))
             return
@@ -127,8 +127,8 @@ class ShardTicks:
         wanted = self.at.seq + 1
         if known_from > wanted:
             raise PositionTooOld(
-                f"shard {self.shard}: {how} to seq {known_from}, the reader stands before seq "
-                f"{wanted}: what lies between can no longer be ordered. Start again from "
+                f"shard {self.shard}: {how} to seq {known_from}, the reader is before seq "
+                f"{wanted}: the records between can no longer be ordered. Start again from "
                 f"earliest, or from a later position or time",
             )
 
@@ -150,12 +150,12 @@ class ShardTicks:
         raise ProgressBroken(
             f"shard {self.shard}: the tick {tick.timestamp_us} at offset {tick.offset} of the "
             f"progress of seq {progress.first_seq} to {progress.last_seq} (offsets {first_offset} "
-            f"to {progress.end_offset}) is not on the grid, not rising or outside of it: its "
+            f"to {progress.end_offset}) is not on the grid, not increasing, or outside of it: its "
             f"producer is faulty",
         )
 
     def cut(self, frontier_us: int) -> Cut:
-        """The first record that is not older than a grid time.
+        """Return the cut before the first record that is not older than a grid time.
 
         Never before the position, never beyond an END that no CANCEL follows.
         """
@@ -166,9 +166,9 @@ class ShardTicks:
         return found if found.seq > self.at.seq else self.at
 
     def cut_within(self, frontier_us: int, rows_max: int) -> Cut:
-        """The furthest cut on a tick up to `frontier_us` with at most `rows_max` rows.
+        """Return the last cut at a tick up to `frontier_us` with at most `rows_max` rows before it.
 
-        Where the first cell alone has more, all of that cell.
+        If the first cell alone has more, it is included whole.
         """
         furthest = self.cut(frontier_us)
         if furthest.seq - self.at.seq <= rows_max:
@@ -183,7 +183,7 @@ class ShardTicks:
         return best
 
     def advance(self, at: Cut) -> None:
-        """Move the position to a cut that this object has given."""
+        """Move the position to a cut returned by this object."""
         self.at = at
         self._forget()
 

@@ -1,4 +1,4 @@
-"""Which shards a stream goes on without, because they have been silent for too long."""
+"""Decides which shards a stream leaves out because they have been silent for too long."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,26 +12,26 @@ class Silence:
     """
 
     def __init__(self, max_hold_ms: int) -> None:
-        """Begin with all shards taking part."""
+        """Begin with all shards counting."""
         self._max_hold_ms = max_hold_ms
-        self._left_out: dict[str, int] = {}  # with the head that each had then
+        self._left_out: dict[str, int] = {}  # with its head at that time
         self._held_since_ms: int | None = None
 
     def taking_part(self, shards: Iterable[ShardTicks]) -> list[ShardTicks]:
-        """Those that are not left out."""
+        """Return the shards that are not left out."""
         return [known for known in shards if known.shard not in self._left_out]
 
     def update(
         self, shards: Sequence[ShardTicks], so_far_us: int, now_ms: int, *, held: bool
     ) -> None:
-        """Leave out and let in again. `held`: something else holds the frontier at `so_far_us`."""
+        """Update the shards left out. `held`: something else holds the frontier at `so_far_us`."""
         names = {known.shard for known in shards}
         self._left_out = {s: head for s, head in self._left_out.items() if s in names}
         self._rejoin(shards, so_far_us)
         self._leave_out(shards, so_far_us, now_ms, held=held)
 
     def _rejoin(self, shards: Sequence[ShardTicks], so_far_us: int) -> None:
-        """Let shards take part again that move, and are no further behind than may be held."""
+        """Readmit shards that advance and are no further behind than the hold allows."""
         behind_us_max = self._max_hold_ms * 1_000
         for known in shards:
             head_then_us = self._left_out.get(known.shard)
@@ -48,7 +48,7 @@ class Silence:
     ) -> None:
         """Leave out the shards that have held the others back for too long.
 
-        The last shard is not left out, for nobody gains by it.
+        The last shard is never left out, because that would help no other.
         """
         taking_part = self.taking_part(shards)
         holding = [s for s in taking_part if s.head_cell_us <= so_far_us]

@@ -1,6 +1,6 @@
-"""Reads Avro values out of a record's bytes. Typed for mypyc, and right uncompiled too.
+"""Reads Avro values from the bytes of a record. Typed for mypyc, and correct uncompiled too.
 
-Bytes beyond the record raise IndexError or ValueError; the caller says where they lie.
+Reading beyond the record raises IndexError or ValueError; the caller adds the place.
 """
 
 from typing import Final
@@ -10,13 +10,13 @@ from mypy_extensions import i64
 
 # A 64-bit number takes at most ten bytes of seven bits.
 VARINT_SHIFT_MAX: Final = 63
-# Clears the sign that an arithmetic shift of 64 native bits copies in; without effect on the
+# Clears the sign that an arithmetic shift of a native 64-bit integer extends; has no effect on the
 # unbounded integers of uncompiled code.
 POSITIVE_MASK: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class Cursor:
-    """A place in the bytes of one record."""
+    """A position in the bytes of one record."""
 
     def __init__(self) -> None:
         """Begin without a record."""
@@ -25,17 +25,17 @@ class Cursor:
         self.end: i64 = 0
 
     def open(self, record: bytes, at: i64) -> None:
-        """Stand at byte `at` of a record."""
+        """Move to byte `at` of a record."""
         self.record = record
         self.at = at
         self.end = len(record)
 
     def close(self) -> None:
-        """Let go of the record, which may be large."""
+        """Release the record, which may be large."""
         self.open(b"", 0)
 
     def take_long(self) -> i64:
-        """Take an int or a long: zigzag, seven bits a byte, lowest first."""
+        """Read an int or a long: zigzag, seven bits per byte, lowest first."""
         record = self.record
         at = self.at
         byte: i64 = record[at]
@@ -53,14 +53,14 @@ class Cursor:
         return ((value >> 1) & POSITIVE_MASK) ^ -(value & 1)
 
     def take_byte(self) -> i64:
-        """Take one byte."""
+        """Read one byte."""
         at = self.at
         byte: i64 = self.record[at]
         self.at = at + 1
         return byte
 
     def take_present(self) -> bool:
-        """Take the branch of a ["null", T] union: whether a value follows."""
+        """Read the branch of a ["null", T] union: whether a value follows."""
         byte = self.take_byte()
         if byte == 2:
             return True
@@ -69,54 +69,54 @@ class Cursor:
         return False
 
     def take_flag(self) -> bool:
-        """Take a boolean."""
+        """Read a boolean."""
         byte = self.take_byte()
         if byte > 1:
             raise ValueError(f"{byte} is not a boolean")
         return byte == 1
 
     def take_size(self) -> i64:
-        """Take the length of a string, of bytes or of a block that lies in the record."""
+        """Read the length of a string, bytes or block, which must end within the record."""
         size = self.take_long()
         if size < 0 or size > self.end - self.at:
-            raise ValueError(f"a value of {size} bytes does not fit the record")
+            raise ValueError(f"a value of {size} bytes does not fit into the record")
         return size
 
     def take_bytes(self) -> bytes:
-        """Take a string's or bytes' content."""
+        """Read a string or bytes, as bytes."""
         size = self.take_size()
         at = self.at
         self.at = at + size
         return self.record[at : at + size]
 
     def take_text(self) -> str:
-        """Take a string; UnicodeDecodeError (a ValueError) where it is not UTF-8."""
+        """Read a string; UnicodeDecodeError (a ValueError) unless it is UTF-8."""
         return self.take_bytes().decode("utf-8")
 
     def skip_bytes(self) -> None:
-        """Pass a string or bytes."""
+        """Skip a string or bytes."""
         size = self.take_size()
         self.at += size
 
     def skip(self, size: i64) -> None:
-        """Pass `size` bytes."""
+        """Skip `size` bytes."""
         if size > self.end - self.at:
-            raise ValueError(f"a value of {size} bytes does not fit the record")
+            raise ValueError(f"a value of {size} bytes does not fit into the record")
         self.at += size
 
     def take_block_count(self) -> i64:
-        """Take the count that begins a block of an array; 0 ends the array."""
+        """Read the count at the start of an array block; 0 ends the array."""
         count = self.take_long()
         if count < 0:
-            self.take_long()  # the block's size in bytes: only for readers that jump
+            self.take_long()  # the block's size in bytes, for readers that skip it
             return -count
         return count
 
     def take_big_endian(self, size: i64) -> i64:
-        """Take a two's complement number of at most eight bytes, highest first."""
+        """Read a big-endian two's complement number of at most eight bytes."""
         at = self.at
         if size > self.end - at:
-            raise ValueError(f"a number of {size} bytes does not fit the record")
+            raise ValueError(f"a number of {size} bytes does not fit into the record")
         self.at = at + size
         if size == 8:
             return read_i64_be(self.record, at)

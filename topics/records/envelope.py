@@ -1,7 +1,7 @@
-"""The one reader of the envelope, the fields that every record of a shard log begins with.
+"""The reader of the envelope, the fields that every record of a shard log begins with.
 
 Their order is that of `table_shape.envelope_fields`, the same for every schema. Typed for mypyc,
-and right uncompiled too.
+and correct uncompiled too.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from topics.records.table_shape import EVENT_TYPES, OPS
 from topics.records.vevent import TokenText
 from topics.records.wire import WIRE_HEADER_BYTES, place, schema_id_of
 
-# Stands for the place of a field that is null.
+# The offset of a field that is null.
 NULL: Final = -1
 
 # Which image an invalid date belongs to.
@@ -26,13 +26,13 @@ Envelope = tuple[int, int, int, bool]
 
 
 class EnvelopeReader:
-    """Reads the envelopes of records, one after the other, into its attributes.
+    """Reads the envelopes of successive records into its attributes.
 
-    In three steps, of which the later ones may be left out: `open` (type and seq), `take_token`,
-    `take_rest`. Afterwards `cursor` stands at the record's body. Strings and bytes stay in the
-    record: attributes `*_at` say where they lie, `bytes_at` fetches one.
+    There are three steps, of which the later ones may be omitted: `open` (type and seq),
+    `take_token`, `take_rest`. Afterwards `cursor` is at the body of the record. Strings and bytes
+    are not copied: attributes `*_at` are their offsets in the record, for `bytes_at`.
 
-    Broken bytes raise IndexError or ValueError. Not for two threads at once.
+    Invalid bytes raise IndexError or ValueError. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class EnvelopeReader:
         self.cursor: Cursor = Cursor()
         self.type: i64 = 0
         self.seq: i64 = 0
-        # Records of one transaction share a token, which gets a new number here when it changes.
+        # Records of one transaction share a token; this number changes with the token.
         self.token_number: i64 = 0
         self.timestamp_us: i64 = 0
         self.shard: bytes = b""
@@ -64,7 +64,7 @@ class EnvelopeReader:
         self._op_count: i64 = len(OPS)
         self._token: bytes = b""
         self._token_cursor: Cursor = Cursor()
-        self._position_at: i64 = 0  # in the token, like all places below
+        self._position_at: i64 = 0  # an offset in the token, like the next one
         self._origin_at: i64 = 0
         self._token_text: TokenText | None = None
 
@@ -103,7 +103,7 @@ class EnvelopeReader:
         self._token_text = None
 
     def take_rest(self) -> None:
-        """Read the fields behind the token."""
+        """Read the fields after the token."""
         cursor = self.cursor
         self.commit_us = cursor.take_long()
         self.gtid_at = cursor.at
@@ -128,7 +128,7 @@ class EnvelopeReader:
             self._take_dates(count)
 
     def bytes_at(self, at: i64) -> bytes:
-        """Return the string or bytes that lie at byte `at` of the record."""
+        """Return the string or bytes at byte `at` of the record."""
         cursor = self.cursor
         here = cursor.at
         cursor.at = at
@@ -151,7 +151,7 @@ class EnvelopeReader:
         return cursor.take_bytes()
 
     def origin(self) -> tuple[int, bytes, bytes]:
-        """Return timestamp_us, shard and position of the token's origin, which it must have."""
+        """Return (timestamp_us, shard, position) of the origin; only if `has_origin`."""
         cursor = self._token_cursor
         cursor.open(self._token, self._origin_at)
         timestamp_us = cursor.take_long()
@@ -159,7 +159,7 @@ class EnvelopeReader:
         return int(timestamp_us), shard, cursor.take_bytes()
 
     def token_text(self) -> TokenText:
-        """Return the token, the same object for all records that share it."""
+        """Return the token; records that share it get the same object."""
         if self._token_text is None:
             origin: TokenText | None = None
             if self.has_origin:
@@ -174,7 +174,7 @@ class EnvelopeReader:
         return self._token_text
 
     def _skip_nullable(self) -> i64:
-        """Pass nullable bytes and return their place, NULL for none."""
+        """Skip nullable bytes and return their offset, or NULL."""
         cursor = self.cursor
         if not cursor.take_present():
             return NULL
@@ -183,7 +183,7 @@ class EnvelopeReader:
         return at
 
     def _take_dates(self, count: i64) -> None:
-        """Read invalid dates, of which the first block has `count`."""
+        """Read the blocks of invalid dates; `count` is that of the first one."""
         cursor = self.cursor
         self._has_dates = count != 0
         before: dict[int, str] = {}
@@ -202,7 +202,7 @@ class EnvelopeReader:
 
 
 def read_seq(value: bytes, topic: str = "a shard log", offset: int | None = None) -> int:
-    """Return the seq of a shard log's record, reading nothing behind it.
+    """Return the seq of a shard log record, without reading further.
 
     CorruptRecord, naming topic and offset, when there is none.
     """
@@ -210,7 +210,7 @@ def read_seq(value: bytes, topic: str = "a shard log", offset: int | None = None
 
 
 def read_envelope(value: bytes, topic: str = "a shard log", offset: int | None = None) -> Envelope:
-    """Return (type index, seq, timestamp_us, last) of a shard log's record.
+    """Return (type index, seq, timestamp_us, last) of a shard log record.
 
     CorruptRecord, naming topic and offset, when the envelope is truncated or broken.
     """

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from topics.errors import CorruptRecord
 from topics.records.table_shape import Column, TableShape, ValueKind
-from topics.records.vevent import OffCalendar, Row, VEvent
+from topics.records.vevent import InvalidDate, Row, VEvent
 
-# Nine significant digits tell all 32-bit floats apart.
+# Nine significant digits distinguish all 32-bit floats.
 _FLOAT_DIGITS_MAX: Final = 9
 
-# Table versions whose plan is kept; a stream that mixes more makes plans anew.
+# Table versions whose plans are cached; a stream that mixes more rebuilds plans.
 _PLANS_MAX: Final = 1024
 
 _FRACTION: Final = re.compile(r"\w+\(([0-6])\)")
@@ -29,7 +29,7 @@ _ToJson = Callable[[Any], Any]
 
 
 class _Number(str):
-    """A number in the digits of the server, printed as it stands."""
+    """A number in the digits of the server, printed unchanged."""
 
     __slots__ = ()
 
@@ -37,15 +37,15 @@ class _Number(str):
 def event_to_json_dict(event: VEvent) -> dict[str, Any]:
     """Return the event in types of the json module.
 
-    Numbers inside a JSON column become Python's: one with more digits than a double holds loses
-    them, which `event_to_json_text` does not. A column that is not in the row image is absent.
-    CorruptRecord when a JSON column holds no JSON.
+    Numbers inside JSON columns become Python numbers and lose digits beyond a double's, unlike in
+    `event_to_json_text`. Columns that are not in the row image are absent. CorruptRecord when a
+    JSON column does not contain JSON.
     """
     return _event(event, _parse_json)
 
 
 def event_to_json_text(event: VEvent) -> str:
-    """Return the event as one line of JSON, the numbers of JSON columns in all their digits."""
+    """Return the event as one line of JSON, with all digits of numbers in JSON columns."""
     return _dump(_event(event, _parse_json_exactly))
 
 
@@ -83,7 +83,7 @@ def _row(event: VEvent, row: Row | None, parse: _ToJson) -> dict[str, Any] | Non
         if name not in row:
             continue
         value = row[name]
-        if value is None or isinstance(value, OffCalendar):
+        if value is None or isinstance(value, InvalidDate):
             converted[name] = value
             continue
         try:
@@ -139,7 +139,7 @@ def _base64_text(value: bytes) -> str:
 
 
 def shortest_float(value: float) -> float:
-    """Return the number with the fewest digits that is the same as a 32-bit float: 0.1."""
+    """Return the shortest number that rounds to the same 32-bit float: 0.1."""
     packed = struct.pack("<f", value)
     for digits in range(1, _FLOAT_DIGITS_MAX):
         shorter = float(f"{value:.{digits}g}")
@@ -152,14 +152,14 @@ def shortest_float(value: float) -> float:
 
 
 def _fraction_digits(sql_type: str) -> int | None:
-    """Return the declared fractional digits of a time; None: as many as the value has."""
+    """Return the declared fractional digits of a time type; None: as many as the value has."""
     declared = _FRACTION.match(sql_type)
     return None if declared is None else int(declared[1])
 
 
 def _fraction_text(microseconds: int, digits: int | None) -> str:
     text = f"{microseconds:06d}"
-    # A declaration never hides a digit that is there.
+    # A declared precision never hides digits that are there.
     shown = max(len(text.rstrip("0")), digits or 0)
     return f".{text[:shown]}" if shown else ""
 

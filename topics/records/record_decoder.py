@@ -18,14 +18,14 @@ from topics.records.table_shape import (
 from topics.records.vevent import VEvent
 from topics.records.wire import schema_id_of
 
-# What reading raises on bytes that do not follow the schema.
+# Raised by reading bytes that do not follow the schema.
 _BROKEN: Final = (IndexError, OverflowError, ValueError)
 
 
 class RecordDecoder:
     """Decodes the records of shard logs, with one reader per schema.
 
-    Not for two threads at once. Errors name shard and offset.
+    Not thread-safe. Errors name shard and offset.
     """
 
     def __init__(self, schema_ids: SchemaIds) -> None:
@@ -34,10 +34,10 @@ class RecordDecoder:
         self._envelope = EnvelopeReader()
 
     def decode(self, value: bytes | None, shard: str, offset: int) -> VEvent:
-        """Return the event in a record's value.
+        """Decode the value of a record.
 
-        CorruptRecord when the bytes do not follow their schema, UnknownEnvelope when the
-        schema is not one of a shard log that this release reads.
+        CorruptRecord when the bytes do not follow their schema, UnknownEnvelope when this release
+        does not read records of that schema.
         """
         schema_id = schema_id_of(value, f"log of shard {shard}", offset)
         reader = self._readers.get(schema_id)

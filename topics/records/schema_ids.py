@@ -1,13 +1,13 @@
-"""What a schema registry gives: a small number for a schema's text, and the text back."""
+"""The interface of a schema registry: from the text of a schema to its id, and back."""
 
 from typing import Protocol
 
 
 class SchemaIds(Protocol):
-    """Schema ids of a keyspace; both directions are cached, and an id never changes."""
+    """Schema ids of a keyspace. Both directions are cached; ids never change."""
 
     def register(self, text: str) -> int:
-        """Return the id of a schema, registering it at first; it can be read back by then."""
+        """Return the id of a schema, registering it if it is new; it is then readable."""
 
     def text_of(self, schema_id: int) -> str:
-        """Return the schema of an id; Halt when there is none."""
+        """Return the schema with this id; Halt when there is none."""

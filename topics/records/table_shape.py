@@ -1,7 +1,7 @@
-"""A table version as its binlog describes it, and the Avro schema of its rows.
+"""A table version as described by the binlog, and the Avro schema of its rows.
 
-The decoder writes these schemas, the codec and Spark read them, so this module is the one place
-that says how a column's values look on the wire (design.md §4).
+This module alone defines the wire format of column values and of the envelope: producers write
+these schemas, `Subscriber` and Spark read them.
 """
 
 import hashlib
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-# Spark and Avro readers hold 38 digits; more than 18 do not fit 64 bits. Up to 18 digits the
-# unscaled value always takes 8 bytes, so that it is written and read without a loop.
+# Up to 18 digits fit into 64 bits, and the unscaled value then always takes 8 bytes, so that it is
+# written and read without a loop.
 DECIMAL_FIXED_DIGITS = 18
 DECIMAL_FIXED_BYTES = 8
-# BIGINT UNSIGNED and BIT(64): nine bytes, big-endian two's complement, the first one always 0.
+# BIGINT UNSIGNED and BIT(64): nine bytes, big-endian two's complement, of which the first is 0.
 UNSIGNED_LONG_BYTES = 9
 UNSIGNED_LONG_DIGITS = 20
 
 
 class ValueKind(str, Enum):
-    """How the values of a column lie on the wire; every value may also be null."""
+    """The wire format of a column's values; any value may also be null."""
 
     INT = "int"  # Avro int: all integer types that fit 32 signed bits
     LONG = "long"  # Avro long: INT UNSIGNED, BIGINT
@@ -28,9 +28,9 @@ class ValueKind(str, Enum):
     FLOAT = "float"
     DOUBLE = "double"
     DECIMAL = "decimal"  # bytes, decimal(p,s), big-endian two's complement, 8 bytes when p <= 18
-    STRING = "string"  # UTF-8 whatever the column's character set
+    STRING = "string"  # UTF-8, regardless of the column's character set
     BYTES = "bytes"
-    DATE = "date"  # int, days since 1970-01-01; zero and partial dates: null beside off_calendar
+    DATE = "date"  # int, days since 1970-01-01; invalid dates: null, their text in off_calendar
     TIME = "time"  # long, microseconds, -838:59:59 to 838:59:59 (so not Avro's time of day)
     DATETIME = "datetime"  # long, local-timestamp-micros
     TIMESTAMP = "timestamp"  # long, timestamp-micros, UTC
@@ -44,7 +44,7 @@ class ValueKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; `sql_type` is for people (`bigint unsigned`)."""
+    """One column; `sql_type` is its type for people (`bigint unsigned`)."""
 
     name: str
     kind: ValueKind
@@ -56,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """A table version: what the table map of a row event says."""
+    """A table version, as the table map of a row event describes it."""
 
     database: str
     table: str
@@ -65,7 +65,7 @@ class TableShape:
 
 
 def avro_type(column: Column) -> Any:
-    """Avro type of a column's value without the null branch."""
+    """Return the Avro type of a column's value, without the null branch."""
     match column.kind:
         case ValueKind.INT | ValueKind.YEAR:
             return "int"
@@ -74,7 +74,7 @@ def avro_type(column: Column) -> Any:
         case ValueKind.UNSIGNED_LONG | ValueKind.BIT64:
             return {
                 "type": "fixed",
-                # A named type must be unique in a schema, so each column has its own.
+                # Named types must be unique in a schema, so each column has its own.
                 "name": "unsigned_" + avro_name(column.name),
                 "size": UNSIGNED_LONG_BYTES,
                 "logicalType": "decimal",
@@ -109,7 +109,7 @@ def avro_type(column: Column) -> Any:
 
 
 def avro_name(name: str) -> str:
-    """A valid Avro name, reversible: other characters become `_xHEX_`, and so does `_x` itself."""
+    """Return a valid Avro name, reversibly: other characters and `_x` itself become `_xHEX_`."""
     out = []
     for i, c in enumerate(name):
         plain = c.isascii() and (c.isalpha() or c == "_" or (c.isdigit() and i > 0))
@@ -120,7 +120,7 @@ def avro_name(name: str) -> str:
     return "".join(out)
 
 
-# Bump when the envelope changes; readers refuse another one than they know.
+# Incremented when the envelope changes; readers refuse versions that they do not know.
 ENVELOPE_VERSION = 1
 
 EVENT_TYPES = ("ROW", "DDL", "JOURNAL", "LAST_PK", "COPY_COMPLETED")
@@ -134,16 +134,17 @@ _TOKEN_FIELDS = [
 
 
 def envelope_fields() -> list[dict[str, Any]]:
-    """The fields that every record of a shard log begins with, in their fixed order.
+    """Return the fields that every record of a shard log begins with, in their fixed order.
 
-    `columns_before` and `columns_after` are bit maps: column i is in the row image when bit
-    (i & 7), counted from the lowest, of byte (i >> 3) is set; empty where there is no such image.
-    `off_calendar` holds the server's text of dates that no calendar has (image: 0 before, 1 after).
+    `topics.records.envelope` reads them. `columns_before` and `columns_after` are bit maps: column
+    i is in the row image if bit (i & 7), counted from the lowest, of byte (i >> 3) is set; they are
+    empty if there is no such image. `off_calendar` has the texts of invalid dates, such as
+    `2024-02-00` (image: 0 before, 1 after).
     """
     origin = {"type": "record", "name": "Origin", "fields": _TOKEN_FIELDS}
     off_calendar = {
         "type": "record",
-        "name": "OffCalendar",
+        "name": "InvalidDate",
         "fields": [
             {"name": "image", "type": "int"},
             {"name": "column", "type": "int"},
@@ -182,7 +183,7 @@ def _record(body: list[dict[str, Any]], **attributes: Any) -> dict[str, Any]:
 
 
 def row_schema(shape: TableShape) -> dict[str, Any]:
-    """The Avro schema of ROW events of one table version.
+    """Return the Avro schema of ROW events of one table version.
 
     Column fields carry the attributes `column` (the true name), `kind`, `sql_type`, and `labels`
     for ENUM and SET; the record carries `database`, `table` and `primary_key` (column names).
@@ -213,12 +214,12 @@ def row_schema(shape: TableShape) -> dict[str, Any]:
 
 
 def ddl_schema() -> dict[str, Any]:
-    """The Avro schema of DDL events: `database` is the default database, `table` is empty."""
+    """Return the Avro schema of DDL events, in which `database` is the default database."""
     return _record([{"name": "statement", "type": "string"}])
 
 
 def shape_of(schema: dict[str, Any]) -> TableShape | None:
-    """The table version that a ROW schema describes, None for the schema of another event type."""
+    """Return the table version that a ROW schema describes, None for other schemas."""
     body = [f for f in schema["fields"] if f["name"] == "before"]
     if not body:
         return None
@@ -244,12 +245,12 @@ def shape_of(schema: dict[str, Any]) -> TableShape | None:
 
 
 def schema_text(schema: dict[str, Any]) -> str:
-    """The text that is registered: compact JSON, with every attribute that readers need."""
+    """Return the text to register: compact JSON with all attributes that readers need."""
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
 
 
 def fingerprint(text: str) -> str:
-    """SHA-256 of the registered text. Avro's own fingerprint leaves out the attributes."""
+    """Return the SHA-256 of a registered text; Avro's fingerprint omits the attributes."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

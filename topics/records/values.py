@@ -1,7 +1,7 @@
-"""Values of columns off the wire: one class a way of lying there, one reader a table version.
+"""Reads column values: one reader class per wire format, one RowReader per table version.
 
-The logical types are read here: Avro's own know neither negative times nor 65 digits, and give up
-on the years that Python lacks. What is broken raises ValueError, IndexError or OverflowError.
+Logical types are converted here, because Avro's own support neither negative times nor 65 digits,
+nor years outside of Python's range. Invalid bytes raise ValueError, IndexError or OverflowError.
 """
 
 from datetime import UTC, date, datetime, timedelta
@@ -13,36 +13,36 @@ from mypy_extensions import i64
 
 from topics.records.cursor import Cursor
 from topics.records.table_shape import UNSIGNED_LONG_BYTES, Column, TableShape, ValueKind
-from topics.records.vevent import OffCalendar, Row, Value
+from topics.records.vevent import InvalidDate, Row, Value
 
 EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - DATETIME has no time zone
 EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
-# MySQL's DECIMAL has 65 digits; with room to scale without rounding.
+# MySQL's DECIMAL has 65 digits; the rest is room to scale without rounding.
 EXACT: Final = Context(prec=200)
 UNSIGNED_LONG_MAX: Final = 2**64 - 1
 
 _LONG_BYTES: Final = 8
 _FLOAT_BYTES: Final = 4
 _DOUBLE_BYTES: Final = 8
-_CALENDAR_KINDS: Final = frozenset({ValueKind.DATE, ValueKind.DATETIME, ValueKind.TIMESTAMP})
+_DATE_KINDS: Final = frozenset({ValueKind.DATE, ValueKind.DATETIME, ValueKind.TIMESTAMP})
 
 
 class ColumnReader:
-    """Takes one column's values, here those that are ints on the wire and to the reader."""
+    """Reads the values of one column; this base class reads integers."""
 
     def __init__(self, column: Column) -> None:
-        """Say which column."""
+        """Remember the column."""
         self.name: str = column.name
-        self.can_leave_calendar: bool = column.kind in _CALENDAR_KINDS
+        self.may_be_invalid: bool = column.kind in _DATE_KINDS
 
     def take(self, cursor: Cursor) -> Value:
-        """Take a value that is not NULL."""
+        """Read a value that is not NULL."""
         return cursor.take_long()
 
 
 class _TextReader(ColumnReader):
-    """text, labels and JSON text."""
+    """Reads text, labels and JSON text."""
 
     def take(self, cursor: Cursor) -> Value:
         return cursor.take_text()
@@ -68,7 +68,7 @@ class _DoubleReader(ColumnReader):
 
 
 class _UnsignedLongReader(ColumnReader):
-    """BIGINT UNSIGNED and BIT(64)."""
+    """Reads BIGINT UNSIGNED and BIT(64)."""
 
     def take(self, cursor: Cursor) -> Value:
         at = cursor.at
@@ -107,7 +107,7 @@ class _TimeReader(ColumnReader):
 
 
 class _DatetimeReader(ColumnReader):
-    """DATETIME and TIMESTAMP, which differ in where they count from."""
+    """Reads DATETIME and TIMESTAMP, which differ in their epoch."""
 
     def __init__(self, column: Column) -> None:
         super().__init__(column)
@@ -157,18 +157,18 @@ def _reader(column: Column) -> ColumnReader:
 
 
 class RowReader:
-    """Takes the row images of one table version."""
+    """Reads the row images of one table version."""
 
     def __init__(self, shape: TableShape) -> None:
-        """Make a reader for each column."""
+        """Create a reader per column."""
         self._columns: list[ColumnReader] = [_reader(column) for column in shape.columns]
         count = len(self._columns)
         self._whole: bytes = ((1 << count) - 1).to_bytes((count + 7) // 8, "little")
 
-    def take(self, cursor: Cursor, present: bytes, off_calendar: dict[int, str]) -> Row:
-        """Take an image whose bit map of columns is `present`; absent columns are left out.
+    def take(self, cursor: Cursor, present: bytes, invalid_dates: dict[int, str]) -> Row:
+        """Read an image whose bit map of columns is `present`; absent columns are left out.
 
-        `off_calendar`: texts of dates that no calendar has, by column.
+        `invalid_dates`: texts of invalid dates, by column index.
         """
         is_whole = present == self._whole
         if not is_whole and (len(present) != len(self._whole) or present[-1:] > self._whole[-1:]):
@@ -180,19 +180,17 @@ class RowReader:
             if is_whole or present[index >> 3] >> (index & 7) & 1:
                 row[column.name] = column.take(cursor) if has_value else None
             elif has_value:
-                raise ValueError(f"column {column.name} has a value and is said to be absent")
+                raise ValueError(f"column {column.name} has a value although the bit map lacks it")
             index += 1  # noqa: SIM113 - enumerate() would not count in native integers
-        if off_calendar:
-            self._put_off_calendar(row, off_calendar)
+        if invalid_dates:
+            self._put_invalid_dates(row, invalid_dates)
         return row
 
-    def _put_off_calendar(self, row: Row, off_calendar: dict[int, str]) -> None:
-        for index, text in off_calendar.items():
+    def _put_invalid_dates(self, row: Row, invalid_dates: dict[int, str]) -> None:
+        for index, text in invalid_dates.items():
             if not 0 <= index < len(self._columns):
-                raise ValueError(
-                    f"a date off the calendar names column {index}, which is not there"
-                )
+                raise ValueError(f"an invalid date belongs to column {index}, which does not exist")
             column = self._columns[index]
-            if not column.can_leave_calendar or row.get(column.name, text) is not None:
+            if not column.may_be_invalid or row.get(column.name, text) is not None:
                 raise ValueError(f"column {column.name} cannot hold the date text {text!r}")
-            row[column.name] = OffCalendar(text)
+            row[column.name] = InvalidDate(text)

@@ -12,7 +12,7 @@ from topics.records.table_shape import EVENT_TYPES, OPS, TableShape
 
 
 class EventType(str, Enum):
-    """What a record of a shard log is."""
+    """The type of a record of a shard log."""
 
     ROW = "ROW"
     DDL = "DDL"
@@ -22,7 +22,7 @@ class EventType(str, Enum):
 
 
 class Op(str, Enum):
-    """What happened to the row; READ is a copied row, NONE stands where there is no row."""
+    """The change of a row; READ is a row of a copy (snapshot), NONE means that there is no row."""
 
     NONE = "NONE"
     INSERT = "INSERT"
@@ -31,7 +31,7 @@ class Op(str, Enum):
     READ = "READ"
 
 
-# Which row images an op has: (before, after).
+# The row images of each op: (before, after).
 IMAGES = {
     Op.NONE: (False, False),
     Op.INSERT: (False, True),
@@ -45,23 +45,23 @@ TYPES_BY_INDEX = tuple(EventType(name) for name in EVENT_TYPES)
 OPS_BY_INDEX = tuple(Op(name) for name in OPS)
 
 
-class OffCalendar(str):
-    """A date that Python's calendar lacks, in the server's words: `0000-00-00`, `2024-02-00`."""
+class InvalidDate(str):
+    """A date that does not exist, as the server prints it: `0000-00-00`, `2024-02-00`."""
 
     __slots__ = ()
 
 
 # int, float, Decimal, str (text, ENUM label, JSON text), bytes, date, timedelta (TIME), datetime
-# (DATETIME naive, TIMESTAMP aware in UTC), list[str] (SET), OffCalendar; None is SQL NULL.
+# (DATETIME naive, TIMESTAMP aware in UTC), list[str] (SET), InvalidDate; None is SQL NULL.
 Value = int | float | Decimal | str | bytes | date | timedelta | datetime | list[str] | None
 Row = dict[str, Value]
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class TokenText:
-    """An event token as it stands in the record; its GTID set is parsed when asked for.
+    """An event token as stored in the record; its GTID set is parsed on demand.
 
-    All records of a transaction share one, so that a set of any size is parsed at most once.
+    All records of a transaction share one, so its GTID set is parsed at most once.
     """
 
     timestamp_us: int
@@ -72,9 +72,9 @@ class TokenText:
 
     @classmethod
     def of(cls, token: EventToken) -> "TokenText":
-        """Return the text of a token; UsageError when it has no time: such one is never logged."""
+        """Return the text of a token; UsageError if it has no time: such are never logged."""
         if token.timestamp_us is None:
-            raise UsageError(f"the token {token} has no time and cannot stand in a shard log")
+            raise UsageError(f"the token {token} has no time, so no shard log can contain it")
         origin = None if token.origin is None else cls.of(token.origin)
         text = cls(token.timestamp_us, token.shard, str(token.position), origin)
         text._token = token
@@ -82,10 +82,10 @@ class TokenText:
 
     @property
     def token(self) -> EventToken:
-        """The parsed token; CorruptRecord when its position is no GTID set."""
+        """The parsed token; CorruptRecord when its position is not a GTID set."""
         if self._token is None:
             origin = None if self.origin is None else self.origin.token
-            # Only MySQL's GTIDs hold a colon, and no token stands before the first GTID.
+            # Only MySQL's GTIDs contain a colon, and every token follows a GTID.
             flavor = Flavor.MYSQL if ":" in self.position else Flavor.MARIADB
             try:
                 position = parse_gtid_set(self.position, flavor)
@@ -99,11 +99,11 @@ class TokenText:
 class VEvent:
     """One record of a shard log.
 
-    `commit_us` is the server's own commit time; `token.timestamp_us` never decreases in a log.
-    `before` and `after` hold the columns of the row image by name: an absent column is an absent
-    key, SQL NULL is None. `shape` is the table version, None for DDL; `statement` is DDL's text.
-    `row_index` counts the records of the server's transaction from 0, `last` ends it.
-    `possible_duplicate`: a reshard without marks came before, and the change may have been seen.
+    `commit_us` is the commit time of the server; `token.timestamp_us` never decreases in a log.
+    `before` and `after` are the row images by column name: an absent column is an absent key, SQL
+    NULL is None. `shape` is the table version, None for DDL; `statement` is the text of DDL.
+    `row_index` counts the records of the server's transaction from 0; `last` ends it.
+    `possible_duplicate`: the change may have been delivered before a reshard without marks.
     """
 
     type: EventType
@@ -134,24 +134,24 @@ class VEvent:
 
     @property
     def token(self) -> EventToken:
-        """The event token; its GTID set is parsed at the first call."""
+        """The event token; its GTID set is parsed on first use."""
         return self.token_text.token
 
     @property
     def timestamp_us(self) -> int:
-        """The token's timestamp: microseconds since the epoch."""
+        """The timestamp of the token: microseconds since the epoch."""
         return self.token_text.timestamp_us
 
     @property
     def position(self) -> StreamPosition | None:
-        """Where a reader goes on after this event; None outside a merged stream."""
+        """The position after this event; None outside of a merged stream."""
         return None if self.position_source is None else self.position_source()
 
     def deliver(self, source: Callable[[], StreamPosition], *, late: bool = False) -> None:
-        """Make this event part of a merged stream; `source` makes its position on demand.
+        """Make this event part of a merged stream; `source` returns its position on demand.
 
-        For the stream that has decoded it, before anybody else sees it: a copy of each event would
-        cost a tenth of the reading.
+        Only for the stream that has decoded it, before it is delivered. Copying each event instead
+        would cost a tenth of the read throughput.
         """
         object.__setattr__(self, "position_source", source)
         if late:

@@ -1,1 +1,1 @@
-"""Where a reader starts: from words, times, positions and copies to a place in each log."""
+"""Start positions: from a word, a time, a copy or a position to a place in each shard log."""

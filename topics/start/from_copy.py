@@ -1,4 +1,4 @@
-"""Where a reader begins that wants all rows: with a copy of its tables, asked for where missing."""
+"""Starts at the copies (snapshots) of tables, and requests missing ones."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -16,7 +16,7 @@ from topics.progress.copy_topic import (
 )
 
 COPY: Final = "copy"
-# A producer looks for requests ten times a second; a reconnect takes some seconds.
+# Producers check for requests ten times a second; a reconnect takes some seconds.
 ANSWER_S_MAX: Final = 30.0
 
 Name = tuple[str, str]
@@ -25,12 +25,12 @@ Name = tuple[str, str]
 def copy_start_us(
     config: ClientConfig, keyspace: str, shards: Sequence[str], tables: Collection[Name] | None
 ) -> int:
-    """The time at which the newest copies of these tables began; no READ of them is older.
+    """Return the time at which the newest copies of these tables began; no READ is older.
 
-    From there on the stream holds every row: as a READ, or as the change that came before its
-    READ. `tables` None: all that have copies. A table without a whole copy (none, one with a
-    condition, one that was cancelled or has failed) is copied now; without any copy all are.
-    UsageError when a producer refuses that, Retry when none answers.
+    From there on the stream contains every row: as a READ, or as a change before its READ.
+    `tables` None: all tables with copies. Tables without a complete copy (none at all, one with a
+    condition, one that was cancelled or failed) are copied now; if there are no copies, all tables
+    are. UsageError when a producer refuses the copy, Retry when none answers.
     """
     begun_us = []
     for shard in shards:
@@ -47,7 +47,7 @@ def copy_start_us(
             wanted = found.keys() if tables is None else tables
         begun_us += [found[name].begun_us for name in wanted if name in found]
     if not begun_us:
-        raise UsageError(f"keyspace {keyspace} has no table that could be copied")
+        raise UsageError(f"keyspace {keyspace} has no table to copy")
     return min(begun_us)
 
 

@@ -1,4 +1,4 @@
-"""From words and times to a position: where a reader of several shards begins."""
+"""Resolves a start (a word, a time, a position) to a position in every shard log."""
 
 import time
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from topics.reading.planner import check_shards
 from topics.records.schema_ids import SchemaIds
 from topics.start.shard_points import earliest_point, latest_point, point_at_time, start_frontier_us
 
-# "earliest", "latest", a position's opaque string; a time; a position.
+# "earliest", "latest" or an opaque position; a time; a position.
 Start = str | datetime | int | StreamPosition
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
-# A start at the present time waits for the next heartbeats, which come every 250 ms; a shard
-# whose log is further behind than this has to catch up first.
+# A start at the current time waits for the next heartbeats, which come every 250 ms. A shard whose
+# log is further behind than this must catch up first.
 START_WAIT_S: Final = 30.0
 _START_POLL_S: Final = 0.05
 
@@ -42,16 +42,16 @@ def resolve_start(
     schema_ids: SchemaIds,
     wait_s: float = START_WAIT_S,
 ) -> StreamPosition:
-    """Return the position at which `start` lies for a reader of a key range.
+    """Return the position of `start` for a reader of a key range.
 
-    "earliest": the logs' beginnings, or their first whole grid cells where retention has eaten
-    the beginnings. "latest": their ends. A time (aware datetime, or microseconds since the
-    epoch): the first record of each shard that is not older than the time's 10 ms cell. The
-    shards are those of that time; no start on a reshard's target lies before its BEGIN.
+    "earliest": the beginnings of the logs, or their first complete grid cells if retention has
+    removed the beginnings. "latest": their ends. A time (aware datetime, or microseconds since the
+    epoch): in each shard, the first record not older than the 10 ms cell of the time. The shards
+    are those that served at that time; no start on a target of a reshard lies before its BEGIN.
 
-    UsageError when it cannot be understood or is a position of another range, PositionTooOld
-    (Halt) for a time of which records were removed, StartNotReached (Retry) when a shard's log
-    has not come to that time within `wait_s`.
+    UsageError when `start` is invalid or a position of another range, PositionTooOld (Halt) when
+    records of that time were removed, StartNotReached (Retry) when the log of a shard does not
+    reach the time within `wait_s`.
     """
     if isinstance(start, str) and start not in {EARLIEST, LATEST}:
         start = StreamPosition.from_string(start)
@@ -65,7 +65,7 @@ def resolve_start(
         era = era_of(topology, key_range, lambda _: False)
     else:
         era = era_of(topology, key_range, lambda r: places.time_us < (r.hop_time_us or 0))
-    # A reshard that was declared has no marks to look for.
+    # Declared reshards have no marks.
     entered = {s: r for r in switched(topology) if has_marks(r) for s in r.targets}
     left = {s: r for r in era.undone if has_marks(r) for s in r.sources}
     points = {s: places.point(s, entered.get(s), left.get(s)) for s in era.shards}
@@ -81,7 +81,7 @@ def resolve_start_of(
     schema_ids: SchemaIds,
     wait_s: float = START_WAIT_S,
 ) -> StreamPosition:
-    """Return where "earliest", "latest" or a time lies in these logs, whatever the topology says.
+    """Return the position of "earliest", "latest" or a time in these logs, without the topology.
 
     Errors: see `resolve_start`.
     """
@@ -101,7 +101,7 @@ def _microseconds(moment: datetime | int) -> int:
 
 
 class _Places:
-    """Where one start lies in shard after shard."""
+    """Finds one start in one shard after the other."""
 
     def __init__(
         self,
@@ -119,11 +119,11 @@ class _Places:
 
     @property
     def frontier_us(self) -> int:
-        """The frontier of the position, once all its points are known."""
+        """The frontier of the position, after all of its points are known."""
         return start_frontier_us(self._heads) if self._start == LATEST else self.time_us
 
     def are_whole(self, reshard: ReshardEntry, key_range: KeyRange) -> bool:
-        """Whether a reader can begin before a reshard: sources there, targets from BEGIN on."""
+        """Tell whether a reader can start before a reshard: sources exist, targets since BEGIN."""
         for shard in overlapping(reshard.sources, key_range):
             with self._open(shard) as history:
                 if not history.exists():
@@ -138,7 +138,7 @@ class _Places:
     def point(
         self, shard: str, entered: ReshardEntry | None, left: ReshardEntry | None
     ) -> ShardPosition:
-        """The place in a shard that began to serve, or ended to, with these reshards."""
+        """Return the start in a shard that these reshards made serving or retired."""
         with self._open(shard) as history:
             begin = None if entered is None else self._begin(history, entered)
             end = None
@@ -164,7 +164,7 @@ class _Places:
         return self._at_time(history, shard, end)
 
     def _begin(self, history: ProgressHistory, reshard: ReshardEntry) -> ShardPosition | None:
-        """Where a target's BEGIN lies; None when it is so long ago that retention has it."""
+        """Return the place of a target's BEGIN; None if retention has removed it."""
         hop_time_us = reshard.hop_time_us or 0
         while history.reaches_back_to(hop_time_us):
             found = history.mark_of(MarkKind.BEGIN, reshard.reshard_id, hop_time_us)
@@ -173,9 +173,9 @@ class _Places:
                 return ShardPosition(last.end_offset - 1, last.last_seq - 1, None)
             if self._deadline.passed:
                 raise StartNotReached(
-                    f"shard {history.topics.shard}: its log has not come to BEGIN of reshard "
-                    f"{reshard.reshard_id}, which the topology says is switched; waited "
-                    f"{self._deadline.seconds:g} s. Does its producer run?",
+                    f"shard {history.topics.shard}: its log has not reached BEGIN of reshard "
+                    f"{reshard.reshard_id}, which the topology has as switched, within "
+                    f"{self._deadline.seconds:g} s. Is its producer running?",
                 )
             time.sleep(_START_POLL_S)
         return None
@@ -191,13 +191,13 @@ class _Places:
             if point is not None:
                 return point
             if end is not None:
-                return end  # all that the shard ever logged is older
+                return end  # everything that the shard ever logged is older
             if self._deadline.passed:
                 last = history.last()
                 reached = "nothing yet" if last is None else f"{last.progress.head_us} us"
                 raise StartNotReached(
-                    f"shard {shard}: its log has come to {reached}, the start is at "
-                    f"{self.time_us} us; waited {self._deadline.seconds:g} s. Does its producer "
-                    f"run? Start from an earlier time, or again once it has caught up",
+                    f"shard {shard}: its log has reached {reached}, not the start at "
+                    f"{self.time_us} us, within {self._deadline.seconds:g} s. Is its producer "
+                    f"running? Start from an earlier time, or again once it has caught up",
                 )
             time.sleep(_START_POLL_S)

@@ -1,4 +1,4 @@
-"""Where a reader begins in one shard log, told from the shard's progress records."""
+"""Finds where a reader starts in one shard log, from the progress of the shard. Pure."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -8,19 +8,19 @@ from topics.errors import PositionTooOld
 from topics.progress.cells import cut_at, first_offset_of
 from topics.progress.record import CLOCK_AHEAD_US_MAX, Progress, cell_start_us
 
-# Compaction leaves a record or two before the part that is whole; a break further on stops the
-# reader by itself.
+# Compaction leaves a record or two before the contiguous part; the reader itself notices breaks
+# further on.
 BREAK_LOOKAHEAD: Final = 1_000
 
 
 def earliest_point(history: Iterable[Progress], log_start: int) -> ShardPosition:
-    """The first place from which a log can be read in order; `history` is all progress, in order.
+    """Return the first place from which a log can be read in order.
 
-    That is its beginning while it is whole, else its first grid cell that is. PositionTooOld
-    when there are rows but none of them can be ordered.
+    That is its beginning while it is complete, else its first complete grid cell. `history` is the
+    whole progress, in order.
     """
     found: ShardPosition | None = None
-    is_kept = False  # whether the first record behind `found` is known to be in the log
+    is_kept = False  # whether the log is known to have the first record after `found`
     chain_seq, seen = 0, 0
     last: Progress | None = None
     for progress in history:
@@ -39,7 +39,7 @@ def earliest_point(history: Iterable[Progress], log_start: int) -> ShardPosition
         return found
     if last is None:
         return ShardPosition(log_start, 0, None)
-    # Nothing readable begins a cell: what there is ends here.
+    # No cell begins in the rest of the log, so start at its end.
     return ShardPosition(max(last.end_offset, log_start), last.last_seq, None)
 
 
@@ -56,7 +56,7 @@ def _first_point(progress: Progress, log_start: int) -> ShardPosition | None:
 
 
 def latest_point(progress: Progress | None, log_start: int) -> ShardPosition:
-    """The end of a log, by its last progress record."""
+    """Return the end of a log, from its last progress record."""
     if progress is None:
         return ShardPosition(log_start, 0, None)
     return ShardPosition(max(progress.end_offset, log_start), progress.last_seq, None)
@@ -65,12 +65,12 @@ def latest_point(progress: Progress | None, log_start: int) -> ShardPosition:
 def point_at_time(
     shard: str, history: Iterable[Progress], time_us: int, log_start: int
 ) -> ShardPosition | None:
-    """The first record that is not older than a grid time; None while the head is before it.
+    """Return the first record not older than a grid time; None while the head is before it.
 
-    `history` is the progress from some record on that is old enough, or all there is.
-    PositionTooOld when records of that time may have been removed.
+    `history` is the progress from a record that is old enough, or all of it. PositionTooOld when
+    records of that time may have been removed.
     """
-    proven = False  # whether all that lies below is known to be older than the time
+    proven = False  # whether everything below is known to be older than the time
     chain_seq: int | None = None
     for progress in history:
         follows = chain_seq is not None and progress.first_seq == chain_seq + 1
@@ -78,7 +78,7 @@ def point_at_time(
         proven = (proven and follows) or progress.first_seq == 1 or long_ago
         chain_seq = progress.last_seq
         for tick in progress.ticks:
-            # What lies below a tick is older than the tick.
+            # Everything below a tick is older than the tick.
             proven = proven or tick.timestamp_us <= time_us
             if tick.timestamp_us >= time_us:
                 _check_kept(shard, time_us, kept=proven and tick.offset >= log_start)
@@ -99,5 +99,5 @@ def _check_kept(shard: str, time_us: int, *, kept: bool) -> None:
 
 
 def start_frontier_us(heads_us: Iterable[int | None]) -> int:
-    """The frontier of a start at the logs' ends: nothing that is still to come is older."""
+    """Return the frontier of a start at the logs' ends: no later record is older."""
     return min((0 if head is None else cell_start_us(head)) for head in heads_us)

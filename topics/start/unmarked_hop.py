@@ -1,8 +1,8 @@
-"""The hop over a reshard that other tools did: no marks, so times and tokens decide (seed 001).
+"""Hops over a reshard done by other tools: without marks, times and tokens decide.
 
-Such a reshard is declared in the topology with the time from which on its targets took writes.
-A reader takes the sources as far as they go, then restarts the targets from the minimum timestamp
-and drops what `origin` proves to have been seen; what it cannot prove is marked.
+Such a reshard is declared in the topology, with the time from which its targets took writes. A
+reader reads the sources to their end, then starts the targets at the least timestamp. It drops
+changes that it has seen according to their `origin`, and marks those of which it cannot tell.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ from topics.records.record_decoder import RecordDecoder
 from topics.records.schema_ids import SchemaIds
 from topics.start.positions import START_WAIT_S, resolve_start_of
 
-# A target logs a replicated change with the time of its own clock. Clocks that are kept at all
-# agree far better than this; what comes twice by it is dropped or marked.
+# A target logs a replicated change with the time of its own clock. Synchronised clocks agree far
+# better than this; changes that are read twice because of it are dropped or marked.
 OVERLAP_US: Final = 1_000_000
 
 
 def declared(topology: Topology) -> list[ReshardEntry]:
-    """The reshards that were declared, not marked."""
+    """Return the reshards that were declared, so that their logs have no marks."""
     return [r for r in topology.reshards if r.state == ReshardState.DECLARED.value]
 
 
 def unmarked_targets(topology: Topology) -> dict[str, SeenBefore]:
-    """What is to be said of targets that a reader begins with, not knowing what came before."""
+    """Return what a reader that begins with such targets has seen: it is unknown."""
     return {
         shard: SeenBefore(reshard.hop_time_us or 0)
         for reshard in declared(topology)
@@ -52,11 +52,11 @@ def unmarked_hop(
     taken_us: Mapping[str, int] | None = None,
     wait_s: float = START_WAIT_S,
 ) -> tuple[StreamPosition, dict[str, SeenBefore]] | None:
-    """Where a reader that waits at `position` goes on, and what it has seen; None: as it is.
+    """Return where a reader waiting at `position` continues, and what it has seen.
 
-    `is_exact`: the reader has read what is before the frontier, all of it (mode Strict).
-    `taken_us`: heads up to which it knows the sources' progress; it waits for what it can still
-    read. Errors: see `resolve_start`.
+    None: there is no hop, or the sources have more to read. `is_exact`: the reader has read
+    everything before its frontier (mode Strict). `taken_us`: heads (watermarks) up to which it has
+    read the progress of the sources. Errors: see `resolve_start`.
     """
     for reshard in declared(topology):
         sources = overlapping(reshard.sources, key_range)
@@ -76,7 +76,7 @@ def unmarked_hop(
             schema_ids=schema_ids,
             wait_s=wait_s,
         )
-        # A source that was passed by (MaxHold) was not read up to the frontier, in any mode.
+        # A source that MaxHold left out was not read up to the frontier.
         exact = is_exact and position.frontier_us == read_us
         tokens = {shard: position.shards[shard].token for shard in sources}
         if not exact:
@@ -96,14 +96,14 @@ def _read_us(
     frontier_us: int,
     hop_time_us: int,
 ) -> int | None:
-    """The time before which all of the sources was read; None where there is more to read."""
+    """Return the time before which the sources were read; None if there is more to read."""
     if frontier_us < min(hop_time_us, *map(cell_start_us, heads_us.values())):
         return None
     if taken_us is not None and any(
         taken_us.get(shard, 0) < min(hop_time_us, head_us) for shard, head_us in heads_us.items()
     ):
         return None
-    # A source whose progress is gone says nothing of how far it was read.
+    # A source without progress does not tell how far it was read.
     known_us = [cell_start_us(head_us) for head_us in heads_us.values() if head_us]
     return min([frontier_us, *known_us])
 
@@ -117,7 +117,7 @@ def _head_us(config: ClientConfig, keyspace: str, shard: str, schema_ids: Schema
 def _last_token(
     config: ClientConfig, topics: ShardTopics, at: ShardPosition, schema_ids: SchemaIds
 ) -> EventToken | None:
-    """The token of the last record below a position; None where it is gone, or there is none."""
+    """Return the token of the last record below a position; None if it is gone or absent."""
     if at.seq == 0:
         return None
     with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S) as reader:

@@ -1,1 +1,1 @@
-"""Reading the merged stream: start positions, log readers and `Subscriber`."""
+"""The merged stream: log readers, delivery and `Subscriber`."""

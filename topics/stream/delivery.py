@@ -1,4 +1,4 @@
-"""Turns merged records into the events that a subscriber sees, each with its position."""
+"""Turns merged records into the events that a subscriber receives, each with its position."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,26 +15,26 @@ from topics.reading.seen_before import SeenBefore
 from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import TokenText, VEvent
 
-# A run of events ends here, so that large rows do not make a large run.
+# Ends a run of events, so that large rows do not make a large run.
 RUN_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class _At(NamedTuple):
-    """A place in one shard log: as ShardPosition, but the token's GTID set is not parsed yet."""
+    """A place in one shard log: like ShardPosition, but with an unparsed GTID set."""
 
     offset: int
     seq: int
     token: TokenText | EventToken | None
 
 
-# One delivered event, how it moves its shard: (shard, next offset, seq, token). Without a token
-# inside a MySQL transaction: that of the one before stays.
+# How a delivered event moves its shard: (shard, next offset, seq, token). Without a token, inside a
+# MySQL transaction, the previous one stays.
 _Step = tuple[str, int, int, TokenText | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A stream position that is not built yet: few are asked for, and every event has one."""
+    """A stream position that is built on demand: every event has one, but few are used."""
 
     epoch: int
     frontier_us: int
@@ -42,12 +42,12 @@ class Place:
 
     @classmethod
     def of(cls, position: StreamPosition) -> "Place":
-        """The place of a position."""
+        """Return the place of a position."""
         shards = {s: _At(at.offset, at.seq, at.token) for s, at in position.shards.items()}
         return cls(position.epoch, position.frontier_us, shards)
 
     def position(self) -> StreamPosition:
-        """The position of the place."""
+        """Build the position."""
         return StreamPosition(
             self.epoch,
             self.frontier_us,
@@ -62,7 +62,7 @@ class Place:
         )
 
     def moved_to(self, position: StreamPosition) -> "Place":
-        """The place of a position that has no tokens, with the last tokens known here."""
+        """Return the place of a position without tokens, with the last tokens known here."""
         shards = {}
         for shard, at in position.shards.items():
             before = self.shards.get(shard)
@@ -72,44 +72,44 @@ class Place:
 
 
 class Trail:
-    """The places after each event of a short run, made only for those that are asked for.
+    """The places after each event of a short run, built on demand.
 
-    Events keep their trail alive, so a run is kept short.
+    Events keep their trail alive, so runs are short.
     """
 
     def __init__(self, base: Place) -> None:
-        """Begin where nothing of the run has been delivered."""
+        """Begin before the first event of the run."""
         self._base = base
         self._steps: list[_Step] = []
 
     def add(self, event: VEvent) -> int:
-        """Append a delivered event; the number is what `after` wants."""
+        """Append a delivered event; return its count, for `after`."""
         token = event.token_text if event.last else None
         self._steps.append((event.shard, event.offset + 1, event.seq, token))
         return len(self._steps)
 
     def after(self, count: int) -> Place:
-        """Where a reader goes on after the first `count` events."""
+        """Return the place after the first `count` events."""
         shards = dict(self._base.shards)
         for shard, offset, seq, token in self._steps[:count]:
             shards[shard] = _At(offset, seq, token or shards[shard].token)
         return Place(self._base.epoch, self._base.frontier_us, shards)
 
     def position_after(self, count: int) -> StreamPosition:
-        """The position after the first `count` events."""
+        """Return the position after the first `count` events."""
         return self.after(count).position()
 
     def end(self) -> Place:
-        """Where a reader goes on after all events of the run."""
+        """Return the place after the whole run."""
         return self.after(len(self._steps))
 
 
 class Delivery:
-    """Decodes records, leaves out what was not asked for, and marks what is late.
+    """Decodes records, filters them by table and key range, and marks late ones.
 
-    Of shards that reach beyond `key_range` only that part is wanted. `tables` are
-    (database, table) pairs, None for all; events without a table (DDL) pass always. The last
-    event that is left of a MySQL transaction has `last` set, whatever was left out behind it.
+    Shards that reach beyond `key_range` are filtered by keyspace id. `tables` are (database,
+    table) pairs, None for all; events without a table (DDL) always pass. The last remaining
+    event of a MySQL transaction has `last` set, even if later ones were filtered out.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class Delivery:
         position: StreamPosition,
         unmarked: Mapping[str, SeenBefore] | None = None,
     ) -> None:
-        """Begin at a position: what is older than the newest token in it comes late.
+        """Begin at a position: events older than its newest token are late.
 
-        `unmarked`: shards to which the reader hopped without marks, and what it had seen then.
+        `unmarked`: shards to which the reader hopped without marks, and what it had seen by then.
         """
         self._codec = codec
         self._key_range = key_range
@@ -145,16 +145,16 @@ class Delivery:
 
     @property
     def place(self) -> Place:
-        """Where a reader goes on after the last event that was made ready."""
+        """The place after the last event made ready."""
         return self._trail.end()
 
     def run(
         self, records: Iterator[RawRecord], rows_max: int, place: Place, ready: deque[VEvent]
     ) -> int:
-        """Append the events of at most `rows_max` records to `ready`; return how many records.
+        """Append the events of at most `rows_max` records to `ready`; return the records' number.
 
-        `place` is where the run before ended. Its frontier is the one that the batch began
-        with: records older than that are late. What was appended stays when this raises.
+        `place` is the end of the previous run. Its frontier is that at the start of the batch:
+        records older than that are late. Appended events stay if this raises.
         """
         self._trail = Trail(place)
         self._newest_us = max(self._newest_us, place.frontier_us)
@@ -168,11 +168,11 @@ class Delivery:
         return rows
 
     def end_batch(self) -> None:
-        """Check that a batch has ended with a transaction. ProgressBroken otherwise."""
+        """Raise ProgressBroken unless the batch has ended at the end of a transaction."""
         if self._held is not None:
             raise ProgressBroken(
                 f"shard {self._held.shard}, {self._held.gtid}: a batch ends inside this "
-                f"transaction, at seq {self._held.seq}: its records are not of one time",
+                f"transaction, at seq {self._held.seq}: its records do not have the same time",
             )
 
     def _take(self, record: RawRecord, ready: deque[VEvent]) -> None:
@@ -183,7 +183,7 @@ class Delivery:
         event = self._visible(decoded)
         held, self._held = self._held, None
         if held is not None:
-            # The records of a transaction stand together, so this one is of the same.
+            # The records of a transaction are contiguous, so this one is of the same.
             if event is None and not record.last:
                 self._held = held
                 return
@@ -200,10 +200,10 @@ class Delivery:
             return None
         before = self._unmarked.get(event.shard)
         if before is not None:
-            judged = before.judged(event)
-            if judged is None:
+            unseen = before.filtered(event)
+            if unseen is None:
                 return None
-            event = judged
+            event = unseen
         key_range = self._filters.get(event.shard)
         return event if key_range is None else in_key_range(event, key_range)
 

@@ -1,4 +1,4 @@
-"""The marks at the end of a shard log: behind an END there are no rows, so they are found there."""
+"""Finds the marks at the end of a shard log; an END is never followed by rows."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from topics.records.record_decoder import RecordDecoder
 from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import TYPES_BY_INDEX, EventType
 
-# Records looked at in one go. Behind END stand DDL and other marks alone: mostly one look.
+# Records read at a time. Only DDL and other marks follow an END, so one window mostly suffices.
 _WINDOW: Final = 1024
 
 
@@ -29,9 +29,9 @@ class LoggedMark:
 def marks_at_end(
     config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
 ) -> dict[str, LoggedMark]:
-    """The newest mark of each reshard behind the log's last row, by id.
+    """Return the newest mark of each reshard after the last row of the log, by id.
 
-    Retry when Kafka does not answer, CorruptRecord on bytes that are no record of a log.
+    Retry when Kafka does not answer, CorruptRecord on bytes that are not a record of a log.
     """
     codec = RecordDecoder(schema_ids)
     newest: dict[str, LoggedMark] = {}

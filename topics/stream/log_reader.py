@@ -1,7 +1,7 @@
-"""Reads planned ranges of one shard log, to the last planned seq whatever EOF says.
+"""Reads planned ranges of one shard log, up to the last planned seq.
 
-Commit markers reach partitions one by one, so progress can be readable before its rows: the end
-of a partition before the last planned seq means wait.
+Commit markers reach partitions one by one, so progress may be readable before its rows: at the end
+of the partition, the reader waits for the rest of the range.
 """
 
 from collections import deque
@@ -19,21 +19,21 @@ from topics.reading.merge import RawRecord, SeqChecker
 from topics.reading.planner import ShardRange
 from topics.records.envelope import read_envelope, read_seq
 
-# Markers follow each other within milliseconds, a broker's restart takes some seconds.
+# Markers arrive within milliseconds of each other; a broker restart takes some seconds.
 ROWS_WAIT_S: Final = 60.0
-# How soon a reader notices that it is to close.
+# How soon a reader notices `stop`.
 POLL_S: Final = 0.1
-# Taken from librdkafka at a time: enough to make the call cheap.
+# Messages per call to librdkafka: enough to amortise the call.
 TAKE_MAX: Final = 1_000
-# A list of messages ends here, so that large records do not make large lists.
+# Ends a list of messages, so that large records do not make large lists.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class ShardLogReader:
-    """Reads ranges of one shard log. Ranges that follow each other need no seek.
+    """Reads ranges of one shard log. Consecutive ranges need no seek.
 
-    No network before the first read. Only `stop` may be called from another thread.
-    Each read checks every seq: LogGap or LogRepeat (Halt). PositionTooOld (Halt) when retention
+    No connection is made before the first read. Only `stop` may be called from other threads.
+    LogGap or LogRepeat (Halt) when seqs are not consecutive, PositionTooOld (Halt) when retention
     has removed rows of the range, LogShrank (Halt) when the topic is gone or ends before them,
     RowsNotReadable (Retry) when they cannot be read within `rows_wait_s`.
     """
@@ -47,7 +47,7 @@ class ShardLogReader:
         rows_wait_s: float = ROWS_WAIT_S,
         queue_kbytes_max: int = QUEUE_KBYTES_MAX,
     ) -> None:
-        """Say what to read; `queue_kbytes_max` bounds what is fetched ahead."""
+        """Name the shard; `queue_kbytes_max` bounds the prefetched records."""
         self.shard = shard
         self.topic = ShardTopics(keyspace, shard).log
         self._config = config
@@ -61,7 +61,7 @@ class ShardLogReader:
         self._stopped = False
 
     def seek(self, offset: int, next_seq: int) -> None:
-        """Begin to fetch ahead from a position; a read there finds its rows at hand."""
+        """Start prefetching at a position, so that a read there finds its rows."""
         if self._consumer is None:
             self._consumer = StreamConsumer(
                 self._config, self.topic, queue_kbytes_max=self._queue_kbytes_max
@@ -73,7 +73,7 @@ class ShardLogReader:
         self._passed_retention = False
 
     def read(self, part: ShardRange) -> Iterator[RawRecord]:
-        """Yield the records of a range in order. It may be given up at any record."""
+        """Yield the records of a range in order; the caller may stop at any record."""
         for message in self._messages(part):
             value = message.value() or b""
             offset = message.offset() or 0
@@ -91,10 +91,10 @@ class ShardLogReader:
             )
 
     def read_many(self, part: ShardRange, batch_rows: int) -> Iterator[list[Message]]:
-        """Yield a range's Kafka messages, in lists of at most `batch_rows` and some megabytes.
+        """Yield the Kafka messages of a range, in lists of at most `batch_rows` and some megabytes.
 
-        The seqs of the first and the last message of what Kafka's client gives at a time are
-        checked here, the ones between by the caller, who decodes them.
+        Of each chunk that Kafka's client returns, the seqs of the first and the last message are
+        checked here; the caller, which decodes all of them, checks the rest.
         """
         self._begin(part)
         left = part.rows
@@ -134,7 +134,7 @@ class ShardLogReader:
             yield self._taken.popleft()
 
     def _check(self, seq: int, offset: int, part: ShardRange, passed: int = 0) -> None:
-        """Check a record that comes after `passed` others which the caller checks."""
+        """Check a record that follows `passed` others, which the caller checks."""
         seqs = self._seqs
         if seqs is None:
             raise ReaderClosed(f"{self.topic}: the reader was closed")
@@ -148,8 +148,8 @@ class ShardLogReader:
         seqs.check(seq, offset)
         if offset >= part.end_offset:
             raise LogGap(
-                f"{self.topic}: seq {seq} lies at offset {offset}, its progress says below "
-                f"{part.end_offset}: the log is not the one that progress speaks of",
+                f"{self.topic}: seq {seq} is at offset {offset}, but according to its progress "
+                f"below {part.end_offset}: progress describes another log",
             )
         self._next_offset = offset + 1
 
@@ -165,7 +165,7 @@ class ShardLogReader:
                 self._pass_retention(self._consumer, part, error)
             if deadline.passed and not self._taken:
                 raise RowsNotReadable(
-                    f"{self.topic}: progress promises seq {part.last_seq} below offset "
+                    f"{self.topic}: progress announces seq {part.last_seq} below offset "
                     f"{part.end_offset}, but nothing from offset {self._next_offset} on became "
                     f"readable within {self._rows_wait_s:g} s. Is a broker down?",
                 )
@@ -173,24 +173,24 @@ class ShardLogReader:
     def _pass_retention(
         self, consumer: StreamConsumer, part: ShardRange, error: OffsetOutOfRangeError
     ) -> None:
-        """Go on at the log's start: offsets of markers alone may be gone too, the seq will tell."""
+        """Continue at the log start; the next seq shows whether only markers were removed."""
         start, end = consumer.bounds(self.topic)
         if self._next_offset > end:
             raise LogShrank(
                 f"{self.topic}: offset {self._next_offset} (seq {part.first_seq} to "
-                f"{part.last_seq}) is beyond the log's end {end}: the log was truncated or made "
-                f"anew. Start again from earliest, and treat what lies between as lost",
+                f"{part.last_seq}) is beyond the log's end {end}: the log was truncated or "
+                f"recreated. Start again from earliest, and treat the records between as lost",
             ) from error
         consumer.assign({self.topic: start})
         self._next_offset = start
         self._passed_retention = True
 
     def stop(self) -> None:
-        """End a read that waits, from any thread: it raises ReaderClosed."""
+        """End a waiting read, from any thread: it raises ReaderClosed."""
         self._stopped = True
 
     def close(self) -> None:
-        """Leave Kafka; nothing can be read any more."""
+        """Close the consumer; nothing can be read afterwards."""
         self._stopped = True
         self._seqs = None
         self._taken.clear()

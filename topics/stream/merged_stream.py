@@ -1,4 +1,4 @@
-"""One start of a merged stream: plans, reads the shard logs, and makes events ready in order."""
+"""One run of a merged stream: plans, reads the shard logs and orders their events."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,13 +12,13 @@ from topics.stream.delivery import Delivery, Place
 from topics.stream.log_reader import ShardLogReader
 from topics.stream.progress_feed import ProgressFeed, clock_ms
 
-# Rows planned at once while there is a backlog. They are streamed, not held; the bound keeps
-# the ticks that one plan walks over few.
+# Rows per batch while there is a backlog. They are streamed, not buffered; the bound limits the
+# ticks that a plan iterates over.
 BATCH_ROWS_MAX: Final = 10_000
 
 
 class MergedStream:
-    """One start of the stream: planner, consumers, and how far they have come."""
+    """One run of the stream: planner, consumers and their positions."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class MergedStream:
         open_reader: Callable[[str], ShardLogReader],
         delivery: Delivery,
     ) -> None:
-        """Say where to begin: the position names the shards. No network before `read`.
+        """Begin at a position, which names the shards. No connection is made before `read`.
 
-        `run_rows_max`: events made ready at once. `poll_s`: how soon a `read` that waits returns.
+        `run_rows_max`: events made ready at a time. `poll_s`: after which a waiting `read` returns.
         """
         self.start = start
         self._run_rows_max = run_rows_max
         self._poll_s = poll_s
-        self._place = Place.of(start)  # after the last event that was made ready
+        self._place = Place.of(start)  # after the last event made ready
         self.waiting: Wait | None = None
         self._planner = planner
         self._feed = feed
@@ -51,11 +51,11 @@ class MergedStream:
 
     @property
     def position(self) -> StreamPosition:
-        """Where to go on after the last event that was made ready."""
+        """The position after the last event made ready."""
         return self._place.position()
 
     def read(self, ready: deque[VEvent]) -> None:
-        """Make the next events ready, or wait for a moment."""
+        """Make the next events ready, or wait up to `poll_s`."""
         if not self._readers:
             self._read_shards(self.start)
         if self._batch is None and not self._plan():
@@ -68,13 +68,13 @@ class MergedStream:
             self._end_batch()
 
     def _read_shards(self, position: StreamPosition) -> None:
-        """Read the logs of a position: at the start, and again after each hop."""
+        """Read the logs of a position: at the start and after each hop."""
         for shard in self._readers.keys() - position.shards.keys():
             self._readers.pop(shard).close()
         for shard in position.shards.keys() - self._readers.keys():
             at = position.shards[shard]
             self._readers[shard] = reader = self._open_reader(shard)
-            # Rows are fetched while their progress is still on its way.
+            # Fetch rows while their progress is still arriving.
             reader.seek(at.offset, at.seq + 1)
         self._delivery.read_shards(position.shards)
 
@@ -113,7 +113,7 @@ class MergedStream:
             reader.stop()
 
     def close(self) -> None:
-        """Leave Kafka."""
+        """Close all consumers."""
         self._feed.close()
         for reader in self._readers.values():
             reader.close()

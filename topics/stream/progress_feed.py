@@ -1,4 +1,4 @@
-"""Feeds a planner from the progress topics of all shards that it wants, with one consumer."""
+"""Feeds a planner from the progress topics of the shards that it needs, with one consumer."""
 
 import time
 from typing import Final
@@ -12,25 +12,25 @@ from topics.progress.history import ProgressHistory
 from topics.reading.planner import Planner
 from topics.records.schema_ids import SchemaIds
 
-# Progress records taken at a time; a shard that a planner no longer wants is paused after these.
+# Progress records per poll; shards that the planner no longer wants are paused after these.
 TAKE_MAX: Final = 500
 # Progress records are small: 1 MiB is a minute of eight busy shards.
 QUEUE_KBYTES_MAX: Final = 1_024
-# How often a target is looked for whose topics are not there: a cancelled reshard's may be gone
-# before a reader has come to the CANCEL.
+# How often to look for the missing topics of a target: those of a cancelled reshard may be gone
+# before a reader has reached the CANCEL.
 ABSENT_RETRY_S: Final = 1.0
 
 
 def clock_ms() -> int:
-    """The clock of `seen_at_ms` and of `Planner.next_batch`: milliseconds, never set back."""
+    """Return the time for `seen_at_ms` and `Planner.next_batch`: monotonic milliseconds."""
     return time.monotonic_ns() // 1_000_000
 
 
 class ProgressFeed:
     """Follows the progress of a planner's shards and, at a reshard, of its targets.
 
-    One planner a feed; not for two threads at once. No network before `poll`. Broker restarts
-    are waited out; BrokersUnreachable (Retry) after `brokers_down_s_max`.
+    One feed per planner. Not thread-safe. No connection is made before `poll`. Broker restarts are
+    waited out; BrokersUnreachable (Retry) after `brokers_down_s_max`.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class ProgressFeed:
         *,
         brokers_down_s_max: float = BROKERS_DOWN_S_MAX,
     ) -> None:
-        """Say what to follow."""
+        """Name the keyspace."""
         self._config = config
         self._keyspace = keyspace
         self._schema_ids = schema_ids
         self._brokers_down_s_max = brokers_down_s_max
-        self._followed: dict[str, str | None] = {}  # shard: the reshard whose BEGIN it is to show
+        self._followed: dict[str, str | None] = {}  # shard: the reshard whose BEGIN is expected
         self._shard_of: dict[str, str] = {}
         self._next_offsets: dict[str, int] = {}
         self._absent_until_s: dict[str, float] = {}
@@ -54,11 +54,11 @@ class ProgressFeed:
         self._consumer: StreamConsumer | None = None
 
     def poll(self, planner: Planner, timeout_s: float) -> int:
-        """Give the planner what has come; return how many records that was.
+        """Pass new progress records to the planner; return their number.
 
-        Waits up to `timeout_s` only where nothing is there. Errors of the planner's `observe`
-        come through, as PositionTooOld when progress does not reach back to its position.
-        LogShrank (Halt) when a progress topic is gone.
+        Waits up to `timeout_s` only if there are none. Raises the errors of `Planner.observe`, such
+        as PositionTooOld when progress does not reach back to its position, and LogShrank (Halt)
+        when a progress topic is gone.
         """
         consumer = self._follow(planner)
         self._follow_wants(consumer, planner)
@@ -66,7 +66,7 @@ class ProgressFeed:
             messages = consumer.take(timeout_s, TAKE_MAX)
         except OffsetOutOfRangeError as error:
             raise PositionTooOld(
-                f"{error}: progress that is still wanted was removed. Start again from earliest",
+                f"{error}: progress still needed was removed. Start again from earliest",
             ) from error
         seen_at_ms = clock_ms()
         for message in messages:
@@ -79,7 +79,7 @@ class ProgressFeed:
         return len(messages)
 
     def _follow(self, planner: Planner) -> StreamConsumer:
-        """Follow what the planner wants by now: a hop brings shards and leaves shards."""
+        """Follow the shards that the planner wants now; a hop changes them."""
         wanted: dict[str, str | None] = dict.fromkeys(planner.position.shards)
         wanted |= {shard: target.reshard_id for shard, target in planner.targets.items()}
         now_s = time.monotonic()
@@ -100,7 +100,7 @@ class ProgressFeed:
         offsets: dict[str, int] = {}
         for shard, reshard_id in list(wanted.items()):
             topic = ShardTopics(self._keyspace, shard).progress
-            # A target that has begun is followed on as one of the shards.
+            # A target that has begun is followed as one of the shards.
             if shard in self._followed and reshard_id in {None, self._followed[shard]}:
                 offsets[topic] = self._next_offsets[topic]
             elif (offset := self._first_offset(planner, shard)) is not None:
@@ -115,7 +115,7 @@ class ProgressFeed:
         return self._consumer
 
     def _first_offset(self, planner: Planner, shard: str) -> int | None:
-        """Where to begin in a shard's progress; None for a target that does not exist."""
+        """Return the first progress offset to read; None for a target that does not exist."""
         position = planner.position
         with ProgressHistory(self._config, self._keyspace, shard, self._schema_ids) as history:
             if shard in position.shards:
@@ -135,7 +135,7 @@ class ProgressFeed:
         self._paused = unwanted
 
     def close(self) -> None:
-        """Leave Kafka."""
+        """Close the consumer."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None

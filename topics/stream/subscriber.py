@@ -24,32 +24,32 @@ from topics.stream.log_reader import ShardLogReader
 from topics.stream.merged_stream import MergedStream
 from topics.stream.progress_feed import ProgressFeed
 
-# Events made ready at once; each keeps the short history of its run for its position.
+# Events made ready at a time; each keeps its run alive for its position.
 RUN_ROWS_MAX: Final = 256
-# How soon an iterator that waits notices `close` or the end of `idle_timeout_s`.
+# How soon a waiting iterator notices `close` or the end of `idle_timeout_s`.
 POLL_S: Final = 0.1
-# How often a stream that waits looks into the topology for reshards without marks.
+# How often a waiting stream checks the topology for reshards without marks.
 TOPOLOGY_LOOK_S: Final = 5.0
-# An iterator in another thread leaves Kafka by itself if it does not let go within this time.
+# After this time `close` returns, and the iterating thread closes the consumers itself.
 CLOSE_WAIT_S: Final = 5.0
 
 
 class Subscriber:
     """Iterates over the events of a keyspace in the merged order (timestamp_us, shard, offset).
 
-    Each event comes once; those of one MySQL transaction stand together. `event.position` is
-    where to start to go on after that event. Iteration ends after `close`, or when no event has
-    come for `idle_timeout_s`. `tables` are `database.table` names (events without a table, as
-    DDL, come always). A key range that is not made of whole shards is filtered by keyspace id.
-    Reshards are hopped over: events of the targets follow those of the sources, in order, once.
+    Each event is delivered once; those of one MySQL transaction are contiguous. To continue after
+    an event, start at its `position`. Iteration ends after `close`, or when no event has come for
+    `idle_timeout_s`. `tables` are `database.table` names; events without a table, such as DDL,
+    always pass. Key ranges that do not consist of whole shards are filtered by keyspace id. The
+    stream hops over reshards: events of the targets follow those of the sources, in order.
 
-    `start="copy"` delivers every row of the tables: from where their newest copy began, copied rows
-    as READ among the changes; tables without a copy are copied for it.
+    `start="copy"` delivers every row of the tables: it starts where their newest copy (snapshot)
+    began, with copied rows as READ among the changes. Tables without a copy are copied first.
 
-    One thread iterates; any may call `close`. No network before the first event is asked for.
-    After a Retry the iteration may go on: it starts again after the last event delivered.
-    Errors: UsageError for what cannot be subscribed to, PositionTooOld, LogGap, LogRepeat,
-    other Halts, Retry (BrokersUnreachable, RowsNotReadable, StartNotReached).
+    One thread iterates; any may call `close`. No connection is made before the first event is
+    requested. After a Retry the iteration may continue, after the last event delivered. Errors:
+    UsageError, PositionTooOld, LogGap, LogRepeat and other Halts, Retry (BrokersUnreachable,
+    RowsNotReadable, StartNotReached).
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Subscriber:
         idle_timeout_s: float | None = None,
         tables: Iterable[str] | None = None,
     ) -> None:
-        """Say what to subscribe to."""
+        """Check the arguments."""
         self.keyspace = keyspace
         self.key_range = KeyRange.parse(key_range)
         self._start: Start = start
@@ -80,7 +80,7 @@ class Subscriber:
         self._unmarked: dict[str, SeenBefore] = {}
         self._look_s = time.monotonic() + TOPOLOGY_LOOK_S
         self._closing = threading.Event()
-        self._reading = threading.Lock()  # held by whoever uses the session
+        self._reading = threading.Lock()  # held by the user of the session
 
     def __iter__(self) -> Iterator[VEvent]:
         return self
@@ -101,13 +101,13 @@ class Subscriber:
 
     @property
     def waiting(self) -> Wait | None:
-        """Which shards hold the stream back; None while events come, and before the first."""
+        """The shards that hold the stream back; None while events come, and before the first."""
         session = self._session
         return None if session is None else session.waiting
 
     @property
     def position(self) -> StreamPosition | None:
-        """Where to start to go on after all that was delivered; None before the start is known."""
+        """The position after all delivered events; None before the start is known."""
         session = self._session
         if session is not None and not self._ready:
             return session.position
@@ -146,7 +146,7 @@ class Subscriber:
                 return
 
     def _spent(self, error: ShardstreamError) -> None:
-        """End the session; what it made ready comes first, then the error, then a new one."""
+        """End the session: its ready events come first, then the error, then a new session."""
         if self._session is not None:
             self._start = self._session.position
         self._failure = error
@@ -182,7 +182,7 @@ class Subscriber:
         )
 
     def _follow_declared(self, session: MergedStream) -> None:
-        """Where a stream waits, look for a reshard that was declared without marks, and hop."""
+        """While the stream waits, look for a reshard declared without marks, and hop."""
         now_s = time.monotonic()
         if session.waiting is None or now_s < self._look_s:
             return
@@ -198,8 +198,8 @@ class Subscriber:
                 is_exact=isinstance(self._mode, Strict),
             )
         except Retry:
-            # Brokers are away, which may well be why the stream waits: its own consumers say so
-            # once that lasts too long. Nothing has hopped; the next look is as good.
+            # Brokers are down, which may be why the stream waits: its consumers raise an error if
+            # that lasts too long. Nothing has changed, so the next check will do.
             return
         if hop:
             self._start, seen = hop
@@ -212,7 +212,7 @@ class Subscriber:
             session.close()
 
     def close(self) -> None:
-        """End the iteration and leave Kafka. From any thread, any number of times."""
+        """End the iteration and close all consumers; from any thread, idempotent."""
         self._closing.set()
         session = self._session
         if session is not None:

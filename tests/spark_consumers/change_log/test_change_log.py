@@ -157,7 +157,7 @@ def test_stop_is_prompt_and_clean(spark: SparkSession, shop: Shop, tmp_path: Pat
 
     assert end.rows == 20
     assert end.frontier_us == shop.now_us
-    assert "holds at head" in end.waiting
+    assert "is at head" in end.waiting
     assert counts(tmp_path) == (20, 0, 0, 0)
     assert spark.streams.active == []
 

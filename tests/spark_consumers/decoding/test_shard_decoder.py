@@ -23,7 +23,7 @@ from topics.reading.key_filter import in_key_range
 from topics.reading.seen_before import SeenBefore
 from topics.records.event_json import event_to_json_dict
 from topics.records.table_shape import Column, TableShape, ValueKind
-from topics.records.vevent import EventType, OffCalendar, Op, Row, TokenText, VEvent
+from topics.records.vevent import EventType, InvalidDate, Op, Row, TokenText, VEvent
 
 FIRST_SEQ = 7
 
@@ -114,7 +114,7 @@ def test_keys_and_gaps_are_named(log: tuple[TableShape, list[VEvent]]) -> None:
         seen = json.loads(str(row["absent"])) if row["absent"] else {"before": [], "after": []}
         assert lacking == {k: set(v) for k, v in seen.items()}
         texts = {
-            k: {n: t for n, t in (v or {}).items() if isinstance(t, OffCalendar)}
+            k: {n: t for n, t in (v or {}).items() if isinstance(t, InvalidDate)}
             for k, v in images.items()
         }
         seen = (
@@ -303,7 +303,7 @@ def test_behind_a_hop_without_marks_rows_are_those_of_a_subscriber(
     is_exact = data.draw(st.booleans())
     seen = SeenBefore(data.draw(times), data.draw(times), is_exact, tokens)
     output = choose_columns(None, shape, 0) if typed else choose_columns(None)
-    expected = [event for event in map(seen.judged, found) if event is not None]
+    expected = [event for event in map(seen.filtered, found) if event is not None]
     schema_ids = MemorySchemaIds()
 
     rows = decode(found, output, schema_ids, None, seen)

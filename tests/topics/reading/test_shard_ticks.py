@@ -44,7 +44,7 @@ def test_progress_that_begins_behind_the_position_is_too_old() -> None:
     """A planner that is fed from behind its position stops; from at it or before it goes on."""
     made = history()
 
-    with pytest.raises(PositionTooOld, match="reaches back to seq 5, the reader stands before"):
+    with pytest.raises(PositionTooOld, match="reaches back to seq 5, the reader is before"):
         ShardTicks("-", ShardPosition(3, 2, None)).observe(made.progress[2], 0)
     ShardTicks("-", ShardPosition(6, 4, None)).observe(made.progress[2], 0)
     ShardTicks("-", ShardPosition(6, 4, None)).observe(made.progress[1], 0)
@@ -135,7 +135,7 @@ def test_waiting_says_for_whom_and_how_long() -> None:
     wait = planner.next_batch(now_ms=4_500)
     assert isinstance(wait, Wait)
     assert wait.shards == ("80-",)
-    assert wait.reason == "shard 80- has no progress yet: does its producer run?"
+    assert wait.reason == "shard 80- has no progress yet: is its producer running?"
     other = History("80-")
     other.heartbeat(0)
     planner.observe("80-", other.progress[0], seen_at_ms=2_000)
@@ -145,7 +145,7 @@ def test_waiting_says_for_whom_and_how_long() -> None:
     wait = planner.next_batch(now_ms=4_500)
     assert isinstance(wait, Wait)
     assert wait.shards == ("-80", "80-")
-    assert f"shard -80 holds at head {START_US} us, unmoved for 3500 ms" in wait.reason
+    assert f"shard -80 is at head {START_US} us, unchanged for 3500 ms" in wait.reason
 
 
 def test_what_a_planner_refuses() -> None:
@@ -221,7 +221,11 @@ def test_marks_that_contradict_each_other_stop_the_reader() -> None:
     hole = history()
     hole.commit([(0, 1)], mark=lambda n: Mark(MarkKind.END, n, "r1", ("-",), ("-80",), None))
 
-    for made, message in ((twice, "without a CANCEL"), (inside, "does not end"), (hole, "one and")):
+    for made, message in (
+        (twice, "without a CANCEL"),
+        (inside, "does not end"),
+        (hole, "the same key range"),
+    ):
         planner = Planner(position(0, 0), KeyRange.parse("-"))
         with pytest.raises(ProgressBroken, match=message):
             _observe_and_plan(planner, "-", made.progress)

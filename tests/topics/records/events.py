@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from topics.records.table_shape import Column, TableShape, ValueKind
-from topics.records.vevent import EventType, OffCalendar, Op, Row, TokenText, Value, VEvent
+from topics.records.vevent import EventType, InvalidDate, Op, Row, TokenText, Value, VEvent
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 SHARD = "-80"
@@ -30,10 +30,10 @@ VALUES: dict[ValueKind, st.SearchStrategy[Value]] = {
     ValueKind.DOUBLE: st.floats(**_FLOATS),
     ValueKind.STRING: TEXTS,
     ValueKind.BYTES: st.binary(max_size=20),
-    ValueKind.DATE: st.dates() | _OFF_CALENDAR.map(OffCalendar),
+    ValueKind.DATE: st.dates() | _OFF_CALENDAR.map(InvalidDate),
     ValueKind.TIME: st.timedeltas(-_TIME_MAX, _TIME_MAX),
-    ValueKind.DATETIME: st.datetimes() | _OFF_CALENDAR.map(OffCalendar),
-    ValueKind.TIMESTAMP: st.datetimes(timezones=st.just(UTC)) | _OFF_CALENDAR.map(OffCalendar),
+    ValueKind.DATETIME: st.datetimes() | _OFF_CALENDAR.map(InvalidDate),
+    ValueKind.TIMESTAMP: st.datetimes(timezones=st.just(UTC)) | _OFF_CALENDAR.map(InvalidDate),
     ValueKind.YEAR: st.integers(1901, 2155) | st.just(0),
     ValueKind.ENUM: st.sampled_from(LABELS),
     ValueKind.SET: st.lists(st.sampled_from(LABELS[:3]), unique=True),

@@ -20,7 +20,7 @@ from topics.records.table_shape import (
     avro_name,
 )
 from topics.records.values import EPOCH, EPOCH_ORDINAL, EPOCH_UTC, EXACT, UNSIGNED_LONG_MAX
-from topics.records.vevent import OffCalendar, Row, Value
+from topics.records.vevent import InvalidDate, Row, Value
 
 Convert = Callable[[Any], Any]
 
@@ -59,7 +59,7 @@ class RowPlan:
                 continue
             present.append(i)
             value = row[name]
-            if isinstance(value, OffCalendar):
+            if isinstance(value, InvalidDate):
                 invalid_dates[i] = str(value)
             elif value is not None:
                 raw[wire] = write(value)

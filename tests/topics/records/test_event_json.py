@@ -13,7 +13,7 @@ from tests.topics.records.events import ddl_event, insert, row_events
 from topics.errors import CorruptRecord
 from topics.records.event_json import event_to_json_dict, event_to_json_text, shortest_float
 from topics.records.table_shape import Column, TableShape, ValueKind
-from topics.records.vevent import OffCalendar, Value, VEvent
+from topics.records.vevent import InvalidDate, Value, VEvent
 
 FIELDS = [
     "type",
@@ -49,7 +49,7 @@ def shown(kind: ValueKind, value: Value, sql_type: str = "x") -> object:
         (ValueKind.DOUBLE, "double", 0.1, 0.1),
         (ValueKind.BYTES, "blob", b"\x00\xff", "AP8="),
         (ValueKind.DATE, "date", date(2026, 1, 2), "2026-01-02"),
-        (ValueKind.DATE, "date", OffCalendar("2026-00-00"), "2026-00-00"),
+        (ValueKind.DATE, "date", InvalidDate("2026-00-00"), "2026-00-00"),
         (
             ValueKind.DATETIME,
             "datetime(3)",

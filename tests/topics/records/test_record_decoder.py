@@ -28,7 +28,7 @@ from topics.records.table_shape import (
     row_schema,
     schema_text,
 )
-from topics.records.vevent import EventType, OffCalendar, Op, Row, TokenText, VEvent
+from topics.records.vevent import EventType, InvalidDate, Op, Row, TokenText, VEvent
 from topics.records.wire import wire_header
 
 ORDERS = TableShape(
@@ -168,13 +168,13 @@ def test_bytes_follow_the_registered_schema() -> None:
 def test_a_date_that_no_calendar_has_keeps_its_text() -> None:
     """A zero date is null on the wire and the server's text in the row."""
     both = codec()
-    event = insert(ORDERS, dict(ROW, placed=OffCalendar("0000-00-00 00:00:00")))
+    event = insert(ORDERS, dict(ROW, placed=InvalidDate("0000-00-00 00:00:00")))
 
     after = both.decode(both.encode(event), SHARD, event.offset).after
 
     assert after is not None
     assert after["placed"] == "0000-00-00 00:00:00"
-    assert isinstance(after["placed"], OffCalendar)
+    assert isinstance(after["placed"], InvalidDate)
 
 
 def test_a_date_outside_the_calendar_is_corrupt() -> None:

@@ -120,7 +120,7 @@ def test_a_target_whose_log_is_behind_the_topology(
     for target in targets("80-c0", "c0-"):
         target.commit((0, 2))
 
-    with pytest.raises(StartNotReached, match="shard 80-c0: its log has not come to BEGIN of r"):
+    with pytest.raises(StartNotReached, match="shard 80-c0: its log has not reached BEGIN of r"):
         resolve_start(
             "latest",
             config=config,

@@ -63,7 +63,7 @@ def test_rows_that_do_not_come(config: ClientConfig, writers: Writers) -> None:
     writer.commit((0, 2))
     reader = reader_of(writer, config, wait_s=0.5)
 
-    with pytest.raises(RowsNotReadable, match=r"promises seq 4 below offset 9, but nothing from"):
+    with pytest.raises(RowsNotReadable, match=r"announces seq 4 below offset 9, but nothing from"):
         list(reader.read(ShardRange("-", 0, 9, 1, 4)))
     writer.commit((CELL_US, 2))
     reader._rows_wait_s = TIMEOUT_S

@@ -88,7 +88,7 @@ def test_a_reader_that_watches_the_reshard(
         assert seen(taken(stream, len(expected))) == expected
         idle(stream, ("80-c0", "c0-"))
         assert stream.waiting is not None
-        assert "no BEGIN of 80-c0, c0- is seen yet" in stream.waiting.reason
+        assert "80-c0, c0- has no BEGIN yet" in stream.waiting.reason
         for target in (low, high):
             target.mark(42_000, BEGIN, SPLIT)
             target.commit((43_000, 1))
