@@ -1,4 +1,4 @@
-"""Query events: what a statement in the binlog is, judged by its first words (an allow-list)."""
+"""Query events: what a statement in the binlog means, by its first words (an allow-list)."""
 
 import re
 from enum import IntEnum
@@ -6,7 +6,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from producers.decoder.values.charset import OTHER, charset_kind, charset_of, decode_text
+from producers.decoder.values.charset import charset_of, readable_text
 from producers.decoder.values.wire import read_u16, take
 
 
@@ -19,16 +19,16 @@ class Statement(IntEnum):
     ROLLBACK_TO = 3
     ROLLBACK = 4
     DDL = 5  # definitions and administration: a DDL record
-    NOTHING = 6  # a place holder of the server's
+    NOTHING = 6  # a placeholder of the server
     XA = 7
-    CHANGE = 8  # rows were changed by it, and are in no binlog
+    CHANGE = 8  # it changes rows, which are in no binlog
     UNKNOWN = 9
 
 
 _POST_HEADER_BYTES: Final = 13
 _SHOWN_BYTES_MAX: Final = 200
-# Status variables up to the client's character set, and their bytes; for the others a count byte
-# comes first: (bytes each, bytes behind them). 131: MariaDB's pairs of character set and collation.
+# Status variables up to the client's character set, and their bytes. Counted ones begin with a
+# count byte: (bytes each, bytes after them). 131: MariaDB's pairs of character set and collation.
 _STATUS_BYTES: Final = {0: 4, 1: 8, 3: 4}
 _STATUS_COUNTED: Final = {2: (1, 1), 6: (1, 0), 131: (4, 0)}
 _STATUS_SQL_MODE: Final = 1
@@ -48,12 +48,12 @@ _CHANGES: Final = frozenset(
         *("UPDATE", "VALUES", "WITH"),
     )
 )
-# A comment that runs, `/*!40000 ... */` or `/*M! ... */`, counts by what stands in it.
+# The content of an executed comment, `/*!40000 ... */` or `/*M! ... */`, is part of the statement.
 _SPACE: Final = re.compile(
     rb"(?:\s+|--[ \t][^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?!!|M!).*?\*/|/\*M?!\d*|\*/|\()", re.DOTALL
 )
-# What may hold any word without meaning it: comments, and strings and quoted names, where a
-# backslash escapes the quote or does not.
+# Text that may contain any word without meaning it: comments, strings and quoted names. Depending
+# on the SQL mode a backslash escapes a quote or does not.
 _COMMENT: Final = rb"(?P<comment>/\*(?!!|M!).*?\*/|#[^\n]*|--(?=[\x00-\x20]|$)[^\n]*|/\*M?!\d*|\*/)"
 _DOUBLE: Final = rb'"(?:[^"\\]|\\.)*"'
 _DOUBLE_PLAIN: Final = rb'"[^"]*"'
@@ -71,9 +71,9 @@ _QUOTED_ANSI: Final = _quoted(_SINGLE, _DOUBLE_PLAIN, _NAME)
 _QUOTED_PLAIN: Final = _quoted(_SINGLE_PLAIN, _DOUBLE_PLAIN, _NAME)
 _QUOTES: Final = re.compile(rb"['\"`]")
 _CREATES_TABLE: Final = re.compile(rb"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\b", re.IGNORECASE)
-# Logged as a statement, CREATE TABLE ... SELECT fills a table with rows that are in no binlog; row
-# format logs it without its SELECT and the rows behind it. VALUES are those of a partition, too.
-# Behind a full stop any word is a name.
+# A CREATE TABLE ... SELECT that is logged as a statement fills a table with rows that are in no
+# binlog; row format logs it without its SELECT, and the rows after it. VALUES also defines
+# partitions. After a full stop any word is a name.
 _ROWS_OF_TABLE: Final = re.compile(
     rb"(?<![\w$\x80-\xff.])(?:SELECT|TABLE|VALUES(?!\s+LESS\s+THAN\b|\s+IN\b))(?![\w$\x80-\xff])",
     re.IGNORECASE,
@@ -85,7 +85,7 @@ _CASCADES: Final = re.compile(
     rb"\bON\s+(?:DELETE|UPDATE)\s+(?:CASCADE|SET\s+NULL)\b", re.IGNORECASE
 )
 _SET_STATEMENT: Final = re.compile(rb"\bSET\s+STATEMENT\b.*?\bFOR\b", re.DOTALL | re.IGNORECASE)
-# ANALYZE and SET stand before changes, too, unless one of these follows.
+# ANALYZE and SET may also precede changes, unless one of these words follows.
 _ANALYZE_TABLE: Final = frozenset(("TABLE", "LOCAL", "NO_WRITE_TO_BINLOG"))
 _SET_ACCOUNT: Final = frozenset(("PASSWORD", "DEFAULT", "ROLE", "RESOURCE"))
 _WORD: Final = re.compile(rb"[A-Za-z_]+")
@@ -93,44 +93,38 @@ _DUMMY: Final = b"# Dummy event"
 
 
 def query_begin(body: bytes) -> int:
-    """Offset of the statement in a query event's body."""
+    """Return the offset of the statement in a query event's body."""
     return int(_POST_HEADER_BYTES + body[8] + 1 + read_u16(body, 11))
 
 
 def query_database(body: bytes) -> str:
-    """The default database of a query event, "" for none."""
+    """Return the default database of a query event, "" for none."""
     begin = query_begin(body) - 1 - body[8]
-    return take(body, begin, body[8]).decode("utf-8")
+    return take(body, begin, body[8]).decode("utf-8", "backslashreplace")
 
 
 def query_statement(body: bytes) -> bytes:
-    """The statement in UTF-8, in which no byte of a character passes for a quote or a backslash."""
-    raw = body[query_begin(body) :]
-    return raw if raw.isascii() else query_text(body).encode("utf-8")
+    r"""Return the statement in UTF-8: no byte of a character looks like a quote or a backslash.
 
-
-def query_text(body: bytes) -> str:
-    """The statement as text; ValueError when its character set is not known."""
+    Bytes that are not text in the statement's character set, as in a comment or a `_binary''` that
+    servers accept, become `\xNN`: no byte of a statement stops a shard.
+    """
     raw = body[query_begin(body) :]
     if raw.isascii():
-        return raw.decode("ascii")
+        return raw
     at = _status_at(body, _STATUS_CHARSET)
-    if at < 0:
-        raise ValueError("a statement does not say its character set")
-    charset = charset_of(read_u16(body, at))
-    if charset_kind(charset) == OTHER:
-        raise ValueError(f"a statement is in character set {charset}")
-    return decode_text(raw, charset)
+    charset = "utf8mb4" if at < 0 else charset_of(read_u16(body, at))
+    return readable_text(raw, charset).encode("utf-8")
 
 
 def query_sql_mode(body: bytes) -> int:
-    """The SQL mode that the statement was run in, which says what a backslash means in it."""
+    """Return the SQL mode of the statement, on which the meaning of a backslash depends."""
     at = _status_at(body, _STATUS_SQL_MODE)
     return 0 if at < 0 else int.from_bytes(take(body, at, 8), "little")
 
 
 def _status_at(body: bytes, wanted: int) -> int:
-    """Where the value of a status variable lies, -1 where it is not among those that are known."""
+    """Return where the value of a status variable is, -1 if it was not found."""
     pos = _POST_HEADER_BYTES
     end = pos + read_u16(body, 11)
     while pos < end:
@@ -148,7 +142,7 @@ def _status_at(body: bytes, wanted: int) -> int:
 
 
 def classify(statement: bytes, sql_mode: int = 0) -> Statement:
-    """Say what a statement, ASCII or in UTF-8, means to the stream."""
+    """Return what a statement, in ASCII or UTF-8, means to the stream."""
     if statement.startswith(_DUMMY):
         return Statement.NOTHING
     words = _first_words(statement)
@@ -171,9 +165,9 @@ def classify(statement: bytes, sql_mode: int = 0) -> Statement:
 
 
 def _classify_definition(statement: bytes, first: str, second: str, sql_mode: int) -> Statement:
-    """Tell definitions from changes that begin with the same word."""
+    """Distinguish definitions from changes that begin with the same word."""
     if first == "SET" and second == "STATEMENT":
-        inner = _behind_setting(_plain(statement, sql_mode))
+        inner = _after_setting(_plain(statement, sql_mode))
         return Statement.UNKNOWN if inner is None else classify(inner)
     if first == "SET":
         return Statement.DDL if second in _SET_ACCOUNT else Statement.UNKNOWN
@@ -191,9 +185,9 @@ def _classify_definition(statement: bytes, first: str, second: str, sql_mode: in
 
 
 def _plain(statement: bytes, sql_mode: int) -> bytes:
-    """The statement's own words: comments and what is quoted taken out.
+    """Return a statement without its comments and quoted text.
 
-    A quote that is left has no end, so the words may not be the statement's.
+    A quote that remains has no end, so the words may not be those of the statement.
     """
     quoted = _QUOTED
     if sql_mode & NO_BACKSLASH_ESCAPES:
@@ -207,16 +201,16 @@ def _left(match: re.Match[bytes]) -> bytes:
     return b" x " if match["comment"] is None else b" "
 
 
-def _behind_setting(plain: bytes) -> bytes | None:
-    """The statement behind SET STATEMENT ... FOR; None where there is none."""
+def _after_setting(plain: bytes) -> bytes | None:
+    """Return the statement after SET STATEMENT ... FOR, None for none."""
     setting = _SET_STATEMENT.search(plain)
     return None if setting is None else plain[setting.end() :]
 
 
 def declares_cascade(statement: bytes, sql_mode: int) -> bool:
-    """Tell whether a statement gives a table a foreign key that changes rows by itself."""
+    """Tell whether a statement declares a foreign key that changes rows by itself."""
     plain = _plain(statement, sql_mode)
-    inner = _behind_setting(plain) if _first_words(plain) == ["SET", "STATEMENT"] else plain
+    inner = _after_setting(plain) if _first_words(plain) == ["SET", "STATEMENT"] else plain
     return (
         inner is not None
         and _DEFINES_TABLE.match(inner) is not None
@@ -225,7 +219,7 @@ def declares_cascade(statement: bytes, sql_mode: int) -> bool:
 
 
 def _first_words(statement: bytes) -> list[str]:
-    """The first two words, in upper case, behind white space and comments."""
+    """Return the first two words in upper case, without white space and comments."""
     words: list[str] = []
     pos: i64 = 0
     while len(words) < 2:
@@ -242,6 +236,6 @@ def _first_words(statement: bytes) -> list[str]:
 
 
 def shown(statement: bytes) -> str:
-    """The beginning of a statement; its values stay out of messages and logs."""
+    """Return the first words of a statement; its values stay out of messages and logs."""
     words = statement[:_SHOWN_BYTES_MAX].decode("utf-8", "replace").split()
     return " ".join(words[:3])

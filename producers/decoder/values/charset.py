@@ -187,6 +187,18 @@ def decode_text(raw: bytes, charset: str) -> str:
     return raw.decode("utf-8")
 
 
+def readable_text(raw: bytes, charset: str) -> str:
+    r"""Return bytes as text; those that are not text in their character set become `\xNN`."""
+    kind = charset_kind(charset)
+    try:
+        return decode_text(raw, charset)
+    except ValueError:
+        if kind in (LEGACY, SWEDISH):
+            return decode_legacy(raw, charset, escapes=True)
+        codec = _WIDE_CODECS.get(charset, "ascii" if kind == ASCII else "utf-8")
+        return raw.decode(codec, "backslashreplace")
+
+
 def _checked_text(buf: bytes, pos: i64, size: i64, charset: str) -> str:
     """The text of a value. NotText where no reader could decode it."""
     try:

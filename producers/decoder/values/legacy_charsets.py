@@ -158,25 +158,30 @@ def is_legacy(charset: str) -> bool:
     return charset in _CODECS
 
 
-def decode_legacy(raw: bytes, charset: str) -> str:
-    """Return bytes in such a character set as text. Raises UnmappedText."""
+def decode_legacy(raw: bytes, charset: str, *, escapes: bool = False) -> str:
+    r"""Return bytes in such a character set as text. Raises UnmappedText, unless `escapes`.
+
+    `escapes`: bytes without a character become `\xNN`.
+    """
     table = _table(charset)
     pieces: list[str] = []
     for code in _CHARACTERS.get(charset, _SINGLE).findall(raw):
         text = table.get(code)
         if text is None:
-            text = _beyond_table(code, charset)
+            text = _beyond_table(code, charset, escapes)
         pieces.append(text)
     return "".join(pieces)
 
 
-def _beyond_table(code: bytes, charset: str) -> str:
+def _beyond_table(code: bytes, charset: str, escapes: bool) -> str:
     """Decode the four-byte codes of gb18030, which are too many for a table."""
     if len(code) == 4:
         try:
             return code.decode(_CODECS[charset])
         except UnicodeDecodeError:
             pass
+    if escapes:
+        return code.decode("ascii", "backslashreplace")
     raise UnmappedText(f"the bytes 0x{code.hex()} are not a character of {charset}")
 
 

@@ -11,6 +11,7 @@ from producers.decoder.events.statements import (
     classify,
     declares_cascade,
 )
+from producers.decoder.values.charset import charset_of, readable_text
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
@@ -100,3 +101,40 @@ def test_a_cascade_declared_while_the_stream_runs_stops_it(mariadb_a: DatabaseFi
         decoder.feed(stream, 0, len(stream), ALL_ROWS)
     assert "statement begins: ALTER TABLE c" in str(caught.value)
     assert "shard -80" in str(caught.value)
+
+
+ODD_STATEMENTS = (
+    b"CREATE TABLE a(b INT) /* caf\xe9 */",
+    b"CREATE TABLE c(d VARBINARY(4) DEFAULT _binary'\xff\xfe')",
+    b"ALTER TABLE c COMMENT = 'quoted' /* \xff' SELECT */",
+    b"DROP TABLE a, c -- \x80",
+)
+
+
+@pytest.mark.parametrize("charset", ["utf8mb4", "latin1", "gbk", "sjis"])
+def test_bytes_that_are_not_text_do_not_stop_the_shard(
+    database: DatabaseFixture, charset: str
+) -> None:
+    """B2: a DDL with bytes that its character set has no characters for is logged, escaped."""
+    name = database.new_database()
+    before = executed_set(database)
+    with database.connect(database=name) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET NAMES {charset}")
+        for statement in ODD_STATEMENTS:
+            connection.query(statement)
+
+    sink, summary = decode(capture(database, before), database.flavor, before)
+
+    assert summary.position == executed_set(database)
+    logged = [event.statement or "" for event in sink.events()]
+    assert [text.split()[0] for text in logged] == ["CREATE", "CREATE", "ALTER", "DROP"]
+    if charset == "utf8mb4":
+        assert logged[0] == "CREATE TABLE a(b INT) /* caf\\xe9 */"
+        assert "_binary'\\xff\\xfe'" in logged[1]
+
+
+def test_every_character_set_gives_readable_statements() -> None:
+    """B2: no bytes of a statement are an error, whatever character set it names."""
+    for collation in range(1, 4096):
+        assert readable_text(b"ALTER \xff\x80'\xa1", charset_of(collation)) != ""
