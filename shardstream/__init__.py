@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardstream.subscriber import Subscriber
     from spark_consumers.change_log.replay import replay_changelog
     from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
-    from spark_consumers.change_log.state_query import state_as_of
+    from spark_consumers.change_log.state import state_as_of
     from spark_consumers.session import build_session, register
     from topics.errors import (
         BrokersUnreachable,
@@ -89,7 +89,7 @@ _MODULES = {
     "run_changelog": "spark_consumers.change_log.run",
     "ChangeLogProgress": "spark_consumers.change_log.run",
     "replay_changelog": "spark_consumers.change_log.replay",
-    "state_as_of": "spark_consumers.change_log.state_query",
+    "state_as_of": "spark_consumers.change_log.state",
 }
 
 __all__ = [

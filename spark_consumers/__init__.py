@@ -7,9 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_consumers.change_log.replay import check_changelog, replay_changelog
+    from spark_consumers.change_log.check import check_changelog
+    from spark_consumers.change_log.replay import replay_changelog
     from spark_consumers.change_log.run import run_changelog
-    from spark_consumers.change_log.state_query import state_as_of
+    from spark_consumers.change_log.state import state_as_of
     from spark_consumers.session import build_session, register
 
 __all__ = [
@@ -25,9 +26,9 @@ _HOMES = {
     "register": "spark_consumers.session",
     "build_session": "spark_consumers.session",
     "run_changelog": "spark_consumers.change_log.run",
-    "check_changelog": "spark_consumers.change_log.replay",
+    "check_changelog": "spark_consumers.change_log.check",
     "replay_changelog": "spark_consumers.change_log.replay",
-    "state_as_of": "spark_consumers.change_log.state_query",
+    "state_as_of": "spark_consumers.change_log.state",
 }
 
 

@@ -7,5 +7,9 @@ class ShapeConflict(UsageError):  # noqa: N818 - named by what conflicts
     """Raised when another version of a table does not fit the columns of the query."""
 
 
+class CannotApply(Halt):
+    """Raised on a change that cannot be applied to a table, because the log has too little."""
+
+
 class ChangeLogConflict(Halt):
     """Raised when a commit would repeat changes of the Delta table or leave a hole in it."""

@@ -5,11 +5,13 @@ Rows are those of the Delta table, in commit order and in merged order within ea
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from event_token import ShardName
 from shardstream.demo.shop import SHARDING_COLUMNS, keyspace_id
+from spark_consumers.applying.tables import Applier, Statements
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -112,31 +114,21 @@ def _holds(shard: str, customer_id: int) -> bool:
     return ShardName.parse(shard).key_range.contains(keyspace_id(customer_id))
 
 
-def replay(log: list[Row], keys: dict[str, list[str]]) -> Tables:
-    """The tables that the log makes; `keys`: the primary key of each table."""
-    tables: Tables = {}
+def replay(log: list[Row], keys: dict[str, list[str]], shards: Iterable[str]) -> Tables:
+    """The tables of these shards that the log makes; `keys`: the primary key of each table."""
+    ranges = {shard: ShardName.parse(shard).key_range for shard in shards}
+    statements = Statements()
     for record in log:
-        if record["type"] == "JOURNAL":
-            _hop(tables, _mark(record))
-        elif record["type"] == "ROW":
-            rows = tables.setdefault((record["shard"], record["table"]), {})
-            names = keys[record["table"]]
-            if record["before"] is not None:
-                before = json.loads(record["before"])
-                rows.pop(tuple(before[name] for name in names), None)
-            if record["after"] is not None:
-                after = json.loads(record["after"])
-                rows[tuple(after[name] for name in names)] = after
+        if record["type"] == "DDL":
+            statements.add(record)
+    applier = Applier(statements)
+    applier.apply(record for record in log if record["type"] == "ROW")
+    tables: Tables = {}
+    for (_, table), applied in applier.finish().items():
+        for version in applied.live():
+            row = json.loads(version.row or "")
+            home = version.home or keyspace_id(row[SHARDING_COLUMNS[table]])
+            [shard] = [shard for shard, held in ranges.items() if held.contains(home)]
+            key = tuple(row[name] for name in keys[table])
+            tables.setdefault((shard, table), {})[key] = row
     return tables
-
-
-def _hop(tables: Tables, mark: Mark) -> None:
-    """A target begins with the rows of its range, as its sources have left them."""
-    if mark.kind != "BEGIN":
-        return
-    for source in mark.sources:
-        for table, column in SHARDING_COLUMNS.items():
-            there = tables.get((source, table), {})
-            mine = [key for key, row in there.items() if _holds(mark.shard, row[column])]
-            rows = tables.setdefault((mark.shard, table), {})
-            rows.update((key, there.pop(key)) for key in mine)

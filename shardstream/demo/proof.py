@@ -23,6 +23,7 @@ from shardstream.demo.log_checks import (
 )
 from shardstream.demo.shop import DATABASE, Connect
 from shardstream.demo.workload import Ledger
+from spark_consumers.applying.tables import CHANGE_COLUMNS, STATEMENT_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def prove(changelog_path: str, shards: Mapping[str, Connect], ledger: Ledger) ->
     keys: dict[str, list[str]] = {}
     for shard, connect in shards.items():
         _read_database(shard, connect, expected, keys)
-    replayed = replay(log, keys)
+    replayed = replay(log, keys, shards)
     lost, repeated = missing_and_repeated(log, marks)
     different = _different_rows(expected, replayed)
     hop_times = {mark.hop_time_us for mark in marks if mark.kind == "BEGIN"}
@@ -89,9 +90,8 @@ def prove(changelog_path: str, shards: Mapping[str, Connect], ledger: Ledger) ->
 
 
 def _read_versions(path: str) -> list[list[Row]]:
-    """Return the rows that each commit of the Delta table added, in merged order."""
-    columns = ["type", "table", "op", "before", "after", "statement"]
-    columns += ["shard", "seq", "offset", "timestamp_us"]
+    """Return the rows that each commit of the Delta table added, in merged order per commit."""
+    columns = sorted({*STATEMENT_COLUMNS, *CHANGE_COLUMNS, "op", "offset"})
     table = DeltaTable(path)
     added: dict[int, list[str]] = {}
     for version in range(table.version() + 1):

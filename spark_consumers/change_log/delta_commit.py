@@ -26,6 +26,8 @@ from event_token.position import StreamPosition
 from spark_consumers.errors import ChangeLogConflict
 
 TABLE_SETTINGS = {"delta.appendOnly": "true"}
+# Columns that change logs of version 0.1.0 lack.
+ADDED_COLUMNS = frozenset({"keyspace_id_before", "keyspace_id_after"})
 FRONTIER_KEY = "shardstream.frontier_us"
 POSITION_KEY = "shardstream.position"
 BATCH_KEY = "shardstream.batch_id"
@@ -133,7 +135,10 @@ def _check_follows(shard: str, span: SeqSpan, last: int | None, *, contiguous: b
 
 
 def ensure_table(path: str, schema: pa.Schema, storage_options: Mapping[str, str]) -> None:
-    """Create the table unless it exists. UsageError when it has other columns."""
+    """Create the table unless it exists, and add columns that an earlier release did not write.
+
+    UsageError when its other columns are not those of the query.
+    """
     DeltaTable.create(
         path,
         schema=schema,
@@ -144,8 +149,14 @@ def ensure_table(path: str, schema: pa.Schema, storage_options: Mapping[str, str
         storage_options=dict(storage_options),
     )
     table = open_table(path, storage_options)
+    fields = Schema.from_arrow(schema).fields
+    missing = [
+        f for f in fields if f.name in ADDED_COLUMNS - {g.name for g in table.schema().fields}
+    ]
+    if missing:
+        table.alter.add_columns(missing)
     found = [(f.name, str(f.type)) for f in table.schema().fields]
-    wanted = [(f.name, str(f.type)) for f in Schema.from_arrow(schema).fields]
+    wanted = [(f.name, str(f.type)) for f in fields]
     if found != wanted:
         differ = sorted({name for name, _ in set(found) ^ set(wanted)})
         raise UsageError(

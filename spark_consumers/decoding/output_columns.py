@@ -38,6 +38,8 @@ ENVELOPE_TYPES: dict[str, pa.DataType] = {
     "late": pa.bool_(),
     "possible_duplicate": pa.bool_(),
     "schema_id": pa.int64(),
+    "keyspace_id_before": pa.binary(),
+    "keyspace_id_after": pa.binary(),
 }
 IMAGES = ("before", "after")
 

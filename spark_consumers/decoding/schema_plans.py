@@ -62,14 +62,17 @@ class PlanMaker:
             raise UnknownEnvelope(
                 f"schema {schema_id} describes neither rows nor statements: upgrade the reader"
             )
-        if self.output.shape is not None:
-            # A statement is logged without its table, because producers do not parse it.
-            return _plan(SKIP, schema_id)
-        images: list[Image | None] = [
-            JsonImage([], [], builder) if isinstance(builder, TextBuilder) else None
-            for builder in (self.builders.get(image) for image in IMAGES)
-        ]
-        return _plan(STATEMENT, schema_id, images=images)
+        images: list[Image | None] = []
+        for builder in (self.builders.get(image) for image in IMAGES):
+            if isinstance(builder, TextBuilder):
+                images.append(JsonImage([], [], builder))
+            elif isinstance(builder, StructBuilder):
+                images.append(TypedImage([], [], builder))
+            else:
+                images.append(None)
+        target = self.output.shape
+        table = None if target is None else (target.database.encode(), target.table.encode())
+        return _plan(STATEMENT, schema_id, images=images, table=table)
 
     def _key_columns(self, shape: TableShape) -> KeyColumns | None:
         if not shape.primary_key or not {"key", "old_key"} & set(self.builders):
@@ -132,6 +135,7 @@ def _plan(
     key: KeyColumns | None = None,
     *,
     passed: SkippedImage | None = None,
+    table: tuple[bytes, bytes] | None = None,
 ) -> Plan:
     before, after = images or (None, None)
     return Plan(
@@ -142,4 +146,5 @@ def _plan(
         after=after,
         key=key,
         passed=passed,
+        table=table,
     )

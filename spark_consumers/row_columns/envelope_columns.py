@@ -29,3 +29,5 @@ class EnvelopeColumns:
         self.late: BooleanBuilder | None = None
         self.possible_duplicate: BooleanBuilder | None = None
         self.schema_id: Int64Builder | None = None
+        self.keyspace_id_before: TextBuilder | None = None
+        self.keyspace_id_after: TextBuilder | None = None

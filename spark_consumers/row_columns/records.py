@@ -9,6 +9,7 @@ from typing import Final
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
+from spark_consumers.row_columns.builders import TextBuilder
 from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
 from spark_consumers.row_columns.envelope_text import opaque_token, write_absent, write_texts
 from spark_consumers.row_columns.hop_filter import DOUBTFUL, NEW, SEEN, HopFilter
@@ -16,7 +17,7 @@ from spark_consumers.row_columns.images import Image, KeyColumns, SkippedImage
 from spark_consumers.row_columns.key_range import AFTER, BEFORE, KeyRangeFilter
 from topics.errors import RowImageMissing
 from topics.reading.merge import seq_error
-from topics.records.envelope import EnvelopeReader
+from topics.records.envelope import NULL, EnvelopeReader
 from topics.records.wire import WIRE_HEADER_BYTES
 
 # What a plan says about records of its schema.
@@ -38,6 +39,7 @@ class Plan:
         after: Image | None,
         key: KeyColumns | None,
         passed: SkippedImage | None,
+        table: tuple[bytes, bytes] | None = None,
     ) -> None:
         """`names`: the columns, in wire order. Without images the body of a row is passed.
 
@@ -50,6 +52,7 @@ class Plan:
         self.after: Image | None = after
         self.key: KeyColumns | None = key
         self.passed: SkippedImage | None = passed
+        self.table: tuple[bytes, bytes] | None = table
         # The bit maps of whole images, to be compared instead of counting bits.
         count = len(names)
         whole = bytearray((count + 7) // 8)
@@ -137,12 +140,13 @@ class RecordLoop:
         if verdict == SEEN:
             return
         envelope.take_rest()
-        if not self._is_seen(plan):
+        if not self._is_seen(plan) or self._is_of_other_table(plan):
             return
         self._add_token(verdict)
         self._add_envelope()
         self._add_place(plan, offset)
         self._add_dates(plan)
+        self._add_keyspace_ids()
         if plan.kind == ROW:
             self._take_images(plan)
         else:
@@ -208,6 +212,30 @@ class RecordLoop:
             columns.offset.add(offset)
         if columns.schema_id is not None:
             columns.schema_id.add(plan.schema_id)
+
+    def _is_of_other_table(self, plan: Plan) -> bool:
+        """Tell whether a statement names a table that was not asked for; most name none."""
+        if plan.table is None:
+            return False
+        envelope = self.envelope
+        table = envelope.bytes_at(envelope.table_at)
+        return bool(table) and (envelope.bytes_at(envelope.database_at), table) != plan.table
+
+    def _add_keyspace_ids(self) -> None:
+        """Append the keyspace ids of the images that the range sees."""
+        envelope = self.envelope
+        if self.columns.keyspace_id_before is not None:
+            at = envelope.keyspace_id_before_at if self._seen & BEFORE else NULL
+            self._add_nullable(self.columns.keyspace_id_before, at)
+        if self.columns.keyspace_id_after is not None:
+            at = envelope.keyspace_id_after_at if self._seen & AFTER else NULL
+            self._add_nullable(self.columns.keyspace_id_after, at)
+
+    def _add_nullable(self, into: TextBuilder, at: i64) -> None:
+        if at == NULL:
+            into.add_null()
+        else:
+            into.add(self.envelope.bytes_at(at))
 
     def _add_dates(self, plan: Plan) -> None:
         """Append the texts of invalid dates, of the images that the range sees."""

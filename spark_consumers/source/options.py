@@ -6,7 +6,7 @@
 | kafka.* | Kafka client settings by librdkafka's names; kafka.bootstrap.servers is required |
 | registryUrl | a Confluent-compatible schema registry; default: the schemas topic on Kafka |
 | keyRange | `-` (all, the default) or any range; part of a shard is filtered by keyspace id |
-| table | `database.table`: typed `before` and `after` with the columns of its newest version |
+| table | `database.table`: its rows, typed by its newest version, and all statements (`type`) |
 | columns | comma-separated columns to decode (default: all); with table also `after.name` |
 | start | `earliest`, `latest`, a time (ISO 8601, or microseconds since the epoch) or a position |
 | end | spark.read only: `latest`, a time or a position |

@@ -11,7 +11,8 @@ import pytest
 
 from resharding.switch.decision import Action
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.check import check_changelog
+from spark_consumers.change_log.replay import replay_changelog
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import wait_caught_up, wait_for
@@ -288,8 +289,8 @@ def check_change_log(path: str, changes: int, held: dict[str, Any], schema: str)
     report = check_changelog(path)
     assert (report.changes, report.lost, report.repeated) == (changes, 0, 0)
     assert report.out_of_order == 0
-    tables = replay_changelog(path, place_of=lambda _: "all")
+    tables = replay_changelog(path)
     for name, rows in held.items():
-        found = [tuple(row.values()) for row in tables[ShardTable("all", schema, name)].rows()]
+        found = [tuple(row.values()) for row in tables[schema, name].rows()]
         texts = [tuple(str(value) for value in row[1:]) for row in rows]
         assert sorted(tuple(map(str, row)) for row in found) == sorted(texts)

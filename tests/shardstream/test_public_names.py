@@ -42,7 +42,7 @@ PARAMETERS = {
     "build_session": "name master settings",
     "run_changelog": "spark keyspace target checkpoint options trigger interval_s storage_options "
     "on_progress stop",
-    "replay_changelog": "target until_us storage_options place_of",
+    "replay_changelog": "target until_us storage_options",
     "state_as_of": "log timestamp_us",
 }
 

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.check import check_changelog
+from spark_consumers.change_log.replay import replay_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from tests.spark_consumers.queries import merged_order, seqs, wait_until
 from tests.topics.shard_writer import START_US, Reshard, ShardWriter, provision
@@ -139,9 +140,9 @@ def test_the_change_log_goes_on_over_reshards(
     report = check_changelog(target)
     assert (report.changes, report.lost, report.repeated) == (resharded.rows(), 0, 0)
     assert report.out_of_order == 0
-    tables = replay_changelog(target, place_of=lambda _: "all")
-    assert list(tables) == [ShardTable("all", "shop", "orders")]
-    notes = {row["id"]: row["note"] for row in tables[ShardTable("all", "shop", "orders")].rows()}
+    tables = replay_changelog(target)
+    assert list(tables) == [("shop", "orders")]
+    notes = {row["id"]: row["note"] for row in tables["shop", "orders"].rows()}
     assert notes == dict.fromkeys(range(1, 5), "80-") | dict.fromkeys(range(5, 12), "-c0")
     check_batch_reads(spark, resharded)
 

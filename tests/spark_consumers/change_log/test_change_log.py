@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from event_token import StreamPosition
 from event_token.errors import Halt, Retry, UsageError
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.change_log import job as change_log_job
+from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.delta_commit import POSITION_KEY
-from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.replay import replay_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, original_error, run_changelog
-from spark_consumers.change_log.state_query import state_as_of
+from spark_consumers.change_log.state import state_as_of
 from spark_consumers.errors import ChangeLogConflict
 from tests.spark_consumers.queries import run_now
 from tests.spark_consumers.shop import SHARDS, Shop
@@ -86,8 +88,8 @@ def test_every_change_once_with_its_position(
 
     assert (first.rows, second.rows) == (60, 100)
     assert counts(tmp_path) == (100, 0, 0, 0)
-    tables = replay_changelog(str(tmp_path / "log"))
-    assert {t.shard: len(tables[t].by_key) for t in tables} == dict.fromkeys(SHARDS, 50)
+    orders = replay_changelog(str(tmp_path / "log"))["shop", "orders"].by_key()
+    assert Counter(order.shard for order in orders.values()) == dict.fromkeys(SHARDS, 50)
     commit = DeltaTable(tmp_path / "log").history(1)[0]
     end = StreamPosition.from_string(commit[POSITION_KEY])
     assert end.frontier_us == second.frontier_us
@@ -166,17 +168,14 @@ def test_state_query_in_spark(spark: SparkSession, shop: Shop, tmp_path: Path) -
     """The state query in Spark returns the same rows as a replay."""
     shop.write(5)
     run_now(spark, shop, tmp_path)
-    table = DeltaTable(tmp_path / "log")
-    spark.read.parquet(*table.file_uris()).createOrReplaceTempView("orders_log")
+    files = DeltaTable(tmp_path / "log").file_uris()
 
-    rows: list[Any] = spark.sql(state_as_of("orders_log", shop.now_us)).collect()
+    rows = state_as_of(spark.read.parquet(*files), shop.now_us).collect()
 
-    replayed = replay_changelog(str(tmp_path / "log"))
-    found: dict[ShardTable, dict[str, str]] = {}
-    for row in rows:
-        place = ShardTable(row.shard, row.database, row.table_name)
-        found.setdefault(place, {})[row.key_text] = row.row
-    assert found == {place: table.by_key for place, table in replayed.items()}
+    [(name, orders)] = replay_changelog(str(tmp_path / "log")).items()
+    assert {(row.database, row.table_name) for row in rows} == {name}
+    found = {row.key_text: (row.row, row.shard, row.seq) for row in rows}
+    assert found == {k: (v.row, v.shard, v.seq) for k, v in orders.by_key().items()}
 
 
 def test_killed_at_random_moments(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from pyspark.sql import SparkSession
 from producers.options import CopySettings
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
+from spark_consumers.change_log.check import check_changelog
+from spark_consumers.change_log.replay import replay_changelog
 from spark_consumers.change_log.run import run_changelog
-from spark_consumers.change_log.state_query import state_as_of
+from spark_consumers.change_log.state import state_as_of
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import server_rows, start, wait_state
 from tests.producers.copy.traffic import TABLES, Traffic
@@ -95,13 +96,13 @@ def test_copied_rows_and_changes_make_the_table(
     log = str(tmp_path / "log")
     report = check_changelog(log)
     assert (report.lost, report.repeated, report.out_of_order) == (0, 0, 0)
-    tables = replay_changelog(log)
-    found = {
-        place.shard: sorted((row["id"], row["note"]) for row in table.rows())
-        for place, table in tables.items()
-    }
-    assert set(tables) == {ShardTable(shard, "shop", "orders") for shard in SHARDS}
-    assert found == {
+    [(name, orders)] = replay_changelog(log).items()
+    assert name == ("shop", "orders")
+    found: dict[str, list[tuple[int, str]]] = {}
+    for version in orders.live():
+        row = json.loads(version.row or "")
+        found.setdefault(version.shard, []).append((row["id"], row["note"]))
+    assert {shard: sorted(rows) for shard, rows in found.items()} == {
         SHARDS[0]: [(1, "again"), (3, "new"), (5, "moved"), (6, "moved")],
         SHARDS[1]: [(1, "there")],
     }
@@ -142,16 +143,16 @@ def test_state_in_spark_is_the_table_that_was_copied_under_load(
     assert report.changes == len(read_log(settings).events)
     files = DeltaTable(log).file_uris()
     assert len(files) > 1
-    spark.read.parquet(*files).createOrReplaceTempView("copied_log")
-    ops = {row.op for row in spark.sql("SELECT DISTINCT op FROM copied_log").collect()}
+    frame = spark.read.parquet(*files)
+    ops = {row.op for row in frame.select("op").distinct().collect()}
     assert ops >= {"READ", "INSERT", "UPDATE", "DELETE"}
-    states: list[Any] = spark.sql(state_as_of("copied_log", FAR_US)).collect()
+    states: list[Any] = state_as_of(frame, FAR_US).collect()
     replayed = replay_changelog(log)
     for table in PLAIN:
         [key] = TABLES[table][1]
         rows = {k: row for (k,), row in server_rows(mysql_a, name, table, [key]).items()}
         found = [json.loads(row.row) for row in states if row.table_name == table]
-        again = replayed[ShardTable(settings.shard, name, table)].rows()
+        again = replayed[name, table].rows()
         assert len(found) == len(again) == len(rows) > 0
         assert {row[key]: row for row in found} == rows
         assert {row[key]: row for row in again} == rows

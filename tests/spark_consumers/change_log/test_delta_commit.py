@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 
 from event_token.errors import UsageError
+from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.delta_commit import (
     ROWS_MARK,
     Batch,
@@ -13,56 +14,12 @@ from spark_consumers.change_log.delta_commit import (
     ensure_table,
     hopped_mark,
     is_replay,
-    open_table,
     query_mark,
     shard_mark,
 )
 from spark_consumers.change_log.parquet_files import write_files
-from spark_consumers.change_log.replay import ShardTable, check_changelog, replay_changelog
-from spark_consumers.change_log.state_query import state_as_of
 from spark_consumers.errors import ChangeLogConflict
-
-SCHEMA = pa.schema(
-    [
-        ("type", pa.string()),
-        ("database", pa.string()),
-        ("table", pa.string()),
-        ("before", pa.string()),
-        ("after", pa.string()),
-        ("key", pa.string()),
-        ("old_key", pa.string()),
-        ("absent", pa.string()),
-        ("shard", pa.string()),
-        ("seq", pa.int64()),
-        ("offset", pa.int64()),
-        ("timestamp_us", pa.int64()),
-    ]
-)
-ORDERS = ShardTable("-80", "shop", "orders")
-NOTES = ShardTable("-80", "shop", "notes")
-
-
-def change(seq: int, **more: object) -> dict[str, object]:
-    """A row of the change log."""
-    row: dict[str, object] = dict.fromkeys(SCHEMA.names)
-    row |= {"type": "ROW", "database": "shop", "table": "orders", "shard": "-80"}
-    return row | {"seq": seq, "offset": seq * 2, "timestamp_us": seq * 10} | more
-
-
-def commit_rows(
-    target: str,
-    rows: list[dict[str, object]],
-    batch_id: int,
-    *,
-    query: str = "q",
-    contiguous: bool = True,
-    hopped: frozenset[str] = frozenset(),
-) -> bool:
-    """Write and commit rows as one batch of a query."""
-    ensure_table(target, SCHEMA, {})
-    files, spans = write_files(target, [pa.RecordBatch.from_pylist(rows, SCHEMA)], {})
-    batch = Batch(batch_id, query, spans, files, None, contiguous, hopped)
-    return commit(open_table(target, {}), SCHEMA, batch)
+from tests.spark_consumers.change_log.log_rows import SCHEMA, change, commit_rows
 
 
 def rows_of(target: str) -> int:
@@ -179,68 +136,3 @@ def test_table_of_other_columns_is_refused(target: str) -> None:
 
     with pytest.raises(UsageError, match=r"differ in columns \(late\)"):
         ensure_table(target, SCHEMA.append(pa.field("late", pa.bool_())), {})
-
-
-def write_history(target: str) -> None:
-    """Insert, update, delete, change a key, and write to a table without a key."""
-    note = {"table": "notes"}
-    commit_rows(
-        target,
-        [
-            change(1, key="[1]", after='{"id":1,"n":1}'),
-            change(2, key="[2]", after='{"id":2,"n":1}'),
-            change(3, **note, after='{"t":"a"}'),
-            change(4, **note, after='{"t":"a"}'),
-        ],
-        0,
-    )
-    commit_rows(
-        target,
-        [
-            change(5, key="[1]", before='{"id":1,"n":1}', after='{"id":1,"n":2}'),
-            change(6, key="[3]", old_key="[1]", before='{"id":1,"n":2}', after='{"id":3,"n":2}'),
-            change(7, key="[2]", before='{"id":2,"n":1}'),
-            change(8, **note, before='{"t":"a"}'),
-        ],
-        1,
-    )
-
-
-def test_replay_gives_the_tables(target: str) -> None:
-    """A replay gives the tables, at the end and as of a time."""
-    write_history(target)
-
-    now = replay_changelog(target)
-    then = replay_changelog(target, until_us=60)
-
-    assert now[ORDERS].rows() == [{"id": 3, "n": 2}]
-    assert now[NOTES].rows() == [{"t": "a"}]
-    assert sorted(then[ORDERS].by_key.items()) == [
-        ("[1]", '{"id":1,"n":2}'),
-        ("[2]", '{"id":2,"n":1}'),
-    ]
-    assert len(then[NOTES].rows()) == 2
-
-
-@pytest.mark.parametrize("until_us", [0, 30, 60, 70, 1_000])
-def test_state_query_equals_the_replay(target: str, until_us: int) -> None:
-    """The state query as of a time returns the same rows as a replay up to that time."""
-    write_history(target)
-    expected = replay_changelog(target, until_us=until_us)
-
-    log = QueryBuilder().register("log", DeltaTable(target))
-    found = pa.table(log.execute(state_as_of("log", until_us)).read_all()).to_pylist()
-
-    keyed = expected[ORDERS].by_key if ORDERS in expected else {}
-    assert {row["key_text"]: row["row"] for row in found} == keyed
-
-
-def test_check_counts_what_is_wrong(target: str) -> None:
-    """Holes, repeats and rows out of order are counted; a complete log has none."""
-    write_history(target)
-    whole = check_changelog(target)
-    commit_rows(target, [change(11), change(12, timestamp_us=0), change(12)], 2, contiguous=False)
-    broken = check_changelog(target)
-
-    assert (whole.changes, whole.lost, whole.repeated, whole.out_of_order) == (8, 0, 0, 0)
-    assert (broken.changes, broken.lost, broken.repeated, broken.out_of_order) == (11, 2, 1, 1)

@@ -223,7 +223,7 @@ def test_column_added_after_the_start_stops_the_query() -> None:
 
 
 def test_statements_stand_between_rows() -> None:
-    """A DDL statement is a row of its own without images; the typed mode leaves it out."""
+    """A14: a DDL statement is a separate row without images, typed or not."""
     shape = shape_with()
     found = [
         order_event(shape, {"id": 1}, FIRST_SEQ),
@@ -237,7 +237,19 @@ def test_statements_stand_between_rows() -> None:
     assert [r["statement"] for r in general] == [None, 'ALTER TABLE orders ADD "x" INT', None]
     assert [r["type"] for r in general] == ["ROW", "DDL", "ROW"]
     assert [r["after"] for r in general if r["type"] == "DDL"] == [None]
-    assert [r["after"] for r in typed] == [{"id": 1}, {"id": 2}]
+    assert [r["after"] for r in typed] == [{"id": 1}, None, {"id": 2}]
+    assert [r["statement"] for r in typed] == [r["statement"] for r in general]
+
+
+def test_typed_rows_leave_out_statements_on_other_tables() -> None:
+    """A14: a record that names another table, as the mark of a reshard does, is left out."""
+    shape = shape_with()
+    mark = replace(statement_event(FIRST_SEQ, "{}"), database="_shardstream", table="journal")
+    own = replace(statement_event(FIRST_SEQ + 1, "{}"), table="orders")
+
+    rows = decode([mark, own], choose_columns("seq", shape, 0), MemorySchemaIds())
+
+    assert rows == [{"seq": FIRST_SEQ + 1}]
 
 
 @pytest.mark.parametrize(
@@ -366,8 +378,7 @@ def test_a_key_range_sees_what_a_subscriber_sees(
 
     rows = decode([*found, statement], output, MemorySchemaIds(), half)
 
-    if not typed:
-        assert rows.pop()["statement"] == statement.statement
+    assert rows.pop()["statement"] == statement.statement
     assert [(row["seq"], row["op"]) for row in rows] == [(e.seq, e.op.value) for e in expected]
     schema_ids = MemorySchemaIds()
     for event, row in zip(expected, rows, strict=True):

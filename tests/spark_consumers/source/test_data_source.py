@@ -83,21 +83,23 @@ def test_batch_read_between_times(spark: SparkSession, shop: Shop) -> None:
 
 
 def test_typed_table(spark: SparkSession, shop: Shop) -> None:
-    """With option table the images are structs with the table's types."""
+    """A14: with option table images are structs with the table's types, and statements come too."""
+    statement = "CREATE TABLE other (id INT)"
     after: Row = {"id": 7, "note": "x", "price": Decimal("12.50")}
     shop.writers["-80"].write(
         [
             Change(T0_US, after=after),
-            Change(T0_US + 1, statement="CREATE TABLE other (id INT)"),
+            Change(T0_US + 1, statement=statement),
         ]
     )
     for writer in shop.writers.values():
         writer.promise(T0_US + CELL_US)
 
-    rows = shop.batch(spark, table="shop.orders", columns="seq,before,after,op").collect()
+    rows = shop.batch(spark, table="shop.orders", columns="seq,before,after,op,statement").collect()
 
     assert [row.asDict(recursive=True) for row in rows] == [
-        {"before": None, "after": after, "op": "INSERT", "seq": 1}
+        {"before": None, "after": after, "op": "INSERT", "seq": 1, "statement": None},
+        {"before": None, "after": None, "op": "NONE", "seq": 2, "statement": statement},
     ]
 
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.replay import check_changelog
+from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from tests.spark_consumers.queries import merged_order, run_available, wait_until
 from tests.topics.shard_writer import ShardWriter, provision

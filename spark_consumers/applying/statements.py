@@ -1,0 +1,178 @@
+"""What a DDL statement does to the rows of tables: TRUNCATE and DROP remove them. Pure.
+
+A statement that changes rows or keys in another way without logging row changes (RENAME, partition
+and tablespace operations, a new primary key) cannot be applied. ALTERs of columns leave rows as
+they are: a row has the columns that it had at its last change.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# Comments of versions (`/*!40101 ... */`) are executed: only their brackets are skipped.
+_TOKEN = re.compile(
+    r"""
+      (?P<skipped> \s+ | /\*M?!\d* | \*/ | /\*.*?\*/ | (?:--(?=\s|$)|\#)[^\n]* )
+    | `(?P<backtick>(?:[^`]|``)*)`
+    | "(?P<double>(?:[^"\\]|""|\\.)*)"
+    | (?P<text>'(?:[^'\\]|''|\\.)*')
+    | (?P<word>[\w$\x80-\U0010ffff]+)
+    | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_PARTITION_WORDS = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "CONVERT"})
+_TABLESPACE_WORDS = frozenset({"IMPORT", "DISCARD"})
+# What follows RENAME where no table is renamed.
+_NOT_A_TABLE = frozenset({"COLUMN", "INDEX", "KEY"})
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table; `table` is None for all tables of a database."""
+
+    database: str
+    table: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a statement does: the tables it empties, and those it changes in ways not logged."""
+
+    emptied: tuple[TableName, ...] = ()
+    changed: tuple[TableName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    is_name: bool  # quoted, so never a keyword
+
+    def is_word(self, *words: str) -> bool:
+        return not self.is_name and self.text.upper() in words
+
+
+def effect_of(statement: str, database: str) -> Effect:
+    """Return what a statement does to rows; `database` is its default database."""
+    tokens = _Tokens(list(_tokens(statement)), database)
+    if tokens.take("TRUNCATE"):
+        tokens.take("TABLE")
+        return Effect(emptied=(tokens.table(),))
+    if tokens.take("RENAME"):
+        return Effect(changed=tokens.renamed()) if tokens.take("TABLE", "TABLES") else Effect()
+    if tokens.take("ALTER"):
+        return _effect_of_alter(tokens)
+    if tokens.take("CREATE"):
+        return _effect_of_create(tokens)
+    if tokens.take("DROP"):
+        return _effect_of_drop(tokens)
+    return Effect()
+
+
+def _effect_of_drop(tokens: "_Tokens") -> Effect:
+    if tokens.take("DATABASE", "SCHEMA"):
+        tokens.take_all("IF", "EXISTS")
+        return Effect(emptied=(TableName(tokens.name(), None),))
+    # A temporary table hides one of the log, and its rows are not logged.
+    if not tokens.take("TABLE", "TABLES"):
+        return Effect()
+    tokens.take_all("IF", "EXISTS")
+    return Effect(emptied=tokens.tables())
+
+
+def _effect_of_create(tokens: "_Tokens") -> Effect:
+    if not tokens.take("OR"):
+        return Effect()
+    tokens.take("REPLACE")
+    if tokens.take("DATABASE", "SCHEMA"):
+        return Effect(emptied=(TableName(tokens.name(), None),))
+    return Effect(emptied=(tokens.table(),)) if tokens.take("TABLE") else Effect()
+
+
+def _effect_of_alter(tokens: "_Tokens") -> Effect:
+    tokens.take_all("ONLINE", "OFFLINE", "IGNORE")
+    if not tokens.take("TABLE"):
+        return Effect()
+    tokens.take_all("IF", "EXISTS")
+    table = tokens.table()
+    changed: list[TableName] = []
+    is_changed = False
+    while (token := tokens.next()) is not None:
+        is_changed |= (
+            (token.is_word("RENAME") and not tokens.take(*_NOT_A_TABLE))
+            or (token.is_word(*_PARTITION_WORDS) and tokens.take("PARTITION"))
+            or (token.is_word(*_TABLESPACE_WORDS) and tokens.take("PARTITION", "TABLESPACE"))
+            or (token.is_word("PRIMARY") and tokens.take("KEY"))
+        )
+        if token.is_word("TABLE"):  # EXCHANGE PARTITION ... WITH TABLE, CONVERT TABLE ... TO
+            is_changed = True
+            changed.append(tokens.table())
+    return Effect(changed=(table, *changed)) if is_changed else Effect()
+
+
+def _tokens(statement: str) -> Iterator[_Token]:
+    for found in _TOKEN.finditer(statement):
+        match found.lastgroup:
+            case "backtick":
+                yield _Token(found["backtick"].replace("``", "`"), is_name=True)
+            case "double":
+                yield _Token(found["double"].replace('""', '"'), is_name=True)
+            case "word" | "sign" | "text":
+                yield _Token(found[0], is_name=False)
+            case _:
+                pass
+
+
+class _Tokens:
+    """Reads the tokens of a statement from left to right."""
+
+    def __init__(self, tokens: list[_Token], database: str) -> None:
+        self._tokens = [*tokens, _Token("", is_name=False)]
+        self._at = 0
+        self._database = database
+
+    def take(self, *words: str) -> bool:
+        """Skip one of the words if it comes next."""
+        is_next = self._tokens[self._at].is_word(*words)
+        self._at += is_next
+        return is_next
+
+    def take_all(self, *words: str) -> None:
+        """Skip all of these words that come next."""
+        while self.take(*words):
+            pass
+
+    def name(self) -> str:
+        """Take a name."""
+        found = self._tokens[self._at].text
+        self._at = min(self._at + 1, len(self._tokens) - 1)
+        return found
+
+    def table(self) -> TableName:
+        """Take the name of a table, with or without its database."""
+        first = self.name()
+        if self.take("."):
+            return TableName(first, self.name())
+        return TableName(self._database, first)
+
+    def tables(self) -> tuple[TableName, ...]:
+        """Take a list of tables."""
+        found = [self.table()]
+        while self.take(","):
+            found.append(self.table())
+        return tuple(found)
+
+    def renamed(self) -> tuple[TableName, ...]:
+        """Take `a TO b, c TO d`; return all of them."""
+        self.take_all("IF", "EXISTS")
+        found = [self.table()]
+        while self.take("TO", ",", "WAIT", "NOWAIT"):
+            found.append(self.table())
+        return tuple(found)
+
+    def next(self) -> _Token | None:
+        """Take the next token, None at the end."""
+        if self._at == len(self._tokens) - 1:
+            return None
+        self._at += 1
+        return self._tokens[self._at - 1]

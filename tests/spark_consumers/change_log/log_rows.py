@@ -1,0 +1,53 @@
+"""Rows of a change log, written without Spark."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from spark_consumers.change_log.delta_commit import Batch, commit, ensure_table, open_table
+from spark_consumers.change_log.parquet_files import write_files
+
+SCHEMA = pa.schema(
+    [
+        ("type", pa.string()),
+        ("database", pa.string()),
+        ("table", pa.string()),
+        ("before", pa.string()),
+        ("after", pa.string()),
+        ("key", pa.string()),
+        ("old_key", pa.string()),
+        ("absent", pa.string()),
+        ("shard", pa.string()),
+        ("seq", pa.int64()),
+        ("offset", pa.int64()),
+        ("timestamp_us", pa.int64()),
+        ("statement", pa.string()),
+        ("token", pa.string()),
+        ("keyspace_id_before", pa.binary()),
+        ("keyspace_id_after", pa.binary()),
+    ]
+)
+
+
+def change(seq: int, **more: object) -> dict[str, object]:
+    """A row of the change log."""
+    row: dict[str, object] = dict.fromkeys(SCHEMA.names)
+    row |= {"type": "ROW", "database": "shop", "table": "orders", "shard": "-80"}
+    return row | {"seq": seq, "offset": seq * 2, "timestamp_us": seq * 10} | more
+
+
+def commit_rows(
+    target: str,
+    rows: Sequence[Mapping[str, object]],
+    batch_id: int,
+    *,
+    query: str = "q",
+    contiguous: bool = True,
+    hopped: frozenset[str] = frozenset(),
+    schema: pa.Schema = SCHEMA,
+) -> bool:
+    """Write and commit rows as one batch of a query."""
+    ensure_table(target, schema, {})
+    files, spans = write_files(target, [pa.RecordBatch.from_pylist(rows, schema)], {})
+    batch = Batch(batch_id, query, spans, files, None, contiguous, hopped)
+    return commit(open_table(target, {}), schema, batch)
