@@ -15,7 +15,7 @@ from tests.producers.own_servers import OwnServers
 def own_servers(
     real_servers: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OwnServers]:
-    """Those that the cases of a module have asked for."""
+    """Servers that the cases of a module have started."""
     kinds = {Flavor.MYSQL: MysqlServer, Flavor.MARIADB: MariadbServer}
     servers = OwnServers(tmp_path_factory.mktemp("cases"), kinds)
     yield servers

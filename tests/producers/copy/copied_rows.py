@@ -28,7 +28,7 @@ NOT_COPIED = re.compile("does not exist|has a column prefix|neither a primary ke
 
 
 def leaves_rows(case: Case) -> bool:
-    """Whether the last images in its log are its rows as they stand."""
+    """Return whether the last images in the log are the table's current rows."""
     return not isinstance(case.expected, dict) and not any(
         map(NOT_AS_THEY_STAND.search, (*case.statements, *case.server_options))
     )
@@ -37,7 +37,7 @@ def leaves_rows(case: Case) -> bool:
 def newest(
     messages: list[Message], events: list[VEvent]
 ) -> dict[str, dict[bytes, tuple[Message, VEvent]]]:
-    """By table and record key, what the log says last of each row that is left."""
+    """Return each remaining row's last image in the log, by table and record key."""
     rows: dict[str, dict[bytes, tuple[Message, VEvent]]] = {}
     keys: dict[str, dict[tuple[object, ...], bytes]] = {}
     for message, event in zip(messages, events, strict=True):
@@ -60,7 +60,7 @@ class SeenByRules:
         self.columns: dict[str, list[SourceColumn]] = {}
 
     def ddl_seen(self) -> None:
-        """Nothing can break."""
+        """Never refuse a table version."""
 
     def leaves_out(self, database: str, table: str) -> bool:
         """No table."""
@@ -68,7 +68,7 @@ class SeenByRules:
         return False
 
     def row_filter(self, table: TablePlan) -> None:
-        """No rule; columns whose collations no rule can compare by are alike."""
+        """Return no rule."""
         self.columns[table.table] = [
             replace(column, collation=name if collation_named(name) else name.split(" ")[0])
             for column in source_columns(table)
@@ -79,7 +79,7 @@ class SeenByRules:
 def definition_of(
     chunks: ChunkConnection, case: Case, database: str, table: str
 ) -> TableDefinition | None:
-    """The table as a copy reads it; None where it cannot be copied, for a reason that is right."""
+    """Return the table as a copy reads it; None if it is rightly refused."""
     connection, typed = chunks.connection, case.typed_columns(database)
     try:
         return read_definition(connection, case.flavor, database, table, typed_columns=typed)

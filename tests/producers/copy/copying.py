@@ -1,4 +1,4 @@
-"""What the copy's tests share: asking for copies, waiting for them, judging what the log says."""
+"""Requests copies, waits for them, and checks the log; shared by the copy's tests."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def topics_of(settings: ShardProducerSettings) -> ShardTopics:
 def request(
     settings: ShardProducerSettings, action: CopyAction, *tables: str, where: str = ""
 ) -> CopyAnswer:
-    """Ask the running producer and wait for its answer."""
+    """Send a request to the running producer and wait for its answer."""
     asked = CopyRequest(action, tables, where)
     ask(settings.kafka, topics_of(settings), asked)
     with CopyFeed(settings.kafka, topics_of(settings)) as feed:
@@ -42,7 +42,7 @@ def request(
 
 
 def start(settings: ShardProducerSettings, *tables: str, where: str = "") -> None:
-    """Start copies; none may be refused."""
+    """Start copies, none of which may be refused."""
     answer = request(settings, CopyAction.START, *tables, where=where)
 
     assert answer.problems == ()
@@ -51,7 +51,7 @@ def start(settings: ShardProducerSettings, *tables: str, where: str = "") -> Non
 def wait_state(
     settings: ShardProducerSettings, state: CopyState, *tables: str
 ) -> dict[str, TableCopy]:
-    """Wait until all these tables (all there are) are in that state."""
+    """Wait until all these tables (by default all) are in that state."""
     found: dict[str, TableCopy] = {}
 
     def is_there() -> bool:
@@ -69,7 +69,7 @@ def wait_state(
 
 
 def rows_of(event: VEvent) -> list[tuple[tuple[Any, ...], dict[str, Any] | None]]:
-    """What an event does to a table that takes READ and INSERT as upserts: (key, row) each."""
+    """Return an event's effect on a table, as (key, row), with READ and INSERT as upserts."""
     assert event.shape is not None
     names = [event.shape.columns[i].name for i in event.shape.primary_key]
     changes: list[tuple[tuple[Any, ...], dict[str, Any] | None]] = []
@@ -81,7 +81,7 @@ def rows_of(event: VEvent) -> list[tuple[tuple[Any, ...], dict[str, Any] | None]
 
 
 def replay_upserts(log: WrittenLog, database: str, table: str) -> dict[tuple[Any, ...], Any]:
-    """The table's rows by key, as stream and copy together make them."""
+    """Return the table's rows by key, as stream and copy together result in."""
     rows: dict[tuple[Any, ...], Any] = {}
     for event in log.events:
         if event.type is not EventType.ROW or (event.database, event.table) != (database, table):
@@ -97,7 +97,7 @@ def replay_upserts(log: WrittenLog, database: str, table: str) -> dict[tuple[Any
 def server_rows(
     server: DatabaseFixture, database: str, table: str, key: list[str]
 ) -> dict[tuple[Any, ...], Any]:
-    """The table's rows by key, as the server has them."""
+    """Return the table's rows by key, as the server has them."""
     with server.connect(database=database) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"SELECT * FROM {table}")
@@ -107,7 +107,7 @@ def server_rows(
 
 
 def check_no_stale_read(log: WrittenLog, database: str, table: str, version: str) -> int:
-    """No READ is older than what the log said of its key before, deletes included; count READs.
+    """Check that no READ is older than earlier changes of its key, deletes included; count READs.
 
     `version`: a column that no two writes of a key give the same value. A row that was READ may
     come once more as the change that made it.
@@ -142,7 +142,7 @@ def _key(event: VEvent, image: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def check_copied_log(log: WrittenLog) -> None:
-    """Each seq once and without a gap, times that never fall, copied rows in whole transactions."""
+    """Check seqs without gaps or repeats, times that never fall, and whole copy transactions."""
     assert [e.seq for e in log.events] == list(range(1, len(log.events) + 1))
     for before, event in zip(log.events, log.events[1:], strict=False):
         assert event.timestamp_us >= before.timestamp_us

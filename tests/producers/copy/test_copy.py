@@ -1,4 +1,4 @@
-"""One producer copies tables while it streams: rows that were there before join its log."""
+"""A producer copies tables while it streams: existing rows join its log."""
 
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -19,7 +19,7 @@ ROWS = 25_000
 def test_filled_table_joins_the_log(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """All rows come as READ, in key order, each chunk ended by LAST_PK, the copy by COMPLETED."""
+    """All rows arrive as READ in key order; LAST_PK ends each chunk, COPY_COMPLETED the copy."""
     name = database.new_database()
     with database.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, pad VARCHAR(40))")

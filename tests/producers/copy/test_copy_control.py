@@ -1,4 +1,4 @@
-"""Copies are started, paused, resumed and refused by name; definitions change under them."""
+"""Copies are started, paused, resumed and refused; definitions change meanwhile."""
 
 import pytest
 
@@ -34,7 +34,7 @@ from topics.records.vevent import Op
 def test_tables_are_refused_by_name_and_conditions_hold(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Without a usable key, without the table, with a broken condition: the answer says which."""
+    """A missing key, a missing table or a broken condition is refused with that reason."""
     name = mariadb_a.new_database()
     with mariadb_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE keyless (a INT)")
@@ -75,7 +75,7 @@ def test_tables_are_refused_by_name_and_conditions_hold(
 def test_definition_changes_while_a_table_is_copied(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Columns come and go under a paused copy: it goes on with them; another key stops it."""
+    """A copy survives columns that are added and dropped while it is paused; a new key stops it."""
     name = mysql_a.new_database()
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(10))")
@@ -125,7 +125,7 @@ def test_definition_changes_while_a_table_is_copied(
 def test_copy_waits_while_the_server_is_busy(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Above the bound of running threads nothing is read, and the status says why."""
+    """Above the limit of running threads nothing is read, and the status says why."""
     name = mysql_a.new_database()
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
@@ -147,7 +147,7 @@ def test_copy_waits_while_the_server_is_busy(
 
 @pytest.mark.parametrize("elapsed_s", [0.001, 0.5, 30.0])
 def test_chunks_follow_their_time(elapsed_s: float) -> None:
-    """A chunk that was too slow is followed by a smaller one, a fast one by a larger, in bounds."""
+    """A slow chunk is followed by a smaller one, a fast one by a larger one, within limits."""
     limits = CopySettings(chunk_ms=500, chunk_rows_max=5_000)
 
     rows = next_rows(1_000, 1_000, 100_000, elapsed_s, limits)
@@ -158,7 +158,7 @@ def test_chunks_follow_their_time(elapsed_s: float) -> None:
 
 
 def test_a_window_is_spoiled_by_what_came_since() -> None:
-    """Definitions and forgotten keys count from the window's opening on, earlier ones do not."""
+    """Definitions and forgotten keys count only from the window's opening on."""
     watch = KeyWatch("d", "orders", 10)
     watch.note_statement("ALTER TABLE `Orders` ADD COLUMN c INT", 12)
 
@@ -172,7 +172,7 @@ def test_a_window_is_spoiled_by_what_came_since() -> None:
 def test_a_row_that_cannot_be_logged_stops_the_shard_by_its_table(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Text without a mapping, never in a binlog: the copy's table is named, cancelling lets go."""
+    """Undecodable text fails only the copy of its table, by name; the copy can be cancelled."""
     name = mysql_a.new_database()
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, a VARCHAR(9) CHARACTER SET big5)")

@@ -37,9 +37,9 @@ from topics.progress.copy_topic import (
 )
 
 KEYS = 600
-# Small chunks: hundreds of windows, each of which may go wrong.
+# Small chunks: hundreds of windows, each of which can go wrong.
 SMALL_CHUNKS = CopySettings(chunk_rows_max=25, tables_at_once=3)
-# A column that comes and goes, in front of all others: values would be shifted.
+# A column that is added before all others and dropped again: values would be shifted.
 ADDED = "added"
 ADD = f"ADD COLUMN {ADDED} INT NOT NULL DEFAULT 5 FIRST"
 MANY = 1_000_000
@@ -49,12 +49,12 @@ POINTS_MARIADB = ("piece_written", "chunk_read", "before_commit")
 
 
 def copies_of(settings: ShardProducerSettings) -> Iterable[TableCopy]:
-    """How far each table is."""
+    """Return the progress of each table."""
     return read_copies(settings.kafka, topics_of(settings)).values()
 
 
 def check_tables(settings: ShardProducerSettings, database: DatabaseFixture, name: str) -> None:
-    """Log and progress hold together, and what stream and copy make is what the server has."""
+    """Check that log and progress agree, and that stream and copy result in the server's rows."""
     log = read_log(settings)
     check_copied_log(log)
     check_progress(log)
@@ -71,7 +71,7 @@ def check_tables(settings: ShardProducerSettings, database: DatabaseFixture, nam
 def alter_between_pieces(
     settings: ShardProducerSettings, database: DatabaseFixture, table: str
 ) -> None:
-    """A column in front of all others comes and goes while the table is copied."""
+    """Add and drop a first column while the table is copied."""
 
     def pieces() -> int:
         [copy] = (copy for copy in copies_of(settings) if copy.name == table)
@@ -86,7 +86,7 @@ def alter_between_pieces(
 def test_kills_and_changed_definitions_under_load(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Killed at points of a copy, tables altered while it rests and while it goes on; then again.
+    """A producer is killed at points of a copy, tables are altered meanwhile; then once more.
 
     On MariaDB, whose chunks are tied to the log by their snapshots.
     """
@@ -120,7 +120,7 @@ def test_kills_and_changed_definitions_under_load(
 def test_kills_at_named_points_lose_and_repeat_nothing(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Killed before and after each step of a copy, the next producer goes on where it was."""
+    """A producer killed before or after any step of a copy is resumed where it was."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace, copy=SMALL_CHUNKS)
     tables = [f"{name}.{table}" for table in TABLES]

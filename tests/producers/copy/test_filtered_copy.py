@@ -1,4 +1,4 @@
-"""Copied rows go by the stream's filter rules, and a condition on a copy loses no other row."""
+"""Filter rules apply to copied rows, and a copy's condition loses no other row."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def events_of(events: list[VEvent], table: str, op: Op) -> dict[Any, VEvent]:
 def test_copied_rows_go_by_the_rules_of_the_stream(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """What a rule keeps and masks of rows as they are inserted, it does of rows already there."""
+    """A rule filters and masks existing rows exactly as it does inserted ones."""
     name = database.new_database()
     tables = {table: f"{name}.{table}" for table in ("copied", "streamed", "secret")}
     no_mode = "SET SESSION sql_mode = ''"
@@ -114,7 +114,7 @@ def test_copied_rows_go_by_the_rules_of_the_stream(
 def test_rows_that_come_between_the_selects_of_a_chunk_push_none_out(
     mysql_a: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a condition a chunk's last key is found first: what comes then adds to the chunk."""
+    """With a condition a chunk's last key is found first; rows inserted then join the chunk."""
     name = mysql_a.new_database()
     values = ", ".join(f"({i}, 1)" for i in range(10, 110, 10))
     statements(
@@ -164,5 +164,5 @@ def test_rows_that_come_between_the_selects_of_a_chunk_push_none_out(
     ],
 )
 def test_a_condition_stands_for_itself(where: str, *, is_one: bool) -> None:
-    """What would undo the bounds of a chunk beside it is refused."""
+    """A condition that would cancel the chunk's own bounds is refused."""
     assert is_one_condition(where) is is_one

@@ -9,5 +9,5 @@ from tests.producers.decoder.case_files import Case, all_cases
 
 @pytest.mark.parametrize("case", [case for case in all_cases() if leaves_rows(case)], ids=str)
 def test_copied_rows_are_the_logged_ones(case: Case, server_of_case: DatabaseFixture) -> None:
-    """Each table of a case, copied, gives for each row the key and the image that its log has."""
+    """Copying a case's tables gives, for each row, the key and the image that the log has."""
     check_copied_rows(case, server_of_case)

@@ -1,4 +1,4 @@
-"""What a chunk's snapshot on MariaDB holds, by its own word."""
+"""What a chunk's snapshot on MariaDB contains, as the server reports it."""
 
 import threading
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def commits_held(database: DatabaseFixture) -> Iterator[None]:
 def test_what_the_binlog_has_but_nobody_sees_is_not_in_the_snapshot(
     mariadb_a: DatabaseFixture,
 ) -> None:
-    """A commit held between binlog and table: the snapshot does not pass for the binlog's end."""
+    """A snapshot during a commit held between binlog and table is not the binlog's end."""
     name = mariadb_a.new_database()
     with mariadb_a.connect(database=name) as writer, mariadb_a.connect(database=name) as reader:
         asking = writer.cursor()
@@ -42,7 +42,7 @@ def test_what_the_binlog_has_but_nobody_sees_is_not_in_the_snapshot(
             return str(cursor.fetchall()[0][0])
 
         def seen() -> tuple[bool, int]:
-            """Whether the snapshot passes for the position, and how many rows it shows."""
+            """Return whether the snapshot is taken for the position, and how many rows it shows."""
             begun = snapshot.begin(reader, position())
             cursor.execute("SELECT COUNT(*) FROM t")
             [(rows,)] = cursor.fetchall()

@@ -1,4 +1,4 @@
-"""Copied rows are ordinary rows to those who read the merged stream."""
+"""Copied rows are ordinary rows to readers of the merged stream."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from topics.stream.subscriber import Subscriber
 def test_subscriber_starts_with_a_copy(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """`start="copy"` has the table copied, delivers its rows as READ, and the changes behind it."""
+    """`start="copy"` requests the copy and delivers its rows as READ, then the later changes."""
     name = mysql_a.new_database()
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
@@ -52,7 +52,7 @@ def test_subscriber_starts_with_a_copy(
 def test_a_copy_by_another_filter_rule_is_not_built_on(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A rule left rows out of a copy and of the log; without it a reader gets a copy with them."""
+    """After a rule that excluded rows is removed, a reader gets a new copy that includes them."""
     name = mysql_a.new_database()
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")

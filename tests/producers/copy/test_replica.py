@@ -1,4 +1,4 @@
-"""A copy where the shard has replicas: read from one, or held up by one that is behind."""
+"""Copies of a shard with replicas: read from one, or throttled by one that lags."""
 
 import threading
 from dataclasses import replace
@@ -38,7 +38,7 @@ ROWS = 2_000
 
 
 class Writing:
-    """Upserts and deletes on the primary until told to end; `v` rises with each write."""
+    """Upserts and deletes on the primary until stopped; `v` grows with each write."""
 
     def __init__(self, primary: DatabaseFixture, name: str) -> None:
         self._primary = primary
@@ -69,7 +69,7 @@ class Writing:
 def test_copy_from_a_replica_and_copy_held_by_its_lag(
     start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Rows read from a replica under load equal the primary's; the lag of one holds a copy up."""
+    """Rows copied from a replica under load equal the primary's; its lag throttles a copy."""
     primary, replica = start_pair(start_server)
     name = primary.new_database()
     rows = ", ".join(f"({i}, {i})" for i in range(ROWS))
@@ -126,7 +126,7 @@ def delay(replica: DatabaseFixture, seconds: int) -> None:
 
 
 def lag_s(replica: DatabaseFixture) -> int:
-    """How late the replica says that it is, in whole seconds."""
+    """Return the replica's reported lag, in whole seconds."""
     with replica.connect() as connection, connection.cursor(DictCursor) as cursor:
         cursor.execute(f"SHOW {REPLICA[replica.flavor]} STATUS")
         [row] = cursor.fetchall()
@@ -140,7 +140,7 @@ def check_held_by_lag(
     kafka: KafkaCluster,
     keyspace: str,
 ) -> None:
-    """While the replica is late or its replication rests nothing is copied, then all is."""
+    """Nothing is copied while the replica lags or its replication is stopped, then everything."""
     settings = settings_of(
         primary,
         kafka,

@@ -1,4 +1,4 @@
-"""Which copied rows may be written, in every order in which a server may show its transactions."""
+"""Which copied rows may be written, whatever the order in which a server shows transactions."""
 
 import time
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def reads_of(scene: Scene) -> list[tuple[int, int]]:
 def test_any_order_gives_the_table(
     template: LogTemplate, kept: tuple[int, ...] | None, *, by_snapshot: bool
 ) -> None:
-    """Changes, windows and visibility interleaved at will: no stale READ, and the table whole.
+    """With any interleaving of changes, windows and visibility, no READ is stale, no row lost.
 
     With a filter rule that every other change crosses: what the rule keeps of the table.
     """
@@ -78,17 +78,17 @@ def test_any_order_gives_the_table(
 
 
 def test_row_changed_between_select_and_writing_is_left_out(template: LogTemplate) -> None:
-    """The hazard of a window without remembered keys: the SELECT saw 1 before it became 9."""
+    """Without remembered keys a stale row would be written: the SELECT saw 1 before it became 9."""
     check_first_left_out(Scene(template, {1: 0, 2: 0}))
 
 
 def test_row_that_left_the_rule_is_not_brought_back(template: LogTemplate) -> None:
-    """The SELECT saw 1 as the rule keeps it; the change that the rule leaves out is remembered."""
+    """A change that the rule leaves out still removes its key from the chunk."""
     check_first_left_out(Scene(template, {1: 0, 2: 0, 3: 99}, kept=(0,)))
 
 
 def check_first_left_out(scene: Scene) -> None:
-    """Row 1 changes behind the SELECT that saw it: of the rows 1 and 2 only 2 is written."""
+    """Row 1 changes after the SELECT that saw it, so of rows 1 and 2 only 2 is written."""
     scene.play("ask", "select")
     scene.commit(1, 1)
     scene.play("show", "execute", "deliver", "hand_over", "write", "write")
@@ -101,7 +101,7 @@ def check_first_left_out(scene: Scene) -> None:
 def test_tables_that_no_snapshot_holds_wait_for_all_that_was_executed(
     template: LogTemplate,
 ) -> None:
-    """MyISAM shows what came behind the snapshot: its place alone does not do."""
+    """MyISAM shows changes after the snapshot, so the snapshot's place is not enough."""
     scene = Scene(template, {1: 0, 2: 0}, by_snapshot=True)
     scene.show_at_once()
     scene.commit(1, 1)
@@ -119,7 +119,7 @@ def test_tables_that_no_snapshot_holds_wait_for_all_that_was_executed(
 
 
 def test_deleted_and_moved_rows_are_not_brought_back(template: LogTemplate) -> None:
-    """Both images count: the old key of a change of key, and a row that was deleted."""
+    """Both images count: a changed row's old key, and a deleted row."""
     scene = Scene(template, {1: 0, 2: 0})
     scene.play("ask", "select")
     scene.commit(1, 5)
@@ -133,7 +133,7 @@ def test_deleted_and_moved_rows_are_not_brought_back(template: LogTemplate) -> N
 
 
 def test_select_waits_for_what_the_log_has_said(template: LogTemplate) -> None:
-    """The hazard of no wait: the log says 1 is new, the server does not show it yet."""
+    """Without the wait a row would be lost: the log has 1, the server does not show it yet."""
     for waits in (True, False):
         scene = Scene(template, {1: 0, 2: 0})
         scene.commit(1, 1)
@@ -177,7 +177,7 @@ def test_rows_wait_until_the_log_has_what_their_select_saw(
 def test_high_includes_what_the_select_saw(
     mysql_a: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row is committed just before a chunk's SELECT: what the log must reach has it."""
+    """A row committed just before a chunk's SELECT is in the set that the log must reach."""
     name = mysql_a.new_database()
     statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
     read = ChunkConnection.read
@@ -202,7 +202,7 @@ def test_high_includes_what_the_select_saw(
 def test_reader_waits_until_the_server_shows_the_position(
     mysql_a: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked for a chunk not behind a transaction, it reads nothing before that is executed."""
+    """A chunk that must see a transaction is read only after that has been executed."""
     name = mysql_a.new_database()
     gtid = f"{uuid4()}:1"
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
@@ -226,7 +226,7 @@ def test_reader_waits_until_the_server_shows_the_position(
 
 
 def test_read_may_be_ahead_of_its_change(template: LogTemplate) -> None:
-    """A row is shown before the executed set has it: its READ comes first, and both are upserts."""
+    """A row visible before the executed set has it is READ first; both are upserts."""
     scene = Scene(template, {1: 0})
     scene.commit(2, 2)
     scene.commit(1, 3)
@@ -240,7 +240,7 @@ def test_read_may_be_ahead_of_its_change(template: LogTemplate) -> None:
 
 
 def test_snapshot_counts_from_its_own_place(template: LogTemplate) -> None:
-    """MariaDB's snapshot may lie before what the log had: what came since is remembered too."""
+    """MariaDB's snapshot may precede the window's opening; changes in between count too."""
     scene = Scene(template, {1: 0, 2: 0}, by_snapshot=True)
     for key in (7, 1):
         scene.commit(key, key)

@@ -21,7 +21,7 @@ WORDS = ("Äpfel", "apfel", "Zoo", "zoo-", "éa", "E", "ß", "straße", "", "ñ"
 
 
 def key_of(table: str, i: int) -> tuple[str, ...]:
-    """The i-th key's values as literals, in the order of the key."""
+    """Return the i-th key's values as literals, in key order."""
     if table == "ints":
         return (str(i - 300),)
     if table == "pairs":
@@ -34,10 +34,10 @@ def key_of(table: str, i: int) -> tuple[str, ...]:
 
 
 class Traffic:
-    """Writers until told to end. Column `v` is another number at each write of all of them."""
+    """Writers that run until stopped. Column `v` gets a different number at each write."""
 
     def __init__(self, database: DatabaseFixture, name: str, *, keys: int, seed: int) -> None:
-        """Make the tables and fill them."""
+        """Create the tables and fill them."""
         self._database = database
         self._name = name
         self._keys = keys

@@ -1,4 +1,4 @@
-"""Filter rules in a running producer: refused at start, kept while rows flow, broken by a DDL."""
+"""Filter rules in a running producer: refused at start, applied to rows, broken by DDL."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def filters_of(name: str, **changes: object) -> FilterSettings:
 
 
 def refusal(settings: ShardProducerSettings) -> str:
-    """What a producer says that refuses to start."""
+    """Return the error of a producer that refuses to start."""
     error = RunningProducer(settings).wait_error()
     assert isinstance(error, ServerRefused)
     return str(error)
@@ -50,7 +50,7 @@ def refusal(settings: ShardProducerSettings) -> str:
 def test_rules_hold_until_a_ddl_breaks_them(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Rows are filtered and masked; a DDL that takes a column of the rule away stops by name."""
+    """Rows are filtered and masked; DDL that drops a column of the rule stops the shard by name."""
     name = database.new_database()
     run(database, TABLE.format(db=name))
     settings = settings_of(database, kafka, keyspace, filters=filters_of(name))
@@ -82,7 +82,7 @@ def test_rules_hold_until_a_ddl_breaks_them(
 def test_rules_that_do_not_fit_are_refused_at_start(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Missing tables and columns, and comparisons by unknown collations, are listed at once."""
+    """Missing tables and columns, and comparisons by unknown collations, are reported at once."""
     name = database.new_database()
     run(database, TABLE.format(db=name))
     rules = filters_of(name, where="nope = 1").rules
@@ -109,7 +109,7 @@ def test_rules_that_do_not_fit_are_refused_at_start(
 def test_types_that_the_binlog_hides_are_refused(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str, sql_type: str, where: str
 ) -> None:
-    """UUID looks like BINARY in a binlog, and decimals of a FLOAT are not there: no comparison."""
+    """Comparisons with UUID (BINARY in a binlog) and FLOAT (rounded) columns are refused."""
     name = mariadb_a.new_database()
     run(mariadb_a, f"CREATE TABLE {name}.people(id INT PRIMARY KEY, u {sql_type})")
     filters = filters_of(name, where=where, masks={})

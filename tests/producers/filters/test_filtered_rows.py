@@ -28,7 +28,7 @@ def filtered(
     tables: dict[str, Any] | None = None,
     **rule: Any,
 ) -> Sink:
-    """What statements on table `t` give under a rule; `vindex`: (sharding column, name)."""
+    """Return the events of statements on table `t` under a rule; `vindex`: (column, name)."""
     before = executed_set(database)
     name = database.new_database()
     run_statements(database, name, statements)
@@ -64,7 +64,7 @@ def shown(sink: Sink) -> list[tuple[str, Any, Any]]:
 
 
 def test_updates_across_the_border_come_and_go(database: DatabaseFixture) -> None:
-    """What leaves is a DELETE, what comes in an INSERT; `last` stands at what is left."""
+    """An update out of the rule is a DELETE, into it an INSERT; `last` is on the last row kept."""
     sink = filtered(
         database,
         (
@@ -101,7 +101,7 @@ def test_updates_across_the_border_come_and_go(database: DatabaseFixture) -> Non
 
 
 def test_columns_masks_and_keys(database: DatabaseFixture) -> None:
-    """Columns are left out and masked, NULL stays NULL, and keys and odd dates stay right."""
+    """Columns are dropped and masked; NULLs, keys and invalid dates stay right."""
     sink = filtered(
         database,
         (
@@ -142,7 +142,7 @@ def test_columns_masks_and_keys(database: DatabaseFixture) -> None:
 
 
 def test_keyspace_ids_need_no_written_column(database: DatabaseFixture) -> None:
-    """The ids of rows are there though their column is left out; in_keyrange goes by them."""
+    """Keyspace ids exist although their column is dropped, and in_keyrange uses them."""
     sink = filtered(
         database,
         (
@@ -168,7 +168,7 @@ def test_keyspace_ids_need_no_written_column(database: DatabaseFixture) -> None:
 
 
 def test_tables_left_out_need_not_be_decodable(database: DatabaseFixture) -> None:
-    """Rows of tables outside the lists are passed, whatever is in them; statements come."""
+    """Rows of excluded tables are skipped without decoding; statements are logged."""
     sink = filtered(
         database,
         (
@@ -190,7 +190,7 @@ def test_tables_left_out_need_not_be_decodable(database: DatabaseFixture) -> Non
 
 
 def test_partial_images(database: DatabaseFixture) -> None:
-    """Absent columns stay absent; a WHERE over a column that an image lacks stops by name."""
+    """Absent columns stay absent; a WHERE on an absent column stops the shard by name."""
     statements = (
         "CREATE TABLE t(id INT PRIMARY KEY, a INT, b INT)",
         "INSERT INTO t VALUES (1, 1, 1)",
@@ -205,7 +205,7 @@ def test_partial_images(database: DatabaseFixture) -> None:
 
 
 def test_a_version_that_breaks_its_rule_stops(database: DatabaseFixture) -> None:
-    """The first row of a table that lost a column of its rule names rule, GTID and position."""
+    """The first row of a table that lost a column of its rule stops with rule, GTID, position."""
     with pytest.raises(RuleBroken, match=r"in transaction .*binlog .*\.t does not .* no column n"):
         filtered(
             database,

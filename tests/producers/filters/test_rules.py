@@ -1,4 +1,4 @@
-"""What rules may say, and what is refused by name before anything starts."""
+"""Which rules are accepted, and which are refused with a reason before anything starts."""
 
 import hashlib
 import hmac
@@ -87,7 +87,7 @@ LOWEST = -(1 << 63)
     ],
 )
 def test_what_a_where_may_not_say(where: str, said: str) -> None:
-    """What is not understood, or not decided as the server would, is refused with its reason."""
+    """A condition that cannot be evaluated as the server would is refused with its reason."""
     with pytest.raises(UsageError, match=said):
         compile_where(parse_where(where), COLUMNS, None)
 
@@ -118,7 +118,7 @@ def test_what_a_where_may_not_say(where: str, said: str) -> None:
     ],
 )
 def test_three_valued_logic(where: str, row: dict[str, object], wanted: bool) -> None:
-    """NULL makes a comparison neither true nor false, and a row is wanted only when it is true."""
+    """NULL makes a comparison neither true nor false, and only true keeps a row."""
     found = compile_where(parse_where(where), COLUMNS, ("ID", vindex_named("hash")))
 
     values = [row[COLUMNS[index].name] for index in found.columns]
@@ -138,7 +138,7 @@ def test_three_valued_logic(where: str, row: dict[str, object], wanted: bool) ->
     ],
 )
 def test_bounds_of_whole_numbers_are_split_off(where: str, ranges: list[Range], rest: int) -> None:
-    """What AND joins is decided by bounds where it is that, and `rest` terms are left."""
+    """Terms joined by AND become bounds where possible, and `rest` terms remain."""
     found, left = split_ranges(parse_where(where), COLUMNS)
 
     assert found == ranges
@@ -156,7 +156,7 @@ def test_bounds_of_whole_numbers_are_split_off(where: str, ranges: list[Range], 
 def test_ranges_and_rest_say_what_the_whole_says(
     terms: list[str], numbers: list[int], value: int | None
 ) -> None:
-    """A WHERE that is split wants the same rows, NULL included."""
+    """A split WHERE keeps the same rows, NULL included."""
     where = " AND ".join(term.format(numbers[i % len(numbers)]) for i, term in enumerate(terms))
     whole = parse_where(where)
 
@@ -176,7 +176,7 @@ def bound(**changes: object) -> list[tuple[str, str]]:
 
 
 def test_columns_and_masks_make_the_written_table() -> None:
-    """Listed columns in the table's order; a dropped one is gone, an HMAC is text."""
+    """Listed columns are in the table's order; a dropped one is gone, an HMAC is text."""
     masks = {
         "name": Mask(MaskKind.DROP),
         "CODE": Mask(MaskKind.HMAC),
@@ -203,13 +203,13 @@ def test_columns_and_masks_make_the_written_table() -> None:
     ],
 )
 def test_rules_that_do_not_fit_the_table(changes: dict[str, object], said: str) -> None:
-    """Missing columns, lost keys and masks of the wrong type are each one error."""
+    """Missing columns, dropped keys and masks of the wrong type are one error each."""
     with pytest.raises(RuleError, match=said):
         bound(**changes)
 
 
 def test_a_masked_key_stays_a_key() -> None:
-    """Of all masks, hmac alone keeps two keys apart."""
+    """Of all masks only hmac keeps keys distinct."""
     rule = Rule(ORDERS, masks={"code": Mask(MaskKind.NULL)})
 
     with pytest.raises(RuleError, match="only hmac keeps keys apart"):
@@ -229,7 +229,7 @@ def test_a_masked_key_stays_a_key() -> None:
 def test_an_hmac_is_that_of_the_value_as_the_server_prints_it(
     column: int, value: object, text: bytes
 ) -> None:
-    """HMAC-SHA-256 in hexadecimal under the key, so that all shards agree."""
+    """The mask is HMAC-SHA-256 in hexadecimal under the key, the same on all shards."""
     name = COLUMNS[column].name
     rule = Rule(ORDERS, masks={name: Mask(MaskKind.HMAC)})
     outputs = bind_rule(rule, COLUMNS, [], None, KEY).outputs
@@ -253,7 +253,7 @@ def test_which_tables_are_meant() -> None:
 
 
 def test_wrong_settings_of_rules_are_refused() -> None:
-    """Half names, broken expressions, two rules for a table, and a short key are each one error."""
+    """Half names, broken expressions, two rules for a table and a short key are one error each."""
     with pytest.raises(RuleError, match=r"write database\.table"):
         TablePattern("orders")
     with pytest.raises(RuleError, match="is not a regular expression"):

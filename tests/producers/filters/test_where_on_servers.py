@@ -1,4 +1,4 @@
-"""WHERE clauses against the servers' own answers, for random rows and random conditions."""
+"""WHERE clauses compared with the servers' answers, for random rows and conditions."""
 
 import random
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def quoted(text: str) -> str:
 
 
 def value_of(name: str, chance: random.Random) -> str:
-    """A literal that the column can hold."""
+    """Draw a literal that the column can hold."""
     if chance.random() < 0.15:
         return "NULL"
     number = int(chance.choice(NUMBERS))
@@ -94,7 +94,7 @@ def value_of(name: str, chance: random.Random) -> str:
 
 
 def literal_for(name: str, chance: random.Random) -> str:
-    """A constant of the kind that rules compare the column with; now and then of another."""
+    """Draw a constant that rules can compare the column with, or sometimes another."""
     if chance.random() < 0.05:
         name = chance.choice(list(COLUMNS))
     if name in {"price", "huge", "tiny", "big", "number"} and chance.random() < 0.3:
@@ -106,7 +106,7 @@ def literal_for(name: str, chance: random.Random) -> str:
 
 
 def condition(chance: random.Random, depth: int = 0) -> str:
-    """A random WHERE."""
+    """Draw a random WHERE."""
     if depth < 3 and chance.random() < 0.4:
         word = chance.choice(("AND", "OR"))
         parts = [condition(chance, depth + 1) for _ in range(chance.randint(2, 3))]
@@ -139,7 +139,7 @@ def condition(chance: random.Random, depth: int = 0) -> str:
 
 
 def test_rules_want_the_rows_that_select_finds(database: DatabaseFixture) -> None:
-    """For random rows of every kind of column, a rule is refused or wants what SELECT finds."""
+    """For random rows of every kind of column, a rule is refused or keeps what SELECT finds."""
     chance = random.Random(2024)
     before = executed_set(database)
     name = database.new_database()

@@ -10,7 +10,7 @@ from tests.producers.session.producing import RunningProducer, settings_of
 def test_a_new_cascade_stops_the_producer(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """No such key was there at the start; the statement that declares one stops the shard."""
+    """A cascading key declared after the start stops the shard at its statement."""
     mariadb = start_mariadb()
     settings = settings_of(mariadb, kafka, keyspace, accept_unlogged_cascades=False)
     producer = RunningProducer(settings)

@@ -27,12 +27,12 @@ SERVER = ServerSettings("db", 3306, "stream", "secret")
     ],
 )
 def test_global_privileges_are_read(line: str, expected: set[str]) -> None:
-    """Only grants on everything count, under one name in both families."""
+    """Only global grants count, under the same name in both families."""
     assert global_privileges([line]) == expected
 
 
 def test_missing_grants_come_with_their_statement() -> None:
-    """Each missing privilege is a problem of its own, in the family's words."""
+    """Each missing privilege is a separate problem, by the family's name for it."""
     account = Account("'stream'@'%'", frozenset())
 
     fixes = [p.fix for p in missing_grants(account, SERVER, Flavor.MARIADB)]
@@ -44,7 +44,7 @@ def test_missing_grants_come_with_their_statement() -> None:
 
 
 def test_all_privileges_are_enough() -> None:
-    """An account that may do everything lacks nothing."""
+    """An account with all privileges lacks nothing."""
     account = Account("'root'@'%'", frozenset({"ALL PRIVILEGES"}))
 
     assert missing_grants(account, SERVER, Flavor.MYSQL) == []

@@ -1,4 +1,4 @@
-"""The commands that ask for the replication stream."""
+"""The commands that request the replication stream."""
 
 from uuid import UUID
 
@@ -13,7 +13,7 @@ SERVER = UUID("896b8653-e543-11f1-95d8-02fc00000001")
 
 
 def test_untagged_set_keeps_the_form_of_all_versions() -> None:
-    """Count, uuid, number of intervals, each as first and one past the last."""
+    """A set is encoded as count, uuid, number of intervals, each as first and one past the last."""
     encoded = encode_mysql_gtid_set(MysqlGtidSet.parse(f"{SERVER}:1-5:9"))
 
     expected = (
@@ -26,7 +26,7 @@ def test_untagged_set_keeps_the_form_of_all_versions() -> None:
 
 
 def test_one_tag_switches_the_whole_set_to_the_tagged_form() -> None:
-    """The form stands in the first word twice; an entry without a tag has an empty one."""
+    """The first word marks the tagged form twice; an entry without a tag has an empty one."""
     encoded = encode_mysql_gtid_set(MysqlGtidSet.parse(f"{SERVER}:1-5:tag:1"))
 
     first = int.from_bytes(encoded[:8], "little")

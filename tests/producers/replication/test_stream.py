@@ -28,7 +28,7 @@ WAIT_S = 20.0
 QUIET_S = 0.5
 MARKER = "s3cret-marker"
 
-# Event types after which a stream of the family is at its end (a heartbeat or the GTID list).
+# Event types that mark the end of a family's stream (a heartbeat or the GTID list).
 PACKET_HEADER = 4
 EVENT_TYPE_AT = PACKET_HEADER + 1 + 4
 
@@ -48,7 +48,7 @@ def executed(database: DatabaseFixture) -> GtidSet:
 
 
 def event_types(stream: ReplicationStream) -> Iterator[int]:
-    """The types of the events that come until nothing comes for a moment."""
+    """Return the types of the events that arrive until the stream pauses."""
     wait_s = WAIT_S
     while stream.wait(wait_s):
         wait_s = QUIET_S
@@ -64,12 +64,12 @@ def event_types(stream: ReplicationStream) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """An authority and a certificate for the loopback address."""
+    """Create a CA and a certificate for the loopback address."""
     return Certificates(tmp_path_factory.mktemp("certificates"), "127.0.0.1")
 
 
 def test_stream_after_a_position_holds_what_came_later(database: DatabaseFixture) -> None:
-    """Both families send the one transaction that is not in the position, and not those in it."""
+    """Both families send only the transaction that is not in the position."""
     name = database.new_database()
     flavor = Flavor(database.flavor.value)
     with database.connect(database=name) as connection, connection.cursor() as cursor:
@@ -90,7 +90,7 @@ def test_stream_after_a_position_holds_what_came_later(database: DatabaseFixture
 
 
 def test_position_with_tags_is_understood(mysql_a: DatabaseFixture) -> None:
-    """A set with a tagged GTID makes the server send the transactions that are missing in it."""
+    """With a tagged GTID in the set, the server sends exactly the transactions missing from it."""
     name = mysql_a.new_database()
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
@@ -113,7 +113,7 @@ def test_position_with_tags_is_understood(mysql_a: DatabaseFixture) -> None:
 
 
 def test_buffer_grows_for_a_large_event_and_shrinks_again(mysql_a: DatabaseFixture) -> None:
-    """An event larger than the buffer is held whole; afterwards the memory is given back."""
+    """An event larger than the buffer is kept whole; its memory is released afterwards."""
     name = mysql_a.new_database()
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, b LONGBLOB)")
@@ -137,7 +137,7 @@ def test_buffer_grows_for_a_large_event_and_shrinks_again(mysql_a: DatabaseFixtu
 
 
 def test_query_connection_speaks_utc(database: DatabaseFixture) -> None:
-    """Clocks are read in UTC whatever the server's own zone."""
+    """Clocks are read in UTC, whatever the server's time zone."""
     connection = open_connection(settings_of(database))
     try:
         assert rows(connection, "SELECT @@SESSION.time_zone") == [("+00:00",)]
@@ -146,7 +146,7 @@ def test_query_connection_speaks_utc(database: DatabaseFixture) -> None:
 
 
 def test_query_connection_is_shown_all_rows_and_keys(database: DatabaseFixture) -> None:
-    """Neither the server's own limit of rows nor its hiding of generated keys is taken over."""
+    """The server's row limit and its hiding of generated keys do not apply to our sessions."""
     name = database.new_database()
     limit = "SET GLOBAL sql_select_limit = {}"
     hide = "SET GLOBAL show_gipk_in_create_table_and_information_schema = {}"
@@ -179,18 +179,18 @@ def test_query_connection_is_shown_all_rows_and_keys(database: DatabaseFixture) 
     ("value", "on"), [(0, False), ("OFF", False), (1, True), ("ON", True), ("NO_LOCK", True)]
 )
 def test_read_only_is_a_number_or_a_word(value: object, on: bool) -> None:
-    """MariaDB 12 says it by a word."""
+    """MariaDB 12 reports read_only as a word."""
     assert is_on(value) is on
 
 
 def test_other_authority_is_refused(mysql_a: DatabaseFixture, certificates: Certificates) -> None:
-    """A certificate that the named authority did not sign ends the attempt."""
+    """A certificate not signed by the configured CA is refused."""
     with pytest.raises(ServerRefused, match="TLS failed"):
         open_connection(settings_of(mysql_a, TlsSettings(certificates.ca)))
 
 
 def test_other_host_name_is_refused(mysql_a: DatabaseFixture) -> None:
-    """The server's own authority signed it, but for another name: that is not enough."""
+    """A certificate of the right CA for another host name is refused."""
     own_authority = str(mysql_a.server.datadir / "ca.pem")
 
     with pytest.raises(ServerRefused, match="TLS failed"):
@@ -200,7 +200,7 @@ def test_other_host_name_is_refused(mysql_a: DatabaseFixture) -> None:
 def test_server_without_tls_is_refused_when_tls_is_set(
     start_mariadb: Callable[..., DatabaseFixture], certificates: Certificates
 ) -> None:
-    """Clear text is not fallen back to."""
+    """There is no fallback to clear text."""
     database = start_mariadb(("--skip-ssl",))
 
     with pytest.raises(ServerRefused):
@@ -208,7 +208,7 @@ def test_server_without_tls_is_refused_when_tls_is_set(
 
 
 def test_wrong_password_is_refused_without_showing_it(database: DatabaseFixture) -> None:
-    """Credentials are not tried again, and not repeated in the message."""
+    """Refused credentials are not retried, and not repeated in the message."""
     server = ServerSettings(database.host, database.port, database.user, MARKER)
 
     with pytest.raises(ServerRefused, match="Access denied") as raised:
@@ -218,13 +218,13 @@ def test_wrong_password_is_refused_without_showing_it(database: DatabaseFixture)
 
 
 def test_nobody_listening_is_a_lost_server() -> None:
-    """An unreachable server may come back: another life may be tried."""
+    """An unreachable server is a transient fault."""
     with pytest.raises(ServerLost, match=r"127\.0\.0\.1:1"):
         open_connection(ServerSettings("127.0.0.1", 1, "nobody", MARKER))
 
 
 def test_server_errors_have_their_names() -> None:
-    """The errors that a stream ends with are told apart by what an operator must do."""
+    """Errors that end a stream are distinguished by what an operator must do."""
     same = "A replica with the same server_uuid/server_id as this replica has connected"
     purged = "the source has purged binary logs containing GTIDs that the replica requires"
 
@@ -236,7 +236,7 @@ def test_server_errors_have_their_names() -> None:
 
 
 def test_random_server_ids_stay_in_their_range() -> None:
-    """Ids of producers lie above those that people give, and differ."""
+    """Producers' server ids are above those that people choose, and differ."""
     ids = {random_server_id() for _ in range(100)}
 
     assert min(ids) >= RANDOM_SERVER_ID_MIN

@@ -1,4 +1,4 @@
-"""A whole producer over TLS, by both families; clear text is refused where TLS is demanded."""
+"""A whole producer over TLS, on both families; clear text is refused if TLS is required."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_producer_streams_over_verified_tls(
     database = start(
         (*enable, f"--ssl-ca={own.ca}", f"--ssl-cert={own.cert}", f"--ssl-key={own.key}")
     )
-    # Whoever connects in clear text is turned away: the stream cannot fall back to it.
+    # The server refuses clear text, so the stream cannot have fallen back to it.
     statements(database, f"ALTER USER '{database.user}'@'127.0.0.1' REQUIRE SSL")
     name = database.new_database()
     clear = settings_of(database, kafka, keyspace)

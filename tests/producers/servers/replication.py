@@ -68,7 +68,7 @@ def executed(database: DatabaseFixture) -> str:
 
 
 def wait_same(replica: DatabaseFixture, primary: DatabaseFixture) -> None:
-    """Wait until the replica has applied all that the primary has executed by now."""
+    """Wait until the replica has applied everything the primary has executed by now."""
     wanted = executed(primary)
     function = (
         "WAIT_FOR_EXECUTED_GTID_SET" if primary.flavor is Flavor.MYSQL else "MASTER_GTID_WAIT"
@@ -79,7 +79,7 @@ def wait_same(replica: DatabaseFixture, primary: DatabaseFixture) -> None:
 
 
 def followed(settings: ShardProducerSettings) -> str:
-    """The server that the last progress record names."""
+    """Return the server that the last progress record names."""
     topics = ShardTopics(settings.keyspace, settings.shard)
     last = read_tail(settings.kafka, topics.progress).last
     if last is None:

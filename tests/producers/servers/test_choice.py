@@ -1,4 +1,4 @@
-"""Which server is followed, decided on sets alone: what is errant, parted, purged or behind."""
+"""Which server is followed, from GTID sets alone: errant, diverged, purged or behind."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def at(text: str) -> MysqlGtidSet:
 
 
 def test_sound_primary_and_replica_can_be_followed() -> None:
-    """A replica that is ahead of the log and behind its primary is as good as that."""
+    """A replica ahead of the log can be followed although it is behind its primary."""
     primary = mysql("p", f"{P}:1-9")
 
     assert faults(at(f"{P}:1-5"), mysql("r", f"{P}:1-7", replica=True), primary) == {}
@@ -54,7 +54,7 @@ def test_sound_primary_and_replica_can_be_followed() -> None:
 
 
 def test_replica_with_errant_transactions_is_refused_by_name() -> None:
-    """What the primary never had is named, whoever wrote it; with an empty log too."""
+    """Transactions the primary never had are named, whoever wrote them, also with an empty log."""
     primary = mysql("p", f"{P}:1-9")
     errant = mysql("r", f"{P}:1-7,{R}:3", replica=True)
 
@@ -66,7 +66,7 @@ def test_replica_with_errant_transactions_is_refused_by_name() -> None:
 
 
 def test_replica_s_own_writes_count_only_when_confirmed() -> None:
-    """Without a primary: another replica that has them, or the log, confirms them."""
+    """Without a primary, another replica or the log can confirm transactions."""
     was_primary = mysql("r", f"{P}:1-7,{R}:1-3", replica=True)
     knows = mysql("q", f"{P}:1-6,{R}:1-3", replica=True)
     knows = ServerView("q", True, "00000000-0000-0000-0000-00000000000c", knows.history)
@@ -78,7 +78,7 @@ def test_replica_s_own_writes_count_only_when_confirmed() -> None:
 
 
 def test_two_primaries_that_both_went_on_stop_the_shard() -> None:
-    """An old primary that came back with its own writes: neither is followed."""
+    """An old primary returns with its own writes: neither server is followed."""
     old, new = mysql("p", f"{P}:1-9"), mysql("n", f"{P}:1-8,{R}:1-2")
     views = [old, new]
     found = find_faults(TOPICS, at(f"{P}:1-5"), views)
@@ -90,7 +90,7 @@ def test_two_primaries_that_both_went_on_stop_the_shard() -> None:
 
 
 def test_primary_behind_the_log_stops_whatever_else_there_is() -> None:
-    """A failover lost transactions: a replica that still has them is no way round."""
+    """After a failover that lost transactions, a replica that still has them is not followed."""
     new, old = mysql("n", f"{P}:1-8"), mysql("r", f"{P}:1-9", replica=True)
     found = find_faults(TOPICS, at(f"{P}:1-9"), [old, new])
     stop = must_stop([old, new], found)
@@ -100,7 +100,7 @@ def test_primary_behind_the_log_stops_whatever_else_there_is() -> None:
 
 
 def test_purged_and_lagging_servers_are_passed_over() -> None:
-    """Each by its own name, while a third one can be followed."""
+    """Each refused server is named, while a third one can be followed."""
     purged = mysql("a", f"{P}:1-9", f"{P}:1-7", replica=True)
     behind = mysql("b", f"{P}:1-4", replica=True)
     primary = mysql("p", f"{P}:1-9")
@@ -112,7 +112,7 @@ def test_purged_and_lagging_servers_are_passed_over() -> None:
 
 
 def test_mariadb_replica_with_its_own_numbers_is_refused() -> None:
-    """Also where the primary's number has gone past the errant one."""
+    """An errant transaction is found although the primary's numbers have passed it."""
     primary = mariadb("p", "0-1-15")
 
     assert faults(mariadb_set("0-1-9"), mariadb("r", "0-1-12", replica=True), primary) == {}
@@ -125,7 +125,7 @@ def test_mariadb_replica_with_its_own_numbers_is_refused() -> None:
 
 
 def test_mariadb_primary_that_passed_the_log_s_number_by_is_found() -> None:
-    """0-1-13 was lost, and another server has written 13 and on: `includes` alone says yes."""
+    """A lost 0-1-13 is noticed although another server has written number 13 and later ones."""
     lost = mariadb("n", "0-1-12,0-2-14")
     assert lost.history.executed.includes(mariadb_set("0-1-13"))
 
@@ -158,7 +158,7 @@ def test_mariadb_promoted_from_a_backup_is_no_stranger() -> None:
 def test_nobody_to_follow_is_one_error(
     found: list[ShardstreamError], kind: type[ShardstreamError]
 ) -> None:
-    """What may pass is waited for; else the error says what to mend, of every server."""
+    """Transient faults are waited for; otherwise the error names the fix for every server."""
     error = none_usable({f"s{i}": fault for i, fault in enumerate(found)})
 
     assert type(error) is kind

@@ -1,4 +1,4 @@
-"""From a primary to its replica and on, by GTID, with a list of servers."""
+"""Failover by GTID along a list of servers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ KILLS = 3
 
 
 def has_received(replica: DatabaseFixture, gtid_set: str) -> bool:
-    """Whether the replica has the transactions, applied or not."""
+    """Return whether the replica has received the transactions, applied or not."""
     with replica.connect() as connection:
         [(received,)] = rows(
             connection,
@@ -53,7 +53,7 @@ def has_received(replica: DatabaseFixture, gtid_set: str) -> bool:
 def test_replica_takes_over_once_it_has_what_the_log_holds(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The primary dies while its replica is behind the log: waited for, then gone on with."""
+    """The primary dies while its replica is behind the log: the producer waits, then continues."""
     primary, replica = start_pair(start_mysql)
     name = primary.new_database()
     on_primary = settings_of(primary, kafka, keyspace)
@@ -90,7 +90,7 @@ def test_replica_takes_over_once_it_has_what_the_log_holds(
 
 
 def noted(producer: RunningProducer, text: str) -> bool:
-    """Whether an operator has heard it."""
+    """Return whether the operator was told."""
     return any(text in status.note for status in list(producer.statuses))
 
 
@@ -129,7 +129,7 @@ def test_shard_moves_from_server_to_server_under_load(
 def test_primary_and_replica_killed_in_turn_lose_and_repeat_nothing(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Under load whoever is followed dies, again and again, and comes back."""
+    """The server that is followed is killed repeatedly under load, and comes back."""
     primary, replica = start_pair(start_mysql)
     name = primary.new_database()
     wait_same(replica, primary)
@@ -155,13 +155,13 @@ def test_primary_and_replica_killed_in_turn_lose_and_repeat_nothing(
 
 
 def rows_beyond(producer: RunningProducer, count: int) -> Callable[[], bool]:
-    """Whether `count` more rows have been committed since this call."""
+    """Return a check whether `count` more rows have been committed since this call."""
     seen = producer.rows
     return lambda: producer.rows > seen + count
 
 
 def restarts_beyond(producer: RunningProducer) -> Callable[[], bool]:
-    """Whether the producer has ended another session since this call."""
+    """Return a check whether the producer has ended another session since this call."""
 
     def count() -> int:
         return sum(s.state is ProducerState.RECONNECTING for s in list(producer.statuses))
@@ -173,7 +173,7 @@ def restarts_beyond(producer: RunningProducer) -> Callable[[], bool]:
 def test_server_that_purged_what_is_needed_is_passed_over(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The replica has purged: the primary serves, though it is the second of the list."""
+    """The replica has purged: the primary is followed although it is second in the list."""
     primary, replica = start_pair(start_mysql)
     on_primary = settings_of(primary, kafka, keyspace)
     with producing(on_primary):
@@ -197,7 +197,7 @@ def test_server_that_purged_what_is_needed_is_passed_over(
 def test_failover_that_lost_transactions_stops_and_names_them(
     start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The promoted replica lacks what the log holds and goes on; then the old one is back."""
+    """A promoted replica lacking what the log holds stops the shard, and so do two primaries."""
     primary, replica = start_pair(start_server)
     name = primary.new_database()
     statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
@@ -220,7 +220,7 @@ def test_failover_that_lost_transactions_stops_and_names_them(
 
     assert isinstance(error, ServerBehindLog)
     assert lost in str(error)
-    # Both have gone on: which of the two is right is not for a producer to say.
+    # Both have new writes: which of the two is right is not for a producer to decide.
     assert isinstance(back, ServerBehindLog | ServerDiverged)
     assert isinstance(back, Halt)
     log = read_log(both)
@@ -231,7 +231,7 @@ def test_failover_that_lost_transactions_stops_and_names_them(
 def test_mariadb_replica_serves_until_somebody_writes_on_it(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A MariaDB replica is followed, waited for while it is behind, and left when it is errant."""
+    """A MariaDB replica is followed, waited for while behind, and left when errant."""
     primary, replica = start_pair(start_mariadb)
     name = primary.new_database()
     statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
@@ -266,7 +266,7 @@ def test_mariadb_replica_serves_until_somebody_writes_on_it(
 
 @contextmanager
 def producing_from_behind(settings: ShardProducerSettings) -> Iterator[RunningProducer]:
-    """A producer that waits for a replica which lacks what the log holds."""
+    """Yield a producer that waits for a replica which lacks what the log holds."""
     producer = RunningProducer(settings)
     wait_for("it is behind", lambda: noted(producer, "has not yet applied"))
     yield producer

@@ -1,4 +1,4 @@
-"""Clocks that are wrong: the log's times and heads never run back, and nobody waits for them."""
+"""Wrong clocks: the log's times and heads never go back, and readers never wait for them."""
 
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -53,7 +53,7 @@ def shards_of(
 
 
 def merged(settings: ShardProducerSettings, name: str, count: int) -> list[tuple[str, object]]:
-    """Shard and key of the first inserts in the merged stream, which waits for every shard."""
+    """Return shard and key of the first inserts in the merged stream, in strict mode."""
     with Subscriber(
         settings.keyspace, start="earliest", config=settings.kafka, idle_timeout_s=MERGED_S
     ) as stream:
@@ -62,7 +62,7 @@ def merged(settings: ShardProducerSettings, name: str, count: int) -> list[tuple
 
 
 def check_monotone(log: WrittenLog) -> None:
-    """Times and heads never fall, and no head is far from the clock that the shards share."""
+    """Check that times and heads never fall, and that heads stay close to the shared clock."""
     check_log(log)
     check_progress(log)
     for before, after in pairwise(log.progress):
@@ -80,7 +80,7 @@ def at_time(database: DatabaseFixture, offset_s: int | None) -> str:
 def test_times_set_by_hand_neither_run_back_nor_stall(
     database: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Decades ahead, an hour back, across a restart: the merged stream has all, raw times too."""
+    """With clocks decades ahead or an hour behind, and a restart, the stream is complete."""
     name, other = database.new_database(), mysql_b.new_database()
     wrong, right = shards_of(kafka, keyspace, database, mysql_b)
     statements(mysql_b, f"CREATE TABLE {other}.t (id INT PRIMARY KEY)")
@@ -113,7 +113,7 @@ def test_times_set_by_hand_neither_run_back_nor_stall(
 def test_server_clock_an_hour_off_after_a_failover_stalls_nobody(
     start_mariadb: StartServer, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The new primary's clock stands still an hour ago: heads go on by the producer's own."""
+    """A new primary's clock stuck an hour ago: heads follow the producer's clock."""
     hour_back = "SET timestamp = UNIX_TIMESTAMP() - 3600"
     primary, replica = start_mariadb(), start_mariadb((f"--init-connect={hour_back}",))
     follow(replica, primary)
@@ -151,7 +151,7 @@ def test_server_clock_an_hour_off_after_a_failover_stalls_nobody(
     [(95, 95), (105, 105), (100, 100), (94, 100), (106, 100), (-(10**15), 100)],
 )
 def test_clock_far_from_the_own_one_is_not_believed(server_us: int, expected_us: int) -> None:
-    """Within the bound a head says the server's time, beyond it the producer's."""
+    """Within the bound a head follows the server's clock, beyond it the producer's."""
     assert believed_us(server_us, 100, 5) == expected_us
 
 
@@ -163,7 +163,7 @@ def test_clock_far_from_the_own_one_is_not_believed(server_us: int, expected_us:
 def test_the_way_to_the_server_is_no_difference_of_clocks(
     ahead_us: int, there_us: int, back_us: int
 ) -> None:
-    """What is found is never more than the true difference, and short of it by the way at most."""
+    """The measured difference is at most the true one, and short of it by a round trip at most."""
     asked_us = 1_800_000_000_000_000
     heard_us = asked_us + there_us
 

@@ -1,4 +1,4 @@
-"""Heads of a shard that is read from a replica: heartbeat rows on the primary make them true."""
+"""Heads of a shard that is read from a replica, which come from heartbeat rows."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def clock_us(database: DatabaseFixture) -> int:
 
 
 def test_whatever_goes_wrong_in_the_thread_is_noted() -> None:
-    """A fault that nobody foresaw is a note, and the thread goes on trying."""
+    """An unexpected fault becomes a note, and the thread keeps trying."""
     asked: list[int] = []
 
     def fails() -> bool:
@@ -75,7 +75,7 @@ def test_whatever_goes_wrong_in_the_thread_is_noted() -> None:
 def test_heads_follow_what_the_replica_has_applied(
     start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """An idle replica's head moves; a stopped one's stands still; a promoted one's goes on."""
+    """The head moves on an idle replica, stops on a stopped one, and moves on after a promotion."""
     primary, replica = start_pair(start_server)
     name = primary.new_database()
     statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
@@ -123,7 +123,7 @@ def test_heads_follow_what_the_replica_has_applied(
 
 
 def test_replica_alone_is_warned_of(start_mysql: StartServer, mysql_a: DatabaseFixture) -> None:
-    """Without a primary in the list nobody can write the rows; a primary alone needs none."""
+    """Without a primary in the list no rows can be written; a primary alone needs none."""
     replica = start_mysql()
     statements(
         replica,

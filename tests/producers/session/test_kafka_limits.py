@@ -1,4 +1,4 @@
-"""Outages and transactions beyond Kafka's limits end with a clear word, and without a loss."""
+"""Outages and transactions beyond Kafka's limits end with a clear error and without loss."""
 
 import gc
 from collections.abc import Iterator
@@ -46,14 +46,14 @@ def short_limits() -> Iterator[None]:
 
 
 def clients() -> set[int]:
-    """Kafka producers that live in this process, with their threads."""
+    """Return the Kafka producers of this process, with their threads."""
     return {id(each) for each in gc.get_objects() if type(each) is Producer}
 
 
 def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Kafka stays away: the producer says so and ends; the next one writes what came meanwhile."""
+    """If Kafka stays away the producer ends with an error; the next one writes what came since."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
@@ -91,7 +91,7 @@ def test_transaction_beyond_the_brokers_limit_is_named(
     keyspace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Twice too long at the same place: it ends with the GTID and the setting that mends it."""
+    """A transaction too long twice at one place ends with its GTID and the setting to raise."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     with producing(settings):
@@ -123,7 +123,7 @@ def test_transaction_beyond_the_brokers_limit_is_named(
 def test_log_that_does_not_live_for_ever_is_warned_of(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Its age is the settings'; the warning says it by the topic's name, and none else has one."""
+    """A log with finite retention is warned about by name, and no other is."""
     day_ms = 24 * 3600 * 1000
     settings = settings_of(mysql_a, kafka, keyspace, topics=TopicSettings(retention_ms=7 * day_ms))
     with producing(settings):

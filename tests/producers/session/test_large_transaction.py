@@ -16,7 +16,7 @@ RSS_KB_MAX = 300 * 1024
 
 
 def peak_rss_kb(pid: int) -> int:
-    """The most memory that the process has had resident."""
+    """Return the peak resident memory of the process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1])
@@ -26,7 +26,7 @@ def peak_rss_kb(pid: int) -> int:
 def test_million_rows_of_one_transaction_stream_through_in_bounded_memory(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The rows come whole, in one Kafka transaction, and the process stays below 300 MB."""
+    """The rows arrive in one Kafka transaction, and the process stays below 300 MB."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     topics = ShardTopics(keyspace, settings.shard)

@@ -24,7 +24,7 @@ END = "INSERT INTO _shardstream.journal VALUES ('r1', 'END', '[\"-\"]', '[\"-80\
 def test_a_log_with_end_stays_ended_until_it_is_cancelled(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A restarted producer refuses rows behind END; CANCELLED on the server lets them through."""
+    """A restarted producer refuses rows after END; CANCELLED on the server lets them through."""
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace)
     with database.connect(database=name) as connection, connection.cursor() as cursor:

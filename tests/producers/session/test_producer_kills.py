@@ -1,4 +1,4 @@
-"""Producers that are killed, stopped and left without their servers: each change once, in order."""
+"""Producers that are killed, stopped or lose their servers log each change once, in order."""
 
 import random
 import signal
@@ -21,7 +21,7 @@ START_S_MAX = 2.5
 def test_kills_at_random_moments_lose_and_repeat_nothing(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Ten producers die under load, some frozen before; the log is as if none had."""
+    """Ten producers die under load, some frozen before; the log shows no trace of it."""
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace, commit_rows=50)
     draw = random.Random(SEED)
@@ -48,7 +48,7 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(
 def test_frozen_producer_is_fenced_when_it_wakes(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Frozen under load and replaced, it ends with Fenced when awake, and adds nothing."""
+    """A producer frozen under load and replaced ends with Fenced when it wakes; it adds nothing."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     with producing(settings):
@@ -74,7 +74,7 @@ def test_frozen_producer_is_fenced_when_it_wakes(
 def test_database_killed_and_started_again_is_followed_on(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The server dies under load and comes back: the producer reconnects by itself."""
+    """The producer reconnects by itself after the server dies under load."""
     database = start_mysql()
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace)
@@ -97,7 +97,7 @@ def test_database_killed_and_started_again_is_followed_on(
 def test_broker_restart_is_waited_out(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The only broker is stopped under load and started again: the producer goes on by itself.
+    """The producer continues by itself after the only broker is restarted under load.
 
     Not killed: Kafka leaves a commit open for ever that its only broker died in. That of three may
     be killed, see below.
@@ -122,7 +122,7 @@ def test_broker_restart_is_waited_out(
 def test_stop_is_heard_while_kafka_is_away(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """With rows waiting for an absent broker a stop ends the producer; the next writes them."""
+    """A producer can be stopped while rows wait for an absent broker; the next one writes them."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     [broker] = kafka.brokers
@@ -143,7 +143,7 @@ def test_stop_is_heard_while_kafka_is_away(
 def test_broker_that_leads_the_log_dies(
     mysql_a: DatabaseFixture, kafka3: KafkaCluster, keyspace: str
 ) -> None:
-    """One of three brokers dies, the one that leads the log: the producer goes on with two."""
+    """The leader of the log, one of three brokers, dies: the producer continues with two."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka3, keyspace)
     topic = ShardTopics(keyspace, settings.shard).log

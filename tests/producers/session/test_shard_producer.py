@@ -1,4 +1,4 @@
-"""A shard's producer from a real server to real topics, by both families."""
+"""A shard's producer from a real server to real topics, on both families."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ from topics.records.vevent import Op
 def test_changes_reach_the_log_once_and_in_order(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Inserts, updates and deletes replay to the table; seqs, offsets, ticks and heads hold."""
+    """Inserts, updates and deletes replay to the table; seqs, offsets, ticks, heads are right."""
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace)
     with producing(settings):
@@ -82,7 +82,7 @@ def test_progress_has_the_true_offsets_after_an_aborted_foreign_record(
 def test_head_moves_while_nothing_is_written(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """An idle shard promises the server's clock again and again, without a row."""
+    """An idle shard's head follows the server's clock without any row."""
     settings = settings_of(database, kafka, keyspace, heartbeat_ms=50)
     with producing(settings) as producer:
         wait_for(
@@ -101,7 +101,7 @@ def test_head_moves_while_nothing_is_written(
 def test_second_life_goes_on_where_the_first_ended(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Stopped and started again, the log has what happened meanwhile, once; `start` is ignored."""
+    """After a restart the log has what happened meanwhile, once; `start` is ignored."""
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace)
     with database.connect(database=name) as connection, connection.cursor() as cursor:
@@ -124,7 +124,7 @@ def test_second_life_goes_on_where_the_first_ended(
 def test_empty_log_starts_at_a_gtid_or_at_the_earliest(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A given set leaves out what it holds; earliest brings all that the binlogs still have."""
+    """`gtid:` skips what the set holds; `earliest` starts with the oldest binlog."""
     mysql = start_mysql()  # its own: the shared server's binlogs hold what a producer refuses
     name = mysql.new_database()
     with mysql.connect(database=name) as connection, connection.cursor() as cursor:
@@ -147,7 +147,7 @@ def test_empty_log_starts_at_a_gtid_or_at_the_earliest(
 def test_empty_log_without_a_start_is_refused(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """`tail` of an empty log says nothing: the choices are named, and nothing is written."""
+    """`tail` on an empty log is refused with the choices, and nothing is written."""
     settings = settings_of(mysql_a, kafka, keyspace, start="tail")
 
     error = RunningProducer(settings).wait_error()
@@ -160,7 +160,7 @@ def test_empty_log_without_a_start_is_refused(
 def test_newer_producer_fences_the_older(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Two producers of one shard: the first ends with Fenced, the second goes on, no row twice."""
+    """Of two producers of a shard the first ends with Fenced, the second goes on, no row twice."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
@@ -183,7 +183,7 @@ def test_newer_producer_fences_the_older(
 def test_misled_producer_does_not_fence_a_healthy_one(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """One that its server refuses ends before it takes the shard over."""
+    """A producer whose server refuses it ends before it takes over the shard."""
     settings = settings_of(mysql_a, kafka, keyspace)
     refused = ServerSettings(mysql_a.host, mysql_a.port, "nobody", "s3cret-marker")
     with producing(settings) as healthy:
@@ -198,7 +198,7 @@ def test_misled_producer_does_not_fence_a_healthy_one(
 def test_next_server_takes_over_when_the_first_is_away(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Servers are tried in order; one that nobody listens on is passed over."""
+    """Servers are tried in order; one that does not answer is skipped."""
     settings = settings_of(mysql_a, kafka, keyspace)
     away = ServerSettings("127.0.0.1", 1, mysql_a.user, mysql_a.password)
     both = replace(settings, servers=(away, *settings.servers))
@@ -222,7 +222,7 @@ def test_no_server_at_the_start_is_said_at_once(
 def test_purged_binlogs_stop_the_shard(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """What the log still needs is gone: the missing GTIDs are named, nothing is skipped."""
+    """Purged transactions that the log needs are named, and nothing is skipped."""
     server = start_mysql()
     settings = settings_of(server, kafka, keyspace)
     with producing(settings):
@@ -244,7 +244,7 @@ def test_purged_binlogs_stop_the_shard(
 def test_server_that_lost_transactions_stops_the_shard(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A primary without what the log holds is not followed: the GTIDs are named."""
+    """A primary that lacks what the log holds is not followed; the GTIDs are named."""
     server = start_mysql()
     settings = settings_of(server, kafka, keyspace)
     server.new_database()
@@ -263,7 +263,7 @@ def test_server_that_lost_transactions_stops_the_shard(
 def test_stop_comes_through_in_the_middle_of_a_transaction(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A stop aborts what is half written; the next life writes it whole, once."""
+    """A stop aborts a half-written transaction; the next producer writes it whole, once."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
@@ -289,7 +289,7 @@ def test_stop_comes_through_in_the_middle_of_a_transaction(
 def test_unknown_start_is_refused_before_anything_is_made(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str, start: str
 ) -> None:
-    """No topic is made for settings that cannot work."""
+    """No topic is created for settings that cannot work."""
     producer = RunningProducer(settings_of(mysql_a, kafka, keyspace, start=start))
 
     assert isinstance(producer.wait_error(), UsageError)
@@ -298,7 +298,7 @@ def test_unknown_start_is_refused_before_anything_is_made(
 def test_same_server_id_is_named(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """MariaDB ends the older of two streams with one server id: the message says what to change."""
+    """MariaDB ends the older of two streams with one server id; the message names the fix."""
     first = RunningProducer(settings_of(mariadb_a, kafka, keyspace, server_id=4711))
     first.wait_streaming()
     with producing(settings_of(mariadb_a, kafka, f"{keyspace}b", server_id=4711)):
@@ -311,7 +311,7 @@ def test_same_server_id_is_named(
 def test_statement_in_the_binlog_stops_the_shard(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A change whose rows nobody logged halts with its GTID; what came before is in the log."""
+    """A change whose rows are not logged halts with its GTID; everything before is in the log."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
@@ -339,7 +339,7 @@ def test_gtids_added_by_hand_are_looked_into(
     keyspace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An executed set that the stream can never reach is explained, not waited for in silence."""
+    """An executed set that the stream can never reach is reported, not silently waited for."""
     monkeypatch.setattr("producers.session.heads.UNREACHED_S_MAX", 0.5)
     server = start_mysql()
     foreign = "11111111-2222-3333-4444-555555555555"
@@ -360,7 +360,7 @@ def test_fault_that_does_not_pass_ends_in_a_halt(
     keyspace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without its schema registry no life gets far: after a bounded number of them it says so."""
+    """Without its schema registry the producer ends with an error after a few attempts."""
     monkeypatch.setattr("producers.session.supervisor.BACKOFF_S_MAX", 0.01)
     settings = settings_of(mysql_a, kafka, keyspace, registry_url="http://127.0.0.1:1")
 
