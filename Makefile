@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# The oldest supported PySpark, beside the environment: a few tests run with it in front of sys.path.
+OLD_SPARK := $(VENV)/pyspark-4.2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build check quick test bench demo format clean
@@ -17,6 +19,12 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@rm -f $(BIN)/shardstream
+	@touch $@
+
+$(OLD_SPARK)/.installed: requirements-spark-4.2.lock | $(STAMP)
+	rm -rf $(OLD_SPARK)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		--require-hashes --target $(OLD_SPARK) -r requirements-spark-4.2.lock
 	@touch $@
 
 setup: $(STAMP)  ## create the environment in .venv
@@ -41,7 +49,7 @@ quick: build  ## the tests that need no servers, under a minute
 # Tests mostly wait for servers. Each job starts its own, which with Spark take about 6 GB.
 JOBS ?= 2
 
-test: build  ## all tests, on real servers
+test: build $(OLD_SPARK)/.installed  ## all tests, on real servers
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile tests
 
 bench: build  ## run the benchmarks; writes benchmarks/results/latest.json
