@@ -1,4 +1,4 @@
-"""Rows that are in a table already join its shard's log, chunk by chunk (design.md §6)."""
+"""Copies (snapshots): rows that a table already holds join its shard's log, chunk by chunk."""
 
 # First of all: it decides whether compiled modules are used, here too.
 import producers.decoder  # noqa: F401

@@ -67,7 +67,7 @@ class FollowingWriter(Writer):
                         raise
                     self.refusals.append(str(error))
                 self.stop.wait(RETRY_S)
-        except BaseException as error:  # noqa: BLE001 - judged by the test
+        except BaseException as error:  # noqa: BLE001 - the test checks it
             self.error = error
 
     def _write(self) -> None:

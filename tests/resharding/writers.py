@@ -84,7 +84,7 @@ class Writer:
             }
             while not self.stop.wait(WRITE_PAUSE_S):
                 self._transaction(connections)
-        except BaseException as error:  # noqa: BLE001 - judged by the test
+        except BaseException as error:  # noqa: BLE001 - the test checks it
             self.error = error
 
     def _rows(self) -> tuple[dict[int, int], Counter[int]]:

@@ -117,7 +117,7 @@ def grant_what_is_missing(settings: ShardProducerSettings, *servers: DatabaseFix
 
 
 def delay(replica: DatabaseFixture, seconds: int) -> None:
-    """Have the replica apply each transaction so many seconds late."""
+    """Delay the replica's transactions by this many seconds."""
     word = REPLICA[replica.flavor]
     source = "MASTER" if word == "SLAVE" else "REPLICATION SOURCE"
     to = source.rsplit(maxsplit=1)[-1]

@@ -1,7 +1,7 @@
-"""A table, its log and its copy, moved step by step: the real decoder and the real windows.
+"""A table, its log and its copy, advanced step by step: the real decoder and the real windows.
 
-The server is a list of states, so that each order of commit, delivery and visibility can be played
-that a real one shows now and then (design.md §6). The log's bytes are a real server's, patched.
+The server is a list of states, so that every order of commit, delivery and visibility that a real
+one occasionally shows can be played. The log's bytes are a real server's, patched.
 """
 
 import struct
@@ -65,7 +65,7 @@ class LogTemplate:
             groups[-1].append(packet)
         self.head, insert, _, update, _, delete, ddl = groups
         self._groups = {"insert": insert, "update": update, "delete": delete, "ddl": ddl}
-        # For all scenes: each reads the definition anew, whose plan is its decoder's.
+        # For all scenes: each reads the definition again, because its plan belongs to its decoder.
         self.connection = server.connect()
         self.uuid = str(UUID(bytes=insert[0][_UUID : _UUID + 16]))
 

@@ -136,7 +136,7 @@ def test_nothing_is_older_than_the_hop_from_begin_on(stream: Stream) -> None:
 
 
 def test_a_row_behind_end_stops_the_shard(stream: Stream) -> None:
-    """Also when END was logged by a predecessor; the error names reshard, table and mending."""
+    """Also when END was logged by a predecessor; the error names reshard, table and fix."""
     flavor, before, packets = stream("INSERT INTO t VALUES (1)")
 
     with pytest.raises(WriteAfterEnd, match=r"row of db_\w+\.t .* END of reshard r7.* cancel"):

@@ -19,7 +19,7 @@ PACKET_BYTES_MAX = 1024 * 1024 * 1024
 
 @pytest.mark.parametrize("kind", sorted({**REFUSED, **STATEMENTS}))
 def test_refused_by_name(mysql_a: DatabaseFixture, kind: int) -> None:
-    """INCIDENT, START_ENCRYPTION, statement events: the message has the name and what mends it."""
+    """INCIDENT, START_ENCRYPTION, statement events: the message has the name and the fix."""
     before = executed_set(mysql_a)
     run_statements(mysql_a, mysql_a.new_database(), ("CREATE TABLE t(id INT PRIMARY KEY)",))
     start = b"".join(packets_of(capture(mysql_a, before)))

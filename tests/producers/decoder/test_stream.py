@@ -90,7 +90,7 @@ def test_chunks_of_any_size_give_the_same_bytes(mixed: Stream) -> None:
 
 
 def test_rows_are_numbered_and_the_last_of_a_transaction_is_marked(mixed: Stream) -> None:
-    """Seq has no gap, row_index begins anew with each transaction, `last` is true at its end."""
+    """Seq has no gap, row_index restarts with each transaction, `last` is true at its end."""
     sink, _ = decode(mixed.bytes, mixed.flavor, mixed.before, next_seq=1000)
     events = sink.events()
 

@@ -1,4 +1,4 @@
-"""The preflight against real servers: all problems at once, each with what mends it."""
+"""Preflight on real servers: all problems at once, each with its fix."""
 
 from collections.abc import Callable
 

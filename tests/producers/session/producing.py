@@ -89,7 +89,7 @@ class Running:
     def _run(self) -> None:
         try:
             self._work(self.stop)
-        except BaseException as error:  # noqa: BLE001 - judged by the test
+        except BaseException as error:  # noqa: BLE001 - the test checks it
             self.error = error
 
     @property

@@ -1,4 +1,4 @@
-"""When rows are committed, judged without a server."""
+"""When rows are committed, checked without a server."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -52,7 +52,7 @@ def test_whatever_goes_wrong_in_the_thread_is_noted() -> None:
 
     def fails() -> bool:
         asked.append(1)
-        raise ValueError("not foreseen")
+        raise ValueError("not expected")
 
     nobody = ServerSettings("127.0.0.1", 1, "nobody", "")
     settings = ShardProducerSettings(
@@ -69,7 +69,7 @@ def test_whatever_goes_wrong_in_the_thread_is_noted() -> None:
     finally:
         writer.close()
 
-    assert "not foreseen" in writer.note
+    assert "not expected" in writer.note
 
 
 def test_heads_follow_what_the_replica_has_applied(

@@ -166,7 +166,7 @@ def test_a_paused_switch_wakes_after_a_cancel(
         def switch() -> None:
             try:
                 run_switch(world.settings, pause)
-            except BaseException as error:  # noqa: BLE001 - judged below
+            except BaseException as error:  # noqa: BLE001 - checked below
                 errors.append(error)
 
         thread = threading.Thread(target=switch)

@@ -39,7 +39,7 @@ def config(tmp_path: Path, kafka: KafkaCluster, keyspace: str, mysql_a: Database
 def test_settings_that_lose_data_are_listed_at_once(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
 ) -> None:
-    """Format, metadata and GTIDs that lose data are all named, each with what mends it."""
+    """Format, metadata and GTID settings that lose data are all named, each with its fix."""
     server = start_mysql(
         (
             "--binlog-format=STATEMENT",
@@ -134,7 +134,7 @@ def test_unknown_names_and_broken_positions_are_refused(config: Path, keyspace: 
 def test_server_that_is_away_does_not_stop_a_shard_that_has_another(
     config: Path, keyspace: str, mysql_a: DatabaseFixture
 ) -> None:
-    """A list is for the time when one is away; one that refuses the account has to be mended."""
+    """One of several servers may be away; one that refuses the account must be fixed."""
     settings = load_settings(config)
     shard = shard_producer_settings(settings, keyspace, "-")
     away = ServerSettings("127.0.0.1", 1, "nobody", "")
@@ -159,7 +159,7 @@ def test_retention_that_ends_is_warned_of(config: Path, keyspace: str) -> None:
 
 
 def test_debug_shows_the_traceback(config: Path) -> None:
-    """With --debug the traceback is there, for whoever mends shardstream itself."""
+    """--debug shows the traceback, for developers of shardstream."""
     done = run("--debug", "produce", "nowhere", "-", "--config", str(config))
 
     assert done.returncode == 1

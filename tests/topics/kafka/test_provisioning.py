@@ -74,7 +74,7 @@ def test_all_wrong_settings_are_listed_and_nothing_is_made(
     config: ClientConfig,
     shard: ShardTopics,
 ) -> None:
-    """A log that is compacted and a progress topic that is not are told together, with mends."""
+    """A compacted log and an uncompacted progress topic are reported together, with their fixes."""
     make_topic(config, shard.log, {"cleanup.policy": "compact"})
     make_topic(config, shard.progress, {"message.timestamp.type": "LogAppendTime"})
 

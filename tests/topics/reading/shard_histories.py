@@ -166,7 +166,7 @@ class Reading:
 
     def __post_init__(self) -> None:
         self.fed: dict[str, int] = {}
-        self.reshards: dict[str, str] = {}  # for which one a target is followed
+        self.reshards: dict[str, str] = {}  # the reshard for which a target is followed
         self.follow()
 
     @property

@@ -163,7 +163,7 @@ class HopMachine(RuleBasedStateMachine):
 
     @rule()
     def stop_and_go_on(self) -> None:
-        """A reader begins anew at the position."""
+        """Restart the reader at its position."""
         self.reading = self.open()
 
     @rule(max_rows=bounds, data=st.data())

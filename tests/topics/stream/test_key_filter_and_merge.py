@@ -94,7 +94,7 @@ def test_others_than_rows_go_to_everyone() -> None:
 
 
 def test_rows_that_cannot_be_told_apart_stop_the_reader() -> None:
-    """Without keyspace id, or with a partial image, the error names the table and what mends it."""
+    """Without keyspace id, or with a partial image, the error names table and fix."""
     with pytest.raises(RowImageMissing, match=r"shop\.orders has no keyspace id: .* no vindex"):
         in_key_range(event(Op.INSERT, None, None), LOW)
     with pytest.raises(RowImageMissing, match="has 1 of 2 columns"):

@@ -22,7 +22,7 @@ def reader_of(
 
 
 def test_ranges_in_and_out_of_sequence(config: ClientConfig, writers: Writers) -> None:
-    """Ranges that follow each other, one given up half-way and one anew all give their rows."""
+    """Consecutive ranges, one abandoned half-way and one read again, all deliver their rows."""
     (writer,) = writers("-")
     for n in range(3):
         writer.commit((n * CELL_US, 4))
@@ -74,7 +74,7 @@ def test_rows_that_do_not_come(config: ClientConfig, writers: Writers) -> None:
 
 
 def test_an_offset_beyond_the_log(config: ClientConfig, writers: Writers) -> None:
-    """A position beyond the log's end says that the log was truncated or made anew."""
+    """A position beyond the log's end is an error: the log was truncated or recreated."""
     (writer,) = writers("-")
     writer.commit((0, 2))
     reader = reader_of(writer, config)
