@@ -28,8 +28,8 @@ class Subscriber(StreamSubscriber):
         """Return a subscriber for the Kafka cluster and schema registry of a settings file.
 
         `path` None takes the file that the variable SHARDSTREAM_CONFIG names, else
-        ./shardstream.toml. UsageError lists everything that is wrong with the file, and names
-        the keyspaces that it has where `keyspace` is not one of them.
+        ./shardstream.toml, else the one of `shardstream local up`. UsageError lists everything
+        that is wrong with the file; for an unknown keyspace it lists those of the file.
         """
         from shardstream.settings.model import load_settings  # noqa: PLC0415 - pydantic, if wanted
 

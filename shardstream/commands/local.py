@@ -1,6 +1,7 @@
-"""`shardstream local up|status|down`: real servers on loopback."""
+"""`shardstream local`: real database servers and Kafka on loopback."""
 
 import signal
+import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -11,45 +12,55 @@ from rich.console import Console
 from rich.table import Table
 
 from event_token import Flavor, UsageError
+from shardstream.commands.options import SHARD_NAMES
 from shardstream.local.fetching.cache import exclusive
 from shardstream.local.kafka_cluster import kafka_jars
 from shardstream.local.shape import DEFAULT_KEYSPACE, SHARDS_MAX, StackFacts, StackShape
 from shardstream.local.stack import LOCK_FILE, Stack, flavor_at_hand, read_shape
+from shardstream.settings.model import default_config
 
 DEFAULT_FOLDER = Path(".local")
 DEFAULT_SHARDS = 2
 DEFAULT_BROKERS = 1
-# How often a stack in the foreground looks whether it has been stopped from outside.
+# How often a stack in the foreground checks whether it was stopped by `down`.
 FOREGROUND_POLL_S = 0.5
 
+# Shows a row in the stream: what a first look needs.
+EXAMPLE_SQL = (
+    "CREATE DATABASE shop; CREATE TABLE shop.orders (id INT PRIMARY KEY); "
+    "INSERT INTO shop.orders VALUES (1)"
+)
+
 app = typer.Typer(
-    help="Real servers on loopback: databases and Kafka.",
+    help="Run real database servers and Kafka on loopback.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
-Folder = Annotated[Path, typer.Option("--folder", help="Where servers and their data lie")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print ports, sockets and addresses as JSON")]
+Folder = Annotated[Path, typer.Option("--folder", help="Folder for the servers and their data")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print addresses, sockets and pids as JSON")]
 
 
 @app.command()
 def up(
     *,
     mysql: Annotated[
-        int | None, typer.Option(help="So many MySQL servers, one a shard", min=1, max=SHARDS_MAX)
+        int | None,
+        typer.Option(help="Number of MySQL servers (one per shard)", min=1, max=SHARDS_MAX),
     ] = None,
     mariadb: Annotated[
-        int | None, typer.Option(help="So many MariaDB servers", min=1, max=SHARDS_MAX)
+        int | None,
+        typer.Option(help="Number of MariaDB servers (one per shard)", min=1, max=SHARDS_MAX),
     ] = None,
     brokers: Annotated[int | None, typer.Option(help="Kafka brokers: 1 or 3", min=1)] = None,
-    keyspace: Annotated[str | None, typer.Option(help="Keyspace in the settings")] = None,
+    keyspace: Annotated[str | None, typer.Option(help="Keyspace of the shards")] = None,
     folder: Folder = DEFAULT_FOLDER,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay; the servers end with this command")
+        bool, typer.Option("--foreground", help="Keep running; the servers end with this command")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start the servers (fetching them the first time) and write a shardstream.toml for them."""
+    """Start the servers (fetched the first time) and write their shardstream.toml."""
     signal.signal(signal.SIGTERM, _interrupt)
     errors = Console(stderr=True)
     with errors.status("looking") as line:
@@ -75,18 +86,21 @@ def up(
             already = stack.running
             if already and foreground:
                 message = (
-                    f"the stack in {stack.folder} already runs: `shardstream local down` first"
+                    f"the stack in {stack.folder} is already running; "
+                    "stop it with `shardstream local down`"
                 )
                 raise UsageError(message)
             stack.start()
     _print(stack.facts(), "already running" if already else "running", as_json=as_json)
+    if not as_json:
+        _print_next_steps(stack)
     if foreground:
         _stay(stack)
 
 
 @app.command()
 def status(folder: Folder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
-    """Show what runs, and where."""
+    """Show which servers run, and their addresses."""
     stack = _existing(folder)
     facts = stack.facts()
     word = "running" if facts.running else "stopped" if stack.stopped else "partly running"
@@ -95,12 +109,31 @@ def status(folder: Folder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
 
 @app.command()
 def down(folder: Folder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
-    """Stop all servers of the folder and wait for their end; the data stays."""
+    """Stop all servers of the folder and wait until they have ended; the data stays."""
     stack = _existing(folder)
     with Console(stderr=True).status("stopping"), exclusive(folder / LOCK_FILE):
         already = stack.stopped
         stack.stop()
     _print(stack.facts(), "already stopped" if already else "stopped", as_json=as_json)
+
+
+@app.command(context_settings=SHARD_NAMES)
+def sql(
+    shard: Annotated[str, typer.Argument(help="Shard, e.g. -80")],
+    statements: Annotated[
+        str | None, typer.Argument(help="SQL statements (default: read from standard input)")
+    ] = None,
+    folder: Folder = DEFAULT_FOLDER,
+) -> None:
+    """Run SQL as root on the database server of a shard."""
+    from shardstream.local.sql import run_sql
+
+    stack = _existing(folder)
+    if shard not in stack.databases:
+        message = f"the stack has no shard {shard!r}; its shards: {', '.join(stack.databases)}"
+        raise UsageError(message)
+    given = sys.stdin.read() if statements is None else statements
+    run_sql(stack.databases[shard], given, Console(highlight=False))
 
 
 def _shape(
@@ -111,9 +144,9 @@ def _shape(
     *,
     held: StackShape | None,
 ) -> StackShape | None:
-    """What the options ask for, completed by what the folder holds; None leaves the family open."""
+    """Complete the options by what the folder holds; None leaves the database family open."""
     if mysql is not None and mariadb is not None:
-        message = "a stack is of one family: --mysql or --mariadb, not both"
+        message = "all servers of a stack are of one family: give --mysql or --mariadb, not both"
         raise UsageError(message)
     wanted = mysql if mysql is not None else mariadb
     if wanted is None and held is None:
@@ -135,13 +168,13 @@ def _shape(
 def _existing(folder: Path) -> Stack:
     held = read_shape(folder)
     if held is None:
-        message = f"there is no stack in {folder}: `shardstream local up` makes one"
+        message = f"there is no stack in {folder}; `shardstream local up` creates one"
         raise UsageError(message)
     return Stack(folder, held)
 
 
 def _stay(stack: Stack) -> None:
-    """Wait for Ctrl-C, SIGTERM or a `down` from outside, and stop what is left."""
+    """Wait for Ctrl-C, SIGTERM or `down`, then stop the servers that still run."""
     try:
         while not stack.stopped:
             time.sleep(FOREGROUND_POLL_S)
@@ -151,12 +184,27 @@ def _stay(stack: Stack) -> None:
         stack.stop()
 
 
+def _print_next_steps(stack: Stack) -> None:
+    """Print commands to try next, ready to be pasted."""
+    config = "" if default_config() == stack.settings_path else f" --config {stack.settings_path}"
+    folder = "" if stack.folder == DEFAULT_FOLDER.resolve() else f" --folder {stack.folder}"
+    keyspace, shards = stack.shape.keyspace, list(stack.databases)
+    lines = [
+        "next, each in a terminal of its own:",
+        *(f"  shardstream produce {keyspace} {shard}{config}" for shard in shards),
+        f"  shardstream tail {keyspace} --from earliest{config}",
+        f'  shardstream local sql {shards[0]} "{EXAMPLE_SQL}"{folder}',
+    ]
+    for line in lines:
+        typer.echo(line)
+
+
 def _note(console: Console, message: str) -> None:
     console.print(message, soft_wrap=True, markup=False, highlight=False)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the command as Ctrl-C does: with everything stopped that it started."""
+    """Let SIGTERM end the command as Ctrl-C does: everything it started is stopped."""
     raise KeyboardInterrupt
 
 
@@ -165,7 +213,7 @@ def _print(facts: StackFacts, word: str, *, as_json: bool) -> None:
         typer.echo(facts.model_dump_json(indent=2))
         return
     console = Console()
-    # Paths are not broken: people copy them.
+    # Paths stay on one line so that they can be copied.
     console.print(f"{word}: {facts.folder}", soft_wrap=True, highlight=False)
     table = Table("server", "address", "pid")
     for database in facts.databases:
@@ -178,4 +226,4 @@ def _print(facts: StackFacts, word: str, *, as_json: bool) -> None:
         )
     console.print(table)
     console.print(f"settings: {facts.settings}", soft_wrap=True, highlight=False)
-    console.print(f"logs: server.log beside each server's data in {facts.folder}", soft_wrap=True)
+    console.print(f"logs: server.log in each server's folder in {facts.folder}", soft_wrap=True)

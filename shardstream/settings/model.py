@@ -25,6 +25,7 @@ from topics.kafka.topic_settings import KEEP_ALL, TopicSettings
 from topics.names import check_keyspace
 
 DEFAULT_CONFIG = "shardstream.toml"
+LOCAL_CONFIG = ".local/shardstream.toml"  # of `shardstream local up`
 CONFIG_VARIABLE = "SHARDSTREAM_CONFIG"
 TOPIC_DEFAULTS = TopicSettings()
 
@@ -226,15 +227,27 @@ def read_secret(what: str, file: Path | None, variable: str | None, folder: Path
     return SecretStr("")
 
 
+def default_config() -> Path:
+    """Return the settings file that is used when none is named.
+
+    It is the one that SHARDSTREAM_CONFIG names, else ./shardstream.toml, else the one that
+    `shardstream local up` wrote.
+    """
+    if named := os.environ.get(CONFIG_VARIABLE):
+        return Path(named)
+    path, local = Path(DEFAULT_CONFIG).resolve(), Path(LOCAL_CONFIG).resolve()
+    return local if local.is_file() and not path.is_file() else path
+
+
 def load_settings(config: Path | None) -> Settings:
     """Read and check everything; one UsageError lists all that is wrong.
 
-    `config`: the file; None takes the variable SHARDSTREAM_CONFIG, else ./shardstream.toml.
+    `config`: the file; None takes `default_config()`.
     """
-    path = config or Path(os.environ.get(CONFIG_VARIABLE, DEFAULT_CONFIG))
+    path = config or default_config()
     if not path.is_file():
         message = (
-            f"no settings at {path}; name a file with --config, "
+            f"no settings file {path}; name one with --config or ${CONFIG_VARIABLE}, "
             "or run `shardstream local up`, which writes one"
         )
         raise UsageError(message)

@@ -14,6 +14,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.usefixtures("real_servers")
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_blocks_of_the_page_run(page: str, tmp_path: Path) -> None:
     """The commands, programs, statements and settings of a page work in the order of the page."""

@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pymysql
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from shardstream.local.processes import command_line
+from shardstream.local.processes import command_line, with_parent_guard
 
 pytestmark = pytest.mark.usefixtures("real_servers")
 
@@ -56,6 +58,25 @@ def _until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@contextmanager
+def _started(arguments: list[str], *, cwd: Path) -> Iterator[Path]:
+    """Run a command for the length of a block; yield the file with its output."""
+    output = cwd / f"{arguments[0]}.log"
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            with_parent_guard([sys.executable, "-m", "shardstream", *arguments]),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=_environment(),
+        )
+    try:
+        yield output
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture
@@ -109,6 +130,26 @@ def test_up_status_down_up(stack_folder: Path) -> None:
     assert second["bootstrap_servers"] == first["bootstrap_servers"]
     with pymysql.connect(unix_socket=database["socket"], user="root", database="kept"):
         pass
+
+
+def test_next_commands_that_up_prints(stack_folder: Path) -> None:
+    """C5: `up` prints the next commands; they find its settings, and show a row in the stream."""
+    printed = _run("up", "--mariadb", "1", cwd=stack_folder).stdout
+    _, _, next_lines = printed.partition("next, each in a terminal of its own:\n")
+    produce, tail, sql = (shlex.split(line)[1:] for line in next_lines.splitlines())
+
+    with _started(produce, cwd=stack_folder) as produced:
+        _until(lambda: "streaming" in produced.read_text())
+        done = _run(*sql[1:], cwd=stack_folder)
+        assert done.returncode == 0, done.stderr
+        with _started(tail, cwd=stack_folder) as events:
+            _until(lambda: "INSERT shop.orders" in events.read_text())
+
+    shown = _run("sql", "-", "SELECT id FROM shop.orders", cwd=stack_folder)
+    assert "1" in shown.stdout
+    refused = _run("sql", "-", "SELECT nothing", cwd=stack_folder)
+    assert (refused.returncode, "Unknown column" in refused.stderr) == (2, True)
+    assert "its shards: -" in _run("sql", "80-", "SELECT 1", cwd=stack_folder).stderr
 
 
 def test_dead_server_comes_back_alone(stack_folder: Path) -> None:
@@ -167,7 +208,7 @@ def test_stack_in_the_foreground_ends_with_its_command(
 def test_wrong_use_is_one_line(folder: Path) -> None:
     """Bad options end with status 2 and a message that says what to do, without a traceback."""
     for arguments, expected in (
-        (("status",), "`shardstream local up` makes one"),
+        (("status",), "`shardstream local up` creates one"),
         (("up", "--mysql", "1", "--mariadb", "1"), "not both"),
         (("up", "--mariadb", "1", "--brokers", "2"), "1 or 3 brokers, not 2"),
     ):
