@@ -8,6 +8,8 @@ from tests.repository import PACKAGES, ROOT, imported_modules, module_name, pyth
 
 # More than a reader takes in at a glance; a fuller folder holds two concerns.
 FOLDER_MODULES_MAX = 16
+# pytest collects these: imported, their tests or fixtures would run twice.
+TEST_MODULES = ("test_", "conftest")
 
 
 def circle_in(graph: Mapping[str, Iterable[str]]) -> list[str]:
@@ -37,6 +39,17 @@ def _module_of(name: str, files: Mapping[str, object]) -> str:
     return name if name in files else name.rpartition(".")[0]
 
 
+def imports_of_test_modules() -> list[str]:
+    """Imports, anywhere in tests and benchmarks, of a module that holds tests or fixtures."""
+    found = []
+    for path in python_files("tests", "benchmarks"):
+        for name in sorted(set(imported_modules(module_name(path), path.read_text("utf-8")))):
+            parts = name.split(".")
+            if parts[0] == "tests" and any(part.startswith(TEST_MODULES) for part in parts[1:-1]):
+                found.append(f"{path.relative_to(ROOT)} imports {name}")
+    return found
+
+
 def test_no_folder_holds_too_many_modules() -> None:
     """A folder that outgrows its limit is split by concern."""
     modules = Counter(
@@ -57,3 +70,8 @@ def test_a_circle_is_found() -> None:
     """The circle is named by its modules."""
     assert set(circle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
     assert circle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_test_modules_stand_alone() -> None:
+    """What several test modules need stands in a module without tests."""
+    assert imports_of_test_modules() == []

@@ -76,12 +76,8 @@ def up(
             # Before the databases: Kafka's download is what a missing extra stops.
             kafka_jars(report)
             if shape is None:
-                shape = StackShape(
-                    flavor=flavor_at_hand(report, notice=lambda said: _note(errors, said)),
-                    shards=DEFAULT_SHARDS,
-                    brokers=brokers or DEFAULT_BROKERS,
-                    keyspace=keyspace or DEFAULT_KEYSPACE,
-                )
+                flavor = flavor_at_hand(report, notice=lambda said: _note(errors, said))
+                shape = _default_shape(flavor, brokers, keyspace)
             stack = Stack(folder, shape, die_with_parent=foreground, report=report)
             already = stack.running
             if already and foreground:
@@ -162,6 +158,15 @@ def _shape(
     targets = held.targets if held else ()
     return StackShape(
         flavor=flavor, shards=shards, brokers=brokers, keyspace=keyspace, targets=targets
+    )
+
+
+def _default_shape(flavor: Flavor, brokers: int | None, keyspace: str | None) -> StackShape:
+    return StackShape(
+        flavor=flavor,
+        shards=DEFAULT_SHARDS,
+        brokers=brokers or DEFAULT_BROKERS,
+        keyspace=keyspace or DEFAULT_KEYSPACE,
     )
 
 

@@ -15,6 +15,9 @@ from event_token import (
     parse_gtid_set,
 )
 
+# The letters of opaque forms.
+URL_SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
 # Few of each and small numbers, so that intervals of two sets often meet.
 UUIDS = (
     "00000000-0000-0000-0000-000000000000",

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from event_token import EventToken, MariadbGtidSet, PositionError, ShardPosition, StreamPosition
 from event_token.opaque import seal
 from event_token.position import POSITION_VERSION
-from tests.event_token.strategies import stream_positions
-from tests.event_token.test_token import URL_SAFE
+from tests.event_token.strategies import URL_SAFE, stream_positions
 
 TOKEN = EventToken(None, "-80", MariadbGtidSet.parse("0-1-7"))
 POSITION = StreamPosition(

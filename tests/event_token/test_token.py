@@ -19,9 +19,7 @@ from event_token import (
 )
 from event_token.opaque import seal
 from event_token.token import TOKEN_VERSION
-from tests.event_token.strategies import event_tokens
-
-URL_SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+from tests.event_token.strategies import URL_SAFE, event_tokens
 
 POSITION = parse_gtid_set("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", Flavor.MYSQL)
 NATIVE = EventToken(1_700_000_000_000_001, "-80", POSITION)

@@ -36,7 +36,7 @@ def _row(shard: str, seq: int, timestamp_us: int, **fields: Any) -> Row:
 
 
 def _change(shard: str, seq: int, timestamp_us: int, table: str, **images: Row) -> Row:
-    op = {("after",): "INSERT", ("before",): "DELETE"}.get(tuple(images), "UPDATE")
+    op = "UPDATE" if len(images) == 2 else "INSERT" if "after" in images else "DELETE"
     texts = {name: json.dumps(image) for name, image in images.items()}
     ids = {
         f"keyspace_id_{name}": keyspace_id(image[SHARDING_COLUMNS[table]])
@@ -48,8 +48,13 @@ def _change(shard: str, seq: int, timestamp_us: int, table: str, **images: Row) 
 
 
 def _mark(shard: str, seq: int, timestamp_us: int, kind: str) -> Row:
-    said = {"kind": kind, "sources": ["80-"], "targets": ["80-c0", "c0-"]}
-    said["hop_time_us"] = HOP_US if kind == "BEGIN" else None
+    hop_time_us = HOP_US if kind == "BEGIN" else None
+    said = {
+        "kind": kind,
+        "sources": ["80-"],
+        "targets": ["80-c0", "c0-"],
+        "hop_time_us": hop_time_us,
+    }
     return _row(shard, seq, timestamp_us, type="JOURNAL", statement=json.dumps(said))
 
 

@@ -78,14 +78,14 @@ def shop(kafka: KafkaCluster, keyspace: str, mysql_a: DatabaseFixture) -> Iterat
     found.run(f"DROP USER '{found.account}'@'%'")
 
 
-class _CommitsUnheard(pymysql.Connection):
+class _CommitsUnheard(pymysql.Connection):  # type: ignore[misc]  # PyMySQL has no types
     def commit(self) -> None:
         super().commit()
         self._force_close()
         raise LOST
 
 
-class _DiesBeforeCommit(pymysql.Connection):
+class _DiesBeforeCommit(pymysql.Connection):  # type: ignore[misc]  # likewise
     def commit(self) -> None:
         self._force_close()
         raise LOST

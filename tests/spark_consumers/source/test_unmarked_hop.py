@@ -14,7 +14,7 @@ from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from tests.spark_consumers.queries import merged_order, run_available, wait_until
 from tests.topics.shard_writer import ShardWriter, provision
-from tests.topics.start.test_unmarked_hop import FAR_US, declare_split, write_split
+from tests.topics.splits import FAR_US, declare_split, write_split
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics

@@ -6,7 +6,7 @@ import pytest
 
 from event_token import KeyRange
 from tests.topics.shard_writer import CELL_US, START_US, TIMEOUT_S, Writers
-from tests.topics.stream.test_subscriber_hop import SPLIT, seen, split
+from tests.topics.splits import SPLIT, seen, split
 from topics.errors import StartNotReached
 from topics.kafka.client import ClientConfig, open_admin
 from topics.keyspace.lineage import Era, era_of

@@ -1,13 +1,13 @@
 """Reshards that other tools did: declared in the topology, no mark in any log."""
 
-from dataclasses import replace
 from itertools import islice
 
 import pytest
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
-from tests.topics.shard_writer import START_US, ShardWriter, Writers
+from tests.topics.shard_writer import START_US, Writers
+from tests.topics.splits import FAR_US, declare_split, write_split
 from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import declare
 from topics.keyspace.topology import (
@@ -16,62 +16,12 @@ from topics.keyspace.topology import (
     ShardState,
     Topology,
     read_topology,
-    update_topology,
 )
 from topics.reading.planner import MaxHold, Mode, Strict
 from topics.reading.seen_before import SeenBefore
-from topics.records.vevent import TokenText, VEvent
 from topics.schemas.registry import TopicSchemaIds
 from topics.start.unmarked_hop import unmarked_hop
 from topics.stream.subscriber import Subscriber
-
-FAR_US = 60_000_000
-SWITCHED_US = 5_000_000
-
-
-def copied(target: ShardWriter, at_us: int, origin: VEvent | None) -> VEvent:
-    """A row that filtered replication wrote, with its origin where the tool says it."""
-    event = target.row(at_us)
-    text = event.token_text
-    source = None if origin is None else origin.token_text
-    token = TokenText(text.timestamp_us, text.shard, text.position, source)
-    return replace(event, token_text=token)
-
-
-def write_split(
-    left: ShardWriter, source: ShardWriter, low: ShardWriter, high: ShardWriter
-) -> None:
-    """`80-` was copied to two shards; its server went away before its last row could be read."""
-    source.commit((0, 1), (3_000_000, 1), (4_000_000, 1))
-    source.heartbeat(4_000_000)  # the last row's cell stays open
-    seen_one, seen_two, unseen = source.written
-    low.commit_events(
-        [
-            copied(low, 10_000, seen_one),
-            copied(low, 3_005_000, None),
-            copied(low, 3_010_000, seen_two),
-            copied(low, 4_010_000, unseen),
-            low.row(5_000_000),
-            low.row(5_500_000),
-        ]
-    )
-    high.commit_events([copied(high, 3_500_000, None), high.row(6_000_000)])
-    for writer in (left, low, high):
-        writer.heartbeat(FAR_US)
-
-
-def declare_split(config: ClientConfig, keyspace: str) -> None:
-    """Say that another tool has split `80-`."""
-    update_topology(
-        config,
-        keyspace,
-        lambda topology: declare(
-            topology or Topology(keyspace, 0, ()),
-            ["-80", "80-c0", "c0-"],
-            "r1",
-            START_US + SWITCHED_US,
-        ),
-    )
 
 
 @pytest.fixture

@@ -1,48 +1,18 @@
 """A Subscriber goes on over reshards, on real topics with logs as producers write them."""
 
 import json
-from collections.abc import Sequence
 from itertools import islice, pairwise
 
-from tests.topics.shard_writer import Reshard, ShardWriter, Writers
+from tests.topics.shard_writer import Reshard, Writers
+from tests.topics.splits import FAR_US, SPLIT, seen, split
 from tests.topics.subscribing import idle, taken
 from topics.kafka.client import ClientConfig
 from topics.progress.record import MarkKind
-from topics.records.vevent import EventType, Op, VEvent
+from topics.records.vevent import EventType, Op
 from topics.stream.subscriber import Subscriber
 
-Seen = tuple[int, str, int]
-FAR_US = 60_000_000
 BEGIN, END, CANCEL = MarkKind.BEGIN, MarkKind.END, MarkKind.CANCEL
-SPLIT = Reshard("r1", ("80-",), ("80-c0", "c0-"), 40_000)
 LOW, HIGH = b"\x90", b"\xf0"
-
-
-def seen(events: Sequence[VEvent]) -> list[Seen]:
-    """What orders and identifies events."""
-    return [(e.timestamp_us, e.shard, e.seq) for e in events]
-
-
-def split(writers: Writers, targets: Writers) -> tuple[list[ShardWriter], list[Seen]]:
-    """Shard 80- is split while -80 goes on; what a reader of all has to get."""
-    left, source = writers("-80", "80-")
-    low, high = targets("80-c0", "c0-")
-    left.commit((0, 2), (20_000, 1))
-    source.commit((1_000, 2), (30_000, 2))
-    for target in (low, high):
-        # Copied rows, also with times after the hop; readers have them from the source.
-        target.commit((2_000, 3), (45_000, 1))
-    source.mark(35_000, END, SPLIT)
-    genuine = [*source.written]
-    left.commit((50_000, 1))
-    for target in (low, high):
-        target.mark(46_000, BEGIN, SPLIT)
-        target.commit((47_000, 1), (70_000, 2))
-        genuine += target.written[4:]
-    left.commit((60_000, 2))
-    for writer in (left, low, high):
-        writer.heartbeat(FAR_US)
-    return [left, source, low, high], sorted(seen([*left.written, *genuine]))
 
 
 def test_a_split_is_hopped_over(

@@ -1,0 +1,89 @@
+"""Splits of shard `80-`, as shardstream writes them (with marks) and as other tools do them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tests.topics.shard_writer import START_US, Reshard, ShardWriter, Writers
+from topics.kafka.client import ClientConfig
+from topics.keyspace.lineage import declare
+from topics.keyspace.topology import Topology, update_topology
+from topics.progress.record import MarkKind
+from topics.records.vevent import TokenText, VEvent
+
+Seen = tuple[int, str, int]
+FAR_US = 60_000_000
+BEGIN, END = MarkKind.BEGIN, MarkKind.END
+SPLIT = Reshard("r1", ("80-",), ("80-c0", "c0-"), 40_000)
+SWITCHED_US = 5_000_000
+
+
+def seen(events: Sequence[VEvent]) -> list[Seen]:
+    """What orders and identifies events."""
+    return [(e.timestamp_us, e.shard, e.seq) for e in events]
+
+
+def split(writers: Writers, targets: Writers) -> tuple[list[ShardWriter], list[Seen]]:
+    """Shard 80- is split while -80 goes on; what a reader of all has to get."""
+    left, source = writers("-80", "80-")
+    low, high = targets("80-c0", "c0-")
+    left.commit((0, 2), (20_000, 1))
+    source.commit((1_000, 2), (30_000, 2))
+    for target in (low, high):
+        # Copied rows, also with times after the hop; readers have them from the source.
+        target.commit((2_000, 3), (45_000, 1))
+    source.mark(35_000, END, SPLIT)
+    genuine = [*source.written]
+    left.commit((50_000, 1))
+    for target in (low, high):
+        target.mark(46_000, BEGIN, SPLIT)
+        target.commit((47_000, 1), (70_000, 2))
+        genuine += target.written[4:]
+    left.commit((60_000, 2))
+    for writer in (left, low, high):
+        writer.heartbeat(FAR_US)
+    return [left, source, low, high], sorted(seen([*left.written, *genuine]))
+
+
+def copied(target: ShardWriter, at_us: int, origin: VEvent | None) -> VEvent:
+    """A row that filtered replication wrote, with its origin where the tool says it."""
+    event = target.row(at_us)
+    text = event.token_text
+    source = None if origin is None else origin.token_text
+    token = TokenText(text.timestamp_us, text.shard, text.position, source)
+    return replace(event, token_text=token)
+
+
+def write_split(
+    left: ShardWriter, source: ShardWriter, low: ShardWriter, high: ShardWriter
+) -> None:
+    """`80-` was copied to two shards; its server went away before its last row could be read."""
+    source.commit((0, 1), (3_000_000, 1), (4_000_000, 1))
+    source.heartbeat(4_000_000)  # the last row's cell stays open
+    seen_one, seen_two, unseen = source.written
+    low.commit_events(
+        [
+            copied(low, 10_000, seen_one),
+            copied(low, 3_005_000, None),
+            copied(low, 3_010_000, seen_two),
+            copied(low, 4_010_000, unseen),
+            low.row(5_000_000),
+            low.row(5_500_000),
+        ]
+    )
+    high.commit_events([copied(high, 3_500_000, None), high.row(6_000_000)])
+    for writer in (left, low, high):
+        writer.heartbeat(FAR_US)
+
+
+def declare_split(config: ClientConfig, keyspace: str) -> None:
+    """Say that another tool has split `80-`."""
+    update_topology(
+        config,
+        keyspace,
+        lambda topology: declare(
+            topology or Topology(keyspace, 0, ()),
+            ["-80", "80-c0", "c0-"],
+            "r1",
+            START_US + SWITCHED_US,
+        ),
+    )
