@@ -5,10 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    NewTopic,  # type: ignore[attr-defined]  # public
-)
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public
 
 from event_token import UsageError
 from producers.settings import ServerSettings
