@@ -1,4 +1,4 @@
-"""Real servers for all tests: started when asked for, shared by the session, dead with pytest."""
+"""Real servers for all tests: started on demand, shared by the session, killed with pytest."""
 
 import secrets
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def database(real_servers: None, request: pytest.FixtureRequest) -> DatabaseFixt
 
 @pytest.fixture
 def start_mysql(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
-    """Start a MySQL server with settings of the test's own; it ends with the test."""
+    """Start MySQL servers with the test's own settings; they end with the test."""
     started: list[DatabaseServer] = []
     yield starter(MysqlServer, tmp_path, started)
     for server in started:
@@ -90,7 +90,7 @@ def start_mysql(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
 
 @pytest.fixture
 def start_mariadb(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
-    """Start a MariaDB server with settings of the test's own; it ends with the test."""
+    """Start MariaDB servers with the test's own settings; they end with the test."""
     started: list[DatabaseServer] = []
     yield starter(MariadbServer, tmp_path, started)
     for server in started:
@@ -121,5 +121,5 @@ def _cluster(brokers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def keyspace() -> str:
-    """A keyspace name that no other test has, so its topics are its own."""
+    """A keyspace name that no other test uses, so that its topics are not shared."""
     return f"ks{secrets.token_hex(4)}"

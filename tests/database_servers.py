@@ -1,4 +1,4 @@
-"""Real database servers for tests: started when asked for, dead with pytest."""
+"""Real database servers for tests: started on demand, killed with pytest."""
 
 import secrets
 import shutil
@@ -16,7 +16,7 @@ class DatabaseFixture:
     """A running server: root connections, a replication account, fresh schema names."""
 
     def __init__(self, server: DatabaseServer) -> None:
-        """Take a server that runs."""
+        """Wrap a running server."""
         self.server = server
         self.flavor = server.flavor
         self.host = server.host
@@ -32,7 +32,7 @@ class DatabaseFixture:
         return version_of(self.server.binaries().version)
 
     def new_database(self) -> str:
-        """Create a schema with a name of its own and give the name."""
+        """Create a schema with a unique name and return the name."""
         name = f"db_{secrets.token_hex(4)}"
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {name}")

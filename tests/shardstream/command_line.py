@@ -1,4 +1,4 @@
-"""Runs `shardstream ...` as a user does, as a process of its own."""
+"""Runs `shardstream ...` as a user does, in a separate process."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ class Background:
 
     @property
     def errors(self) -> str:
-        """What was said on standard error."""
+        """The output on standard error."""
         return self.error_path.read_text()
 
     def wait_for(self, what: str, condition: Callable[["Background"], bool]) -> None:
@@ -60,13 +60,13 @@ class Background:
             time.sleep(POLL_S)
 
     def wait_end(self) -> int:
-        """Wait for the end by itself; the exit status."""
+        """Wait until it ends by itself; return the exit status."""
         return self.process.wait(WAIT_S_MAX)
 
 
 @contextmanager
 def background(folder: Path, name: str, *arguments: str) -> Iterator[Background]:
-    """Run a command for the length of a block."""
+    """Run a command for the duration of a block."""
     started = Background(folder, name, *arguments)
     try:
         yield started

@@ -23,7 +23,7 @@ def seen(events: Sequence[VEvent]) -> list[Seen]:
 
 
 def split(writers: Writers, targets: Writers) -> tuple[list[ShardWriter], list[Seen]]:
-    """Shard 80- is split while -80 goes on; what a reader of all has to get."""
+    """Shard 80- is split while -80 continues; return what a reader of all must get."""
     left, source = writers("-80", "80-")
     low, high = targets("80-c0", "c0-")
     left.commit((0, 2), (20_000, 1))

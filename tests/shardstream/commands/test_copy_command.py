@@ -1,4 +1,4 @@
-"""`shardstream copy`: rows of a filled table come out of tail, and the status tells how far."""
+"""`shardstream copy`: rows of an existing table appear in tail, and status shows progress."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def config(tmp_path: Path, mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspa
 def test_a_filled_table_is_copied_by_command(
     tmp_path: Path, mysql_a: DatabaseFixture, keyspace: str, config: str
 ) -> None:
-    """Start with --wait ends with the copy; tail has its rows; what is refused names the table."""
+    """`start --wait` ends with the copy, tail prints its rows, and a refusal names the table."""
     name = mysql_a.new_database()
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")

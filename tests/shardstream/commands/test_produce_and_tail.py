@@ -115,7 +115,7 @@ def test_written_rows_come_out_as_json(
 def test_a_second_producer_fences_the_first(
     tmp_path: Path, config: Path, keyspace: str, mysql_a: DatabaseFixture
 ) -> None:
-    """The newer process goes on with the log; the older one ends with a clear error, status 1."""
+    """The newer process continues the log; the older one ends with a clear error."""
     arguments = ["produce", keyspace, "-80", "--json", "--config", str(config)]
     with background(tmp_path, "old", *arguments) as old:
         old.wait_for("streaming", streaming)

@@ -64,7 +64,7 @@ def test_settings_that_lose_data_are_listed_at_once(
 def test_a_server_without_binlog_and_an_account_without_grants_are_refused(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
 ) -> None:
-    """Binlog off and a missing grant stand in one list."""
+    """A disabled binlog and a missing grant are in one list."""
     server = start_mysql(("--skip-log-bin",))
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT host FROM mysql.user WHERE user = %s", (server.user,))

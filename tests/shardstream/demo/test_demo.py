@@ -1,4 +1,4 @@
-"""`shardstream demo`: it proves what it shows, and Ctrl-C leaves nothing behind."""
+"""`shardstream demo`: its proof holds, and Ctrl-C leaves nothing behind."""
 
 import os
 import re
@@ -18,7 +18,7 @@ DEMO_S_MAX = 600
 
 
 def _descendants(root: int) -> set[int]:
-    """All processes below one, by the kernel's word."""
+    """Return all descendants of a process, as the kernel reports them."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""The demo's proof finds what it is there to find."""
+"""The demo's proof notices every kind of damage."""
 
 import json
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def _found(log: Log) -> dict[str, int]:
 
 
 def test_a_split_without_fault_has_none() -> None:
-    """Targets begin at BEGIN, whatever their logs hold before."""
+    """Targets start at BEGIN, whatever their logs hold before it."""
     assert _found(_split()) == {}
 
 

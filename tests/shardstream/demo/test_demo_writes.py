@@ -1,4 +1,4 @@
-"""The demo's shop writes each transaction once, where it belongs, whatever a switch cuts off."""
+"""The demo's shop applies each transaction once, on the right shard, across a switch."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -93,7 +93,7 @@ class _DiesBeforeCommit(pymysql.Connection):  # type: ignore[misc]  # likewise
 
 @pytest.mark.parametrize("kind", [_CommitsUnheard, _DiesBeforeCommit])
 def test_a_lost_commit_is_done_once(shop: _Shop, kind: type) -> None:
-    """The answer to COMMIT is lost while the shard is split: the new shard tells whether it was."""
+    """If the answer to COMMIT is lost in a switch, the new shard tells whether it committed."""
 
     def dying() -> Any:
         shop.split()
@@ -112,7 +112,7 @@ def test_a_lost_commit_is_done_once(shop: _Shop, kind: type) -> None:
 
 
 def test_a_refused_write_goes_where_the_topology_leads(shop: _Shop) -> None:
-    """An account that is locked, and a session that was killed before, are no end of a writer."""
+    """A writer survives a locked account and a killed session."""
     opened: list[Any] = []
 
     def locked() -> Any:
@@ -141,7 +141,7 @@ def test_a_refused_write_goes_where_the_topology_leads(shop: _Shop) -> None:
 
 
 def test_a_wrong_statement_is_raised(shop: _Shop) -> None:
-    """What the server does not take is no refusal."""
+    """An error of the statement itself is raised, not retried as a refusal."""
     session = ShopSession(shop.directory(), {"80-": shop.connect})
 
     with pytest.raises(pymysql.err.ProgrammingError):

@@ -1,4 +1,4 @@
-"""A cluster of three brokers goes on without one of them."""
+"""A cluster of three brokers continues without one of them."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Server processes: found again, never mistaken, gone for certain."""
+"""Server processes: found again, never confused, reliably stopped."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A process that waits for ever."""
+    """Start a process that never ends."""
     (tmp_path / "file").touch()
     server = ServerProcess("sleeper", tmp_path, die_with_parent=True)
     yield server
@@ -90,7 +90,7 @@ def test_second_launch_is_refused(sleeper: ServerProcess, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("mark", ["", " 1"])
 def test_pid_of_another_process_is_left_alone(tmp_path: Path, mark: str) -> None:
-    """A pid file that has come to name a stranger's process counts for nothing."""
+    """A pid file whose pid now belongs to another process is ignored."""
     (tmp_path / "server.pid").write_text(f"{os.getpid()}{mark}\n")
     server = ServerProcess("sleeper", tmp_path, die_with_parent=False)
 
@@ -112,7 +112,7 @@ def test_reused_pid_with_a_like_command_is_left_alone(
 
 
 def test_stubborn_server_is_killed(sleeper: ServerProcess, tmp_path: Path) -> None:
-    """A server that does not heed SIGTERM is gone after its time."""
+    """A server that ignores SIGTERM is killed after the timeout."""
     deaf = f"trap '' TERM; touch {tmp_path}/deaf; while :; do sleep 0.1; done"
     sleeper.launch(["sh", "-c", deaf])
     _until((tmp_path / "deaf").exists)
@@ -123,7 +123,7 @@ def test_stubborn_server_is_killed(sleeper: ServerProcess, tmp_path: Path) -> No
 
 
 def test_failed_start_shows_the_log(sleeper: ServerProcess, tmp_path: Path) -> None:
-    """The error of a server that ended carries its status and its last words."""
+    """The error of a server that ended contains its status and its last output."""
     sleeper.launch(["sh", "-c", f"echo no such {tmp_path}/thing; exit 7"])
     _until(lambda: sleeper.pid is None)
 
@@ -132,7 +132,7 @@ def test_failed_start_shows_the_log(sleeper: ServerProcess, tmp_path: Path) -> N
 
 
 def test_free_ports_are_free_and_different() -> None:
-    """Ports picked together do not meet."""
+    """Ports picked together are distinct."""
     ports = free_ports(20)
 
     assert len(set(ports)) == 20

@@ -67,7 +67,7 @@ def test_starting_server_leaves_the_temporary_tables_of_others(
 
 
 def test_broker_carries_a_record(kafka: KafkaCluster, keyspace: str) -> None:
-    """What a producer writes a consumer reads."""
+    """A consumer reads what a producer writes."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(keyspace, 1, 1)])[keyspace].result()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

@@ -24,7 +24,7 @@ def test_even_shards_tile_the_keyspace(count: int) -> None:
 
 
 def test_shard_names_are_the_usual_ones() -> None:
-    """Powers of two are split where everybody splits them."""
+    """Powers of two are split at the usual bounds."""
     assert even_shards(1) == ["-"]
     assert even_shards(2) == ["-80", "80-"]
     assert even_shards(4) == ["-40", "40-80", "80-c0", "c0-"]
@@ -32,7 +32,7 @@ def test_shard_names_are_the_usual_ones() -> None:
 
 @pytest.mark.parametrize("count", [0, SHARDS_MAX + 1])
 def test_impossible_number_of_shards_is_refused(count: int) -> None:
-    """Neither none nor more than a machine can carry."""
+    """A stack has at least one shard, and no more than a machine can run."""
     with pytest.raises(UsageError, match=f"not {count}"):
         even_shards(count)
 

@@ -121,7 +121,7 @@ def test_wrong_names_are_refused(config: Path, old: str, new: str, said: str) ->
 
 
 def test_unknown_shard_and_keyspace_name_those_that_exist(config: Path) -> None:
-    """Asking for what is not there says what is."""
+    """The error for an unknown name lists the known ones."""
     settings = load_settings(config)
 
     with pytest.raises(UsageError, match="-80, 80-"):
@@ -143,7 +143,7 @@ def test_missing_secrets_are_named(config: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_file_says_how_to_get_one(tmp_path: Path) -> None:
-    """Without a settings file the error names the ways to one."""
+    """Without a settings file the error says how to get one."""
     with pytest.raises(UsageError, match="local up"):
         load_settings(tmp_path / "none.toml")
 

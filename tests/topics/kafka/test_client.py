@@ -37,7 +37,7 @@ def test_secrets_are_in_no_repr() -> None:
 
 
 def test_all_wrong_settings_are_named_at_once() -> None:
-    """A missing broker and every setting that guarantees rest on are told together."""
+    """A missing broker and all settings that the guarantees depend on are reported together."""
     with pytest.raises(UsageError) as caught:
         ClientConfig({"acks": "1", "isolation.level": "read_uncommitted"})
 
@@ -69,7 +69,7 @@ def test_guarantees_stand_in_the_clients_settings() -> None:
 
 
 def test_unknown_broker_is_an_error_of_usage() -> None:
-    """Nobody behind the address: said with the address, after the time given."""
+    """An address where nobody answers is named in the error, after the given time."""
     with pytest.raises(UsageError, match=NOBODY):
         check_reachable(ClientConfig({"bootstrap.servers": NOBODY}), timeout_s=0.5)
 
@@ -97,7 +97,7 @@ def test_unknown_setting_is_an_error_of_usage(opener: type) -> None:
     ],
 )
 def test_errors_say_what_the_caller_must_do(code: int, expected: type) -> None:
-    """Kafka's errors become the project's, with what was tried and the brokers."""
+    """Kafka's errors become our own, with the attempted action and the brokers."""
     known = kafka_error(KafkaError(code), "reading t[0]", NOBODY)
 
     assert type(known) is expected

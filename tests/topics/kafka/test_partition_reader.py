@@ -22,7 +22,7 @@ def test_empty_partition_has_no_last_record(config: ClientConfig, topic: str) ->
 
 
 def test_last_committed_record_lies_behind_aborted_ones(config: ClientConfig, topic: str) -> None:
-    """Markers, aborted records and an open transaction are looked past, in growing windows."""
+    """The last record is found behind markers, aborted records and an open transaction."""
     producer = transactional(config, topic)
     write(producer, topic, [b"a", b"b"])
     commit(config, producer, topic)
@@ -41,7 +41,7 @@ def test_last_committed_record_lies_behind_aborted_ones(config: ClientConfig, to
 
 
 def test_only_aborted_records_leave_no_last_one(config: ClientConfig, topic: str) -> None:
-    """A first transaction that was aborted is as if it had never been."""
+    """An aborted first transaction leaves the topic empty."""
     producer = transactional(config, topic)
     write(producer, topic, [b"aborted"])
     producer.abort_transaction()
@@ -50,7 +50,7 @@ def test_only_aborted_records_leave_no_last_one(config: ClientConfig, topic: str
 
 
 def test_fencing_ends_the_open_transaction(config: ClientConfig, topic: str) -> None:
-    """After the successor's fencing all that the predecessor left is decided and in sight."""
+    """After the successor has fenced, everything its predecessor left is decided and readable."""
     first = transactional(config, topic)
     write(first, topic, [b"committed"])
     first.commit_transaction()
@@ -65,14 +65,14 @@ def test_fencing_ends_the_open_transaction(config: ClientConfig, topic: str) -> 
 
 
 def test_missing_topic_is_an_error_of_usage(config: ClientConfig, keyspace: str) -> None:
-    """The topic is named, and not made by asking for it."""
+    """A missing topic is named, and not created by the request."""
     for _ in range(2):
         with pytest.raises(UsageError, match=keyspace):
             read_last_committed(config, keyspace)
 
 
 def test_the_wait_has_an_end(config: ClientConfig, topic: str) -> None:
-    """A partition that cannot be read in time is a passing fault that says what was tried."""
+    """A partition that cannot be read in time is a transient fault."""
     producer = transactional(config, topic)
     write(producer, topic, [b"a"])
     commit(config, producer, topic)

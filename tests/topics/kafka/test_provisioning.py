@@ -39,7 +39,7 @@ def existing(config: ClientConfig) -> set[str]:
 
 
 def test_a_shard_gets_its_topics_and_keeps_them(config: ClientConfig, shard: ShardTopics) -> None:
-    """All three are there when the call returns, and a second call finds nothing wrong."""
+    """All three topics exist when the call returns, and a second call finds no problem."""
     provision_shard(config, shard)
     provision_shard(config, shard)
     provision_keyspace(config, shard.keyspace)
@@ -96,7 +96,7 @@ def test_all_wrong_settings_are_listed_and_nothing_is_made(
 
 
 def test_a_log_with_two_partitions_is_refused(config: ClientConfig, shard: ShardTopics) -> None:
-    """Two partitions have no one order."""
+    """A log with two partitions is refused, because it has no single order."""
     make_topic(config, shard.log, partitions=2)
 
     with pytest.raises(WrongTopic, match="has 2 partitions, not 1"):
@@ -104,7 +104,7 @@ def test_a_log_with_two_partitions_is_refused(config: ClientConfig, shard: Shard
 
 
 def test_a_refused_topic_leaves_nothing_behind(config: ClientConfig, shard: ShardTopics) -> None:
-    """More replicas than brokers: said before the first topic is made."""
+    """More replicas than brokers is an error before any topic is created."""
     with pytest.raises(UsageError, match="INVALID_REPLICATION_FACTOR"):
         provision_shard(config, shard, TopicSettings(replication_factor=9))
 
@@ -132,7 +132,7 @@ def test_three_replicas_outlive_a_broker(kafka3: KafkaCluster, shard: ShardTopic
 
 
 def test_progress_outlives_the_log_as_it_is(config: ClientConfig, shard: ShardTopics) -> None:
-    """The progress topic follows the retention in force, and is refused when it is shorter."""
+    """The progress topic follows the log's retention, and is refused if it is shorter."""
     short = TopicSettings(retention_ms=DAY_MS, segment_ms=DAY_MS)
     provision_shard(config, shard, short)
     assert wrong_topics(config, [shard], short) == []
@@ -154,7 +154,7 @@ def test_the_topology_topic_is_checked(config: ClientConfig, keyspace: str) -> N
 
 
 def test_the_longest_transaction_is_the_brokers(config: ClientConfig) -> None:
-    """The limit is asked for, not assumed."""
+    """The brokers' transaction timeout is read from them, not assumed."""
     assert broker_transaction_timeout_ms(config) >= 60_000
 
 
@@ -173,7 +173,7 @@ def test_the_longest_transaction_is_the_brokers(config: ClientConfig) -> None:
     ],
 )
 def test_each_setting_of_a_log_is_judged(name: str, value: str, is_wrong: bool) -> None:
-    """What could lose or disorder records is wrong; what an operator may choose is not."""
+    """Settings that could lose or reorder records are problems; an operator's choices are not."""
     rules = log_rules(ShardTopics("ks", "-"), TopicSettings())
     settings = {**rules.settings(), name: value}
 
@@ -184,7 +184,7 @@ def test_each_setting_of_a_log_is_judged(name: str, value: str, is_wrong: bool) 
 
 
 def test_a_setting_that_the_broker_lacks_is_wrong() -> None:
-    """An old broker without the timestamp bounds is refused, not taken for right."""
+    """An old broker without the timestamp limits is refused."""
     rules = log_rules(ShardTopics("ks", "-"), TopicSettings(replication_factor=3))
     settings = rules.settings()
     del settings["message.timestamp.after.max.ms"]

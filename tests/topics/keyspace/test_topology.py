@@ -36,7 +36,7 @@ def provisioned(config: ClientConfig, keyspace: str) -> str:
 
 
 def test_what_is_written_is_read(config: ClientConfig, provisioned: str) -> None:
-    """A new keyspace has none; each change gets the one in force and is seen on return."""
+    """A new keyspace has none; each change gets the current one and is readable on return."""
     seen = []
     assert read_topology(config, provisioned) is None
 
@@ -68,7 +68,7 @@ def test_what_is_written_is_read(config: ClientConfig, provisioned: str) -> None
 
 
 def test_no_change_writes_nothing(config: ClientConfig, provisioned: str) -> None:
-    """A start that finds its shards there leaves the topic as it is."""
+    """A start that finds its shards writes nothing."""
     wanted = topology(provisioned, "-")
 
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_no_change_writes_nothing(config: ClientConfig, provisioned: str) -> Non
 
 
 def test_a_writer_that_was_fenced_is_told(config: ClientConfig, provisioned: str) -> None:
-    """Of two at once the later one wins; the other writes nothing and gets a clear error."""
+    """Of two concurrent writers the later one wins; the other writes nothing and gets an error."""
 
     def overtaken(before: Topology | None) -> Topology:
         assert before is None
@@ -94,7 +94,7 @@ def test_writers_that_try_again_all_get_their_change_in(
     config: ClientConfig,
     provisioned: str,
 ) -> None:
-    """Each change is made upon what the others wrote: none is lost, none made twice."""
+    """Each change builds on the others: none is lost, none applied twice."""
     update_topology(config, provisioned, lambda _before: topology(provisioned, "-"))
     done: list[int] = []
 
@@ -188,7 +188,7 @@ def test_shards_that_do_not_tile_are_refused(names: tuple[str, ...], reason: str
     ],
 )
 def test_shards_for_a_range_cover_it(key_range: str, expected: tuple[str, ...]) -> None:
-    """A reader gets the serving shards that overlap its range, in order."""
+    """A reader gets the serving shards that overlap its range, in order of ranges."""
     shards = (
         ShardEntry("80-"),
         ShardEntry("40-80", ShardState.RETIRED),
@@ -214,6 +214,6 @@ def test_layouts_of_other_releases_halt() -> None:
     [None, b"", b"[]", b"{}", b"\xff", b'{"version": 1}', topology_to_json(topology("other", "-"))],
 )
 def test_broken_records_are_corrupt(value: bytes | None) -> None:
-    """What is no topology of this keyspace is refused, and its place named."""
+    """A record that is not a topology of this keyspace is refused with its position."""
     with pytest.raises(CorruptRecord, match=r"ks\.topology, offset 3"):
         topology_from_json(value, "ks", "ks.topology, offset 3")

@@ -87,13 +87,13 @@ def test_loose_keys_equal_those_of_the_library_that_vitess_uses() -> None:
     ],
 )
 def test_values_without_a_keyspace_id_are_refused(vindex: str, value: Value) -> None:
-    """What Vitess has no keyspace id for, or would normalise in its own way, is one clear error."""
+    """A value without a keyspace id in Vitess, or which it would normalise, is one clear error."""
     with pytest.raises(UsageError, match=f"vindex {vindex} cannot take"):
         vindex_named(vindex).keyspace_id(value)
 
 
 def test_unknown_vindexes_and_columns_of_the_wrong_type_are_named() -> None:
-    """The error lists the vindexes that there are, and the columns that one takes."""
+    """The error lists the known vindexes, and the column types that one takes."""
     with pytest.raises(UsageError, match="binary, hash, numeric, unicode_loose_md5, xxhash"):
         vindex_named("md5")
     with pytest.raises(UsageError, match="column at of type date: it takes columns of kind int"):
@@ -103,7 +103,7 @@ def test_unknown_vindexes_and_columns_of_the_wrong_type_are_named() -> None:
 
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(-(2**63), 2**64 - 1))
 def test_hash_tells_all_numbers_apart(one: int, other: int) -> None:
-    """Vitess's hash can be turned back, so two 64-bit patterns never share a keyspace id."""
+    """Vitess's hash is invertible, so two 64-bit patterns never share a keyspace id."""
     vindex = vindex_named("hash")
 
     same_bits = one % 2**64 == other % 2**64

@@ -46,7 +46,7 @@ PROGRESSES = st.builds(
 @given(PROGRESSES)
 @settings(deadline=None)
 def test_decode_gives_back_what_encode_got(progress: Progress) -> None:
-    """Any progress record comes back as it was."""
+    """Any progress record survives a round trip."""
     ids = MemorySchemaIds()
 
     assert decode_progress(encode_progress(progress, ids), ids) == progress
@@ -55,7 +55,7 @@ def test_decode_gives_back_what_encode_got(progress: Progress) -> None:
 @given(PROGRESSES, st.data())
 @settings(deadline=None)
 def test_truncated_bytes_are_corrupt(progress: Progress, data: st.DataObject) -> None:
-    """A record cut short anywhere is refused, and its place named."""
+    """A record truncated anywhere is refused with its position."""
     ids = MemorySchemaIds()
     value = encode_progress(progress, ids)
     cut = data.draw(st.integers(0, len(value) - 1))
@@ -75,7 +75,7 @@ def test_bytes_after_the_record_are_corrupt(progress: Progress) -> None:
 
 
 def test_a_tombstone_is_corrupt() -> None:
-    """Nobody deletes progress; a null value is refused."""
+    """A tombstone is refused, because nobody deletes progress."""
     with pytest.raises(CorruptRecord):
         decode_progress(None, MemorySchemaIds())
 

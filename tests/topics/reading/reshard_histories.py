@@ -1,4 +1,4 @@
-"""A keyspace that is resharded while it is written: which rows a reader of a range has to get."""
+"""A keyspace that is resharded while written: which rows a reader of a range must get."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Reshard:
 
 
 class Keyspace:
-    """All shards that ever were, and by shard which of its rows belong to the stream."""
+    """All shards that ever existed, and which of their rows belong to the stream."""
 
     def __init__(self, bounds: Sequence[int]) -> None:
         """Begin with the shards between these slots."""
@@ -58,7 +58,7 @@ class Keyspace:
         self.start = list(self.serving)
 
     def add(self, first: int, end: int) -> str:
-        """Make a shard of a name that was not used yet."""
+        """Create a shard with a name that was never used."""
         generation = self.generations[first, end] = self.generations.get((first, end), 0) + 1
         shard = name_of(first, end, generation)
         self.histories[shard] = History(shard, now_us=START_US)
@@ -140,7 +140,7 @@ class Keyspace:
         return sorted([s for s in self.serving if s not in ended] + targets)
 
     def finish(self) -> None:
-        """Complete what is under way, and promise heads beyond all rows."""
+        """Complete reshards in progress, and move heads beyond all rows."""
         for reshard in list(self.reshards.values()):
             for shard in reshard.sources:
                 if shard not in reshard.ended:
@@ -154,7 +154,7 @@ class Keyspace:
             history.heartbeat(end_us - history.head_us)
 
     def beginning(self, key_range: KeyRange) -> StreamPosition:
-        """Before everything, for a reader of a range."""
+        """Return the position before everything, for a reader of a range."""
         shards = {
             shard: ShardPosition(0, 0, None)
             for shard in self.start
@@ -163,7 +163,7 @@ class Keyspace:
         return StreamPosition(0, 0, shards)
 
     def expected(self, key_range: KeyRange) -> list[RawRecord]:
-        """What a reader of a range has to get, in the order in which it has to come."""
+        """Return what a reader of a range must get, in the right order."""
         rows = []
         for shard, first_seq in self.first_seq.items():
             if ShardName.parse(shard).key_range.overlaps(key_range):

@@ -119,7 +119,7 @@ def beginning(made: Sequence[History]) -> StreamPosition:
 
 
 def merged(made: Sequence[History]) -> list[RawRecord]:
-    """What a reader has to get, in the order in which it has to come."""
+    """Return what a reader must get, in the right order."""
     return sorted(row for h in made for row in h.rows)
 
 
@@ -175,7 +175,7 @@ class Reading:
         return {h.shard: h for h in self.made}
 
     def follow(self) -> None:
-        """Begin with shards that the planner has come to want, leave those that it has not."""
+        """Start feeding shards that the planner wants now, and stop feeding the others."""
         fed, position = self.fed, self.planner.position
         self.fed = {
             s: fed[s] if s in fed else feed_start(self.by_shard[s], position)
@@ -188,7 +188,7 @@ class Reading:
         self.reshards = {s: target.reshard_id for s, target in self.planner.targets.items()}
 
     def feed(self) -> bool:
-        """Give one progress record that is wanted; False when there is none."""
+        """Feed one wanted progress record; return False if there is none."""
         self.follow()
         ready = [
             self.by_shard[shard]
@@ -206,7 +206,7 @@ class Reading:
         return True
 
     def plan(self, max_rows: int | None = None) -> tuple[Batch, list[RawRecord]] | None:
-        """Plan and take a batch with its merged rows; None when it is to wait."""
+        """Plan and take a batch with its merged rows; None if the planner waits."""
         plan = self.planner.next_batch(self.now_ms, max_rows)
         if not isinstance(plan, Batch):
             return None
@@ -215,7 +215,7 @@ class Reading:
         return plan, list(merge(streams, plan.frontier_us))
 
     def batches(self, max_rows: int | None = None) -> Iterator[tuple[Batch, list[RawRecord]]]:
-        """Feed and plan until neither gives anything; each batch with its merged rows."""
+        """Feed and plan until nothing is left; yield each batch with its merged rows."""
         while True:
             for _ in range(self.random.randint(0, 4)):
                 self.feed()

@@ -1,4 +1,4 @@
-"""The hop, by generated histories of a keyspace and a reader that stops and goes on anywhere."""
+"""The hop, over generated histories and a reader that stops and resumes anywhere."""
 
 from random import Random
 
@@ -46,7 +46,7 @@ class HopMachine(RuleBasedStateMachine):
         return Reading(list(self.keyspace.histories.values()), planner, self.random)
 
     def histories_seen(self) -> None:
-        """Let the reader see all topics that there are now."""
+        """Let the reader see all topics that exist now."""
         self.reading.made = list(self.keyspace.histories.values())
 
     # Writers ------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class HopMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), step_us=steps)
     def write_after_the_end(self, data: st.DataObject, step_us: int) -> None:
-        """A definition on a source that has been resharded: it belongs to nobody's stream."""
+        """Log DDL on a retired source: it belongs to nobody's stream."""
         over = [s for s, seq in self.keyspace.last_seq.items() if seq is not None]
         if over:
             self.keyspace.histories[data.draw(st.sampled_from(over))].commit([(step_us, 1)])
@@ -118,7 +118,7 @@ class HopMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(not r.begun for r in self.keyspace.reshards.values()))
     @rule(data=st.data(), step_us=steps)
     def cancel(self, data: st.DataObject, step_us: int) -> None:
-        """The sources go on, whether they had ended or not."""
+        """Cancel: the sources continue, whether they had ended or not."""
         open_ones = [r for r in self.keyspace.reshards.values() if not r.begun]
         self.keyspace.cancel(data.draw(st.sampled_from(open_ones)), step_us)
 
@@ -133,7 +133,7 @@ class HopMachine(RuleBasedStateMachine):
 
     @rule()
     def see_all(self) -> None:
-        """The reader comes up with the writers."""
+        """Let the reader catch up with the writers."""
         self.histories_seen()
         while self.reading.feed():
             if planned := self.reading.plan():
@@ -153,7 +153,7 @@ class HopMachine(RuleBasedStateMachine):
             self.position = self.reading.planner.position
 
     def take(self, batch: Batch, part: list[RawRecord]) -> None:
-        """Deliver. Nothing is older than what came before, and a hop is at its hop time."""
+        """Deliver a batch: time never goes back, and a hop is at its hop time."""
         self.delivered += part
         if isinstance(self.mode, Strict):
             assert not batch.late_shards
@@ -168,7 +168,7 @@ class HopMachine(RuleBasedStateMachine):
 
     @rule(max_rows=bounds, data=st.data())
     def stop_inside_a_batch(self, max_rows: int | None, data: st.DataObject) -> None:
-        """A reader stops behind any row of a batch, and another one goes on there."""
+        """Stop after any row of a batch; another reader resumes there."""
         self.histories_seen()
         start = self.position
         planned = self.reading.plan(max_rows)
@@ -187,7 +187,7 @@ class HopMachine(RuleBasedStateMachine):
         self.reading = self.open()
 
     def teardown(self) -> None:
-        """All is completed and read: every change has come once, in order."""
+        """Complete and read everything: every change has arrived once, in order."""
         if not hasattr(self, "reading"):
             return
         self.keyspace.finish()
@@ -204,7 +204,7 @@ class HopMachine(RuleBasedStateMachine):
 
 
 class MaxHoldMachine(HopMachine):
-    """The same with a reader that goes on without silent shards: rows come late, none is lost."""
+    """The same with a reader that continues without silent shards: rows are late, none is lost."""
 
     mode = MaxHold(20)
 

@@ -33,7 +33,7 @@ def _reading(
 def test_batches_hold_everything_once_in_order(
     made: list[History], random: Random, max_rows: int | None
 ) -> None:
-    """All batches together are all rows by (timestamp, shard, offset), whatever comes when."""
+    """All batches together are all rows by (timestamp, shard, offset), in any order of arrival."""
     rows = [row for _, part in _reading(made, random).batches(max_rows) for row in part]
 
     assert rows == merged(made)
@@ -44,7 +44,7 @@ def test_batches_hold_everything_once_in_order(
 def test_batches_are_disjoint_in_time(
     made: list[History], random: Random, max_rows: int | None
 ) -> None:
-    """A batch holds exactly F(previous) <= t < F, and F never runs back nor passes a head."""
+    """A batch holds exactly F(previous) <= t < F, and F never goes back nor passes a head."""
     reading = _reading(made, random)
 
     for batch, rows in reading.batches(max_rows):
@@ -123,7 +123,7 @@ def test_ranges_follow_from_positions_alone(
 def test_strict_never_passes_a_silent_shard(
     made: list[History], random: Random, data: st.DataObject
 ) -> None:
-    """With a shard silent from some record on, nothing beyond its head comes, and it is named."""
+    """With a silent shard nothing beyond its head is delivered, and the shard is named."""
     silent = data.draw(st.sampled_from(made))
     reading = _reading(made, random)
     keep = data.draw(st.integers(0, len(silent.progress) - 1))
@@ -150,7 +150,7 @@ def test_max_hold_loses_nothing(
     max_hold_ms: int,
     data: st.DataObject,
 ) -> None:
-    """Shards that fall silent and come back lose nothing; only their rows come late."""
+    """Shards that fall silent and come back lose nothing; their rows are only late."""
     start = beginning(made)
     planner = Planner(start, whole_range(made), MaxHold(max_hold_ms), ticks_max=4)
     reading = Reading(made, planner, random)
@@ -174,7 +174,7 @@ def test_max_hold_loses_nothing(
 @given(st.sampled_from((3, 4, 8)), randoms)
 @settings(max_examples=30, deadline=None)
 def test_dense_shards_and_a_sparse_one_do_not_deadlock(shards: int, random: Random) -> None:
-    """However far shards drift, and with little memory, all of 3, 4 or 8 shards is read."""
+    """However far 3, 4 or 8 shards drift apart, everything is read, in bounded memory."""
     made = [History(f"{i:02x}-{i + 1:02x}") for i in range(shards)]
     for history in made[1:]:
         for _ in range(60):
@@ -191,7 +191,7 @@ def test_dense_shards_and_a_sparse_one_do_not_deadlock(shards: int, random: Rand
 
 
 def test_a_late_row_does_not_make_the_rows_behind_it_late() -> None:
-    """After one batch a shard whose late rows fit is level again, also under a steady load."""
+    """A shard whose late rows fit into one batch has caught up after it, also under load."""
     shards = {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(0, 0, None)}
     planner = Planner(StreamPosition(0, 10 * GRID_US, shards), KeyRange.parse("-"))
     late = []

@@ -41,7 +41,7 @@ def test_cuts_lie_on_ticks_and_never_before_the_position() -> None:
 
 
 def test_progress_that_begins_behind_the_position_is_too_old() -> None:
-    """A planner that is fed from behind its position stops; from at it or before it goes on."""
+    """A planner fed only from after its position stops; fed from at or before it, it works."""
     made = history()
 
     with pytest.raises(PositionTooOld, match="reaches back to seq 5, the reader is before"):
@@ -51,7 +51,7 @@ def test_progress_that_begins_behind_the_position_is_too_old() -> None:
 
 
 def test_a_broken_chain_is_too_old_before_the_break_only() -> None:
-    """A gap in the chain stops a position before it, and does not touch one behind it."""
+    """A gap in the progress chain stops positions before it, and no later ones."""
     made = history()
     before = ShardTicks("-", ShardPosition(3, 2, None))
     before.observe(made.progress[0], 0)
@@ -85,7 +85,7 @@ def test_faulty_progress_stops_the_reader(
 
 
 def test_a_position_behind_a_mark_has_passed_it() -> None:
-    """A reader that starts behind a mark is not stopped by it."""
+    """A reader that starts after a mark is not stopped by it."""
     made = history()
     mark = Mark(MarkKind.BEGIN, 4, "r1", ("-",), ("-80", "80-"), None)
     marked = replace(made.progress[1], mark=mark)
@@ -100,7 +100,7 @@ def test_a_position_behind_a_mark_has_passed_it() -> None:
 
 
 def test_memory_is_bounded_by_wants() -> None:
-    """A shard that is far ahead is not wanted until the others come after it."""
+    """A shard that is far ahead is not read until the others have caught up."""
     start = StreamPosition(
         0, 0, {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(0, 0, None)}
     )
@@ -123,7 +123,7 @@ def test_memory_is_bounded_by_wants() -> None:
 
 
 def test_waiting_says_for_whom_and_how_long() -> None:
-    """The reason names each shard that holds back, and whether it has ever been heard of."""
+    """The reason names each shard that holds back, and whether it ever reported progress."""
     start = StreamPosition(
         0, 0, {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(0, 0, None)}
     )
@@ -170,7 +170,7 @@ def _marked(made: History, kind: MarkKind, hop_time_us: int | None = None) -> No
 
 
 def test_a_retired_shard_without_its_end_stops_the_reader() -> None:
-    """Where progress no longer shows the END that the topology knows of, nothing is passed."""
+    """If progress no longer has an END that the topology knows of, nothing passes it."""
     made = history()
     _marked(made, MarkKind.END)
     made.heartbeat(CELL_US)
@@ -212,7 +212,7 @@ def _observe_and_plan(planner: Planner, shard: str, found: list[Progress]) -> No
 
 
 def test_marks_that_contradict_each_other_stop_the_reader() -> None:
-    """A second END, a mark inside its Kafka transaction, and targets that leave a hole."""
+    """A second END, a mark inside a Kafka transaction and targets with a gap are refused."""
     twice = history()
     _marked(twice, MarkKind.END)
     twice.commit([(0, 1)], mark=lambda n: Mark(MarkKind.END, n, "r2", ("-",), ("-.2",), None))

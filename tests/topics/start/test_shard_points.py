@@ -19,7 +19,7 @@ from topics.start.shard_points import earliest_point, latest_point, point_at_tim
 @given(histories(shards_max=1), st.integers(0, 300))
 @settings(deadline=None)
 def test_a_time_splits_a_log_exactly(made: list[History], cells: int) -> None:
-    """All below the point of a time is older than it, all from the point on is not."""
+    """Everything below the point of a time is older than it, everything from it on is not."""
     (history,) = made
     time_us = cell_start_us(START_US) + cells * GRID_US
 
@@ -39,7 +39,7 @@ def test_a_time_splits_a_log_exactly(made: list[History], cells: int) -> None:
 def test_earliest_after_retention_can_be_read_to_the_end(
     made: list[History], data: st.DataObject
 ) -> None:
-    """Whatever log and progress have lost at their beginnings, the rest is read in order."""
+    """Whatever log and progress have lost at their start, the rest is read in order."""
     (history,) = made
     log_start = data.draw(st.integers(0, history.end_offset))
     # Progress is kept for longer than the log.
@@ -59,7 +59,7 @@ def test_earliest_after_retention_can_be_read_to_the_end(
 
 
 def test_a_time_that_retention_has_passed_is_too_old() -> None:
-    """A time before what progress or the log still have is refused, a later one is not."""
+    """A time before the kept progress or log is refused, a later one is not."""
     made = History("-")
     for _ in range(4):
         made.commit([(10 * GRID_US, 1)])
@@ -73,7 +73,7 @@ def test_a_time_that_retention_has_passed_is_too_old() -> None:
 
 
 def test_a_break_in_progress_is_passed_by_earliest() -> None:
-    """Earliest begins behind the survivor that compaction leaves before the whole part."""
+    """Earliest skips the record that compaction leaves before the complete part."""
     made = History("-")
     for _ in range(5):
         made.commit([(GRID_US, 2)])

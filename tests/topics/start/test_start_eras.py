@@ -63,7 +63,7 @@ def test_eras_follow_the_reshards_back() -> None:
 def test_starts_across_a_split(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """From earliest and from any time all that is not older comes, and no copied row."""
+    """A start at earliest or at any time delivers everything not older, and no copied row."""
     (_, source, *_), expected = split(writers, targets)
     topology = topology_after_split(keyspace)
     update_topology(config, keyspace, lambda _: topology)
@@ -84,7 +84,7 @@ def test_starts_across_a_split(
 def test_earliest_without_the_sources(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """Where a source's topics are deleted, earliest is BEGIN in its targets."""
+    """If a source's topics are deleted, earliest is BEGIN in its targets."""
     (_, source, *_), expected = split(writers, targets)
     topology = topology_after_split(keyspace)
     update_topology(config, keyspace, lambda _: topology)
@@ -101,7 +101,7 @@ def test_earliest_without_the_sources(
 def test_earliest_with_targets_that_lost_their_beginning(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """Where retention has eaten a target's BEGIN, earliest lies behind the hop."""
+    """If retention has deleted a target's BEGIN, earliest is after the hop."""
     (*_, high), expected = split(writers, targets)
     topology = topology_after_split(keyspace)
     update_topology(config, keyspace, lambda _: topology)
@@ -115,7 +115,7 @@ def test_earliest_with_targets_that_lost_their_beginning(
 def test_a_target_whose_log_is_behind_the_topology(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """A start on a target waits for its BEGIN, and says so when it does not come."""
+    """A start on a target waits for its BEGIN, and reports a timeout."""
     left, *_ = writers("-80", "80-")
     for target in targets("80-c0", "c0-"):
         target.commit((0, 2))

@@ -35,7 +35,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers, mode: Mode
 ) -> None:
-    """By origin a change comes once; without it, before the switch, it comes marked; then clean."""
+    """Changes with an origin arrive once; those without are marked until the declared time."""
     write_split(*writers("-80", "80-"), *targets("80-c0", "c0-"))
 
     with Subscriber(keyspace, start="earliest", config=config, mode=mode) as stream:
@@ -61,7 +61,7 @@ def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
 def test_what_a_reader_without_tokens_has_seen(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """A place in a log says its token by the record before it; it counts where times do not."""
+    """The last token before an offset decides where times cannot."""
     _, source = writers("-80", "80-")
     low, high = targets("80-c0", "c0-")
     source.commit((0, 1), (3_000_000, 1), (4_000_000, 1))
@@ -105,7 +105,7 @@ def test_what_a_reader_without_tokens_has_seen(
 
 
 def test_declared_topologies() -> None:
-    """A declaration retires what it replaces, step by step; what cannot be is refused."""
+    """A declaration retires the shards it replaces; an impossible one is refused."""
     before = Topology("shop", 3, tuple(ShardEntry(s) for s in ("-40", "40-80", "80-")))
     after = declare(before, ["-80", "80-c0", "c0-"], "move", 77)
 
@@ -130,6 +130,6 @@ def test_declared_topologies() -> None:
 
 
 def test_an_unprovisioned_keyspace_has_no_topology(config: ClientConfig, keyspace: str) -> None:
-    """Nothing can be declared of shards that are not there."""
+    """A declaration that names a shard without topics is refused."""
     with pytest.raises(UsageError):
         read_topology(config, keyspace)

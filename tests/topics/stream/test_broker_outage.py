@@ -33,7 +33,7 @@ def test_a_restart_of_the_broker_is_waited_out(
     writers: Writers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While the broker is away a stream waits, a feed says so, and then both go on."""
+    """While the broker is away a stream waits and a feed reports it; then both continue."""
     # So that the stream looks into the topology, in vain, while it waits.
     monkeypatch.setattr(subscriber, "TOPOLOGY_LOOK_S", 0.0)
     monkeypatch.setattr(requests, "REQUEST_TIMEOUT_S", 1.0)

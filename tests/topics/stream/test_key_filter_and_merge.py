@@ -61,7 +61,7 @@ def event(op: Op, before: bytes | None, after: bytes | None) -> VEvent:
 def test_what_a_key_range_sees(
     op: Op, before: bytes | None, after: bytes | None, seen_as: Op | None
 ) -> None:
-    """Rows inside are seen, rows outside are not, and what crosses the border comes or goes."""
+    """Rows inside are kept, rows outside are not; crossing the border is an INSERT or a DELETE."""
     made = event(op, before, after)
 
     found = in_key_range(made, LOW)

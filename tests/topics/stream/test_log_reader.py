@@ -41,7 +41,7 @@ def test_ranges_in_and_out_of_sequence(config: ClientConfig, writers: Writers) -
 
 
 def test_a_gap_and_a_repeat_stop_the_reader(config: ClientConfig, writers: Writers) -> None:
-    """A seq that is missing or comes again is an error that names topic, offset and seq."""
+    """A missing or repeated seq is an error that names topic, offset and seq."""
     (writer,) = writers("-")
     rows = writer.rows([(0, 5)])
     writer.commit_rows([rows[0], rows[1], rows[1], rows[3], rows[4]])
@@ -58,7 +58,7 @@ def test_a_gap_and_a_repeat_stop_the_reader(config: ClientConfig, writers: Write
 
 
 def test_rows_that_do_not_come(config: ClientConfig, writers: Writers) -> None:
-    """Promised rows are waited for up to the limit, then the error names what is missing."""
+    """Rows announced by progress are waited for; after the limit an error names the gap."""
     (writer,) = writers("-")
     writer.commit((0, 2))
     reader = reader_of(writer, config, wait_s=0.5)
@@ -85,7 +85,7 @@ def test_an_offset_beyond_the_log(config: ClientConfig, writers: Writers) -> Non
 
 
 def test_rows_that_retention_has_removed(config: ClientConfig, writers: Writers) -> None:
-    """A range whose head is gone is refused by seq, not read from where the log now begins."""
+    """A range whose beginning was deleted is refused by seq, not read from the log's new start."""
     (writer,) = writers("-")
     writer.commit((0, 4))
     writer.wait_committed()

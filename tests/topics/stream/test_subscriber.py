@@ -29,7 +29,7 @@ def seen(events: Sequence[VEvent]) -> list[Seen]:
 
 
 def written(writers: Sequence[ShardWriter]) -> list[Seen]:
-    """Everything that was written, in the merged order."""
+    """Return everything that was written, in merged order."""
     return sorted(seen([e for w in writers for e in w.written]))
 
 
@@ -46,7 +46,7 @@ def three_shards(writers: Writers) -> list[ShardWriter]:
 
 
 def test_all_shards_in_merged_order(config: ClientConfig, keyspace: str, writers: Writers) -> None:
-    """Everything comes once by (timestamp, shard, offset), and transactions stay together."""
+    """Every event arrives once, by (timestamp, shard, offset), and transactions stay together."""
     made = three_shards(writers)
     everything = written(made)
 
@@ -62,7 +62,7 @@ def test_all_shards_in_merged_order(config: ClientConfig, keyspace: str, writers
 def test_resume_by_the_position_of_an_event(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
-    """The string of any event's position, also inside a transaction, gives exactly the rest."""
+    """A position string of any event, also inside a transaction, resumes with exactly the rest."""
     everything = written(three_shards(writers))
     with Subscriber(keyspace, start="earliest", config=config) as stream:
         events = list(islice(stream, len(everything)))
@@ -80,7 +80,7 @@ def test_resume_by_the_position_of_an_event(
 def test_latest_gives_what_comes_after(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
-    """A start at the end passes over what is there and gives what is written from then on."""
+    """A start at `latest` skips what is there and delivers what is written afterwards."""
     (writer,) = writers("-")
     writer.commit((0, 5))
     writer.wait_committed()
@@ -95,7 +95,7 @@ def test_latest_gives_what_comes_after(
 
 
 def test_start_at_a_time(config: ClientConfig, keyspace: str, writers: Writers) -> None:
-    """A start at a time gives all that is not older than the time's grid cell."""
+    """A start at a time delivers everything not older than the time's grid cell."""
     everything = written(three_shards(writers))
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=START_US + 61_234)
     expected = [e for e in everything if e[0] >= START_US + 60_000]
@@ -110,7 +110,7 @@ def test_start_at_a_time(config: ClientConfig, keyspace: str, writers: Writers) 
 def test_start_at_a_time_that_no_shard_has_reached(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
-    """A start beyond a shard's head says which shard and how far it has come."""
+    """A start beyond a shard's head names the shard and its progress."""
     (writer,) = writers("-")
     writer.commit((0, 1))
 
@@ -155,7 +155,7 @@ def test_starts_after_retention(config: ClientConfig, keyspace: str, writers: Wr
 def test_retention_of_markers_alone_loses_nothing(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
-    """A position at the end of a log that retention has emptied goes on with what comes."""
+    """A position at the end of a log that retention has emptied resumes with new records."""
     (writer,) = writers("-")
     writer.commit((0, 3))
     writer.wait_committed()
@@ -169,7 +169,7 @@ def test_retention_of_markers_alone_loses_nothing(
 
 
 def test_progress_before_its_rows(config: ClientConfig, keyspace: str, writers: Writers) -> None:
-    """Rows that progress promises and that are not there yet are waited for, also behind an end."""
+    """Rows announced by progress are waited for, even past the partition's end."""
     (writer,) = writers("-")
     writer.commit((0, 3))
     writer.heartbeat(CELL_US)
@@ -196,7 +196,7 @@ def test_progress_before_its_rows(config: ClientConfig, keyspace: str, writers: 
 def test_going_on_after_a_passing_fault(
     config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a Retry the same iterator goes on behind the last event, without loss or repeat."""
+    """After a Retry the same iterator resumes after the last event, without loss or repeat."""
     impatient = partial(ShardLogReader, rows_wait_s=0.5)
     monkeypatch.setattr("topics.stream.subscriber.ShardLogReader", impatient)
     (writer,) = writers("-")
@@ -222,7 +222,7 @@ def test_going_on_after_a_passing_fault(
 def test_a_silent_shard_holds_a_strict_stream(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
-    """Nothing passes a shard without progress, and the stream says which shard it is."""
+    """Nothing passes a shard without progress, and the stream names that shard."""
     loud, silent = writers("-80", "80-")
     loud.commit((0, 1), (5 * CELL_US, 1))
     silent.heartbeat(2 * CELL_US)
@@ -235,7 +235,7 @@ def test_a_silent_shard_holds_a_strict_stream(
 def test_max_hold_gives_the_rest_late(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
-    """With max_hold a silent shard is passed, and its rows come late, in their order."""
+    """With max_hold a silent shard is passed, and its rows arrive late, in their order."""
     loud, silent = writers("-80", "80-")
     loud.commit((0, 1), (50 * CELL_US, 1))
     loud.heartbeat(FAR_US)
@@ -278,7 +278,7 @@ def test_key_range_and_tables(config: ClientConfig, keyspace: str, writers: Writ
 
 
 def test_close_from_another_thread(config: ClientConfig, keyspace: str, writers: Writers) -> None:
-    """A stream that waits ends at once when another thread closes it, and stays ended."""
+    """A waiting stream ends at once when another thread closes it, and stays ended."""
     (writer,) = writers("-")
     writer.commit((0, 1))
     writer.heartbeat(FAR_US)

@@ -1,4 +1,4 @@
-"""A Subscriber goes on over reshards, on real topics with logs as producers write them."""
+"""A Subscriber follows reshards, on real topics with logs as producers write them."""
 
 import json
 from itertools import islice, pairwise
@@ -18,7 +18,7 @@ LOW, HIGH = b"\x90", b"\xf0"
 def test_a_split_is_hopped_over(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """The source up to END, then the targets from BEGIN: all once, in order, time never back.
+    """The source up to END, then the targets from BEGIN: all once, in order, never back in time.
 
     The source's server is gone: nothing moves its head any more. A new reader at the position
     of any event gets exactly the rest.
@@ -44,7 +44,7 @@ def test_a_split_is_hopped_over(
 def test_a_reader_that_watches_the_reshard(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """The stream goes up to END, says for whom it waits, and goes on once the targets begin."""
+    """The stream stops at END, names what it waits for, and continues once the targets begin."""
     left, source = writers("-80", "80-")
     low, high = targets("80-c0", "c0-")
     source.commit((0, 2))
@@ -72,7 +72,7 @@ def test_a_reader_that_watches_the_reshard(
 def test_a_range_that_is_not_whole_shards(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """A reader of part of a source follows the targets it overlaps alone, filtered as before."""
+    """A reader of part of a source follows only the targets it overlaps, still filtered."""
     left, source = writers("-80", "80-")
     low, high = targets("80-c0", "c0-")
     del left
@@ -104,7 +104,7 @@ def test_a_range_that_is_not_whole_shards(
 def test_hops_after_hops_with_a_cancelled_one(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """A reader that was off: cancelled reshard, split, merge of a target with a neighbour."""
+    """A reader that was down follows a cancelled reshard, a split and a later merge."""
     left, source = writers("-80", "80-")
     cancelled = Reshard("r0", ("-80", "80-"), ("-",), 0)
     for writer in (left, source):
@@ -144,7 +144,7 @@ def test_hops_after_hops_with_a_cancelled_one(
 def test_a_target_whose_topics_are_gone(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """A reader that comes to END of a cancelled reshard waits for CANCEL, not for the target."""
+    """A reader at the END of a cancelled reshard waits for CANCEL, not for the target."""
     left, source = writers("-80", "80-")
     source.commit((0, 1))
     source.mark(1_000, END, SPLIT)
