@@ -44,8 +44,8 @@ class Decoder:
 
     An error ends the decoder: make a new one that continues from what is committed. `feed` raises
     CorruptBinlog, UnsupportedEvent, UnsupportedColumn, RecordTooLarge, StatementInRowStream,
-    UnloggedCascade (all Halt), ServerError, StreamEnded and QueueStayedFull (Rebuild), and what
-    the callbacks raise.
+    UnloggedCascade (all Halt), ServerError, StreamEnded, RolledBack and QueueStayedFull (Rebuild),
+    and what the callbacks raise.
     """
 
     def __init__(self, options: DecoderOptions) -> None:
@@ -85,6 +85,7 @@ class Decoder:
             tables,
             verify_checksum=options.verify_checksum,
             refuses_cascades=options.refuses_cascades,
+            rolled_back=options.rolled_back,
         )
         self._batch_first_seq: int = options.next_seq
         self._parts: list[bytes] = []  # of an event that is longer than a packet

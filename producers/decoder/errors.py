@@ -57,6 +57,18 @@ class ServerError(Rebuild):
         self.server_message = message
 
 
+class RolledBack(Rebuild):
+    """Raised when a transaction of MariaDB is rolled back after rows that were produced.
+
+    Decode it again with its `gtid` in `DecoderOptions.rolled_back`.
+    """
+
+    def __init__(self, gtid: str) -> None:
+        """Name the transaction."""
+        super().__init__(f"transaction {gtid} was rolled back: it is read again without its rows")
+        self.gtid = gtid
+
+
 class StreamEnded(Rebuild):
     """Raised on an EOF packet: the server has no more to send on this connection."""
 

@@ -34,6 +34,7 @@ class DecoderOptions:
     `rules`: filter rules, None for none.
     `hidden_types`: of MariaDB's columns; None: all that look like BINARY are BINARY.
     `refuses_cascades`: stop at foreign keys whose changes of other rows the server does not log.
+    `rolled_back`: GTIDs of MariaDB for which an earlier decoder raised RolledBack.
     """
 
     topic: str
@@ -58,3 +59,4 @@ class DecoderOptions:
     rules: FilterRules | None = None
     hidden_types: HiddenTypes | None = None
     refuses_cascades: bool = False
+    rolled_back: frozenset[str] = frozenset()

@@ -1,6 +1,6 @@
 """What outlives a session and every part of it may use."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event
 
 from producers.session.status import Report
@@ -11,7 +11,10 @@ from topics.records.schema_ids import SchemaIds
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """Made once per process; `server_id` is how replication connections are known to servers."""
+    """Made once per process; `server_id` is how replication connections are known to servers.
+
+    `rolled_back`: GTIDs of MariaDB whose rows a session produced before it met their ROLLBACK.
+    """
 
     settings: ShardProducerSettings
     topics: ShardTopics
@@ -20,3 +23,4 @@ class SessionContext:
     server_id: int
     stop: Event
     report: Report
+    rolled_back: set[str] = field(default_factory=set)

@@ -126,6 +126,7 @@ def _open_decoder(
         hidden_types=server_types(settings, server.settings, server.connection, notice),
         refuses_cascades=not (settings.accept_unlogged_cascades or server.logs_cascades()),
         on_delivery=publisher.on_delivery,
+        rolled_back=frozenset(context.rolled_back),
     )
     return Decoder(options)
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from databases.errors import ServerLost, ServerRefused
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
+from producers.decoder.errors import RolledBack
 from producers.errors import ReplicaBehindLog, TransactionTooLong
 from producers.filters.sharding_columns import sharding_columns
 from producers.replication.stream import random_server_id
@@ -75,6 +76,9 @@ class Supervisor:
             session = ShardSession(self._context)
             try:
                 session.run()
+            except RolledBack as rollback:
+                # No fault: the next session reads the transaction without its rows.
+                self._context.rolled_back.add(rollback.gtid)
             except (Rebuild, Retry) as fault:
                 if self._context.stop.is_set():
                     break

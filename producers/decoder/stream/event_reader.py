@@ -22,6 +22,7 @@ from producers.decoder.rows.images import write_image
 from producers.decoder.rows.partial_rows import complete_rows
 from producers.decoder.rows.record_writer import RecordWriter
 from producers.decoder.stream.internal_tables import MARK_NOT_ALONE, InternalTables
+from producers.decoder.stream.savepoints import Savepoints
 from producers.decoder.stream.statement_reader import StatementReader
 from producers.decoder.stream.table_versions import TableVersions
 from producers.decoder.stream.transaction import Transaction
@@ -50,8 +51,12 @@ class EventReader:
         *,
         verify_checksum: bool,
         refuses_cascades: bool,
+        rolled_back: frozenset[str],
     ) -> None:
-        """Write to `transaction.record` what the events change in `tables`."""
+        """Write to `transaction.record` what the events change in `tables`.
+
+        `rolled_back`: GTIDs of transactions of MariaDB that end in ROLLBACK, after rows.
+        """
         self.transaction: Transaction = transaction
         self.tables: TableVersions = tables
         self.record: RecordWriter = transaction.record
@@ -61,10 +66,12 @@ class EventReader:
         self._checksum: Checksum = Checksum(IS_COMPILED)
         self._has_format: bool = False
         self._has_checksum: bool = False
+        self._rolled_back: frozenset[str] = rolled_back
         # Last: attributes that are set after `self` is passed on are checked at each use.
         self.xa: XaTransactions = XaTransactions(transaction, tables, self._inner_event)
+        self.savepoints: Savepoints = Savepoints(transaction, tables, self._inner_event)
         self._statements: StatementReader = StatementReader(
-            transaction, tables, self.xa, refuses_cascades=refuses_cascades
+            transaction, tables, self.xa, self.savepoints, refuses_cascades=refuses_cascades
         )
 
     def event(self, buf: bytes, pos: i64, end: i64) -> None:
@@ -97,7 +104,7 @@ class EventReader:
             self._query(buf, body, end)
         elif kind == types.XID:
             self.transaction.require_open("XID")
-            self.transaction.end()
+            self._commit()
         elif kind >= types.WRITE_ROWS_V1 and kind <= types.DELETE_ROWS_V1:
             self._rows(buf, body, end, kind - types.WRITE_ROWS_V1 + INSERT, False)
         elif kind == types.MARIADB_GTID:
@@ -184,7 +191,9 @@ class EventReader:
         position = self.transaction.position
         gtid = position.read_mariadb(buf, pos, body, end)
         self._open_transaction(read_u32(buf, pos) * 1_000_000)
-        if not gtid.is_standalone:
+        if len(self._rolled_back) > 0 and position.gtid() in self._rolled_back:
+            self.transaction.begin_rolled_back()
+        elif not gtid.is_standalone:
             self.transaction.begin()
         position.add_mariadb()
 
@@ -193,11 +202,18 @@ class EventReader:
             raise CorruptBinlog("a GTID event comes before the format description")
         self.transaction.open(commit_us)
 
+    def _commit(self) -> None:
+        """End the transaction, with the rows that were put aside after a savepoint."""
+        if self.transaction.aside is not None:
+            self.savepoints.log_rows()
+        self.transaction.end()
+
     def _rows(self, buf: bytes, pos: i64, end: i64, op: i64, has_extra: bool) -> None:
         """Take a row event's body."""
         transaction = self.transaction
         if not transaction.logs_rows:
-            self.xa.put_aside(buf, pos, end)
+            first: i64 = types.WRITE_ROWS if has_extra else types.WRITE_ROWS_V1
+            self._put_aside(buf, pos, end, first + op - INSERT)
             return
         table_id = read_u48(buf, pos)
         pos += 8
@@ -242,10 +258,18 @@ class EventReader:
                 raise CorruptBinlog("a row runs past the end of its event")
             record.close()
 
+    def _put_aside(self, buf: bytes, pos: i64, end: i64, kind: i64) -> None:
+        """Keep the body of a row event, unless its transaction was rolled back."""
+        if self.transaction.is_rolled_back:
+            return
+        table_id = read_u48(buf, pos)
+        table = self.tables.table(table_id)
+        self.transaction.put_aside(kind, take(buf, pos, end - pos), int(table_id), table.body)
+
     def _partial_rows(self, buf: bytes, pos: i64, end: i64) -> None:
         """Take the body of an update that holds parts of JSON documents."""
         if not self.transaction.logs_rows:
-            self.xa.put_aside(buf, pos, end)
+            self._put_aside(buf, pos, end, types.PARTIAL_UPDATE_ROWS)
             return
         table = self.tables.table(read_u48(buf, pos))
         if table.is_left_out:
@@ -288,6 +312,8 @@ class EventReader:
             self.tables.map(buf, body, end)
         elif types.WRITE_ROWS <= kind <= types.DELETE_ROWS:
             self._rows(buf, body, end, kind - types.WRITE_ROWS + INSERT, True)
+        elif types.WRITE_ROWS_V1 <= kind <= types.DELETE_ROWS_V1:
+            self._rows(buf, body, end, kind - types.WRITE_ROWS_V1 + INSERT, False)
         elif kind == types.PARTIAL_UPDATE_ROWS:
             self._partial_rows(buf, body, end)
         elif kind == types.QUERY:

@@ -1,4 +1,4 @@
-"""Events that are put aside: those of XA transactions of MySQL between PREPARE and COMMIT."""
+"""Events that are put aside: of XA transactions up to COMMIT, and after savepoints of MariaDB."""
 
 import re
 import struct
@@ -63,7 +63,11 @@ class EventSpool:
         body = table_id.to_bytes(6, "little") + b"\0\0" + table
         if body != self._last_map:
             self._last_map = body
-            self.add(_HEADER.pack(0, TABLE_MAP, 0, _HEADER.size + len(body), 0, 0) + body)
+            self.add_event(TABLE_MAP, body)
+
+    def add_event(self, kind: int, body: bytes) -> None:
+        """Add an event of a type, with a header for its body."""
+        self.add(_HEADER.pack(0, kind, 0, _HEADER.size + len(body), 0, 0) + body)
 
     def add(self, event: bytes) -> None:
         """Add an event."""
@@ -74,7 +78,7 @@ class EventSpool:
                 self._owner.memory_bytes += len(event)
                 return
             # The file has no name, and ends with the process.
-            self._file = tempfile.TemporaryFile(prefix="shardstream-xa-")  # noqa: SIM115
+            self._file = tempfile.TemporaryFile(prefix="shardstream-aside-")  # noqa: SIM115
         self._file.write(len(event).to_bytes(_LENGTH_BYTES, "little"))
         self._file.write(event)
 

@@ -1,6 +1,14 @@
 """Query events: BEGIN and COMMIT, definitions, and statements that stop the shard."""
 
-from producers.decoder.errors import StatementInRowStream, UnloggedCascade, UnsupportedEvent
+from typing import Final
+
+from producers.decoder.errors import (
+    RolledBack,
+    StatementInRowStream,
+    UnloggedCascade,
+    UnsupportedEvent,
+)
+from producers.decoder.events.event_types import QUERY
 from producers.decoder.events.statements import (
     Statement,
     classify,
@@ -10,10 +18,16 @@ from producers.decoder.events.statements import (
     query_statement,
     shown,
 )
+from producers.decoder.stream.savepoints import Savepoints
 from producers.decoder.stream.table_versions import TableVersions, statement_header
 from producers.decoder.stream.transaction import Transaction
 from producers.decoder.stream.xa_transactions import XaTransactions
 from producers.decoder.values.wire import encode_string
+
+ROLLBACK_OF_MYSQL: Final = (
+    "a ROLLBACK after rows, which MySQL does not log under enforce_gtid_consistency=ON, and the "
+    "binlog does not say which rows stayed: start a new log after it with a copy"
+)
 
 
 class StatementReader:
@@ -24,6 +38,7 @@ class StatementReader:
         transaction: Transaction,
         tables: TableVersions,
         xa: XaTransactions,
+        savepoints: Savepoints,
         *,
         refuses_cascades: bool,
     ) -> None:
@@ -31,6 +46,7 @@ class StatementReader:
         self._transaction: Transaction = transaction
         self._tables: TableVersions = tables
         self._xa: XaTransactions = xa
+        self._savepoints: Savepoints = savepoints
         self._refuses_cascades: bool = refuses_cascades
 
     def take(self, body: bytes) -> None:
@@ -48,11 +64,13 @@ class StatementReader:
         elif statement == Statement.BEGIN:
             transaction.begin()
         elif statement == Statement.COMMIT:
+            if transaction.aside is not None:
+                self._savepoints.log_rows()
             transaction.end()
-        elif statement == Statement.SAVEPOINT:
-            pass  # what is rolled back to it never reaches the binlog, or comes as ROLLBACK TO
-        elif statement in (Statement.ROLLBACK, Statement.ROLLBACK_TO):
-            self._rollback(statement)
+        elif statement in (Statement.SAVEPOINT, Statement.ROLLBACK_TO):
+            self._savepoint(statement, raw)
+        elif statement == Statement.ROLLBACK:
+            self._rollback()
         elif statement == Statement.XA:
             self._xa.statement(raw)
         elif statement == Statement.CHANGE:
@@ -63,19 +81,39 @@ class StatementReader:
         else:
             raise UnsupportedEvent(f"an unknown statement, which begins: {shown(raw)}")
 
-    def _rollback(self, statement: Statement) -> None:
+    def _savepoint(self, statement: Statement, raw: bytes) -> None:
+        """Take SAVEPOINT, or ROLLBACK TO one, which MySQL logs only where GTIDs allow no rows."""
         transaction = self._transaction
-        if transaction.has_records or transaction.aside is not None:
-            raise UnsupportedEvent(
-                "a ROLLBACK after rows: the transaction mixes tables that can be rolled back with "
-                "tables that cannot, and the binlog does not say which rows stayed"
-            )
-        if statement == Statement.ROLLBACK:
-            transaction.end()
+        if transaction.is_rolled_back:
+            return
+        if transaction.position.is_mysql:
+            if statement == Statement.ROLLBACK_TO and self._has_rows():
+                raise UnsupportedEvent(ROLLBACK_OF_MYSQL)
+        elif statement == Statement.SAVEPOINT:
+            self._savepoints.add(raw)
+        else:
+            self._savepoints.rollback_to(raw)
+
+    def _rollback(self) -> None:
+        """Take ROLLBACK. MariaDB logs it after rows beside a temporary table: they are dropped."""
+        transaction = self._transaction
+        if self._has_rows() and transaction.position.is_mysql:
+            raise UnsupportedEvent(ROLLBACK_OF_MYSQL)
+        self._savepoints.drop()
+        if transaction.has_records:
+            # Some of them are with Kafka's client: abort, and read it again without its rows.
+            raise RolledBack(transaction.position.gtid())
+        transaction.end()
+
+    def _has_rows(self) -> bool:
+        return self._transaction.has_records or self._transaction.aside is not None
 
     def _ddl(self, body: bytes, statement: bytes) -> None:
         """Add a DDL record; outside BEGIN it is a transaction of its own."""
         transaction = self._transaction
+        if transaction.aside is not None:
+            transaction.aside.add_event(QUERY, body)
+            return
         if self._refuses_cascades and declares_cascade(statement, query_sql_mode(body)):
             raise UnloggedCascade(
                 f"a foreign key changes rows by itself (CASCADE or SET NULL), and this server "

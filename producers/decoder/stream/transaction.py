@@ -33,6 +33,7 @@ class Transaction:
         self.has_begun: bool = False  # BEGIN was read
         self.logs_rows: bool = False  # open, begun, and its rows are not put aside
         self.has_records: bool = False
+        self.is_rolled_back: bool = False  # it ends in ROLLBACK: its rows are dropped
         self.aside: EventSpool | None = None  # takes its rows until their fate is known
         # Where the stream is, and where the last transaction ended.
         self.binlog_file: str = ""
@@ -59,6 +60,7 @@ class Transaction:
         self.has_begun = False
         self.logs_rows = False
         self.has_records = False
+        self.is_rolled_back = False
         self.commit_us = commit_us
         self.clock.take(commit_us)
 
@@ -66,6 +68,24 @@ class Transaction:
         """BEGIN was read: what follows is rows and statements up to the end."""
         self.has_begun = True
         self.logs_rows = self.aside is None
+
+    def begin_rolled_back(self) -> None:
+        """Begin a transaction that ends in ROLLBACK: its rows are dropped."""
+        self.has_begun = True
+        self.is_rolled_back = True
+
+    def put_aside_to(self, spool: EventSpool) -> None:
+        """Put the rows that follow aside, whose fate is not known yet."""
+        self.aside = spool
+        self.logs_rows = False
+
+    def put_aside(self, kind: i64, event_body: bytes, table_id: int, table: bytes) -> None:
+        """Keep a row event with its table map, which is `table` without its id and flags."""
+        spool = self.aside
+        if spool is None or not self.is_open:
+            raise CorruptBinlog("a row event outside a transaction")
+        spool.add_map(table_id, table)
+        spool.add_event(int(kind), event_body)
 
     def begin_records(self) -> None:
         """Prepare for the first record."""

@@ -2,10 +2,7 @@
 
 from collections.abc import Callable
 
-from mypy_extensions import i64
-
 from producers.decoder.errors import CorruptBinlog, UnsupportedEvent
-from producers.decoder.events.format_event import HEADER_BYTES
 from producers.decoder.stream.prepared import (
     EventSpool,
     Prepared,
@@ -15,7 +12,6 @@ from producers.decoder.stream.prepared import (
 )
 from producers.decoder.stream.table_versions import TableVersions
 from producers.decoder.stream.transaction import Transaction
-from producers.decoder.values.wire import read_u48, take
 
 
 class XaTransactions:
@@ -38,15 +34,6 @@ class XaTransactions:
         """Return the GTIDs of all PREPAREs that wait for a decision."""
         return self._prepared.gtids()
 
-    def put_aside(self, buf: bytes, pos: i64, end: i64) -> None:
-        """Keep a row event with its table map; `pos` is after its header."""
-        spool = self._transaction.aside
-        if spool is None or not self._transaction.is_open:
-            raise CorruptBinlog("a row event outside a transaction")
-        table_id = read_u48(buf, pos)
-        spool.add_map(int(table_id), self._tables.table(table_id).body)
-        spool.add(take(buf, pos - HEADER_BYTES, end - pos + HEADER_BYTES))
-
     def statement(self, statement: bytes) -> None:
         """Take an XA statement."""
         verb, xid = parse_xa(statement)
@@ -54,7 +41,7 @@ class XaTransactions:
         if transaction.aside is not None and verb != "END":
             raise UnsupportedEvent(f"XA {verb} of {xid} inside {self._xid}, after its rows")
         if verb == "START":
-            transaction.aside = EventSpool(self._prepared, self._tables.year_sign)
+            transaction.put_aside_to(EventSpool(self._prepared, self._tables.year_sign))
             self._xid = xid
         elif verb == "COMMIT":
             prepared = self._decided(xid)

@@ -3,7 +3,7 @@
 import pytest
 
 from event_token import Flavor
-from producers.decoder import CorruptBinlog, UnsupportedEvent
+from producers.decoder import CorruptBinlog, RolledBack, UnsupportedEvent
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.binlog_events import MYSQL_GTID, XID, kind_of, query
 from tests.producers.decoder.capture import capture, executed_set, packets_of, run_statements
@@ -13,6 +13,10 @@ from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
 @pytest.fixture
 def one_row(database: DatabaseFixture) -> tuple[Flavor, str, list[bytes]]:
     """The packets of a table and one row in it."""
+    return _one_row(database)
+
+
+def _one_row(database: DatabaseFixture) -> tuple[Flavor, str, list[bytes]]:
     before = executed_set(database)
     run_statements(
         database,
@@ -101,14 +105,99 @@ def test_a_rotation_in_the_stream(database: DatabaseFixture) -> None:
     assert summary.binlog_pos > 0
 
 
-def test_rollback_behind_rows_is_refused(one_row: tuple[Flavor, str, list[bytes]]) -> None:
-    """ROLLBACK, or back to a savepoint, behind rows: nobody can say which of them stayed."""
-    flavor, before, packets = one_row
+def test_rollback_behind_rows_is_refused(mysql_a: DatabaseFixture) -> None:
+    """MySQL never logs ROLLBACK, or ROLLBACK TO, after rows: nobody knows which stayed."""
+    flavor, before, packets = _one_row(mysql_a)
     for statement in (b"ROLLBACK", b"ROLLBACK TO `a`"):
         changed = [query(statement) if kind_of(p) == XID else p for p in packets]
         stream = b"".join(changed)
         with pytest.raises(UnsupportedEvent, match="which rows stayed"):
             decode(stream, flavor, before)
+
+
+ROLLED_BACK = (
+    "CREATE TABLE t(id INT PRIMARY KEY)",
+    "CREATE TABLE m(id INT PRIMARY KEY) ENGINE=MyISAM",
+    # ROLLBACK is logged after rows.
+    "BEGIN",
+    "INSERT INTO t VALUES (1), (2)",
+    "CREATE TEMPORARY TABLE x(a INT)",
+    "INSERT INTO t VALUES (3)",
+    "ROLLBACK",
+    "INSERT INTO t VALUES (4)",
+    "BEGIN",
+    "INSERT INTO t VALUES (5)",
+    "DROP TEMPORARY TABLE x",
+    "ROLLBACK",
+    # ROLLBACK TO is logged, beside a table that cannot be rolled back and a temporary one.
+    "BEGIN",
+    "INSERT INTO t VALUES (6)",
+    "SAVEPOINT a",
+    "INSERT INTO t VALUES (7)",
+    "INSERT INTO m VALUES (8)",
+    "SAVEPOINT `B b`",
+    "INSERT INTO t VALUES (9)",
+    "ROLLBACK TO a",
+    "INSERT INTO t VALUES (10)",
+    "SAVEPOINT c",
+    "UPDATE t SET id = 11 WHERE id = 10",
+    "COMMIT",
+    "BEGIN",
+    "SAVEPOINT a",
+    "INSERT INTO t VALUES (12)",
+    "CREATE TEMPORARY TABLE y(a INT)",
+    "ROLLBACK",
+    "INSERT INTO t VALUES (13)",
+)
+
+
+@pytest.mark.parametrize("compressed", ["OFF", "ON"])
+def test_what_mariadb_rolls_back_is_dropped(mariadb_a: DatabaseFixture, compressed: str) -> None:
+    """B1: rows before a logged ROLLBACK are not logged, nor those after a savepoint it goes to."""
+    before = executed_set(mariadb_a)
+    name = mariadb_a.new_database()
+    with mariadb_a.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET GLOBAL log_bin_compress = {compressed}")
+        cursor.execute("SET GLOBAL log_bin_compress_min_len = 10")
+    try:
+        run_statements(mariadb_a, name, ROLLED_BACK)
+    finally:
+        with mariadb_a.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET GLOBAL log_bin_compress = OFF")
+    stream = capture(mariadb_a, before)
+
+    rolled_back: set[str] = set()
+    while len(rolled_back) < 10:
+        try:
+            sink, summary = decode(
+                stream, Flavor.MARIADB, before, rolled_back=frozenset(rolled_back)
+            )
+        except RolledBack as error:
+            rolled_back.add(error.gtid)
+        else:
+            break
+
+    assert len(rolled_back) == 3
+    events = sink.events()
+    rows = [(e.op.value, e.before, e.after) for e in events if e.shape is not None]
+    assert rows == [
+        ("INSERT", None, {"id": 4}),
+        ("INSERT", None, {"id": 8}),
+        ("INSERT", None, {"id": 6}),
+        ("INSERT", None, {"id": 10}),
+        ("UPDATE", {"id": 10}, {"id": 11}),
+        ("INSERT", None, {"id": 13}),
+    ]
+    assert [(e.row_index, e.last) for e in events[-4:]] == [
+        (0, False),
+        (1, False),
+        (2, True),
+        (0, True),
+    ]
+    assert summary.position == executed_set(mariadb_a)
+    with mariadb_a.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM t UNION ALL SELECT id FROM m ORDER BY id")
+        assert [row[0] for row in cursor.fetchall()] == [4, 6, 8, 11, 13]
 
 
 def test_rollback_without_rows_ends_the_transaction(
