@@ -25,6 +25,15 @@ class Checkpoint:
     token: str
 
 
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """A comparison of a target with its sources: at which position and when, and what differed."""
+
+    position: str
+    at_us: int
+    differing: int
+
+
 def read_checkpoints(connection: Any, reshard_id: str) -> dict[str, Checkpoint]:
     """The checkpoints of a target by source shard."""
     found = rows(
@@ -92,7 +101,7 @@ def write_plan(connection: Any, plan: ReshardPlan) -> None:
     start = StreamPosition.from_string(plan.start)
     connection.begin()
     with connection.cursor() as cursor:
-        for table in (PLAN, CHECKPOINT):
+        for table in (PLAN, CHECKPOINT, VERIFIED):
             cursor.execute(f"DELETE FROM {table} WHERE reshard_id = %s", (plan.reshard_id,))
         cursor.execute(
             f"INSERT INTO {PLAN} VALUES (%s, %s)",
@@ -145,6 +154,21 @@ def write_verified(
             f"REPLACE INTO {VERIFIED} VALUES (%s, %s, %s, %s)",
             (reshard_id, position, at_us, differing),
         )
+
+
+def read_verified(connection: Any, reshard_id: str) -> VerifyResult | None:
+    """The result of a target's last comparison; None if there is none, or DDL made it void."""
+    found = rows(
+        connection,
+        f"SELECT position, at_us, differing FROM {VERIFIED} WHERE reshard_id = %s",
+        (reshard_id,),
+    )
+    return VerifyResult(*found[0]) if found else None
+
+
+def void_verified_statement(reshard_id: str) -> str:
+    """The statement that forgets a target's comparison: a definition has changed since."""
+    return f"DELETE FROM {VERIFIED} WHERE reshard_id = {text_literal(reshard_id)}"
 
 
 def write_roles(connection: Any, plan: ReshardPlan) -> None:

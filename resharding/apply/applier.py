@@ -17,7 +17,13 @@ from resharding.apply.routing import Routes
 from resharding.apply.source_stream import source_stream
 from resharding.apply.statements import STATEMENT_ROWS_MAX, StatementBuilder, TargetTable
 from resharding.apply.target_session import TargetSession
-from resharding.bookkeeping import Checkpoint, merged_position, move_statement, settle_statement
+from resharding.bookkeeping import (
+    Checkpoint,
+    merged_position,
+    move_statement,
+    settle_statement,
+    void_verified_statement,
+)
 from resharding.errors import DefinitionChanged, DoesNotApply
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer
@@ -181,14 +187,15 @@ class _Session:
         """Stop at DDL on a resharded table, after applying everything before it."""
         if event.seq <= self._plan.agreed_seqs[event.shard]:
             return
-        if event.gtid in self._settings.accepted_ddl:
-            return
         try:
             self._routes.check_statement(event)
         except DefinitionChanged:
             if before is not None:
                 self._settle(before)
-            raise
+            # What verify found holds no longer, even where the operator says that targets match.
+            self._open_target.execute(void_verified_statement(self._plan.reshard_id))
+            if event.gtid not in self._settings.accepted_ddl:
+                raise
 
     def _take(self, event: VEvent) -> None:
         """Collect the record's changes for the target, after its source transaction's token."""

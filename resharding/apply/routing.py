@@ -4,12 +4,12 @@ A row whose sharding column changes may leave one target's range and enter anoth
 deletes it and the second inserts it, each deciding for itself from the same record.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from databases.internal_tables import INTERNAL_DATABASE
+from databases.statement_words import possible_names, statement_words
 from event_token import KeyRange
 from event_token.errors import UsageError
 from resharding.errors import DefinitionChanged, DoesNotApply
@@ -22,9 +22,8 @@ SYSTEM_DATABASES: Final = frozenset(("mysql", "sys", "information_schema", "perf
 
 # Statements that name a table or a database and leave rows and definitions as they are.
 _HARMLESS: Final = frozenset(("GRANT", "REVOKE", "FLUSH", "ANALYZE", "CHECK"))
-# CREATE, ALTER, DROP, RENAME of these touch no row.
-_ACCOUNTS: Final = frozenset(("USER", "ROLE"))
-_WORDS: Final = re.compile(r"[^\W]+|`(?:[^`]|``)+`")
+# With USER or ROLE behind them they touch no row.
+_ACCOUNT_VERBS: Final = frozenset(("CREATE", "ALTER", "DROP", "RENAME"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +110,15 @@ class Routes:
 
     def check_statement(self, event: VEvent) -> None:
         """DefinitionChanged when a DDL statement names a resharded table or its database."""
-        words = [
-            word.strip("`").replace("``", "`") for word in _WORDS.findall(event.statement or "")
-        ]
-        if not words or words[0].upper() in _HARMLESS or INTERNAL_DATABASE in words:
+        words = statement_words(event.statement or "")
+        verbs = [word.upper() for word in words[:5]]
+        if not words or verbs[0] in _HARMLESS or _is_about_accounts(verbs):
             return
-        if words[1:] and words[1].upper() in _ACCOUNTS:
-            return
-        named = {word.casefold() for word in words}
+        if INTERNAL_DATABASE in words and verbs[0] == "CREATE":
+            return  # its columns may have the names of resharded tables
+        named = possible_names(event.statement or "")
         tables = sorted(f"{d}.{t}" for d, t in self._routes if t.casefold() in named)
-        whole = {"DATABASE", "SCHEMA"} & {word.upper() for word in words[:4]}
+        whole = {"DATABASE", "SCHEMA"} & set(verbs[:4])
         databases = sorted(d for d in self.databases if whole and d.casefold() in named)
         if tables or databases:
             raise DefinitionChanged(
@@ -128,6 +126,12 @@ class Routes:
                 f"is being resharded: {event.statement!r}. Make the same change on the targets, "
                 f"then go on with --accept-ddl {event.gtid}",
             )
+
+
+def _is_about_accounts(verbs: list[str]) -> bool:
+    """Whether a statement that begins with these words creates, changes or drops accounts."""
+    rest = [word for word in verbs[1:] if word not in {"OR", "REPLACE"}]
+    return verbs[0] in _ACCOUNT_VERBS and rest[:1] in (["USER"], ["ROLE"])
 
 
 def _has(event: VEvent, row: Row | None, route: Route, key_range: KeyRange) -> bool:

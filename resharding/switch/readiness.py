@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from databases.connection import server_errors
-from databases.internal_tables import INTERNAL_DATABASE, VERIFIED
+from databases.internal_tables import VERIFIED, create_internal_tables
+from event_token import StreamPosition
 from event_token.errors import UsageError
-from resharding.bookkeeping import read_checkpoints
+from resharding.bookkeeping import read_checkpoints, read_verified
 from resharding.log_progress import has_reached, last_progress
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
@@ -18,6 +19,8 @@ from topics.schemas.registry import open_schema_ids
 # Producers and appliers that need longer to catch up would prolong the write stop.
 READY_S_MAX: Final = 5.0
 READY_POLL_S: Final = 0.1
+# A comparison says little about what has happened to the target since.
+VERIFY_AGE_S_MAX: Final = 24 * 3600
 
 
 def check_ready(
@@ -40,7 +43,7 @@ def check_ready(
             problems.append(str(error))
     if not settings.force:
         for target in entry.targets:
-            problems += _verify_problems(settings, writes[target])
+            problems += _verify_problems(settings, writes[target], has_stopped=has_stopped)
     for source in entry.sources:
         problems += _event_problems(writes[source], databases)
     for target in entry.targets:
@@ -55,23 +58,29 @@ def check_ready(
         raise UsageError(what)
 
 
-def _verify_problems(settings: SwitchSettings, target: ShardWrites) -> list[str]:
-    tables = target.query(
-        "SELECT COUNT(*) FROM information_schema.tables "
-        "WHERE table_schema = %s AND table_name = 'verified'",
-        (INTERNAL_DATABASE,),
-    )
-    found: list[tuple[object, ...]] = []
-    if tables != [(0,)]:
-        found = target.query(
-            f"SELECT differing FROM {VERIFIED} WHERE reshard_id = %s",
-            (settings.reshard_id,),
-        )
-    if not found:
-        return [f"{target.server.name}: not verified: run shardstream reshard verify, or --force"]
-    [(differing,)] = found
-    if differing:
-        return [f"{target.server.name}: verify found {differing} rows that differ"]
+def _verify_problems(
+    settings: SwitchSettings, target: ShardWrites, *, has_stopped: bool
+) -> list[str]:
+    """Why a target's last comparison does not count. Its age is no matter to a resumed switch."""
+    name = target.server.name
+    with server_errors(target.server, "reading the result of verify on"):
+        create_internal_tables(target.connection, (VERIFIED,))
+        found = read_verified(target.connection, settings.reshard_id)
+        checkpoints = read_checkpoints(target.connection, settings.reshard_id)
+    if found is None:
+        return [f"{name}: not verified: run shardstream reshard verify, or --force"]
+    if found.differing:
+        return [f"{name}: verify found {found.differing} rows that differ"]
+    age_s = time.time() - found.at_us / 1e6
+    if age_s > VERIFY_AGE_S_MAX and not has_stopped:
+        hours = round(age_s / 3600)
+        return [f"{name}: verify is {hours} hours old: run shardstream reshard verify again"]
+    verified = StreamPosition.from_string(found.position).shards
+    if any(
+        source not in checkpoints or checkpoints[source].seq < at.seq
+        for source, at in verified.items()
+    ):
+        return [f"{name}: it is behind the position that verify compared: verify again"]
     return []
 
 

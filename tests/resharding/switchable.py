@@ -1,6 +1,7 @@
 """A split ready to switch: one source, two targets, producers, appliers, an application."""
 
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import Any
 import pymysql
 
 from databases.internal_tables import create_internal_tables
+from event_token import StreamPosition
 from resharding.apply.applier import ApplierSettings
 from resharding.bookkeeping import write_roles
 from resharding.plan.reshard_plan import ReshardPlan
@@ -110,13 +112,18 @@ class Switchable:
             with self.servers[shard].connect() as connection, connection.cursor() as cursor:
                 cursor.execute("SET GLOBAL log_bin_trust_function_creators = %s", (int(on),))
 
-    def verified(self, differing: int) -> None:
-        """Store a clean verify result on the targets."""
+    def verified(self, differing: int, *, age_s: float = 0, ahead: int = 0) -> None:
+        """Store a verify result on the targets: how old it is, and by how much it is ahead."""
+        at_us = round((time.time() - age_s) * 1e6)
+        start = StreamPosition.from_string(self.plan.start)
+        at = replace(
+            start, shards={s: replace(p, seq=p.seq + ahead) for s, p in start.shards.items()}
+        )
         for shard in TARGETS:
             with self.servers[shard].connect() as connection, connection.cursor() as cursor:
                 cursor.execute(
-                    "REPLACE INTO _shardstream.verified VALUES (%s, '', 1, %s)",
-                    (self.plan.reshard_id, differing),
+                    "REPLACE INTO _shardstream.verified VALUES (%s, %s, %s, %s)",
+                    (self.plan.reshard_id, at.to_string(), at_us, differing),
                 )
 
 

@@ -24,6 +24,7 @@ from tests.resharding.shards import (
     wait_applied,
 )
 from tests.resharding.writers import make_tables, rows_of, vindexes_of, writing
+from topics.keyspace.topology import TableVindex
 
 KILLS = 3
 SCHEMA_ONE = (
@@ -93,15 +94,19 @@ class OneTable:
         target: DatabaseFixture,
         kafka: KafkaCluster,
         keyspace: str,
+        *,
+        table: str = "orders",
     ) -> None:
         self.source, self.target = source, target
         self.schema = fresh_schema()
         self.sources = stack.enter_context(sources_of({"-": source}, kafka, keyspace))
         for database in (source, target):
-            self.run(database, f"CREATE DATABASE {self.schema}", SCHEMA_ONE)
+            self.run(
+                database, f"CREATE DATABASE {self.schema}", SCHEMA_ONE.replace("orders", table)
+            )
         self.plan = self.sources.plan(
             ("-.2",),
-            vindexes_of(self.schema)[:1],
+            (TableVindex(self.schema, table, ("user_id",), "hash"),),
             agreed_seqs=self.sources.last_seqs(),
         )
         begin(self.plan, {"-.2": target})
@@ -119,6 +124,23 @@ class OneTable:
     def wait(self, applier: RunningApplier) -> None:
         """Wait until the target has all."""
         wait_applied(self.sources, self.plan.reshard_id, {"-.2": self.target}, [applier])
+
+    def verified(self) -> None:
+        """Leave the result of a comparison on the target."""
+        self.run(
+            self.target,
+            f"REPLACE INTO _shardstream.verified VALUES ('{self.plan.reshard_id}', '', 1, 0)",
+        )
+
+    def verified_rows(self) -> int:
+        """Number of such results."""
+        with self.target.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT COUNT(*) FROM _shardstream.verified WHERE reshard_id = %s",
+                (self.plan.reshard_id,),
+            )
+            [(count,)] = cursor.fetchall()
+        return int(count)
 
     def orders(self, database: DatabaseFixture) -> list[tuple[object, ...]]:
         """The rows."""
@@ -154,15 +176,19 @@ def test_what_stops_the_applier(
             "ALTER TABLE {db}.orders ADD extra INT",
             "UPDATE {db}.orders SET extra = id * 10",
         )
+        one.verified()
         changed = RunningApplier(one.settings()).wait_error()
         assert isinstance(changed, DefinitionChanged)
+        assert one.verified_rows() == 0  # A8: what was compared has changed
         assert "ADD extra INT" in str(changed)
         assert [row[0] for row in one.orders(mysql_b)] == [1, 2, 3, 4, 5]
 
         gtid = str(changed).rpartition(" ")[2]
         one.run(mysql_b, "ALTER TABLE {db}.orders ADD extra INT")
+        one.verified()
         with applying(one.settings(gtid)) as applier:
             one.wait(applier)
+        assert one.verified_rows() == 0  # A8: likewise where the operator accepts the statement
         assert one.orders(mysql_b) == one.orders(mysql_a)
 
 
@@ -185,3 +211,35 @@ def test_one_applier_a_target(
         assert "another applier" in str(error)
         assert [row[0] for row in one.orders(mysql_b)] == [1]
         assert checkpoint_seqs(mysql_b, one.plan.reshard_id) == {"-": before["-"] + 1}
+
+
+@pytest.mark.parametrize(
+    ("table", "truncate"),
+    [
+        ("user", "TRUNCATE {db}.user"),
+        ("a$b", 'TRUNCATE/* all */{db}."a$b"'),
+    ],
+)
+def test_an_emptied_table_stops_the_applier(
+    *,
+    table: str,
+    truncate: str,
+    database: DatabaseFixture,
+    mysql_b: DatabaseFixture,
+    kafka: KafkaCluster,
+    keyspace: str,
+) -> None:
+    """A7: TRUNCATE stops the applier whatever the table is called and however it is written."""
+    with ExitStack() as stack:
+        one = OneTable(stack, database, mysql_b, kafka, keyspace, table=table)
+        one.run(
+            database,
+            f"INSERT INTO {{db}}.`{table}` VALUES (1, 1, 'a')",
+            "SET SESSION sql_mode = 'ANSI_QUOTES'",
+            truncate,
+        )
+
+        error = RunningApplier(one.settings()).wait_error()
+
+        assert isinstance(error, DefinitionChanged)
+        assert f"a statement changes {one.schema}.{table}" in str(error)

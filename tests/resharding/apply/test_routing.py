@@ -171,6 +171,15 @@ def test_rows_that_have_no_target_stop(changed: dict[str, Any], says: str) -> No
         ("ALTER TABLE orders_old ADD x INT", False),
         ("GRANT SELECT ON shop.orders TO reader", False),
         ("ALTER USER writer ACCOUNT LOCK", False),
+        ("CREATE OR REPLACE USER orders@'%'", False),
+        ("/* x */ DROP /* y */ USER orders", False),
+        ("TRUNCATE user", False),
+        ("TRUNCATE/**/orders", True),
+        ('TRUNCATE TABLE "orders"', True),
+        ("/*!50000 TRUNCATE orders */", True),
+        ("ALTER TABLE x COMMENT 'orders'", False),
+        ("CREATE TABLE _shardstream.plan (orders INT)", False),
+        ("DROP TABLE _shardstream.plan, shop.orders", True),
     ],
 )
 def test_statements_on_resharded_tables_stop(statement: str, stops: bool) -> None:
@@ -181,6 +190,24 @@ def test_statements_on_resharded_tables_stop(statement: str, stops: bool) -> Non
         return
     with pytest.raises(DefinitionChanged, match=f"--accept-ddl {record.gtid}"):
         ROUTES.check_statement(record)
+
+
+@pytest.mark.parametrize(
+    ("table", "statement"),
+    [
+        ("user", "TRUNCATE user"),
+        ("role", "TRUNCATE TABLE role"),
+        ("a$b", "ALTER TABLE a$b DROP COLUMN x"),
+        ("user", "RENAME TABLE user TO other"),
+    ],
+)
+def test_tables_may_be_called_anything(table: str, statement: str) -> None:
+    """A7: a table named like an account word, or with a $, is recognized."""
+    routes = Routes([TableVindex("shop", table, ("id",), "hash")])
+    record = event(Op.NONE, None, None, type=EventType.DDL, statement=statement, table="")
+
+    with pytest.raises(DefinitionChanged, match="a statement changes shop"):
+        routes.check_statement(record)
 
 
 def test_statements_keep_the_order_of_changes() -> None:

@@ -378,6 +378,12 @@ def test_switch_refuses_what_is_not_ready(
         assert str(caught.value).count("3 rows that differ") == len(TARGETS)
         assert str(caught.value).count("there is no account nobody@%") == len(TARGETS) + 1
         assert world.open_shards() == {SOURCE}
+        world.verified(0, age_s=25 * 3600)
+        with pytest.raises(UsageError, match="verify is 25 hours old"):
+            run_switch(world.settings, nothing)
+        world.verified(0, ahead=10**6)
+        with pytest.raises(UsageError, match="behind the position that verify compared"):
+            run_switch(world.settings, nothing)
         with pytest.raises(UsageError, match=r"no reshard 'other'.*has: r-"):
             run_switch(replace(world.settings, reshard_id="other"), nothing)
 
