@@ -1,5 +1,7 @@
 """Which server is followed, from GTID sets alone: errant, diverged, purged or behind."""
 
+from dataclasses import replace
+
 import pytest
 
 from databases.errors import ServerLost, ServerRefused
@@ -177,3 +179,23 @@ def test_trail_names_who_was_ahead_for_too_long() -> None:
     assert trail.lagging_behind(12, at(f"{P}:1-6")) == ""
     assert trail.lagging_behind(19, at(f"{P}:1-6")) == "p"
     assert trail.lagging_behind(20, at(f"{P}:1-9")) == ""
+
+
+def test_lone_mariadb_replica_may_not_have_written_by_itself() -> None:
+    """D4: without a primary, only its own numbers that neither log nor another server has count."""
+    log = mariadb_set("0-1-9")
+
+    assert faults(log, mariadb("r", "0-2-8,0-1-12", replica=True)) == {}
+    assert faults(log, mariadb("r", "0-1-9,0-2-10", replica=True)) == {"r": ServerDiverged}
+    assert faults(mariadb_set("0-2-10"), mariadb("r", "0-1-9,0-2-10", replica=True)) == {}
+    knows = mariadb("other", "0-2-10,0-1-11", replica=True)
+    assert faults(log, mariadb("r", "0-1-9,0-2-10", replica=True), replace(knows, own="3")) == {}
+
+
+def test_lone_mysql_replica_may_not_have_written_by_itself() -> None:
+    """D4: the same on MySQL, by the UUID of the replica."""
+    assert faults(at(f"{P}:1-5"), mysql("r", f"{P}:1-7", replica=True)) == {}
+    assert faults(at(f"{P}:1-5"), mysql("r", f"{P}:1-7,{R}:1", replica=True)) == {
+        "r": ServerDiverged
+    }
+    assert faults(at(f"{P}:1-5,{R}:1"), mysql("r", f"{P}:1-7,{R}:1", replica=True)) == {}

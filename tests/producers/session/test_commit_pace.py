@@ -1,5 +1,6 @@
 """When rows are committed, checked without a server."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,3 +64,27 @@ def test_a_backlog_is_drained_in_larger_commits() -> None:
     assert PACE.rows_wanted(late_ms) == 5_000 * BACKLOG_FACTOR
     assert not PACE.is_due(rows=5_000, size=1, age_s=0.1, lag_ms=late_ms)
     assert PACE.is_due(rows=50_000, size=1, age_s=0.1, lag_ms=late_ms)
+
+
+def test_pauses_and_limits_are_what_readers_were_promised() -> None:
+    """D10: numbers instead of the constants: 5 ms to a new cell, 20 ms without, 10 ms of rest."""
+    cell_us = 10_000
+
+    assert dry_gap_s(cell_us, cell_us - 1, 0) == pytest.approx(0.005)
+    assert dry_gap_s(cell_us - 1, 0, 0) == pytest.approx(0.020)
+    assert dry_gap_s(cell_us, cell_us - 1, 1_001) == pytest.approx(0.020)
+    assert rest_s(0) == pytest.approx(0.011)
+    assert rest_s(cell_us - 1) == pytest.approx(0.001_001)
+
+
+def test_batches_have_limits_in_numbers() -> None:
+    """D10: a quarter of a second, 32 MB, and ten times the rows for a second's backlog."""
+
+    def is_due(rows: int, size: int, age_s: float, lag_ms: int) -> bool:
+        return PACE.is_due(rows=rows, size=size, age_s=age_s, lag_ms=lag_ms)
+
+    assert is_due(1, 1, 0.25, 0)
+    assert not is_due(1, 1, 0.249, 0)
+    assert is_due(1, 32 * 1024 * 1024, 0.0, 0)
+    assert not is_due(1, 32 * 1024 * 1024 - 1, 0.0, 0)
+    assert (PACE.rows_wanted(1_000), PACE.rows_wanted(1_001)) == (5_000, 50_000)

@@ -9,7 +9,13 @@ from event_token import Flavor, MariadbGtidSet, MysqlGtidSet, UsageError
 from producers.errors import BinlogPurged, LogDisagrees, ReplicaBehindLog, ServerBehindLog
 from producers.servers.reachable import check_reachable
 from producers.shard_log.committed_tail import LastRow, LogTail
-from producers.start.resume_point import check_start, resume_point, start_position
+from producers.start.resume_point import (
+    ResumePoint,
+    check_start,
+    first_point,
+    resume_point,
+    start_position,
+)
 from topics.names import ShardTopics
 from topics.progress.record import Progress, Tick
 
@@ -80,6 +86,22 @@ def test_heartbeats_before_the_first_row_agree_with_an_empty_log() -> None:
 
     assert found is not None
     assert (found.next_seq, found.last_cell_us) == (1, -1)
+
+
+def test_an_empty_log_starts_with_seq_1_at_offset_0() -> None:
+    """D8: nothing is promised and nothing clamped, and the first record opens its cell."""
+    position = MysqlGtidSet.parse(f"{A}:1-7")
+
+    found = first_point(position)
+
+    assert found == ResumePoint(
+        position=position,
+        next_seq=1,
+        end_offset=0,
+        head_us=-1,
+        clamp_us=-1,
+        last_cell_us=-1,
+    )
 
 
 @pytest.mark.parametrize("start_offset", [14, 15])
