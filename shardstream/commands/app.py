@@ -23,7 +23,9 @@ from shardstream.commands.options import (
 from shardstream.commands.reshard.app import app as reshard_app
 from shardstream.commands.topology import app as topology_app
 
-# Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 1 for the rest.
+# Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 3 for a producer that
+# another one replaced and that a supervisor must not restart, 1 for the rest.
+EXIT_FENCED = 3
 EXIT_USAGE = 2
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -221,7 +223,15 @@ def main() -> None:
         if debug:
             raise
         _say(error)
-        sys.exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
+        sys.exit(_exit_status(error))
+
+
+def _exit_status(error: ShardstreamError) -> int:
+    from topics.kafka.errors import Fenced
+
+    if isinstance(error, Fenced):
+        return EXIT_FENCED
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
 
 
 def _say(error: ShardstreamError) -> None:

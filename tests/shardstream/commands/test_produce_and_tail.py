@@ -115,7 +115,7 @@ def test_written_rows_come_out_as_json(
 def test_a_second_producer_fences_the_first(
     tmp_path: Path, config: Path, keyspace: str, mysql_a: DatabaseFixture
 ) -> None:
-    """The newer process continues the log; the older one ends with a clear error."""
+    """B21: the newer process continues the log; the older one says why it ends, with status 3."""
     arguments = ["produce", keyspace, "-80", "--json", "--config", str(config)]
     with background(tmp_path, "old", *arguments) as old:
         old.wait_for("streaming", streaming)
@@ -125,7 +125,7 @@ def test_a_second_producer_fences_the_first(
             status = old.wait_end()
             new.wait_for("the row", lambda p: p.lines[-1]["rows_total"] > 0)
 
-    assert status == 1
+    assert status == 3
     assert "stopped" in old.errors
     assert "took over" in old.errors
     assert "Traceback" not in old.errors
