@@ -60,6 +60,7 @@ class BinlogReader:
     def _decode(self) -> None:
         decoder, stream = self._decoder, self._stream
         while True:
+            before = stream.start
             limit = self._committer.row_limit()
             with self._publisher.errors("writing rows"):
                 try:
@@ -71,6 +72,6 @@ class BinlogReader:
             if decoder.has_mark:
                 self._committer.commit()  # A mark ends its Kafka transaction.
                 continue
-            if decoder.in_transaction or decoder.messages < limit:
+            if decoder.in_transaction or decoder.messages < limit or stream.start == before:
                 return
             self._committer.commit_if_due(dry=False)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from producers.copy.copier import Copier
 from producers.decoder import BatchSummary, Decoder
@@ -14,6 +15,10 @@ from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
 from topics.progress.codec import PROGRESS_KEY, encode_progress
 from topics.progress.record import Progress, Tick
+
+# Transactions whose rows the filters exclude are committed this often: a session that starts over
+# repeats no more of them, and the head (watermark) of the shard advances.
+EMPTY_COMMIT_S: Final = 1.0
 
 
 class Committer:
@@ -47,21 +52,30 @@ class Committer:
         self._server_clock_us = server_clock_us
         self._pace = CommitPace(context.settings.commit_rows, context.settings.commit_ms)
         self._batch_s = 0.0
+        self._committed_gtid = ""
 
     def row_limit(self) -> int:
         """Open a transaction if none is, and say at how many rows the decoder should pause.
 
         A batch that is due ends with the next transaction of the database: the bytes at hand
         rarely end with one. A batch that is large enough but too young may grow by as much again.
+        At 0 the decoder pauses after the next transaction, even if the filters exclude its rows.
         """
         self._publisher.begin()
         messages = self._decoder.messages
         if messages == 0:
             self._batch_s = time.monotonic()
+            self._publisher.restart_age()
+            if self._is_empty_due():
+                return 0
         if self._is_due():
             return messages + 1
         rows = self._pace.rows_wanted(self.committed.lag_ms)
         return rows if messages < rows else messages + rows
+
+    def _is_empty_due(self) -> bool:
+        """Whether a commit without rows is due, if there is anything to commit."""
+        return time.monotonic() - self.committed_s >= EMPTY_COMMIT_S
 
     def _is_due(self) -> bool:
         return self._pace.is_due(
@@ -80,7 +94,11 @@ class Committer:
 
     def commit_if_due(self, *, dry: bool) -> None:
         """Commit whole transactions if it is time. `dry`: the stream has nothing more for now."""
-        if self._decoder.in_transaction or self._decoder.messages == 0:
+        if self._decoder.in_transaction:
+            return
+        if self._decoder.messages == 0:
+            if self._is_empty_due() and self._decoder.gtid != self._committed_gtid:
+                self.commit()
             return
         if (dry and time.monotonic() >= self.dry_due_s) or self._is_due():
             self.commit()
@@ -105,6 +123,7 @@ class Committer:
         self._copier.write_records()
         self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000)
         self.committed_s = time.monotonic()
+        self._committed_gtid = self._decoder.gtid
         committed = self.committed
         committed.position = progress.position
         committed.head_us = progress.head_us

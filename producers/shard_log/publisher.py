@@ -117,6 +117,13 @@ class Publisher:
         self._in_transaction = True
         self._began_s = time.monotonic()
 
+    def restart_age(self) -> None:
+        """Nothing has been written in this transaction yet: its age counts from the first record.
+
+        Only then do the brokers learn of it.
+        """
+        self._began_s = time.monotonic()
+
     def check_age(self, what: str) -> None:
         """Raise TransactionTooLong before the brokers abort the open transaction by themselves.
 
