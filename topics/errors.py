@@ -1,6 +1,7 @@
 """The errors of `topics`, under the tree of `event_token.errors`.
 
     UsageError
+    ├── NoBrokerAnswers     no broker answered at the first attempt
     └── WrongTopic          an existing topic has settings that lose or reorder records
     Retry
     ├── BrokersUnreachable  no broker answered for longer than a reader waits
@@ -25,6 +26,10 @@ Kafka's own errors are mapped to the tree by `topics.kafka.errors`.
 from collections.abc import Sequence
 
 from event_token.errors import Halt, Rebuild, Retry, UsageError
+
+
+class NoBrokerAnswers(UsageError):  # noqa: N818 - named by what is wrong
+    """Raised when no broker answers a command's first question; a producer waits for one."""
 
 
 class WrongTopic(UsageError):  # noqa: N818 - named by what is wrong

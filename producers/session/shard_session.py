@@ -23,13 +23,12 @@ WAIT_S_MIN: Final = 0.001
 class ShardSession:
     """Opens the parts of a session, and closes them however it ends.
 
-    `committed` and `connected` (to at least one server) tell the supervisor how far it came.
+    `committed` tells the supervisor how far it came.
     """
 
     def __init__(self, context: SessionContext) -> None:
         """Nothing is opened yet."""
         self.committed = Committed("", 0, 0)
-        self.connected = False
         self._context = context
 
     def run(self) -> None:
@@ -41,7 +40,6 @@ class ShardSession:
         with ExitStack() as opened:
             servers = ServerList.open(context.settings)
             opened.callback(servers.close)
-            self.connected = True
             # The first registration on a fresh cluster takes a second: not in the first row's way.
             context.schema_ids.register(PROGRESS_SCHEMA_TEXT)
             context.schema_ids.register(schema_text(ddl_schema()))

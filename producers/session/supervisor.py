@@ -4,15 +4,17 @@ import time
 from threading import Event
 from typing import Final
 
-from databases.errors import ServerLost, ServerRefused
+from databases.errors import ServerLost
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
 from producers.decoder.errors import RolledBack
-from producers.errors import ReplicaBehindLog, TransactionTooLong
+from producers.errors import TransactionTooLong
 from producers.filters.sharding_columns import sharding_columns
 from producers.replication.stream import random_server_id
+from producers.session import waiting
 from producers.session.context import SessionContext
 from producers.session.shard_session import ShardSession
 from producers.session.status import OnStatus, StatusReporter
+from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ShardProducerSettings
 from producers.start.resume_point import check_start
 from topics.kafka.provisioning import (
@@ -23,10 +25,6 @@ from topics.kafka.provisioning import (
 from topics.names import ShardTopics
 from topics.schemas.registry import open_schema_ids
 
-BACKOFF_S_FIRST: Final = 0.2
-BACKOFF_S_MAX: Final = 5.0
-# A database restart or failover takes seconds to minutes; beyond that an operator must look.
-SERVER_AWAY_S_MAX: Final = 600.0
 # Sessions that end before a single commit: the next one would end likewise.
 REBUILDS_IN_A_ROW_MAX: Final = 10
 
@@ -40,21 +38,30 @@ def run_shard(settings: ShardProducerSettings, stop: Event, on_status: OnStatus)
     """
     check_start(settings.start)
     sharding_columns(settings.vindexes)
-    topics = ShardTopics(settings.keyspace, settings.shard)
-    if settings.registry_url is None:
-        provision_schemas_topic(settings.kafka, settings.topics)
-    provision_shard(settings.kafka, topics, settings.topics)
     status = StatusReporter(settings.shard, on_status)
-    context = SessionContext(
-        settings=settings,
-        topics=topics,
-        schema_ids=open_schema_ids(settings.kafka, settings.registry_url),
-        transaction_timeout_ms=broker_transaction_timeout_ms(settings.kafka),
-        server_id=settings.server_id or random_server_id(),
-        stop=stop,
-        report=status.report,
-    )
-    Supervisor(context, status).run()
+
+    def prepare() -> SessionContext:
+        topics = ShardTopics(settings.keyspace, settings.shard)
+        if settings.registry_url is None:
+            provision_schemas_topic(settings.kafka, settings.topics)
+        provision_shard(settings.kafka, topics, settings.topics)
+        return SessionContext(
+            settings=settings,
+            topics=topics,
+            schema_ids=open_schema_ids(settings.kafka, settings.registry_url),
+            transaction_timeout_ms=broker_transaction_timeout_ms(settings.kafka),
+            server_id=settings.server_id or random_server_id(),
+            stop=stop,
+            report=status.report,
+        )
+
+    def report(fault: str) -> None:
+        status.report(ProducerState.RECONNECTING, status.committed, fault)
+
+    context = wait_until_ready(f"{settings.keyspace}.{settings.shard}", prepare, stop, report)
+    if context is not None:
+        Supervisor(context, status).run()
+    status.report(ProducerState.STOPPED, status.committed, "")
 
 
 class Supervisor:
@@ -68,7 +75,6 @@ class Supervisor:
         self._rebuilds = 0
         self._too_long_at = ""
         self._alive_s = time.monotonic()
-        self._ever_connected = False
 
     def run(self) -> None:
         """Run sessions until the stop. Raises what `run_shard` says."""
@@ -83,14 +89,12 @@ class Supervisor:
                 if self._context.stop.is_set():
                     break
                 self._after(session, fault)
-        self._status.report(ProducerState.STOPPED, self._status.committed, "")
 
     def _after(self, session: ShardSession, fault: ShardstreamError) -> None:
         """Wait before the next session, or raise if it would not help."""
         if session.committed.commits:
             self._faults = self._rebuilds = 0
             self._alive_s = time.monotonic()
-        self._ever_connected |= session.connected
         self._faults += 1
         if isinstance(fault, ServerLost):
             self._check_away(fault)
@@ -103,8 +107,7 @@ class Supervisor:
                     f"anything; the last fault: {fault}"
                 ) from fault
         self._status.report(ProducerState.RECONNECTING, self._status.committed, str(fault))
-        pause_s = min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2 ** min(self._faults - 1, 10))
-        self._context.stop.wait(pause_s)
+        self._context.stop.wait(waiting.backoff_s(self._faults))
 
     def _check_too_long(self, session: ShardSession, fault: ShardstreamError) -> None:
         """Raise Halt at the second TransactionTooLong in one place: the first may be Kafka's."""
@@ -116,12 +119,8 @@ class Supervisor:
         self._too_long_at = position
 
     def _check_away(self, fault: ServerLost) -> None:
-        if not self._ever_connected and not isinstance(fault, ReplicaBehindLog):
-            raise ServerRefused(
-                f"{self._name}: none of the shard's servers can be reached; {fault}"
-            ) from fault
         away_s = time.monotonic() - self._alive_s
-        if away_s > SERVER_AWAY_S_MAX:
+        if away_s > waiting.AWAY_S_MAX:
             raise Halt(
                 f"{self._name}: no server could be used for {away_s:.0f} s; the last fault: {fault}"
             ) from fault

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from event_token.errors import Rebuild, UsageError
+from event_token.errors import Rebuild, ShardstreamError, UsageError
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import table_vindexes, topic_settings
 from topics.errors import TopologyChanged
@@ -31,6 +31,7 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
     wanted = Topology(keyspace, 0, tuple(ShardEntry(shard) for shard in shards))
     vindexes = table_vindexes(settings, keyspace)
     provision_keyspace(settings.kafka_client(), keyspace, topic_settings(settings))
+    last: ShardstreamError | None = None
     for _ in range(TRIES_MAX):
         found = read_topology(settings.kafka_client(), keyspace)
         if found is None or found != with_vindexes(found, vindexes):
@@ -40,8 +41,9 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
                     keyspace,
                     lambda before: with_vindexes(before or wanted, vindexes),
                 )
-            except (TopologyChanged, Rebuild):
+            except (TopologyChanged, Rebuild) as fault:
                 # Another writer was faster: look again.
+                last = fault
                 continue
         serving = sorted(shard.name for shard in found.serving())
         if not known.keys() >= set(serving) or (found.epoch == 0 and serving != list(shards)):
@@ -50,9 +52,9 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
                 f"the topology on Kafka has {', '.join(serving)}"
             )
         return found
-    raise UsageError(
+    raise TopologyChanged(
         f"keyspace {keyspace}: the topology changed {TRIES_MAX} times while it was read; try again"
-    )
+    ) from last
 
 
 def with_vindexes(topology: Topology, vindexes: tuple[TableVindex, ...]) -> Topology:

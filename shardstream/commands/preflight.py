@@ -8,8 +8,9 @@ from functools import partial
 
 from rich.console import Console
 
+from databases.errors import ServerLost
 from event_token.compiled import IS_COMPILED, PLAIN_WARNING
-from event_token.errors import UsageError
+from event_token.errors import Rebuild, Retry, UsageError
 from producers.copy.throttle import lag_problems
 from producers.errors import Problem
 from producers.preflight.server_checks import preflight
@@ -18,6 +19,7 @@ from producers.session.heartbeat_rows import heartbeat_warnings
 from producers.settings import ShardProducerSettings
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import shard_producer_settings, topic_settings
+from topics.errors import NoBrokerAnswers
 from topics.kafka.provisioning import retention_warnings, wrong_topics
 from topics.names import ShardTopics
 
@@ -62,13 +64,22 @@ def refuse_problems(settings: Settings, shard: ShardProducerSettings) -> None:
     """Raise one UsageError with all problems of a shard's servers and topics.
 
     A server that does not answer is tolerated as long as another one of the shard can be read.
+    Raises ServerLost if all that is wrong is that no server or broker answers, which may pass.
     """
     problems = shard_problems(shard)
     unsound = {problem.where for problem in problems}
     if any(server.read and server.name not in unsound for server in shard.servers):
         problems = [problem for problem in problems if not problem.passing]
     found = [str(problem) for problem in problems]
-    found += topic_problems(settings, shard.keyspace, [shard.shard])
+    may_pass = all(problem.passing for problem in problems)
+    try:
+        wrong = topic_problems(settings, shard.keyspace, [shard.shard])
+        may_pass = may_pass and not wrong
+        found += wrong
+    except (NoBrokerAnswers, Retry, Rebuild) as fault:
+        found.append(str(fault))
+    if found and may_pass:
+        raise ServerLost(f"{shard.keyspace}/{shard.shard}: {'; '.join(found)}")
     if found:
         lines = "\n".join(f"  {problem}" for problem in found)
         raise UsageError(

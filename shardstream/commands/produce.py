@@ -9,6 +9,7 @@ from rich.console import Console
 
 from event_token.errors import UsageError
 from producers.session.supervisor import run_shard
+from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ProducerStatus
 from shardstream.commands.declared_topology import ensure_topology
 from shardstream.commands.preflight import (
@@ -20,6 +21,7 @@ from shardstream.commands.preflight import (
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import shard_producer_settings
+from topics.keyspace.topology import Topology
 
 # One status line per second is enough for people and logs; state changes are always printed.
 STATUS_INTERVAL_S = 1.0
@@ -33,19 +35,33 @@ def run_produce(
 ) -> None:
     """Produce until SIGINT or SIGTERM."""
     producer_settings = shard_producer_settings(settings, keyspace, shard, start)
-    # Everything is checked before the first topic is created.
-    refuse_problems(settings, producer_settings)
-    print_warnings(topic_warnings(settings, keyspace, [shard]))
-    print_warnings(server_warnings(settings, keyspace, [shard]))
-    topology = ensure_topology(settings, keyspace)
+    stop = stop_on_signals()
+    printer = _StatusPrinter(keyspace, as_json=as_json)
+
+    def prepare() -> Topology:
+        # Everything is checked before the first topic is created.
+        refuse_problems(settings, producer_settings)
+        print_warnings(topic_warnings(settings, keyspace, [shard]))
+        print_warnings(server_warnings(settings, keyspace, [shard]))
+        return ensure_topology(settings, keyspace)
+
+    topology = wait_until_ready(
+        f"{keyspace}/{shard}",
+        prepare,
+        stop,
+        lambda fault: printer(
+            ProducerStatus(shard, "", 0, 0, 0, 0.0, ProducerState.RECONNECTING, fault)
+        ),
+    )
+    if topology is None:
+        return
     if shard not in {entry.name for entry in topology.shards}:
         raise UsageError(
             f"{keyspace}/{shard}: the topology has no such shard; `shardstream reshard create` "
             f"adds it as the target of a reshard"
         )
-    stop = stop_on_signals()
     producer_settings = dataclasses.replace(producer_settings, vindexes=topology.vindexes)
-    run_shard(producer_settings, stop, _StatusPrinter(keyspace, as_json=as_json))
+    run_shard(producer_settings, stop, printer)
 
 
 class _StatusPrinter:

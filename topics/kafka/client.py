@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from event_token.errors import UsageError
+from topics.errors import NoBrokerAnswers
 from topics.kafka.errors import kafka_error, kafka_errors
 
 # The largest record of a shard log. Brokers accept requests of up to 100 MiB by default
@@ -205,7 +206,7 @@ def open_admin(config: ClientConfig) -> AdminClient:
 
 
 def check_reachable(config: ClientConfig, timeout_s: float = _REACH_TIMEOUT_S) -> None:
-    """Raise UsageError when no configured broker answers within `timeout_s`."""
+    """Raise NoBrokerAnswers when no configured broker answers within `timeout_s`."""
     admin = open_admin(config)
     try:
         admin.list_topics(timeout=timeout_s)
@@ -213,7 +214,7 @@ def check_reachable(config: ClientConfig, timeout_s: float = _REACH_TIMEOUT_S) -
         known = kafka_error(error, "asking for the cluster's metadata", config.brokers)
         if isinstance(known, UsageError):
             raise known from error
-        raise UsageError(
+        raise NoBrokerAnswers(
             f"no Kafka broker answered at {config.brokers} within {timeout_s:g} s: check "
             f"bootstrap.servers, TLS and SASL settings, and that the broker is running",
         ) from error

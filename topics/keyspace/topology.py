@@ -163,8 +163,11 @@ def update_topology(
         transactional_id=topology_transactional_id(keyspace),
         transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
     )
-    with kafka_errors(doing, config.brokers):
-        producer.init_transactions(_WRITE_TIMEOUT_S)
+    try:
+        with kafka_errors(doing, config.brokers):
+            producer.init_transactions(_WRITE_TIMEOUT_S)
+    except Fenced as error:
+        raise _changed(doing) from error
     before = read_topology(config, keyspace)
     after = change(before)
     if after.keyspace != keyspace or (before is not None and after.epoch < before.epoch):
@@ -179,12 +182,16 @@ def update_topology(
     except KafkaException as error:
         known = kafka_error(error, doing, config.brokers)
         if isinstance(known, Fenced):
-            raise TopologyChanged(
-                f"{doing}: another writer took over: read the topology again, and decide again",
-            ) from error
+            raise _changed(doing) from error
         raise known from error
     _await_visible(config, keyspace, before, after)
     return after
+
+
+def _changed(doing: str) -> TopologyChanged:
+    return TopologyChanged(
+        f"{doing}: another writer took over: read the topology again, and decide again",
+    )
 
 
 def _commit(producer: Producer, topic: str, value: bytes) -> None:

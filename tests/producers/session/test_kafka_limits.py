@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from event_token import Halt
-from producers.session import supervisor
+from producers.session import supervisor, waiting
 from producers.shard_log import publisher
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -39,7 +39,7 @@ def short_limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(supervisor, "broker_transaction_timeout_ms", lambda _: TIMEOUT_MS)
         patch.setattr(supervisor, "REBUILDS_IN_A_ROW_MAX", 2)
-        patch.setattr(supervisor, "BACKOFF_S_MAX", 0.1)
+        patch.setattr(waiting, "BACKOFF_S_MAX", 0.1)
         patch.setattr(publisher, "FENCE_S_MAX", 1.0)
         patch.setattr(publisher, "ABORT_S_MAX", 0.5)
         yield

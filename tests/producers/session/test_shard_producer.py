@@ -207,18 +207,6 @@ def test_next_server_takes_over_when_the_first_is_away(
         wait_caught_up(settings)
 
 
-def test_no_server_at_the_start_is_said_at_once(
-    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
-) -> None:
-    """Without any server the first attempt ends with a usage error."""
-    away = ServerSettings("127.0.0.1", 1, "nobody", "")
-
-    error = RunningProducer(settings_of(mysql_a, kafka, keyspace, servers=(away,))).wait_error()
-
-    assert isinstance(error, ServerRefused)
-    assert "127.0.0.1:1" in str(error)
-
-
 def test_purged_binlogs_stop_the_shard(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -360,8 +348,8 @@ def test_fault_that_does_not_pass_ends_in_a_halt(
     keyspace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without its schema registry the producer ends with an error after a few attempts."""
-    monkeypatch.setattr("producers.session.supervisor.BACKOFF_S_MAX", 0.01)
+    """Without its schema registry no life gets far: after a bounded number of them it says so."""
+    monkeypatch.setattr("producers.session.waiting.BACKOFF_S_MAX", 0.01)
     settings = settings_of(mysql_a, kafka, keyspace, registry_url="http://127.0.0.1:1")
 
     error = RunningProducer(settings).wait_error()

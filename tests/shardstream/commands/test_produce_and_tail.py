@@ -7,7 +7,7 @@ import pytest
 
 from event_token import EventToken, StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.database_servers import DatabaseFixture
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.shardstream.command_line import background, run, streaming, write_settings
 
 
@@ -129,3 +129,30 @@ def test_a_second_producer_fences_the_first(
     assert "stopped" in old.errors
     assert "took over" in old.errors
     assert "Traceback" not in old.errors
+
+
+def test_produce_waits_for_a_server_that_is_away(
+    tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
+) -> None:
+    """B25: started before its server, the command reports that, and streams once it is there."""
+    database = start_mysql()
+    config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": database})
+    database.server.kill()
+    with background(
+        tmp_path, "early", "produce", keyspace, "-", "--json", "--config", str(config)
+    ) as early:
+        early.wait_for("the fault", lambda p: any("2003" in str(line) for line in p.lines))
+        database.server.start()
+        early.wait_for("streaming", streaming)
+
+
+def test_producers_that_start_at_once_on_an_empty_cluster_all_stream(
+    tmp_path: Path, config: Path, keyspace: str
+) -> None:
+    """B22: each writes the topology, and none ends because another one was faster."""
+    arguments = ["produce", keyspace, "--json", "--config", str(config)]
+    first = background(tmp_path, "first", *arguments[:2], "-80", *arguments[2:])
+    second = background(tmp_path, "second", *arguments[:2], "80-", *arguments[2:])
+    with first as one, second as other:
+        one.wait_for("streaming", streaming)
+        other.wait_for("streaming", streaming)

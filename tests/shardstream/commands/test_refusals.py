@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public
 
+from databases.errors import ServerLost
 from event_token import UsageError
 from producers.settings import ServerSettings
 from shardstream.commands.preflight import refuse_problems
@@ -141,7 +142,7 @@ def test_server_that_is_away_does_not_stop_a_shard_that_has_another(
     wrong = ServerSettings("localhost", mysql_a.port, "nobody", "")
 
     refuse_problems(settings, replace(shard, servers=(away, *shard.servers)))
-    with pytest.raises(UsageError, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(ServerLost, match=r"127\.0\.0\.1:1"):
         refuse_problems(settings, replace(shard, servers=(away,)))
     with pytest.raises(UsageError, match="Access denied"):
         refuse_problems(settings, replace(shard, servers=(wrong, *shard.servers)))
