@@ -348,7 +348,7 @@ def test_fault_that_does_not_pass_ends_in_a_halt(
     keyspace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without its schema registry no life gets far: after a bounded number of them it says so."""
+    """Without its schema registry the producer ends with an error after a few attempts."""
     monkeypatch.setattr("producers.session.waiting.BACKOFF_S_MAX", 0.01)
     settings = settings_of(mysql_a, kafka, keyspace, registry_url="http://127.0.0.1:1")
 
