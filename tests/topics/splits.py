@@ -6,7 +6,7 @@ from dataclasses import replace
 from tests.topics.shard_writer import START_US, Reshard, ShardWriter, Writers
 from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import declare
-from topics.keyspace.topology import Topology, update_topology
+from topics.keyspace.topology import ReshardEntry, ShardEntry, ShardState, Topology, update_topology
 from topics.progress.record import MarkKind
 from topics.records.vevent import TokenText, VEvent
 
@@ -86,4 +86,23 @@ def declare_split(config: ClientConfig, keyspace: str) -> None:
             "r1",
             START_US + SWITCHED_US,
         ),
+    )
+
+
+def entry(reshard_id: str, sources: str, targets: str, hop_time_us: int | None) -> ReshardEntry:
+    """A reshard as the topology keeps it; shards stand apart by spaces."""
+    return ReshardEntry(
+        reshard_id, tuple(sources.split()), tuple(targets.split()), "COMPLETED", hop_time_us
+    )
+
+
+def topology_after_split(keyspace: str) -> Topology:
+    """What the switch of `split` leaves in the topology."""
+    serving = tuple(ShardEntry(shard) for shard in ("-80", "80-c0", "c0-"))
+    hop_us = START_US + SPLIT.hop_us
+    return Topology(
+        keyspace,
+        1,
+        (*serving, ShardEntry("80-", ShardState.RETIRED)),
+        reshards=(entry("r1", "80-", "80-c0 c0-", hop_us),),
     )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from event_token import KeyRange, ShardName, ShardPosition, tiles
 from event_token.key_range import KeyRangeError
-from topics.errors import ProgressBroken
+from topics.errors import PositionTooOld, ProgressBroken
 from topics.progress.cells import Cut
-from topics.progress.record import Mark, MarkKind, Progress
+from topics.progress.record import CLOCK_AHEAD_US_MAX, Mark, MarkKind, Progress
 from topics.reading.shard_ticks import End, ShardTicks
 
 
@@ -30,6 +30,7 @@ class Target:
         self.from_us = from_us
         self.begin: Mark | None = None
         self.known: ShardTicks | None = None
+        self.reaches_back = True  # whether all progress since `from_us` was there
 
     def observe(self, progress: Progress, seen_at_ms: int) -> None:
         """Process the next progress record. Halt when it does not follow its predecessor."""
@@ -43,6 +44,8 @@ class Target:
         # Records below BEGIN are never read, because the sources contain them.
         at = Cut(progress.end_offset - begins, progress.last_seq - begins)
         if self.known is None:
+            long_ago_us = self.from_us - CLOCK_AHEAD_US_MAX
+            self.reaches_back = progress.first_seq == 1 or progress.head_us <= long_ago_us
             self.known = ShardTicks(self.shard, ShardPosition(at.offset, at.seq, None))
         self.known.observe(progress, seen_at_ms)
         if self.begin is None:
@@ -50,6 +53,11 @@ class Target:
         if begins and mark is not None:
             self._check_begin(mark, progress)
             self.begin = mark
+
+    def has_lost(self, hop_time_us: int) -> bool:
+        """Tell whether compaction has removed progress that may have shown BEGIN."""
+        known = self.known
+        return known is not None and not self.reaches_back and known.head_cell_us >= hop_time_us
 
     def _check_begin(self, mark: Mark, progress: Progress) -> None:
         where = f"shard {self.shard}: BEGIN of reshard {mark.reshard_id} at offset {mark.offset}"
@@ -151,6 +159,23 @@ class Hops:
         known = self._targets[shard].known
         assert known is not None  # noqa: S101 - a hop is due once all have begun
         return known
+
+    def check_begins(self, retired_us: Mapping[str, int]) -> None:
+        """Raise PositionTooOld if a BEGIN that was written can no longer be seen.
+
+        `retired_us`: hop times of the sources of switched reshards, which have all BEGINs.
+        """
+        for hop in self._hops.values():
+            hop_time_us = max((retired_us.get(source, 0) for source in hop.sources), default=0)
+            for shard in self._silent_targets(hop):
+                target = self._targets[shard]
+                if hop_time_us and target.has_lost(hop_time_us):
+                    raise PositionTooOld(
+                        f"reshard {hop.reshard_id} of {', '.join(hop.sources)} was switched at "
+                        f"{hop_time_us} us, but the progress of target {shard} no longer shows "
+                        f"its BEGIN: it is unknown where the shard begins. Start again from "
+                        f"earliest, or from a time",
+                    )
 
     def waits(self, active: Active, so_far_us: int) -> list[tuple[str, tuple[str, ...]]]:
         """Return why a reshard holds the frontier back, and by which shards."""

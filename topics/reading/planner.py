@@ -204,6 +204,7 @@ class Planner:
         """
         if max_rows is not None and max_rows < 1:
             raise UsageError(f"max_rows {max_rows}: a batch has at least one row")
+        self._hops.check_begins(self._retired_us)
         hop = self._hops.due(self._shards, self.position.frontier_us)
         if hop is not None:
             return self._hop_step(hop)

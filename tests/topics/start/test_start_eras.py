@@ -6,32 +6,13 @@ import pytest
 
 from event_token import KeyRange
 from tests.topics.shard_writer import CELL_US, START_US, TIMEOUT_S, Writers
-from tests.topics.splits import SPLIT, seen, split
+from tests.topics.splits import entry, seen, split, topology_after_split
 from topics.errors import StartNotReached
 from topics.kafka.client import ClientConfig, open_admin
 from topics.keyspace.lineage import Era, era_of
-from topics.keyspace.topology import ReshardEntry, ShardEntry, ShardState, Topology, update_topology
+from topics.keyspace.topology import ShardEntry, Topology, update_topology
 from topics.start.positions import resolve_start
 from topics.stream.subscriber import Subscriber
-
-
-def entry(reshard_id: str, sources: str, targets: str, hop_time_us: int | None) -> ReshardEntry:
-    """A reshard as the topology keeps it; shards stand apart by spaces."""
-    return ReshardEntry(
-        reshard_id, tuple(sources.split()), tuple(targets.split()), "COMPLETED", hop_time_us
-    )
-
-
-def topology_after_split(keyspace: str) -> Topology:
-    """What the switch of `split` leaves in the topology."""
-    serving = tuple(ShardEntry(shard) for shard in ("-80", "80-c0", "c0-"))
-    hop_us = START_US + SPLIT.hop_us
-    return Topology(
-        keyspace,
-        1,
-        (*serving, ShardEntry("80-", ShardState.RETIRED)),
-        reshards=(entry("r1", "80-", "80-c0 c0-", hop_us),),
-    )
 
 
 def test_eras_follow_the_reshards_back() -> None:

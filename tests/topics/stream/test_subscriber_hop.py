@@ -3,10 +3,14 @@
 import json
 from itertools import islice, pairwise
 
+import pytest
+
 from tests.topics.shard_writer import Reshard, Writers
-from tests.topics.splits import FAR_US, SPLIT, seen, split
+from tests.topics.splits import FAR_US, SPLIT, seen, split, topology_after_split
 from tests.topics.subscribing import idle, taken
+from topics.errors import PositionTooOld
 from topics.kafka.client import ClientConfig
+from topics.keyspace.topology import update_topology
 from topics.progress.record import MarkKind
 from topics.records.vevent import EventType, Op
 from topics.stream.subscriber import Subscriber
@@ -162,3 +166,31 @@ def test_a_target_whose_topics_are_gone(
         rest = list(islice(stream, 2))
 
     assert seen(rest) == seen(source.written[2:])
+
+
+def test_a_begin_that_retention_has_removed(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """B14: a reader that was away for longer than the progress of a target is kept is stopped."""
+    left, source = writers("-80", "80-")
+    low, high = targets("80-c0", "c0-")
+    source.commit((0, 2))
+    source.mark(35_000, END, SPLIT)
+    low.mark(46_000, BEGIN, SPLIT)
+    # What compaction leaves of the progress of c0-: nothing from before its last record.
+    high.commit_rows(high.rows([(46_000, 2)]))
+    high.commit((47_000, 1))
+    for writer in (left, source, low, high):
+        writer.heartbeat(FAR_US)
+
+    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=5) as stream:
+        taken(stream, len(source.written))
+        idle(stream, ("c0-",))  # as long as the switch may be unfinished
+        position = stream.position
+    assert position is not None
+    update_topology(config, keyspace, lambda _: topology_after_split(keyspace))
+    with (
+        Subscriber(keyspace, start=position, config=config) as stream,
+        pytest.raises(PositionTooOld, match="target c0- no longer shows its BEGIN"),
+    ):
+        next(stream)

@@ -1,0 +1,248 @@
+"""Hops, one rule at a time: `test_hop_machine` covers them by generated histories."""
+
+import pytest
+
+from event_token import KeyRange, ShardPosition, StreamPosition
+from tests.topics.reading.shard_histories import START_US, History
+from topics.errors import PositionTooOld, ProgressBroken
+from topics.progress.record import GRID_US, Mark, MarkKind
+from topics.reading.planner import Batch, Planner, Wait
+
+HOP_US = START_US + 5 * GRID_US
+
+
+def planner_of(*shards: str) -> Planner:
+    """A planner of the whole keyspace, before the first record of these shards."""
+    start = {shard: ShardPosition(0, 0, None) for shard in shards}
+    return Planner(StreamPosition(0, 0, start), KeyRange.parse("-"))
+
+
+def marked(
+    history: History,
+    kind: MarkKind,
+    reshard: tuple[tuple[str, ...], tuple[str, ...]],
+    hop_time_us: int | None = None,
+    step_us: int = GRID_US,
+) -> History:
+    """The history with a mark, `step_us` after its last record."""
+    history.commit(
+        [(step_us, 1)], mark=lambda offset: Mark(kind, offset, "r1", *reshard, hop_time_us)
+    )
+    return history
+
+
+def feed(planner: Planner, history: History) -> None:
+    """Give the planner all progress of a shard."""
+    for progress in history.progress:
+        planner.observe(history.shard, progress, 0)
+
+
+def read_all(planner: Planner) -> Wait:
+    """Take batches until there is none."""
+    while isinstance(step := planner.next_batch(0), Batch):
+        planner.advance(step)
+    return step
+
+
+def begun(shard: str, reshard: tuple[tuple[str, ...], tuple[str, ...]], hop_us: int) -> History:
+    """A target with its BEGIN, and a head beyond it."""
+    history = marked(
+        History(shard, now_us=hop_us), MarkKind.BEGIN, reshard, hop_us, step_us=GRID_US
+    )
+    history.heartbeat(10 * GRID_US)
+    return history
+
+
+def test_a_hop_waits_for_every_target() -> None:
+    """D6: with one of two BEGINs the reader stays at the hop time, with both it hops."""
+    split = (("-",), ("-80", "80-"))
+    source = marked(History("-"), MarkKind.END, split)
+    source.heartbeat(9 * GRID_US)
+    planner = planner_of("-")
+    feed(planner, source)
+    read_all(planner)
+    feed(planner, begun("-80", split, HOP_US))
+
+    wait = read_all(planner)
+
+    assert wait.shards == ("80-",)
+    assert set(planner.position.shards) == {"-"}
+    assert planner.position.frontier_us == HOP_US
+    feed(planner, begun("80-", split, HOP_US))
+    read_all(planner)
+    assert set(planner.position.shards) == {"-80", "80-"}
+    assert planner.position.epoch == 1
+    assert planner.position.frontier_us > HOP_US
+
+
+def test_the_frontier_goes_on_until_all_sources_have_ended() -> None:
+    """D6: the END of one of two sources does not hold the other one back."""
+    merge = (("-80", "80-"), ("-",))
+    first = marked(History("-80"), MarkKind.END, merge)
+    first.heartbeat(20 * GRID_US)
+    second = History("80-")
+    second.commit([(15 * GRID_US, 1)])
+    second.heartbeat(GRID_US)
+    planner = planner_of("-80", "80-")
+    feed(planner, first)
+    feed(planner, second)
+
+    read_all(planner)
+
+    assert planner.position.frontier_us == START_US + 16 * GRID_US
+    assert planner.position.shards["80-"].seq == 1
+
+
+@pytest.mark.parametrize("hop_us", [START_US + 2 * GRID_US, START_US + 8 * GRID_US])
+def test_a_hop_time_before_the_latest_end_is_refused(hop_us: int) -> None:
+    """D6: rows up to the latest END would lie behind the hop time, and come late."""
+    merge = (("-80", "80-"), ("-",))
+    early = marked(History("-80"), MarkKind.END, merge, step_us=GRID_US)
+    late = marked(History("80-"), MarkKind.END, merge, step_us=8 * GRID_US)
+    planner = planner_of("-80", "80-")
+    for history in (early, late):
+        history.heartbeat(20 * GRID_US)
+        feed(planner, history)
+    feed(planner, begun("-", merge, hop_us))
+
+    with pytest.raises(ProgressBroken, match="the switch was faulty"):
+        planner.next_batch(0)
+
+
+def test_a_hop_time_at_the_end_of_the_latest_ends_cell_is_accepted() -> None:
+    """D6: the least hop time of a correct switch is taken."""
+    merge = (("-80", "80-"), ("-",))
+    planner = planner_of("-80", "80-")
+    for shard, cells in (("-80", 1), ("80-", 8)):
+        history = marked(History(shard), MarkKind.END, merge, step_us=cells * GRID_US)
+        history.heartbeat(20 * GRID_US)
+        feed(planner, history)
+    feed(planner, begun("-", merge, START_US + 9 * GRID_US))
+
+    read_all(planner)
+
+    assert set(planner.position.shards) == {"-"}
+
+
+def test_targets_that_name_two_hop_times_are_refused() -> None:
+    """D6: both may be late enough, but the reader can only hop at one of them."""
+    split = (("-",), ("-80", "80-"))
+    source = marked(History("-"), MarkKind.END, split)
+    planner = planner_of("-")
+    feed(planner, source)
+    feed(planner, begun("-80", split, HOP_US))
+    feed(planner, begun("80-", split, HOP_US + GRID_US))
+
+    with pytest.raises(ProgressBroken, match="the switch was faulty"):
+        planner.next_batch(0)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        (("-80", "80-"), ("-.2",)),
+        (("-80", "80-.2"), ("-",)),
+        (("-80.2", "80-"), ("-",)),
+    ],
+)
+def test_ends_that_contradict_each_other_are_refused(
+    second: tuple[tuple[str, ...], tuple[str, ...]],
+) -> None:
+    """D6: ENDs of one reshard name the same sources, the one's own among them, and targets."""
+    planner = planner_of("-80", "80-")
+    feed(planner, marked(History("-80"), MarkKind.END, (("-80", "80-"), ("-",))))
+
+    with pytest.raises(ProgressBroken, match="another one with that id"):
+        feed(planner, marked(History("80-"), MarkKind.END, second))
+
+
+def test_an_end_of_another_shards_reshard_is_refused() -> None:
+    """D6: a shard whose END does not name it would never be left."""
+    planner = planner_of("-80", "80-")
+
+    with pytest.raises(ProgressBroken, match="shard -80: END of reshard r1"):
+        feed(planner, marked(History("-80"), MarkKind.END, (("80-",), ("80-c0", "c0-"))))
+
+
+@pytest.mark.parametrize(
+    ("shard", "reshard"),
+    [
+        ("-40", (("-40", "80-"), ("-",))),
+        ("-40", (("-40", "20-"), ("-",))),
+        ("-40", (("-40",), ("-20",))),
+        ("-40", (("-40",), ("-20", "10-40"))),
+        ("-40", (("-40",), ("-20", "20-60"))),
+        ("-40", (("-40",), ())),
+    ],
+)
+def test_reshards_that_leave_a_hole_are_refused(
+    shard: str, reshard: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    """D6: sources, and targets, that do not cover one range exactly once would lose changes."""
+    start = {each: ShardPosition(0, 0, None) for each in (shard, "40-")}
+    planner = Planner(StreamPosition(0, 0, start), KeyRange.parse("-"))
+
+    with pytest.raises(ProgressBroken, match="do not make up the same key range"):
+        feed(planner, marked(History(shard), MarkKind.END, reshard))
+
+
+def test_a_begin_that_compaction_removed_stops_the_reader() -> None:
+    """B14: the marks of a switched reshard are all written, so none of them is waited for."""
+    split = (("-",), ("-80", "80-"))
+    source = marked(History("-"), MarkKind.END, split)
+    source.heartbeat(9 * GRID_US)
+    start = StreamPosition(0, 0, {"-": ShardPosition(0, 0, None)})
+    planner = Planner(start, KeyRange.parse("-"), retired_us={"-": HOP_US})
+    feed(planner, source)
+    read_all(planner)
+    feed(planner, begun("-80", split, HOP_US))
+    compacted = begun("80-", split, HOP_US)
+    compacted.commit([(GRID_US, 2)])
+    del compacted.progress[:-1]
+    feed(planner, compacted)
+
+    with pytest.raises(PositionTooOld, match="target 80- no longer shows its BEGIN"):
+        planner.next_batch(0)
+
+
+@pytest.mark.parametrize("is_switched", [False, True])
+def test_a_begin_that_may_still_come_is_waited_for(is_switched: bool) -> None:
+    """B14: progress that reaches back is complete, and an unfinished switch is waited for."""
+    source = marked(History("-"), MarkKind.END, (("-",), ("-80", "80-")))
+    source.heartbeat(9 * GRID_US)
+    start = StreamPosition(0, 0, {"-": ShardPosition(0, 0, None)})
+    retired_us = {"-": HOP_US} if is_switched else {}
+    planner = Planner(start, KeyRange.parse("-80"), retired_us=retired_us)
+    feed(planner, source)
+    read_all(planner)
+    target = History("-80", now_us=HOP_US)
+    target.commit([(0, 1)])
+    target.heartbeat(10 * GRID_US)
+    target.commit([(GRID_US, 2)])
+    if not is_switched:
+        del target.progress[:-1]
+    feed(planner, target)
+
+    wait = read_all(planner)
+
+    assert wait.shards == ("-80",)
+
+
+def test_a_hop_waits_for_every_end() -> None:
+    """D6: a target that has begun is not entered while the END of a source is still unseen."""
+    merge = (("-80", "80-"), ("-",))
+    first = marked(History("-80"), MarkKind.END, merge)
+    first.heartbeat(9 * GRID_US)
+    second = History("80-")
+    second.commit([(GRID_US, 1)])
+    second.heartbeat(9 * GRID_US)
+    planner = planner_of("-80", "80-")
+    for history in (first, second, begun("-", merge, HOP_US)):
+        feed(planner, history)
+
+    wait = read_all(planner)
+
+    assert set(planner.position.shards) == {"-80", "80-"}
+    assert planner.position.frontier_us == HOP_US
+    assert wait.shards == ("80-",)
+    assert "reshard r1: no END of 80-" in wait.reason
