@@ -17,8 +17,8 @@ from event_token import (
     UsageError,
     parse_gtid_set,
 )
-from event_token.opaque import seal
-from event_token.token import TOKEN_VERSION
+from event_token.opaque import FieldWriter, seal
+from event_token.token import TOKEN_VERSION, write_token
 from tests.event_token.strategies import URL_SAFE, event_tokens
 
 POSITION = parse_gtid_set("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", Flavor.MYSQL)
@@ -81,6 +81,45 @@ def test_sound_frame_with_broken_fields_is_refused(fields: bytes) -> None:
     except TokenError:
         return
     assert EventToken.from_string(token.to_string()) == token
+
+
+@given(event_tokens, st.binary(min_size=1, max_size=4))
+def test_bytes_after_the_last_field_are_refused(token: EventToken, more: bytes) -> None:
+    """D11: a token followed by further fields is from a later version, and not read as if not."""
+    writer = FieldWriter()
+    write_token(writer, token)
+
+    with pytest.raises(TokenError, match=f"{len(more)} unexpected bytes"):
+        EventToken.from_string(seal(TOKEN_VERSION, writer.getvalue() + more))
+
+
+@pytest.mark.parametrize("flag", [8, 16, 64, 128, 2**63])
+@pytest.mark.parametrize("is_origin", [False, True])
+def test_unknown_flags_are_refused(flag: int, is_origin: bool) -> None:
+    """D11: a flag that this version does not know may change the fields, so it is refused."""
+    writer = FieldWriter()
+    flags = [1 | 2, 1 | flag] if is_origin else [1 | flag]
+    for each in flags:
+        writer.unsigned(each)
+        writer.unsigned(5)
+        writer.text("-80")
+        writer.text("")
+
+    with pytest.raises(TokenError, match=f"unknown flags {1 | flag}"):
+        EventToken.from_string(seal(TOKEN_VERSION, writer.getvalue()))
+
+
+def test_an_origin_with_an_origin_is_refused() -> None:
+    """D11: the flag for an origin is unknown in an origin."""
+    writer = FieldWriter()
+    for flags in (1 | 2, 1 | 2, 1):
+        writer.unsigned(flags)
+        writer.unsigned(5)
+        writer.text("-80")
+        writer.text("")
+
+    with pytest.raises(TokenError, match="unknown flags 3"):
+        EventToken.from_string(seal(TOKEN_VERSION, writer.getvalue()))
 
 
 def test_other_version_is_refused_by_name() -> None:

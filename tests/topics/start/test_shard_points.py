@@ -11,7 +11,7 @@ from tests.topics.reading.shard_histories import (
     whole_range,
 )
 from topics.errors import PositionTooOld
-from topics.progress.record import GRID_US, cell_start_us
+from topics.progress.record import CLOCK_AHEAD_US_MAX, GRID_US, cell_start_us
 from topics.reading.planner import Planner
 from topics.start.shard_points import earliest_point, latest_point, point_at_time, start_frontier_us
 
@@ -70,6 +70,41 @@ def test_a_time_that_retention_has_passed_is_too_old() -> None:
         point_at_time("-", made.progress, START_US + 10 * GRID_US, made.rows[1].offset)
     found = point_at_time("-", made.progress[1:], START_US + 30 * GRID_US, made.rows[1].offset)
     assert found == ShardPosition(made.rows[2].offset, 2, None)
+
+
+def test_a_time_before_a_kept_heartbeat_is_too_old() -> None:
+    """D1: kept progress that begins with a heartbeat does not prove that older records are gone."""
+    made = History("-")
+    made.commit([(10 * GRID_US, 1)])
+    made.heartbeat(10 * GRID_US)
+    kept = made.progress[1:]
+
+    with pytest.raises(PositionTooOld, match="shard -: its log no longer reaches back"):
+        point_at_time("-", kept, START_US + 5 * GRID_US, 0)
+    with pytest.raises(PositionTooOld):
+        point_at_time("-", kept, cell_start_us(made.head_us), 0)
+    assert point_at_time("-", made.progress, cell_start_us(made.head_us), 0) == ShardPosition(
+        1, 1, None
+    )
+    long_after_us = cell_start_us(made.head_us) + CLOCK_AHEAD_US_MAX
+    made.heartbeat(long_after_us - made.head_us)
+    assert point_at_time("-", kept + made.progress[2:], long_after_us, 0) == ShardPosition(
+        1, 1, None
+    )
+
+
+def test_a_time_at_the_first_kept_tick_is_kept() -> None:
+    """D1: records below a tick are older than the tick, so a start exactly there skips nothing."""
+    made = History("-")
+    for _ in range(3):
+        made.commit([(10 * GRID_US, 1)])
+    tick = made.progress[1].ticks[0]
+
+    found = point_at_time("-", made.progress[1:], tick.timestamp_us, tick.offset)
+
+    assert found == ShardPosition(made.rows[1].offset, 1, None)
+    with pytest.raises(PositionTooOld):
+        point_at_time("-", made.progress[1:], tick.timestamp_us - GRID_US, tick.offset)
 
 
 def test_a_break_in_progress_is_passed_by_earliest() -> None:
