@@ -59,7 +59,7 @@ class SeenByRules:
     def __init__(self) -> None:
         self.columns: dict[str, list[SourceColumn]] = {}
 
-    def ddl_seen(self) -> None:
+    def definitions_changed(self) -> None:
         """Never refuse a table version."""
 
     def leaves_out(self, database: str, table: str) -> bool:
@@ -67,7 +67,7 @@ class SeenByRules:
         del database, table
         return False
 
-    def row_filter(self, table: TablePlan) -> None:
+    def filter_plan(self, table: TablePlan) -> None:
         """Return no rule."""
         self.columns[table.table] = [
             replace(column, collation=name if collation_named(name) else name.split(" ")[0])
