@@ -37,7 +37,7 @@ def parse_xa(statement: bytes) -> tuple[str, str]:
 
 def parse_xa_prepare(body: bytes) -> tuple[bool, str]:
     """Return whether the transaction is committed in one phase, and its identifier."""
-    format_id, first, second = struct.unpack_from("<iII", body, 1)
+    format_id, first, second = struct.unpack_from("<III", body, 1)
     gtrid = take(body, _XID_AT, first).hex()
     bqual = take(body, _XID_AT + first, second).hex()
     return body[0] != 0, f"X'{gtrid}',X'{bqual}',{format_id}"

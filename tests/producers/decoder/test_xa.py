@@ -107,3 +107,37 @@ def test_too_many_prepared_at_once_stop_by_name() -> None:
 
     with pytest.raises(UnsupportedEvent, match="XA RECOVER"):
         spools.put("X'ff'", prepared.Prepared("u:1", prepared.EventSpool(spools, YEAR_HAS_SIGN)))
+
+
+def test_any_format_id(table: tuple[DatabaseFixture, str, str]) -> None:
+    """B6: a format id of 2**31 and more, which transaction managers use, is a number like any."""
+    server, name, before = table
+    for number, format_id in enumerate((1, 2**31 - 1, 2**31, 2**32 - 1)):
+        xid = f"'far','b',{format_id}"
+        run_statements(
+            server,
+            name,
+            (
+                f"XA START {xid}",
+                f"INSERT INTO t VALUES ({number})",
+                f"XA END {xid}",
+                f"XA PREPARE {xid}",
+                f"XA COMMIT {xid}",
+            ),
+        )
+    one_phase = f"'near','b',{2**32 - 2}"
+    run_statements(
+        server,
+        name,
+        (
+            f"XA START {one_phase}",
+            "INSERT INTO t VALUES (4)",
+            f"XA END {one_phase}",
+            f"XA COMMIT {one_phase} ONE PHASE",
+        ),
+    )
+
+    sink, summary = decode(capture(server, before), Flavor.MYSQL, before)
+
+    assert [e.after for e in sink.events()] == [{"id": number} for number in range(5)]
+    assert summary.position == executed_set(server)
