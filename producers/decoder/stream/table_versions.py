@@ -107,8 +107,11 @@ class TableVersions:
             if len(self._by_body) >= PLANS_MAX:
                 self._by_body.clear()
             self._by_body[body] = known
-        if len(self._by_id) >= PLANS_MAX:
-            self._by_id.clear()
+        if table_id in self._by_id:
+            del self._by_id[table_id]  # it becomes the newest
+        elif len(self._by_id) >= PLANS_MAX:
+            # The oldest: those of the open statement must stay.
+            del self._by_id[next(iter(self._by_id))]
         self._by_id[table_id] = known
         self._last_id = table_id
         self._last_plan = known
