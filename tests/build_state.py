@@ -5,7 +5,8 @@ import pytest
 import setup
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
     """Stop before anything is imported: compiled modules take precedence over edited sources."""
     if setup.compiled_in_place() and not setup.is_compiled_current():
         raise pytest.UsageError(

@@ -1,0 +1,68 @@
+"""Compiled modules that do not match their sources are noticed: by make, and by pytest."""
+
+import importlib.machinery
+from pathlib import Path
+
+import pytest
+
+import setup
+from tests.plain_copy import copy_plain, run_python
+
+SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
+_IS_CURRENT = "import setup; print(setup.is_compiled_current())"
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """A copy of the checkout that looks as a build leaves it: a file per module, and the stamp."""
+    root = copy_plain(tmp_path)
+    for library in setup.LIBRARIES:
+        (root / f"{library.name}__mypyc{SUFFIX}").touch()
+        for source in library.sources():
+            (root / source).with_suffix(SUFFIX).touch()
+    (root / "build").mkdir()
+    digest = run_python(root, "-c", "import setup; print(setup.source_digest(), end='')").stdout
+    (root / "build" / setup.STAMP.name).write_text(digest)
+    return root
+
+
+def is_current(root: Path) -> bool:
+    """Ask the setup.py of a copy."""
+    return run_python(root, "-c", _IS_CURRENT).stdout.strip() == "True"
+
+
+def test_a_build_is_current_until_a_source_changes(built: Path) -> None:
+    """`make build` has nothing to do after a build, and everything after an edit."""
+    before = is_current(built)
+    with (built / setup.LIBRARIES[0].sources()[0]).open("a") as source:
+        source.write("\n# edited\n")
+
+    assert before
+    assert not is_current(built)
+
+
+@pytest.mark.parametrize("missing", ["library", "module"])
+def test_a_build_that_lacks_a_file_is_not_current(built: Path, missing: str) -> None:
+    """A module without its library could not be imported, nor the other way round."""
+    pattern = f"*__mypyc{SUFFIX}" if missing == "library" else f"topics/records/*{SUFFIX}"
+    next(built.glob(pattern)).unlink()
+
+    assert not is_current(built)
+
+
+def test_a_module_that_moved_away_is_noticed(built: Path) -> None:
+    """The compiled file of a module that is gone could still be imported."""
+    (built / "topics" / f"gone{SUFFIX}").touch()
+
+    assert not is_current(built)
+
+
+def test_pytest_refuses_a_stale_build(built: Path) -> None:
+    """An edited source beside its old compiled form stops pytest with the command to run."""
+    (built / "build" / setup.STAMP.name).write_text("of other sources")
+
+    done = run_python(built, "-m", "pytest", "-p", "no:cacheprovider", "tests/test_budgets.py")
+
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "run `make build`" in done.stderr
+    assert "Traceback" not in done.stderr
