@@ -2,13 +2,13 @@
 
 from event_token import StreamPosition
 from event_token.errors import Retry, UsageError
-from spark_consumers.source.micro_batches import BOUND_ROWS_MIN
+from spark_consumers.source.micro_batches import BOUND_ROWS_MIN, WatchingPlanner
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import Splits, StreamOffset, choose_splits
 from topics.kafka.deadline import Deadline
 from topics.keyspace.topology import Topology, read_topology
 from topics.progress.history import ProgressHistory
-from topics.reading.planner import Batch, Planner, is_hop, ranges_between
+from topics.reading.planner import Batch, is_hop, ranges_between
 from topics.records.schema_ids import SchemaIds
 from topics.start.positions import EARLIEST, LATEST, resolve_start
 from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
@@ -17,6 +17,8 @@ from topics.stream.progress_feed import ProgressFeed, clock_ms
 # Longest search for one hop: all progress up to the end of a batch query is on Kafka already.
 HOP_WAIT_S = 60.0
 HOP_POLL_S = 0.1
+# How often reshards without marks are looked for while heartbeats keep coming.
+HOP_LOOK_S = 1.0
 
 
 def stream_start(options: SourceOptions, schema_ids: SchemaIds) -> StreamOffset:
@@ -73,7 +75,8 @@ def _next_hop(
 ) -> tuple[StreamPosition, StreamOffset]:
     """Return the positions before and after the first hop after `start`."""
     topology = _topology(options)
-    planner = Planner(start.position, options.key_range, until_us=end.frontier_us)
+    planner = WatchingPlanner(start.position, options, {}, until_us=end.frontier_us)
+    look = Deadline(HOP_LOOK_S)
     feed = ProgressFeed(options.kafka, options.keyspace, schema_ids)
     try:
         while True:
@@ -83,23 +86,28 @@ def _next_hop(
                 planner.advance(planned)
                 if is_hop(at, planned.end):
                     return at, start.moved_to(planned.end, {})
-            elif feed.poll(planner, HOP_POLL_S) == 0:
-                hop = unmarked_hop(
-                    at,
-                    config=options.kafka,
-                    topology=topology,
-                    key_range=options.key_range,
-                    schema_ids=schema_ids,
-                    is_exact=True,
+                continue
+            # With many shards a heartbeat arrives in every poll.
+            if feed.poll(planner, HOP_POLL_S) and not look.passed:
+                continue
+            look = Deadline(HOP_LOOK_S)
+            hop = unmarked_hop(
+                at,
+                config=options.kafka,
+                topology=topology,
+                key_range=options.key_range,
+                schema_ids=schema_ids,
+                is_exact=True,
+                taken_us=planner.heads_us,
+            )
+            if hop is not None:
+                return at, start.hopped_to(*hop)
+            if deadline.passed:
+                raise Retry(
+                    f"keyspace {options.keyspace}: no way from the shards "
+                    f"{', '.join(at.shards)} to {', '.join(end.shards)} was found in "
+                    f"{deadline.seconds:g} s: {planned.reason}"
                 )
-                if hop is not None:
-                    return at, start.hopped_to(*hop)
-                if deadline.passed:
-                    raise Retry(
-                        f"keyspace {options.keyspace}: no way from the shards "
-                        f"{', '.join(at.shards)} to {', '.join(end.shards)} was found in "
-                        f"{deadline.seconds:g} s: {planned.reason}"
-                    )
     finally:
         feed.close()
 

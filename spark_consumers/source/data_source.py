@@ -148,7 +148,9 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """Return the end of the next batch, or `start` itself while nothing can be read."""
         begin = StreamOffset.from_document(start)
         planning = self._batches()
-        if self._ends_now and not planning.has_end:
+        # trigger(once=True) asks for everything: without an end the frontier would move on.
+        ends_now = self._ends_now or isinstance(limit, ReadAllAvailable)
+        if ends_now and not planning.has_end:
             planning.end_now(begin.position)
         end = planning.next_end(begin, self._rows_max(limit))
         return start if end is None else end.to_document()

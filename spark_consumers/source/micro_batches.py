@@ -51,9 +51,15 @@ class WatchingPlanner(Planner):
     """A planner that also remembers transaction bounds and where the query must end."""
 
     def __init__(
-        self, position: StreamPosition, options: SourceOptions, retired: Mapping[str, int]
+        self,
+        position: StreamPosition,
+        options: SourceOptions,
+        retired: Mapping[str, int],
+        until_us: int | None = None,
     ) -> None:
-        super().__init__(position, options.key_range, options.mode, retired_us=retired)
+        super().__init__(
+            position, options.key_range, options.mode, until_us=until_us, retired_us=retired
+        )
         self.heads_us: dict[str, int] = {}
         self._bounds: dict[str, list[tuple[int, int]]] = {}
         self._ends: Mapping[str, Progress] | None = None
@@ -64,9 +70,9 @@ class WatchingPlanner(Planner):
         self._ends = last
 
     @property
-    def has_all(self) -> bool:
-        """Whether all progress up to the end has been read."""
-        return self._ends is not None and self._ended >= self.followed & self._ends.keys()
+    def unread(self) -> set[str]:
+        """The shards whose progress has not been read up to the end; empty without an end."""
+        return set() if self._ends is None else (self.followed & self._ends.keys()) - self._ended
 
     @property
     def followed(self) -> set[str]:
@@ -228,10 +234,10 @@ class BatchPlanning:
         begin_ms = clock_ms()
         while True:
             came = self._feed.poll(planner, 0 if self._is_ready(planner) else POLL_S_MAX)
-            if self._ends is not None and not planner.has_all:
-                is_full = not all(planner.wants(shard) for shard in planner.followed)
-                if is_full and self._is_ready(planner):
-                    return  # the planner is full: its rows must be read first
+            if unread := planner.unread:
+                wanted = [shard for shard in unread if planner.wants(shard)]
+                if len(wanted) < len(unread) and (not wanted or self._is_ready(planner)):
+                    return  # the planner is full: its rows come first, or are beyond the frontier
             elif came == 0 or clock_ms() - begin_ms > POLL_MS_TOTAL:
                 return
 

@@ -1,7 +1,9 @@
 """Runs queries in Spark's tests and says what they read."""
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from tests.spark_consumers.shop import Shop
+from tests.topics.shard_writer import CELL_US, ShardWriter
+from topics.kafka.client import open_producer
+from topics.progress.codec import PROGRESS_KEY, encode_progress
 
-QUERY_S_MAX = 120
+QUERY_S_MAX = 240
 # On a loaded machine a Python worker may miss Spark's limit of 10 s, which no setting changes.
 STARTS_MAX = 5
 SLOW_WORKER = "Python worker failed to connect back"
@@ -74,3 +79,28 @@ def seqs(rows: Iterable[Any]) -> Mapping[str, list[int]]:
     for row in rows:
         found.setdefault(row["shard"], []).append(row["seq"])
     return found
+
+
+@contextmanager
+def beating(writers: Sequence[ShardWriter]) -> Iterator[None]:
+    """Let the heads of shards move without a pause, as those of many producers do."""
+    stop = threading.Event()
+    end_offsets = {writer.shard: writer.end_offset() for writer in writers}
+
+    def beat() -> None:
+        producer = open_producer(writers[0].config)
+        while not stop.is_set():
+            for writer in writers:
+                writer.head_us += CELL_US
+                progress = writer.progress((), end_offsets[writer.shard])
+                record = encode_progress(progress, writer.schema_ids)
+                producer.produce(writer.topics.progress, record, PROGRESS_KEY, 0)
+            producer.flush(QUERY_S_MAX)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

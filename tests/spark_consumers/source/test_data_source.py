@@ -1,3 +1,4 @@
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -5,11 +6,22 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.spark_consumers.queries import merged_order, run_available, seqs, wait_until
+from spark_consumers.source import micro_batches
+from spark_consumers.source.data_source import ShardstreamSource
+from tests.spark_consumers.queries import (
+    QUERY_S_MAX,
+    beating,
+    merged_order,
+    run_available,
+    seqs,
+    wait_until,
+)
 from tests.spark_consumers.shop import T0_US, Change, Shop
 from tests.topics.shard_writer import CELL_US
 from topics.records.vevent import Row
+from topics.stream.progress_feed import TAKE_MAX
 
 
 def test_batches_are_bounded_disjoint_and_whole(
@@ -163,3 +175,79 @@ def test_max_hold_goes_on_and_marks_late_rows(
 
     assert seqs(rows) == {"-80": list(range(1, 21)), "80-": list(range(1, 12))}
     assert [(row.shard, row.seq) for row in rows if row.late] == [("80-", 11)]
+
+
+def test_available_now_ends_behind_a_silent_shard(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """B9: a query ends although one shard lags and another is thousands of cells ahead."""
+    shop.write(10)
+    lead = shop.writers["-80"]
+    for chunk in range(7):
+        first_us = shop.now_us + chunk * 1_000 * CELL_US
+        lead.write(
+            [
+                Change(first_us + i * CELL_US, after={"id": i, "note": "", "price": None})
+                for i in range(1_000)
+            ]
+        )
+    end_offset = lead.end_offset()
+    lead.producer.begin_transaction()
+    for _ in range(2 * TAKE_MAX):  # more progress than a reader takes at once
+        lead.head_us += CELL_US
+        lead.produce_progress(lead.progress((), end_offset))
+    lead.producer.commit_transaction(QUERY_S_MAX)
+
+    rows = [row for batch in run_available(shop.stream(spark), tmp_path) for row in batch]
+
+    assert seqs(rows) == {"-80": list(range(1, 11)), "80-": list(range(1, 11))}
+
+
+def test_trigger_once_ends_while_heads_move(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """B11: the end of a query with trigger once is what is on Kafka when it is first planned."""
+    shop.write(30)
+    rows: list[Any] = []
+
+    with beating(list(shop.writers.values())):
+        query = (
+            shop.stream(spark)
+            .writeStream.foreachBatch(lambda frame, _batch_id: rows.extend(frame.collect()))
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(once=True)
+            .start()
+        )
+        try:
+            ended = query.awaitTermination(QUERY_S_MAX)
+        finally:
+            query.stop()
+
+    assert ended
+    assert {shard: len(found) for shard, found in seqs(rows).items()} == {"-80": 30, "80-": 30}
+
+
+def test_everything_available_has_an_end_while_heads_move(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B11: a batch without a limit ends at what is on Kafka when it is planned."""
+    # With fast heartbeats each poll finds one within the usual time.
+    monkeypatch.setattr(micro_batches, "POLL_S_MAX", 5.0)
+    shop.write(30)
+    source = ShardstreamSource(shop.options())
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    ends: list[dict[str, object]] = []
+    planning = threading.Thread(
+        target=lambda: ends.append(reader.latestOffset(start, ReadAllAvailable())), daemon=True
+    )
+
+    with beating(list(shop.writers.values())):
+        planning.start()
+        planning.join(QUERY_S_MAX)
+        has_ended = not planning.is_alive()
+    planning.join(QUERY_S_MAX)
+    reader.stop()
+
+    assert has_ended
+    assert {part.task.part.rows for part in reader.partitions(start, ends[0])} == {30}

@@ -12,7 +12,16 @@ from pyspark.sql import SparkSession
 from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
-from tests.spark_consumers.queries import merged_order, run_available, wait_until
+from spark_consumers.source import batch_query
+from spark_consumers.source.options import SourceOptions
+from spark_consumers.source.read_tasks import schema_ids_of
+from tests.spark_consumers.queries import (
+    QUERY_S_MAX,
+    beating,
+    merged_order,
+    run_available,
+    wait_until,
+)
 from tests.topics.shard_writer import ShardWriter, provision
 from tests.topics.splits import FAR_US, declare_split, write_split
 from topics.kafka.client import ClientConfig
@@ -146,4 +155,33 @@ def test_a_query_to_the_end_hops_once_its_sources_are_read(
         ("80-c0", 5, False),
         ("80-c0", 6, False),
         ("c0-", 2, False),
+    ]
+
+
+def test_a_batch_read_hops_while_heartbeats_never_pause(
+    resharded: Resharded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B10: the search for a declared reshard does not wait for a poll without heartbeats."""
+    # With many shards a heartbeat arrives within the usual time; here there are few.
+    monkeypatch.setattr(batch_query, "HOP_POLL_S", 5.0)
+    declare_split(resharded.config, resharded.keyspace)
+    options = SourceOptions.parse({"keyspace": resharded.keyspace, **resharded.options})
+    schema_ids = schema_ids_of(options.kafka, None)
+    start, end = batch_query.batch_bounds(options, schema_ids)
+    legs: list[Any] = []
+    reading = threading.Thread(
+        target=lambda: legs.extend(batch_query.batch_legs(options, schema_ids, start, end)),
+        daemon=True,
+    )
+
+    with beating([resharded.writers["-80"]]):
+        reading.start()
+        reading.join(QUERY_S_MAX)
+        has_ended = not reading.is_alive()
+    reading.join(QUERY_S_MAX)
+
+    assert has_ended
+    assert [set(leg_end.shards) for _, leg_end in legs] == [
+        {"-80", "80-"},
+        {"-80", "80-c0", "c0-"},
     ]
