@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def backoff_s(faults: int) -> float:
-    """How long to wait after the last of so many faults in a row."""
+    """How long to wait after this number of consecutive faults."""
     return min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2.0 ** min(faults - 1, 10))
 
 
