@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from event_token import StreamPosition
-from event_token.errors import UsageError
+from event_token.errors import Halt, UsageError
+from shardstream.commands.silent_shards import SILENT_S, SilentShards
 from shardstream.settings.model import Settings
 from topics.reading.planner import MaxHold, Mode, Strict
 from topics.records.event_json import event_to_json_dict, event_to_json_text
@@ -48,7 +49,11 @@ def parse_start(text: str) -> str | datetime | StreamPosition:
 
 
 def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None) -> None:
-    """Print events until interrupted, or until nothing came for `until_idle_s`."""
+    """Print events until interrupted, or until there was none for `until_idle_s`.
+
+    A shard that holds the stream back is named on standard error. Halt when it still does at the
+    end: what it has, and what is newer in the other shards, was not printed.
+    """
     for table in options.tables:
         if not _TABLE_NAME.fullmatch(table):
             message = f"--table {table!r}: write it as database.table"
@@ -66,13 +71,25 @@ def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None
         tables=options.tables or None,
     ) as events:
         try:
-            if options.as_json:
-                _print_json(events, stream)
-            else:
-                _print_lines(events, Console(file=stream, soft_wrap=True, highlight=False))
+            with SilentShards(events, _say) as silent:
+                if options.as_json:
+                    _print_json(events, stream)
+                else:
+                    _print_lines(events, Console(file=stream, soft_wrap=True, highlight=False))
+                # Half of the idle time: the watch began a little later than the wait.
+                idle_s = options.until_idle_s or SILENT_S
+                waiting = silent.waiting_for(min(SILENT_S, idle_s / 2))
         except BrokenPipeError:
-            # The reader (head, say) has enough; nothing is lost, it never asked for more.
+            # The reader (such as head) has enough and closed the pipe; nothing is lost.
             sys.stderr.close()
+            return
+    if waiting is not None:
+        raise Halt(f"{options.keyspace}: the stream is incomplete, {waiting}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def _print_json(events: Iterator[VEvent], stream: TextIO) -> None:

@@ -156,3 +156,26 @@ def test_producers_that_start_at_once_on_an_empty_cluster_all_stream(
     with first as one, second as other:
         one.wait_for("streaming", streaming)
         other.wait_for("streaming", streaming)
+
+
+def test_a_silent_shard_is_named(
+    tmp_path: Path, config: Path, keyspace: str, mysql_a: DatabaseFixture, mysql_b: DatabaseFixture
+) -> None:
+    """C1: tail names a shard without a producer, and does not end as if it had shown all rows."""
+    settings = ["--config", str(config)]
+    with background(tmp_path, "a", "produce", keyspace, "-80", "--json", *settings) as first:
+        with background(tmp_path, "b", "produce", keyspace, "80-", "--json", *settings) as second:
+            first.wait_for("streaming", streaming)
+            second.wait_for("streaming", streaming)
+        with mysql_a.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE unseen_{keyspace}")
+        first.wait_for("the statement", lambda p: p.lines[-1]["rows_total"] > 0)
+
+        following = ["tail", keyspace, "--from", "earliest", *settings]
+        with background(tmp_path, "tail", *following) as tail:
+            tail.wait_for("the shard's name", lambda p: "waiting for 80-: " in p.errors)
+        done = run(*following, "--until-idle", "1")
+
+    assert done.returncode == 1
+    assert "the stream is incomplete, waiting for 80-: " in done.stderr
+    assert "-80:" not in done.stderr.replace("for 80-:", "")
