@@ -1,8 +1,11 @@
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from event_token.errors import UsageError
 from spark_consumers.change_log.check import check_changelog
@@ -14,6 +17,7 @@ from spark_consumers.change_log.delta_commit import (
     ensure_table,
     hopped_mark,
     is_replay,
+    join_spans,
     query_mark,
     shard_mark,
 )
@@ -136,3 +140,58 @@ def test_table_of_other_columns_is_refused(target: str) -> None:
 
     with pytest.raises(UsageError, match=r"differ in columns \(late\)"):
         ensure_table(target, SCHEMA.append(pa.field("late", pa.bool_())), {})
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_a_batch_that_repeats_the_last_seq_is_refused(target: str, contiguous: bool) -> None:
+    """D2: also a query that filters cannot commit the last seq of a shard again."""
+    commit_rows(target, [change(1), change(2)], 0)
+
+    with pytest.raises(ChangeLogConflict, match="would repeat changes"):
+        commit_rows(target, [change(2)], 1, contiguous=contiguous)
+    assert rows_of(target) == 2
+
+
+def test_a_replay_whose_last_seq_is_there_is_a_replay() -> None:
+    """D2: the mark of a shard may be at the batch's last seq or beyond it, never before."""
+    batch = Batch(4, "q", {"-80": SeqSpan(5, 9, 5)}, [], None, contiguous=True)
+
+    assert is_replay(batch, 4, {"-80": 9})
+    assert is_replay(batch, 5, {"-80": 12})
+    with pytest.raises(ChangeLogConflict, match="only up to seq None of 9"):
+        is_replay(batch, 4, {"-80": None})
+
+
+def test_commits_are_changes_of_data(target: str) -> None:
+    """D2: streaming readers of the table skip files that were not added as changes of data."""
+    commit_rows(target, [change(1)], 0)
+
+    newest = max(Path(target, "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in newest.read_text().splitlines()]
+
+    assert [action["add"]["dataChange"] for action in actions if "add" in action] == [True]
+
+
+def test_spans_of_several_tasks_are_joined() -> None:
+    """D2: a shard's span reaches from the first to the last seq of all tasks, in any order."""
+    tasks = [
+        {"-80": SeqSpan(4, 6, 3)},
+        {"-80": SeqSpan(1, 3, 3), "80-": SeqSpan(2, 2, 1)},
+        {"-80": SeqSpan(7, 9, 2)},
+    ]
+
+    assert join_spans(tasks) == {"-80": SeqSpan(1, 9, 8), "80-": SeqSpan(2, 2, 1)}
+    assert join_spans(reversed(tasks)) == join_spans(tasks)
+
+
+def test_other_errors_of_delta_are_no_conflict(target: str) -> None:
+    """D2: a commit that fails for another reason than a concurrent one raises Delta's error."""
+    commit_rows(target, [change(1)], 0)
+    table = DeltaTable(target)
+    files, spans = write_files(target, [pa.RecordBatch.from_pylist([change(2)], SCHEMA)], {})
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 99}}
+    Path(target, "_delta_log", f"{table.version() + 1:020}.json").write_text(json.dumps(protocol))
+
+    with pytest.raises(DeltaError) as raised:
+        commit(table, SCHEMA, Batch(1, "q", spans, files, None, contiguous=True))
+    assert not isinstance(raised.value, ChangeLogConflict)
