@@ -23,6 +23,7 @@ class Statement(IntEnum):
     XA = 7
     CHANGE = 8  # it changes rows, which are in no binlog
     UNKNOWN = 9
+    ACCOUNT = 10  # accounts, privileges and passwords, which are not logged
 
 
 _POST_HEADER_BYTES: Final = 13
@@ -87,7 +88,11 @@ _CASCADES: Final = re.compile(
 _SET_STATEMENT: Final = re.compile(rb"\bSET\s+STATEMENT\b.*?\bFOR\b", re.DOTALL | re.IGNORECASE)
 # ANALYZE and SET may also precede changes, unless one of these words follows.
 _ANALYZE_TABLE: Final = frozenset(("TABLE", "LOCAL", "NO_WRITE_TO_BINLOG"))
-_SET_ACCOUNT: Final = frozenset(("PASSWORD", "DEFAULT", "ROLE", "RESOURCE"))
+_SET_ACCOUNT: Final = frozenset(("PASSWORD", "DEFAULT", "ROLE"))
+# A SERVER holds a password for another database server.
+_ACCOUNT: Final = re.compile(
+    rb"\s*(?:CREATE|ALTER|DROP|RENAME)\s+(?:OR\s+REPLACE\s+)?(?:USER|ROLE|SERVER)\b", re.IGNORECASE
+)
 _WORD: Final = re.compile(rb"[A-Za-z_]+")
 _DUMMY: Final = b"# Dummy event"
 
@@ -170,7 +175,11 @@ def _classify_definition(statement: bytes, first: str, second: str, sql_mode: in
         inner = _after_setting(_plain(statement, sql_mode))
         return Statement.UNKNOWN if inner is None else classify(inner)
     if first == "SET":
-        return Statement.DDL if second in _SET_ACCOUNT else Statement.UNKNOWN
+        if second in _SET_ACCOUNT:
+            return Statement.ACCOUNT
+        return Statement.DDL if second == "RESOURCE" else Statement.UNKNOWN
+    if first in ("GRANT", "REVOKE") or _ACCOUNT.match(_plain(statement, sql_mode)) is not None:
+        return Statement.ACCOUNT
     if first == "ANALYZE" and second not in _ANALYZE_TABLE:
         return Statement.CHANGE
     if first == "CREATE":

@@ -61,6 +61,10 @@ class StatementReader:
         transaction.require_open("a statement")
         if statement == Statement.DDL:
             self._ddl(body, raw)
+        elif statement == Statement.ACCOUNT:
+            # It may hold a password or its hash, which must not reach Kafka.
+            if not transaction.has_begun:
+                transaction.end()
         elif statement == Statement.BEGIN:
             transaction.begin()
         elif statement == Statement.COMMIT:

@@ -103,6 +103,44 @@ def test_a_cascade_declared_while_the_stream_runs_stops_it(mariadb_a: DatabaseFi
     assert "shard -80" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE USER x IDENTIFIED BY 'secret'",
+        "create or replace user x identified by 'secret'",
+        "/*!50000 ALTER */ /* TABLE */ USER x IDENTIFIED BY 'secret'",
+        "DROP ROLE r",
+        "RENAME USER a TO b",
+        "SET PASSWORD FOR x = 'hash'",
+        "SET DEFAULT ROLE r TO x",
+        "GRANT ALL ON *.* TO x IDENTIFIED BY 'secret'",
+        "REVOKE ALL ON *.* FROM x",
+        "SET STATEMENT max_statement_time=1 FOR CREATE USER x IDENTIFIED BY 'secret'",
+        "CREATE SERVER s FOREIGN DATA WRAPPER mysql OPTIONS (PASSWORD 'secret')",
+    ],
+)
+def test_statements_about_accounts(text: str) -> None:
+    """A18: what may hold a password is known by its words, wherever they are."""
+    assert classify(text.encode()) == Statement.ACCOUNT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TRUNCATE user",
+        "CREATE TABLE user (id INT)",
+        "CREATE TABLE t (a INT) COMMENT 'CREATE USER'",
+        "ALTER TABLE `role` ADD a INT",
+        "DROP TABLE user, role",
+        "RENAME TABLE user TO role",
+        "CREATE PROCEDURE p() BEGIN CREATE USER x; END",
+    ],
+)
+def test_tables_called_like_accounts(text: str) -> None:
+    """A18: a table named user or role is a table."""
+    assert classify(text.encode()) == Statement.DDL
+
+
 ODD_STATEMENTS = (
     b"CREATE TABLE a(b INT) /* caf\xe9 */",
     b"CREATE TABLE c(d VARBINARY(4) DEFAULT _binary'\xff\xfe')",
