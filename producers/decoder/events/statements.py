@@ -85,6 +85,17 @@ _DEFINES_TABLE: Final = re.compile(
 _CASCADES: Final = re.compile(
     rb"\bON\s+(?:DELETE|UPDATE)\s+(?:CASCADE|SET\s+NULL)\b", re.IGNORECASE
 )
+# Definitions that bring rows into a table, or take them away, without a row event.
+_MOVES_ROWS: Final = re.compile(
+    rb"\b(?:(?:IMPORT|DISCARD)\s+(?:PARTITION\b[^;]*?\b)?TABLESPACE|EXCHANGE\s+PARTITION|CONVERT\s+(?:TABLE|PARTITION))\b",
+    re.IGNORECASE,
+)
+_TEXTS: Final = _quoted(_SINGLE, _DOUBLE)
+_IDENTIFIER: Final = rb"(`(?:[^`]|``)+`|[\w$\x80-\xff]+)"
+_TABLE_NAME: Final = re.compile(
+    rb"\bTABLE\s+(?:IF\s+EXISTS\s+)?" + _IDENTIFIER + rb"(?:\s*\.\s*" + _IDENTIFIER + rb")?",
+    re.IGNORECASE,
+)
 _SET_STATEMENT: Final = re.compile(rb"\bSET\s+STATEMENT\b.*?\bFOR\b", re.DOTALL | re.IGNORECASE)
 # ANALYZE and SET may also precede changes, unless one of these words follows.
 _ANALYZE_TABLE: Final = frozenset(("TABLE", "LOCAL", "NO_WRITE_TO_BINLOG"))
@@ -225,6 +236,32 @@ def declares_cascade(statement: bytes, sql_mode: int) -> bool:
         and _DEFINES_TABLE.match(inner) is not None
         and _CASCADES.search(inner) is not None
     )
+
+
+def moves_rows(statement: bytes, sql_mode: int) -> bool:
+    """Tell whether an ALTER TABLE changes which rows a table has, with no row event for them."""
+    plain = _plain(statement, sql_mode)
+    inner = _after_setting(plain) if _first_words(plain) == ["SET", "STATEMENT"] else plain
+    return (
+        inner is not None
+        and _DEFINES_TABLE.match(inner) is not None
+        and _MOVES_ROWS.search(inner) is not None
+    )
+
+
+def altered_tables(statement: bytes, database: str) -> list[tuple[str, str]]:
+    """Return (database, table) of the tables that an ALTER TABLE names after the word TABLE."""
+    found: list[tuple[str, str]] = []
+    for match in _TABLE_NAME.finditer(_TEXTS.sub(_left, statement)):
+        first = _unquoted(match[1])
+        second = match[2]
+        found.append((database, first) if second is None else (first, _unquoted(second)))
+    return found
+
+
+def _unquoted(name: bytes) -> str:
+    text = name.decode("utf-8", "backslashreplace")
+    return text[1:-1].replace("``", "`") if text.startswith("`") else text
 
 
 def _first_words(statement: bytes) -> list[str]:

@@ -11,8 +11,10 @@ from producers.decoder.errors import (
 from producers.decoder.events.event_types import QUERY
 from producers.decoder.events.statements import (
     Statement,
+    altered_tables,
     classify,
     declares_cascade,
+    moves_rows,
     query_database,
     query_sql_mode,
     query_statement,
@@ -112,6 +114,20 @@ class StatementReader:
     def _has_rows(self) -> bool:
         return self._transaction.has_records or self._transaction.aside is not None
 
+    def _check_moved_rows(self, body: bytes, statement: bytes) -> None:
+        """Refuse a definition that changes rows of a wanted table without row events."""
+        if not moves_rows(statement, query_sql_mode(body)):
+            return
+        names = altered_tables(statement, query_database(body))
+        wanted = [f"{d}.{t}" for d, t in names if not self._tables.leaves_out(d, t)]
+        if wanted or not names:
+            raise StatementInRowStream(
+                f"ALTER TABLE with IMPORT TABLESPACE, DISCARD TABLESPACE, EXCHANGE PARTITION or "
+                f"CONVERT changed the rows of {', '.join(wanted) or 'a table'}, which are in no "
+                f"binlog: start a new log after it with a copy, or leave the table out by a filter "
+                f"rule; the statement begins: {shown(statement)}"
+            )
+
     def _ddl(self, body: bytes, statement: bytes) -> None:
         """Add a DDL record; outside BEGIN it is a transaction of its own."""
         transaction = self._transaction
@@ -126,6 +142,7 @@ class StatementReader:
                 f"copy the tables again from after it; or set accept_unlogged_cascades = true and "
                 f"accept that such changes are missing"
             )
+        self._check_moved_rows(body, statement)
         self._tables.definitions_changed(statement)
         if not transaction.has_records:
             transaction.begin_records()

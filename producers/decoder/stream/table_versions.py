@@ -152,6 +152,10 @@ class TableVersions:
         for plan in plans:
             plan.watch = self.watches.get((plan.database, plan.table))
 
+    def leaves_out(self, database: str, table: str) -> bool:
+        """Tell whether the filter rules leave out all rows of a table."""
+        return self._rules is not None and self._rules.leaves_out(database, table)
+
     def note_statement(self, statement: str, seq: i64) -> None:
         """Tell the watches about a DDL, which is the record `seq`."""
         for watch in self.watches.values():
@@ -160,7 +164,7 @@ class TableVersions:
     def prepare(self, plan: TablePlan) -> None:
         """Apply a version's rule and register its schema. UnsupportedColumn, RuleBroken."""
         rules = self._rules
-        if rules is not None and rules.leaves_out(plan.database, plan.table):
+        if self.leaves_out(plan.database, plan.table):
             plan.is_left_out = True  # it need not be decodable
             plan.prefix = _NOT_LOGGED
             return
