@@ -53,8 +53,13 @@ class Copier:
         server: ServerSettings,
         decoder: Decoder,
         publisher: Publisher,
+        failed: dict[str, str],
     ) -> None:
-        """Read the copy topic; the predecessor has been fenced."""
+        """Read the copy topic; the predecessor has been fenced.
+
+        `failed`: copies that ended a session before, by id, each with the reason; those found are
+        removed.
+        """
         self._settings = settings
         self._limits = settings.copy
         self._server = server
@@ -87,8 +92,16 @@ class Copier:
         self._fed_s = 0.0
         self._written_s = 0.0
         self._is_ready = False
-        for copy in outdated(self._copies, settings.filters, _now_us()):
+        self._end_stale(failed)
+
+    def _end_stale(self, failed: dict[str, str]) -> None:
+        """Cancel copies that followed another filter rule; mark those that ended a session."""
+        for copy in outdated(self._copies, self._settings.filters, _now_us()):
             self._put(copy)
+        for copy in list(self._copies.values()):
+            reason = failed.pop(copy.copy_id, "")
+            if reason and copy.state is CopyState.COPYING:
+                self._put(with_state(copy, CopyState.FAILED, _now_us(), reason))
 
     def close(self) -> None:
         """End the threads, and close the connections to Kafka and the server."""

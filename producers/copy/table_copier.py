@@ -6,10 +6,16 @@ from dataclasses import replace
 from typing import Final
 
 from producers.copy.chunk import Chunk, ChunkJob, Piece
-from producers.copy.errors import CannotCopy, ChunkHeld, ChunkSpoiled, ChunkTooLarge
+from producers.copy.errors import (
+    CannotCopy,
+    ChunkHeld,
+    ChunkSpoiled,
+    ChunkTooLarge,
+    RowNotCopied,
+)
 from producers.copy.pace import ROWS_FIRST, next_rows
 from producers.copy.windows import Window, Windows, settle, spoiled
-from producers.decoder import CorruptBinlog, DecoderHalt
+from producers.decoder import DecoderHalt
 from producers.decoder.stream.copy_writer import CopyWriter
 from producers.decoder.tables.key_watch import KeyWatch
 from producers.options import CopySettings
@@ -149,10 +155,8 @@ class TableCopier:
         plan = chunk.definition.plan
         try:
             added = self._writer.copy_rows(plan, images, self._watch, window.since_seq)
-        except DecoderHalt as error:
-            raise type(error)(f"{self._place()}: {error}") from error
-        except (IndexError, ValueError, KeyError, OverflowError) as error:
-            raise CorruptBinlog(f"{self._place()}: {error}") from error
+        except (DecoderHalt, IndexError, ValueError, KeyError, OverflowError) as error:
+            raise RowNotCopied(self.copy.copy_id, f"{self._place()}: {error}") from error
         window.pieces_written += piece is not None
         is_last = chunk.is_last and window.next_piece is None
         self.copy = self._moved(piece, added, now_us, is_last=is_last)
@@ -169,8 +173,8 @@ class TableCopier:
         """The place of a row that cannot be copied, and the way past it."""
         copy = self.copy
         return (
-            f"copying {copy.name}, after key {copy.last_key_text or '(none)'} (fix the row, or "
-            f"cancel the copy: shardstream copy cancel {copy.name})"
+            f"copying {copy.name}, after key {copy.last_key_text or '(none)'} (fix the row, then "
+            f"shardstream copy resume {copy.name}; or cancel the copy)"
         )
 
     def _moved(self, piece: Piece | None, added: int, now_us: int, *, is_last: bool) -> TableCopy:

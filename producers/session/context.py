@@ -14,6 +14,8 @@ class SessionContext:
     """Made once per process; `server_id` is how replication connections are known to servers.
 
     `rolled_back`: GTIDs of MariaDB whose rows a session produced before it met their ROLLBACK.
+    `failed_copies`: copies that have ended a session, by id, each with the reason; the next session
+    marks them as failed.
     """
 
     settings: ShardProducerSettings
@@ -23,4 +25,5 @@ class SessionContext:
     server_id: int
     stop: Event
     report: Report
+    failed_copies: dict[str, str] = field(default_factory=dict)
     rolled_back: set[str] = field(default_factory=set)

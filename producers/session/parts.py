@@ -70,7 +70,7 @@ def open_parts(
     opened.callback(heartbeat_rows.close)
     decoder = _open_decoder(context, start, publisher, notice)
     opened.callback(decoder.close)
-    copier = Copier(settings, server.settings, decoder, publisher)
+    copier = Copier(settings, server.settings, decoder, publisher, context.failed_copies)
     opened.callback(copier.close)
     committer = Committer(
         context,

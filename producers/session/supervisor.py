@@ -6,6 +6,7 @@ from typing import Final
 
 from databases.errors import ServerLost
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
+from producers.copy.errors import RowNotCopied
 from producers.decoder.errors import RolledBack
 from producers.errors import TransactionTooLong
 from producers.filters.sharding_columns import sharding_columns
@@ -85,6 +86,12 @@ class Supervisor:
             except RolledBack as rollback:
                 # No fault: the next session reads the transaction without its rows.
                 self._context.rolled_back.add(rollback.gtid)
+            except RowNotCopied as failure:
+                # The next session marks the copy as failed; the stream is not affected.
+                self._context.failed_copies[failure.copy_id] = str(failure)
+                self._status.report(
+                    ProducerState.RECONNECTING, self._status.committed, str(failure)
+                )
             except (Rebuild, Retry) as fault:
                 if self._context.stop.is_set():
                     break

@@ -4,7 +4,6 @@ import pytest
 
 from producers.copy.pace import next_rows
 from producers.copy.windows import Window, spoiled
-from producers.decoder import UnsupportedColumn
 from producers.decoder.tables.key_watch import KeyWatch
 from producers.options import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -15,11 +14,9 @@ from tests.producers.copy.copying import (
     request,
     server_rows,
     start,
-    topics_of,
     wait_state,
 )
 from tests.producers.session.producing import (
-    RunningProducer,
     producing,
     read_log,
     settings_of,
@@ -27,7 +24,7 @@ from tests.producers.session.producing import (
     wait_for,
 )
 from topics.names import ShardTopics
-from topics.progress.copy_topic import CopyAction, CopyRequest, CopyState, ask, read_copies
+from topics.progress.copy_topic import CopyAction, CopyState, read_copies
 from topics.records.vevent import Op
 
 
@@ -169,25 +166,32 @@ def test_a_window_is_spoiled_by_what_came_since() -> None:
     assert spoiled(Window(13, 100), watch) == ""
 
 
-def test_a_row_that_cannot_be_logged_stops_the_shard_by_its_table(
+def test_a_row_that_cannot_be_logged_fails_its_copy_alone(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Undecodable text fails only the copy of its table, by name; the copy can be cancelled."""
+    """B8: undecodable text fails the copy by name; the stream continues, the fixed copy resumes."""
     name = mysql_a.new_database()
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, a VARCHAR(9) CHARACTER SET big5)")
+        cursor.execute("CREATE TABLE streamed (id INT PRIMARY KEY)")
         cursor.execute("SET sql_log_bin = 0")
-        cursor.execute("INSERT INTO t VALUES (1, _big5 x'A15A')")
+        cursor.execute("INSERT INTO t VALUES (0, 'good'), (1, _big5 x'A15A')")
     settings = settings_of(mysql_a, kafka, keyspace)
-    producer = RunningProducer(settings)
-    producer.wait_streaming()
-    start(settings, f"{name}.t")
-
-    error = producer.wait_error()
-    ask(settings.kafka, topics_of(settings), CopyRequest(CopyAction.CANCEL, (f"{name}.t",)))
     with producing(settings):
-        wait_state(settings, CopyState.CANCELLED)
+        start(settings, f"{name}.t")
+        [failed] = wait_state(settings, CopyState.FAILED).values()
+        with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO streamed VALUES (7)")
+            wait_caught_up(settings)
+            cursor.execute("SET sql_log_bin = 0")
+            cursor.execute("UPDATE t SET a = 'fixed' WHERE id = 1")
+        assert request(settings, CopyAction.RESUME, f"{name}.t").problems == ()
+        wait_state(settings, CopyState.COMPLETED)
+    log = read_log(settings)
 
-    assert isinstance(error, UnsupportedColumn)
-    assert f"copying {name}.t, after key (none)" in str(error)
-    assert "0xa15a" in str(error)
+    assert f"copying {name}.t, after key (none)" in failed.note
+    assert "0xa15a" in failed.note
+    check_copied_log(log)
+    assert [e.after for e in log.events if e.table == "streamed" and e.after] == [{"id": 7}]
+    copied = [e.after["a"] for e in log.events if e.op is Op.READ and e.after]
+    assert copied == ["good", "fixed"]
