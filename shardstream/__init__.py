@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from topics.kafka.client import ClientConfig
     from topics.keyspace.topology import ShardState, Topology, read_topology
+    from topics.keyspace.vindexes import vindex_named
     from topics.reading.planner import MaxHold, Strict, Wait
     from topics.records.event_json import event_to_json_dict, event_to_json_text
     from topics.records.table_shape import Column, TableShape
@@ -70,6 +71,7 @@ _MODULES = {
     "Topology": "topics.keyspace.topology",
     "ShardState": "topics.keyspace.topology",
     "read_topology": "topics.keyspace.topology",
+    "vindex_named": "topics.keyspace.vindexes",
     # Errors, by what the caller does about them, and those that a reader may meet by name.
     "ShardstreamError": "event_token.errors",
     "UsageError": "event_token.errors",
@@ -138,6 +140,7 @@ __all__ = [
     "replay_changelog",
     "run_changelog",
     "state_as_of",
+    "vindex_named",
 ]
 
 

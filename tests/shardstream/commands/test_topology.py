@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from shardstream import read_topology
 from shardstream.commands.tail import event_line
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.shardstream.command_line import run
@@ -16,7 +17,10 @@ SPLIT = Reshard("r1", ("80-",), ("80-c0", "c0-"), 40_000)
 
 
 def test_declare_show_and_read(tmp_path: Path, kafka: KafkaCluster, keyspace: str) -> None:
-    """Shards are declared once all of them have topics; marks in a log are readable in `tail`."""
+    """C9: shards are declared once all of them have topics, and the shard map shows which serve.
+
+    Marks in a log are readable in `tail`.
+    """
     config = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
     provision(config, keyspace, ["-80", "80-"])
     writer = ShardWriter(config, keyspace, "80-")
@@ -43,7 +47,8 @@ def test_declare_show_and_read(tmp_path: Path, kafka: KafkaCluster, keyspace: st
     assert "epoch 1: serving -80, 80-c0, c0-" in done.stdout, done.stderr
 
     shown = run("topology", "show", keyspace, "--json", "--config", str(settings))
-    (reshard,) = json.loads(shown.stdout)["reshards"]
+    record = json.loads(shown.stdout)
+    (reshard,) = record["reshards"]
     assert reshard == {
         "id": "moved",
         "sources": ["80-"],
@@ -51,6 +56,10 @@ def test_declare_show_and_read(tmp_path: Path, kafka: KafkaCluster, keyspace: st
         "state": "DECLARED",
         "hop_time_us": START_US + 5_000_000,
     }
+    serving = [shard["name"] for shard in record["shards"] if shard["state"] == "SERVING"]
+    topology = read_topology(config, keyspace)
+    assert topology is not None
+    assert serving == [shard.name for shard in topology.serving()] == ["-80", "80-c0", "c0-"]
     table = run("topology", "show", keyspace, "--config", str(settings)).stdout
     assert "RETIRED" in table
     assert "2023-11-14T22:13:25.000" in table
