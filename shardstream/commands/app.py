@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from event_token import Flavor
 from event_token.errors import Halt, ShardstreamError, UsageError
 from shardstream.commands.copy.app import app as copy_app
 from shardstream.commands.local import app as local_app
@@ -191,11 +192,15 @@ def demo(
     folder: Annotated[Path, typer.Option(help="Folder for all servers and data")] = Path(
         ".local/demo"
     ),
+    *,
+    mariadb: Annotated[
+        bool, typer.Option("--mariadb", help="Use MariaDB (default: MySQL where it is available)")
+    ] = False,
 ) -> None:
     """Run the whole system on real servers, split a shard live, and prove that nothing is lost."""
     from shardstream.demo.run import run_demo
 
-    if not run_demo(seconds, folder):
+    if not run_demo(seconds, folder, Flavor.MARIADB if mariadb else None):
         raise typer.Exit(EXIT_FAILED)
 
 

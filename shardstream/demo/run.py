@@ -52,8 +52,11 @@ COPY_S_MAX = 120.0
 TRAVEL_S = {Flavor.MYSQL: 0.0, Flavor.MARIADB: 1.0}
 
 
-def run_demo(seconds: int, folder: Path) -> bool:
-    """Run everything for `seconds` of workload, then prove the result; True when it holds."""
+def run_demo(seconds: int, folder: Path, flavor: Flavor | None = None) -> bool:
+    """Run everything for `seconds` of workload, then prove the result; True when it holds.
+
+    `flavor`: the database family; None takes MySQL where it is available, else MariaDB.
+    """
     console = Console(highlight=False)
     folder = _fresh_folder(folder)
     began_s = time.monotonic()
@@ -62,7 +65,7 @@ def run_demo(seconds: int, folder: Path) -> bool:
         console.print(f"[dim]{time.monotonic() - began_s:5.1f} s[/]  {message}")
 
     with ExitStack() as cleanup:
-        flavor = flavor_at_hand(report)
+        flavor = flavor or flavor_at_hand(report)
         report(f"database: {'MySQL' if flavor == 'mysql' else 'MariaDB'}")
         shape = StackShape(flavor=flavor, shards=SHARDS, brokers=1, targets=TARGETS)
         stack = Stack(

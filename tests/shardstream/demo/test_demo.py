@@ -47,14 +47,19 @@ def _is_zombie(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] == "Z"
 
 
-def test_the_demo_proves_its_result(tmp_path: Path) -> None:
-    """Status 0, and the last line counts changes and nothing wrong; the printed query runs.
+@pytest.mark.parametrize(
+    ("options", "database"), [((), "database: "), (("--mariadb",), "database: MariaDB")]
+)
+def test_the_demo_proves_its_result(
+    tmp_path: Path, options: tuple[str, ...], database: str
+) -> None:
+    """C10: status 0, and the last line counts changes and nothing wrong, on both families.
 
-    In between a shard was split: the change log goes on in the new ones.
+    In between a shard is split: the change log continues in the new ones. The printed query runs.
     """
     folder = tmp_path / "demo"
     done = subprocess.run(
-        command("demo", "--seconds", "5", "--folder", str(folder)),
+        command("demo", "--seconds", "5", "--folder", str(folder), *options),
         capture_output=True,
         text=True,
         check=False,
@@ -62,6 +67,7 @@ def test_the_demo_proves_its_result(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+    assert database in done.stdout
     last = done.stdout.splitlines()[-1]
     assert re.fullmatch(r"demo: [1-9]\d+ changes, 0 lost, 0 repeated, 0 out of order", last)
     [query] = re.findall(r"shardstream query (\S+) '(.*)'", done.stdout)
