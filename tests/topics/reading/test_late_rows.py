@@ -12,7 +12,7 @@ SHARDS = ("-40", "40-80", "80-")
 
 
 def planner_behind(rows: dict[str, int], after: int = 0) -> Planner:
-    """A planner whose shards have so many rows, one per cell, before the frontier; then `after`."""
+    """A planner with `rows` rows per shard before the frontier, one per cell; then `after`."""
     start = {shard: ShardPosition(0, 0, None) for shard in SHARDS}
     planner = Planner(StreamPosition(0, FRONTIER_US, start), KeyRange.parse("-"), MaxHold(1_000))
     for shard in SHARDS:
