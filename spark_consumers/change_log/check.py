@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_consumers.change_log.delta_commit import hopped_mark
+from spark_consumers.change_log.delta_commit import hopped_mark, partial_mark
 from spark_consumers.change_log.delta_files import open_changelog, read_batches
 
 
@@ -25,7 +25,8 @@ def check_changelog(
     """Count changes of the log that are lost, repeated or out of order.
 
     The seqs of each shard must have no gap and no repeat, and offsets and times must rise with
-    them. Gaps after a hop without marks are no loss: rows read before the hop are left out.
+    them. Gaps are no loss after a hop without marks, where rows read before the hop are left out,
+    and in a shard of which the log has a key range only.
     """
     options = storage_options or {}
     table = open_changelog(target, options)
@@ -40,7 +41,8 @@ def check_changelog(
         seq, offset, time_us = _sorted_by_seq(parts)
         step = np.diff(seq)
         changes += len(seq)
-        if table.transaction_version(hopped_mark(shard)) is None:
+        marks = (hopped_mark(shard), partial_mark(shard))
+        if all(table.transaction_version(mark) is None for mark in marks):
             lost += int((step[step > 1] - 1).sum())
         repeated += int((step == 0).sum())
         fresh = step > 0

@@ -7,7 +7,8 @@ Every commit carries marks, stored as Delta application transactions, which surv
   neither repeat changes nor skip some silently.
 - per table: its number of rows, so that nobody has to count them.
 - per shard that the stream hopped to without marks: its seqs may have holes, because rows that
-  were read before the hop are left out.
+  were read before the hop are left out. The same holds for a shard of which the query reads a key
+  range only.
 delta-rs neither skips a stale transaction nor stops a mark from going down. Of two concurrent
 commits with the same mark, the second one fails.
 """
@@ -64,7 +65,7 @@ class Batch:
     """A batch to commit.
 
     `contiguous`: the query takes every record of its shards, except of the `hopped` ones, which
-    the stream hopped to without marks.
+    the stream hopped to without marks, and the `partial` ones, of which it reads a key range.
     """
 
     batch_id: int
@@ -74,6 +75,7 @@ class Batch:
     end: StreamPosition | None
     contiguous: bool
     hopped: frozenset[str] = frozenset()
+    partial: frozenset[str] = frozenset()
 
 
 def query_mark(query: str) -> str:
@@ -89,6 +91,11 @@ def shard_mark(shard: str) -> str:
 def hopped_mark(shard: str) -> str:
     """Return the name of the mark of a shard that was hopped to without marks."""
     return f"shardstream.hopped.{shard}"
+
+
+def partial_mark(shard: str) -> str:
+    """Return the name of the mark of a shard of which only a key range is in the table."""
+    return f"shardstream.partial.{shard}"
 
 
 def is_replay(batch: Batch, last_batch: int | None, last_seqs: Mapping[str, int | None]) -> bool:
@@ -108,7 +115,7 @@ def is_replay(batch: Batch, last_batch: int | None, last_seqs: Mapping[str, int 
                 )
         return True
     for shard, span in batch.spans.items():
-        contiguous = batch.contiguous and shard not in batch.hopped
+        contiguous = batch.contiguous and shard not in batch.hopped | batch.partial
         _check_follows(shard, span, last_seqs[shard], contiguous=contiguous)
     return False
 
@@ -182,6 +189,7 @@ def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
     marks = [Transaction(query_mark(batch.query_id), batch.batch_id)]
     marks += [Transaction(shard_mark(shard), span.last) for shard, span in batch.spans.items()]
     marks += [Transaction(hopped_mark(shard), 1) for shard in batch.hopped & batch.spans.keys()]
+    marks += [Transaction(partial_mark(shard), 1) for shard in batch.partial & batch.spans.keys()]
     rows_before = table.transaction_version(ROWS_MARK) or 0
     rows_added = sum(span.rows for span in batch.spans.values())
     marks.append(Transaction(ROWS_MARK, rows_before + rows_added))

@@ -85,6 +85,7 @@ def run_changelog(
         "checkpointLocation": checkpoint,
         # A filter leaves out seqs on purpose.
         "contiguous": "true" if "table" not in source else "false",
+        "keyRange": source.get("keyRange", "-"),
         **{STORAGE_PREFIX + name: value for name, value in storage.items()},
     }
     writer = (

@@ -8,6 +8,7 @@ how replays are recognized). The rows need the columns timestamp_us, shard, seq 
 | path | folder or URL of the Delta table (required) |
 | checkpointLocation | the query's checkpoint (required, set on the query itself) |
 | contiguous | `true`: the query takes every record of its shards, so a hole is an error |
+| keyRange | the key range that the query reads; shards that reach beyond it may have holes |
 | storage.* | storage options for delta-rs, without the prefix |
 """
 
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from event_token import KeyRange, ShardName
 from event_token.errors import UsageError
 from spark_consumers.change_log.checkpoint_files import batch_end, query_id
 from spark_consumers.change_log.delta_commit import (
@@ -53,6 +55,7 @@ class SinkOptions:
     path: str
     checkpoint: str
     contiguous: bool
+    key_range: KeyRange
     storage: dict[str, str]
 
     @classmethod
@@ -73,7 +76,9 @@ class SinkOptions:
             for name, value in options.items()
             if name.startswith(STORAGE_PREFIX)
         }
-        return cls(path, checkpoint, options.get("contiguous", "false") == "true", storage)
+        is_contiguous = options.get("contiguous", "false") == "true"
+        key_range = KeyRange.parse(options.get("keyRange", "-"))
+        return cls(path, checkpoint, is_contiguous, key_range, storage)
 
 
 class ChangeLogSink(DataSource):
@@ -120,17 +125,22 @@ class ChangeLogWriter(DataSourceStreamArrowWriter):
             return
         checkpoint = self._options.checkpoint
         end = batch_end(checkpoint, batchId)
+        spans = join_spans(message.spans for message in written)
         batch = Batch(
             batch_id=batchId,
             query_id=query_id(checkpoint),
-            spans=join_spans(message.spans for message in written),
+            spans=spans,
             files=files,
             end=None if end is None else end.position,
             contiguous=self._options.contiguous,
             hopped=frozenset() if end is None else frozenset(end.seen),
+            partial=frozenset(shard for shard in spans if not self._is_whole(shard)),
         )
         table = open_table(self._options.path, self._options.storage)
         commit(table, arrow_schema(self._schema), batch)
+
+    def _is_whole(self, shard: str) -> bool:
+        return self._options.key_range.includes(ShardName.parse(shard).key_range)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Keep the files: the commit may have succeeded without Spark's knowledge."""

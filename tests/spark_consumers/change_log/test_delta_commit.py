@@ -17,6 +17,7 @@ from spark_consumers.change_log.delta_commit import (
     hopped_mark,
     is_replay,
     join_spans,
+    partial_mark,
     query_mark,
     shard_mark,
 )
@@ -59,6 +60,7 @@ def test_names_of_the_marks_are_stored() -> None:
     assert query_mark("q") == "shardstream.query.q"
     assert shard_mark("-80") == "shardstream.seq.-80"
     assert hopped_mark("-80") == "shardstream.hopped.-80"
+    assert partial_mark("-80") == "shardstream.partial.-80"
     assert ROWS_MARK == "shardstream.rows"
 
 

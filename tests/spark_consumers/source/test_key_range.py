@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from pyspark.sql import SparkSession
 
 from event_token import KeyRange
 from shardstream.local.kafka_cluster import KafkaCluster
+from spark_consumers.change_log.check import check_changelog
+from spark_consumers.change_log.run import run_changelog
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import producing, settings_of, wait_caught_up
 from topics.errors import RowImageMissing
@@ -80,10 +83,28 @@ def spark_rows(spark: SparkSession, kafka: KafkaCluster, keyspace: str, key_rang
     )
 
 
-def test_parts_of_a_shard_are_read_by_keyspace_id(
-    spark: SparkSession, mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+def check_change_log(
+    spark: SparkSession, kafka: KafkaCluster, keyspace: str, folder: Path, rows: int
 ) -> None:
-    """Each part replays to exactly its rows, in Spark as in `Subscriber`; DDL is in every part."""
+    """The change log of part of a shard takes its rows in two runs, and none of them is a loss."""
+    log, checkpoint = str(folder / "log"), str(folder / "checkpoint")
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "keyRange": PARTS[0]}
+    small = options | {"maxRowsPerBatch": "20"}
+    for more in (small, options):
+        end = run_changelog(spark, keyspace, log, checkpoint, more, trigger="availableNow")
+
+    report = check_changelog(log)
+    assert (end.rows, report.changes, report.lost, report.repeated) == (rows, rows, 0, 0)
+
+
+def test_parts_of_a_shard_are_read_by_keyspace_id(
+    spark: SparkSession,
+    mysql_a: DatabaseFixture,
+    kafka: KafkaCluster,
+    keyspace: str,
+    tmp_path: Path,
+) -> None:
+    """B12: each part has exactly its rows, in Spark, its change log and `Subscriber`."""
     name = mysql_a.new_database()
     vindexes = (TableVindex(name, "orders", ("customer",), "hash"),)
     settings = settings_of(mysql_a, kafka, keyspace, vindexes=vindexes)
@@ -108,6 +129,9 @@ def test_parts_of_a_shard_are_read_by_keyspace_id(
             ]
             shown = [(e.seq, event_to_json_dict(e)) for e in events]
             assert found == [(seq, e["op"], e["before"], e["after"]) for seq, e in shown]
+        check_change_log(
+            spark, kafka, keyspace, tmp_path, len(events_of(config, keyspace, PARTS[0]))
+        )
 
         with mysql_a.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE TABLE {name}.plain(id INT PRIMARY KEY)")
