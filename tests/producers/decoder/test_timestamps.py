@@ -3,6 +3,7 @@
 import pytest
 
 from event_token import Flavor
+from producers.decoder.stream.stream_clock import StreamClock
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder
@@ -113,3 +114,22 @@ def test_a_floor_ahead_of_the_clock_is_not_promised_again(
 
     assert decoder.take_batch().head_us == 2_000_000_000_000_000
     assert stream
+
+
+def test_the_bound_moves_with_the_clock() -> None:
+    """D9: long after the start, commit times are still compared with the clock as it is now."""
+    now_us = 2_000_000_000_000_000
+    notices: list[str] = []
+    clock = StreamClock(0, 10_000_000, lambda: now_us, notices.append)
+    for _ in range(3):
+        now_us += HOUR_US
+        clock.take(now_us)
+        clock.commit()
+        assert (clock.timestamp_us, clock.head_us) == (now_us, now_us)
+        clock.take(now_us + 9_000_000)
+        assert clock.timestamp_us == now_us + 9_000_000
+    assert notices == []
+
+    clock.take(now_us + HOUR_US)
+    assert clock.timestamp_us == now_us + 10_000_000
+    assert len(notices) == 1
