@@ -44,9 +44,13 @@ _KINDS: Final = {
 
 
 def rule_problems(
-    connection: Any, server_name: str, settings: ShardProducerSettings
+    connection: Any, server_name: str, settings: ShardProducerSettings, *, at_start: bool
 ) -> list[Problem]:
-    """Return a problem per rule that names a missing table or column, or does not fit."""
+    """Return a problem per rule that names a missing table or column, or does not fit.
+
+    `at_start`: a missing table is a mistake in the settings; later it may have been dropped, and
+    be about to be created again.
+    """
     filters = settings.filters
     if not filters:
         return []
@@ -54,7 +58,7 @@ def rule_problems(
     fix = "correct the filter rules in the settings of the keyspace"
     problems = [
         Problem(f"filter rules name the table {name}, which does not exist", server_name, fix)
-        for name in _missing(filters, tables)
+        for name in (_missing(filters, tables) if at_start else ())
     ]
     vindexes = sharding_columns(settings.vindexes)
     for table in tables:

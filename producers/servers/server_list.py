@@ -190,7 +190,7 @@ def table_problems(
 ) -> list[Problem]:
     """Filter rules and column types of the settings that do not fit the server's tables."""
     return [
-        *rule_problems(connection, server_name, settings),
+        *rule_problems(connection, server_name, settings, at_start=True),
         *hidden_type_problems(connection, server_name, settings),
     ]
 

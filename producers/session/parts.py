@@ -137,7 +137,9 @@ def _rule_check(context: SessionContext, server: OpenServer) -> Callable[[], Non
     def check() -> None:
         """Raise RuleBroken if the filter rules no longer fit the server's tables."""
         with server_errors(server.settings, "checking filter rules on"):
-            problems = rule_problems(server.connection, server.name, context.settings)
+            problems = rule_problems(
+                server.connection, server.name, context.settings, at_start=False
+            )
         if problems:
             raise RuleBroken("; ".join(map(str, problems)))
 

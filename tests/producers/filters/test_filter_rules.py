@@ -1,5 +1,7 @@
 """Filter rules in a running producer: refused at start, applied to rows, broken by DDL."""
 
+from dataclasses import replace
+
 import pytest
 
 from databases.errors import ServerRefused
@@ -77,6 +79,31 @@ def test_rules_hold_until_a_ddl_breaks_them(
     assert [(e.after or e.before or {})["id"] for e in rows] == [1, 2, 1]
     assert all("mail" not in (e.after or e.before or {}) for e in rows)
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
+
+
+def test_tables_of_rules_may_be_created_again(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """B5: DROP and CREATE of tables that a filter names, also in `exclude`, stop nothing."""
+    name = database.new_database()
+    secret = f"CREATE TABLE {name}.secret(id INT PRIMARY KEY)"
+    run(database, TABLE.format(db=name), secret)
+    filters = replace(filters_of(name), exclude=(TablePattern(f"{name}.secret"),))
+    settings = settings_of(database, kafka, keyspace, filters=filters)
+    with producing(settings):
+        run(database, f"DROP TABLE {name}.people", f"DROP TABLE {name}.secret")
+        wait_caught_up(settings)
+        run(
+            database,
+            TABLE.format(db=name),
+            f"INSERT INTO {name}.people VALUES (1, 'a@b', 30, '', 'DE'), (2, 'c@d', 7, '', 'DE')",
+            secret,
+            f"INSERT INTO {name}.secret VALUES (1)",
+        )
+        wait_caught_up(settings)
+
+    rows = [e for e in read_log(settings).events if e.type is EventType.ROW]
+    assert [(e.table, (e.after or {})["id"]) for e in rows] == [("people", 1)]
 
 
 def test_rules_that_do_not_fit_are_refused_at_start(
