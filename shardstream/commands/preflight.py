@@ -20,7 +20,8 @@ from producers.settings import ShardProducerSettings
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import shard_producer_settings, topic_settings
 from topics.errors import NoBrokerAnswers
-from topics.kafka.provisioning import retention_warnings, wrong_topics
+from topics.kafka.provisioning import topic_warnings as log_warnings
+from topics.kafka.provisioning import wrong_topics
 from topics.names import ShardTopics
 
 
@@ -48,7 +49,7 @@ def topic_problems(settings: Settings, keyspace: str, shards: Sequence[str]) -> 
 def topic_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
     """Return what an operator should know about the logs, though nothing is refused for it."""
     topics = [ShardTopics(keyspace, shard) for shard in shards]
-    return retention_warnings(settings.kafka_client(), topics, topic_settings(settings))
+    return log_warnings(settings.kafka_client(), topics, topic_settings(settings))
 
 
 def server_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:

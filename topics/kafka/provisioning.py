@@ -27,7 +27,9 @@ from topics.kafka.topic_settings import (
     TopicRules,
     TopicSettings,
     control_rules,
+    few_replicas,
     finite_retention,
+    in_sync_rules,
     log_age_found_ms,
     log_age_max_ms,
     log_rules,
@@ -43,7 +45,7 @@ __all__ = [
     "provision_keyspace",
     "provision_schemas_topic",
     "provision_shard",
-    "retention_warnings",
+    "topic_warnings",
     "wrong_topics",
 ]
 
@@ -53,6 +55,9 @@ _CREATE_PAUSE_S: Final = 0.1
 
 # Kafka's default of transaction.max.timeout.ms.
 _TRANSACTION_TIMEOUT_DEFAULT_MS: Final = 15 * 60 * 1000
+
+# The replication factor for which brokers use their default.
+_BROKERS_DEFAULT: Final = -1
 
 Found = Mapping[str, FoundTopic]
 
@@ -77,14 +82,14 @@ def provision_keyspace(
 ) -> None:
     """Create the topology topic of a keyspace, or check the existing one."""
     chosen = chosen or TopicSettings()
-    rules = control_rules(topology_topic(keyspace), chosen)
+    rules = control_rules(topology_topic(keyspace))
     _provision(config, chosen, lambda _found: [rules])
 
 
 def provision_schemas_topic(config: ClientConfig, chosen: TopicSettings | None = None) -> None:
     """Create the schema topic of the cluster, or check the existing one."""
     chosen = chosen or TopicSettings()
-    rules = schemas_rules(SCHEMAS_TOPIC, chosen)
+    rules = schemas_rules(SCHEMAS_TOPIC)
     _provision(config, chosen, lambda _found: [rules])
 
 
@@ -99,8 +104,8 @@ def wrong_topics(
     admin = open_admin(config)
     problems = []
     keyspaces = sorted({s.keyspace for s in shards})
-    wanted = [control_rules(topology_topic(k), chosen) for k in keyspaces]
-    wanted.append(schemas_rules(SCHEMAS_TOPIC, chosen))
+    wanted = [control_rules(topology_topic(k)) for k in keyspaces]
+    wanted.append(schemas_rules(SCHEMAS_TOPIC))
     found = _find(admin, config, [rules.topic for rules in wanted])
     problems += _problems(wanted, found, config.brokers)
     for topics in shards:
@@ -109,18 +114,22 @@ def wrong_topics(
     return problems
 
 
-def retention_warnings(
+def topic_warnings(
     config: ClientConfig,
     shards: Sequence[ShardTopics],
     chosen: TopicSettings | None = None,
 ) -> list[str]:
-    """Return a warning for each shard log with finite retention; creates nothing."""
+    """Return warnings about shard logs that can lose records: retention, a single replica."""
     chosen = chosen or TopicSettings()
     check_reachable(config)
-    found = _find(open_admin(config), config, [topics.log for topics in shards])
-    warnings = []
+    admin = open_admin(config)
+    found = _find(admin, config, [topics.log for topics in shards])
+    warnings: list[str] = []
     for topics in shards:
-        settings = found[topics.log].settings if topics.log in found else {}
+        log = found.get(topics.log)
+        settings = {} if log is None else log.settings
+        replicas = replicas_chosen(admin, config, chosen) if log is None else log.replicas
+        warnings += few_replicas(topics.log, replicas)
         warnings += finite_retention(
             topics.log,
             int(settings.get("retention.ms", chosen.retention_ms)),
@@ -135,13 +144,23 @@ def broker_transaction_timeout_ms(config: ClientConfig) -> int:
     Producers use it as their timeout, because long database transactions need the time, while a
     dead producer only delays its own shard, until its successor aborts the transaction.
     """
-    admin = open_admin(config)
-    doing = "reading transaction.max.timeout.ms of a broker"
+    value = _broker_setting(open_admin(config), config, "transaction.max.timeout.ms")
+    return _TRANSACTION_TIMEOUT_DEFAULT_MS if value is None else int(value)
+
+
+def replicas_chosen(admin: AdminClient, config: ClientConfig, chosen: TopicSettings) -> int:
+    """Return the number of replicas of a topic created now; -1 is the brokers' default."""
+    if chosen.replication_factor != _BROKERS_DEFAULT:
+        return chosen.replication_factor
+    return int(_broker_setting(admin, config, "default.replication.factor") or 1)
+
+
+def _broker_setting(admin: AdminClient, config: ClientConfig, name: str) -> str | None:
+    doing = f"reading {name} of a broker"
     with kafka_errors(doing, config.brokers):
         cluster = admin.list_topics(timeout=REQUEST_TIMEOUT_S)
     resource = ConfigResource(ResourceType.BROKER, str(min(cluster.brokers)))
-    settings = _describe_settings(admin, config, [resource], doing)[resource.name]
-    return int(settings.get("transaction.max.timeout.ms", _TRANSACTION_TIMEOUT_DEFAULT_MS))
+    return _describe_settings(admin, config, [resource], doing)[resource.name].get(name)
 
 
 def _shard_rules(topics: ShardTopics, chosen: TopicSettings, found: Found) -> list[TopicRules]:
@@ -154,8 +173,8 @@ def _shard_rules(topics: ShardTopics, chosen: TopicSettings, found: Found) -> li
     )
     return [
         log_rules(topics, chosen),
-        progress_rules(topics, chosen, log_age_ms),
-        control_rules(topics.copy, chosen),
+        progress_rules(topics, log_age_ms),
+        control_rules(topics.copy),
     ]
 
 
@@ -173,7 +192,7 @@ def _provision(
     missing = [rules for rules in wanted if rules.topic not in found]
     if not missing:
         return
-    _create(admin, config, missing, chosen.replication_factor)
+    _create(admin, config, missing, replicas_chosen(admin, config, chosen))
     found = _await_topics(admin, config, names)
     # Another process may have created one of them in between.
     _refuse_wrong(rules_for(found), found, config.brokers)
@@ -198,9 +217,10 @@ def _create(
     admin: AdminClient,
     config: ClientConfig,
     missing: list[TopicRules],
-    replication_factor: int,
+    replicas: int,
 ) -> None:
-    new = [NewTopic(r.topic, 1, replication_factor, config=r.settings()) for r in missing]
+    in_sync = {rule.name: rule.value for rule in in_sync_rules(replicas)}
+    new = [NewTopic(r.topic, 1, replicas, config={**r.settings(), **in_sync}) for r in missing]
     # The first pass only validates, so that the refusal of one topic leaves none of them behind.
     for validate_only in (True, False):
         futures = admin.create_topics(
@@ -247,14 +267,15 @@ def _find(admin: AdminClient, config: ClientConfig, names: list[str]) -> Found:
                 raise kafka_error(error, f"describing topic {name}", config.brokers) from error
             continue
         if all(partition.leader is not None for partition in description.partitions):
-            partitions[name] = len(description.partitions)
+            found = description.partitions
+            partitions[name] = (len(found), min(len(p.replicas) for p in found))
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in partitions]
     if not resources:
         return {}
     settings = _describe_settings(admin, config, resources, "describing topics' settings")
     return {
-        name: FoundTopic(count, settings[name])
-        for name, count in partitions.items()
+        name: FoundTopic(count, settings[name], replicas)
+        for name, (count, replicas) in partitions.items()
         if name in settings
     }
 

@@ -78,10 +78,11 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """An existing topic: its partition count and its settings in force."""
+    """An existing topic: its partitions, its effective settings, and its fewest replicas."""
 
     partitions: int
     settings: Mapping[str, str]
+    replicas: int
 
 
 def log_rules(topics: ShardTopics, chosen: TopicSettings) -> TopicRules:
@@ -93,12 +94,12 @@ def log_rules(topics: ShardTopics, chosen: TopicSettings) -> TopicRules:
             Rule("retention.ms", str(chosen.retention_ms), checked=False),
             Rule("segment.ms", str(chosen.segment_ms), checked=False),
             *_event_time_rules(),
-            *_safety_rules(chosen, RECORD_BYTES_MAX),
+            *_safety_rules(RECORD_BYTES_MAX),
         ),
     )
 
 
-def progress_rules(topics: ShardTopics, chosen: TopicSettings, log_age_ms: int) -> TopicRules:
+def progress_rules(topics: ShardTopics, log_age_ms: int) -> TopicRules:
     """Return the rules of a progress topic, whose history is kept as long as the log's records."""
     return TopicRules(
         topics.progress,
@@ -106,24 +107,24 @@ def progress_rules(topics: ShardTopics, chosen: TopicSettings, log_age_ms: int) 
             Rule("cleanup.policy", "compact"),
             Rule("min.compaction.lag.ms", str(log_age_ms), at_least=True),
             *_event_time_rules(),
-            *_safety_rules(chosen, _PROGRESS_BYTES_MAX),
+            *_safety_rules(_PROGRESS_BYTES_MAX),
         ),
     )
 
 
-def control_rules(topic: str, chosen: TopicSettings) -> TopicRules:
+def control_rules(topic: str) -> TopicRules:
     """Return the rules of a compacted control topic: topology, copy progress."""
     return TopicRules(
         topic,
         (
             Rule("cleanup.policy", "compact"),
             *_event_time_rules(),
-            *_safety_rules(chosen, _CONTROL_BYTES_MAX),
+            *_safety_rules(_CONTROL_BYTES_MAX),
         ),
     )
 
 
-def schemas_rules(topic: str, chosen: TopicSettings) -> TopicRules:
+def schemas_rules(topic: str) -> TopicRules:
     """Return the rules of the schema topic: nothing is ever deleted or compacted."""
     return TopicRules(
         topic,
@@ -131,7 +132,7 @@ def schemas_rules(topic: str, chosen: TopicSettings) -> TopicRules:
             Rule("cleanup.policy", "delete"),
             Rule("retention.ms", str(KEEP_ALL)),
             Rule("retention.bytes", str(KEEP_ALL)),
-            *_safety_rules(chosen, _CONTROL_BYTES_MAX),
+            *_safety_rules(_CONTROL_BYTES_MAX),
         ),
     )
 
@@ -158,14 +159,17 @@ def _event_time_rules() -> tuple[Rule, ...]:
     )
 
 
-def _safety_rules(chosen: TopicSettings, record_bytes_max: int) -> Iterator[Rule]:
+def _safety_rules(record_bytes_max: int) -> Iterator[Rule]:
     yield Rule("max.message.bytes", str(record_bytes_max), at_least=True)
     # A leader that was not in sync would lose committed records.
     yield Rule("unclean.leader.election.enable", "false")
-    if chosen.replication_factor > _MAJORITY_OF_THREE:
-        # Committed records survive the loss of one broker.
-        in_sync = str(_MAJORITY_OF_THREE)
-        yield Rule("min.insync.replicas", in_sync, at_least=True)
+
+
+def in_sync_rules(replicas: int) -> tuple[Rule, ...]:
+    """Return the rule by which commits survive one broker, for a topic with three replicas."""
+    if replicas <= _MAJORITY_OF_THREE:
+        return ()  # a second required copy would stop writes with the loss of either broker
+    return (Rule("min.insync.replicas", str(_MAJORITY_OF_THREE), at_least=True),)
 
 
 def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str]:
@@ -177,7 +181,7 @@ def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str
             f"total order, and Kafka cannot remove partitions. If it is not needed, delete it: "
             f"kafka-topics.sh --bootstrap-server {brokers} --delete --topic {wanted.topic}",
         )
-    for rule in wanted.rules:
+    for rule in (*wanted.rules, *in_sync_rules(found.replicas)):
         value = found.settings.get(rule.name)
         if not rule.holds(value):
             least = "at least " if rule.at_least else ""
@@ -187,6 +191,17 @@ def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str
                 f"--entity-name {wanted.topic} --add-config {rule.name}={rule.value}",
             )
     return problems
+
+
+def few_replicas(topic: str, replicas: int) -> list[str]:
+    """Return a warning about a topic that does not survive the loss of a disk; [] if it does."""
+    if replicas > 1:
+        return []
+    warning = (
+        f"{topic}: it has one replica: the loss of that broker's disk loses records that readers "
+        f"have seen. In production use three brokers, and replication factor 3"
+    )
+    return [warning]
 
 
 def finite_retention(topic: str, retention_ms: int, retention_bytes: int) -> list[str]:

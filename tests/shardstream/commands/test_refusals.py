@@ -156,6 +156,7 @@ def test_retention_that_ends_is_warned_of(config: Path, keyspace: str) -> None:
 
     assert (plain.returncode, short.returncode) == (0, 0)
     assert "retention.ms" not in plain.stderr
+    assert f"warning: {keyspace}.-: it has one replica" in plain.stderr
     assert f"warning: {keyspace}.-: retention.ms is 86400000 (1 days)" in short.stderr
 
 

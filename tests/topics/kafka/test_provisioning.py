@@ -1,4 +1,8 @@
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in __all__
+    ConfigResource,
+    ResourceType,
+)
 
 from event_token.errors import UsageError
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -13,6 +17,7 @@ from topics.kafka.provisioning import (
     provision_keyspace,
     provision_schemas_topic,
     provision_shard,
+    topic_warnings,
     wrong_topics,
 )
 from topics.kafka.topic_settings import (
@@ -36,6 +41,15 @@ def shard(keyspace: str) -> ShardTopics:
 def existing(config: ClientConfig) -> set[str]:
     """The topics that exist."""
     return set(open_admin(config).list_topics(timeout=TIMEOUT_S).topics)
+
+
+def topic_setting(config: ClientConfig, topic: str, name: str) -> str | None:
+    """The effective value of a topic's setting."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = open_admin(config)  # its answers end with it
+    [answer] = admin.describe_configs([resource]).values()
+    value: str | None = answer.result(TIMEOUT_S)[name].value
+    return value
 
 
 def test_a_shard_gets_its_topics_and_keeps_them(config: ClientConfig, shard: ShardTopics) -> None:
@@ -117,11 +131,11 @@ def test_three_replicas_outlive_a_broker(kafka3: KafkaCluster, shard: ShardTopic
     chosen = TopicSettings(replication_factor=3)
     provision_shard(config, shard, chosen)
     assert wrong_topics(config, [shard], chosen) == []
+    assert topic_warnings(config, [shard], chosen) == []
 
     other = ShardTopics(shard.keyspace, "80-")
-    make_topic(
-        config, other.log, {**log_rules(other, chosen).settings(), "min.insync.replicas": "1"}
-    )
+    settings = {**log_rules(other, chosen).settings(), "min.insync.replicas": "1"}
+    make_topic(config, other.log, settings, replicas=3)
 
     # Brokers hear of a new topic one after the other.
     deadline = Deadline(TIMEOUT_S)
@@ -129,6 +143,34 @@ def test_three_replicas_outlive_a_broker(kafka3: KafkaCluster, shard: ShardTopic
         assert not deadline.passed
     assert len(problems) == 1
     assert "min.insync.replicas is 1, must be at least 2" in problems[0]
+
+
+def test_the_brokers_default_of_three_replicas(kafka3: KafkaCluster, shard: ShardTopics) -> None:
+    """A4: a commit is on two disks if the topic has three replicas, whatever the settings say."""
+    config = ClientConfig({"bootstrap.servers": kafka3.bootstrap_servers})
+    provision_shard(config, shard)  # with the brokers' default, which is 3 here
+    for topic in (shard.log, shard.progress, shard.copy):
+        assert topic_setting(config, topic, "min.insync.replicas") == "2"
+    assert wrong_topics(config, [shard]) == []
+
+    other = ShardTopics(shard.keyspace, "80-")
+    settings = {**log_rules(other, TopicSettings()).settings(), "min.insync.replicas": "1"}
+    make_topic(config, other.log, settings, replicas=3)
+
+    with pytest.raises(WrongTopic, match=r"min\.insync\.replicas is 1, must be at least 2"):
+        provision_shard(config, other)
+
+
+def test_a_single_replica_is_warned_of(config: ClientConfig, shard: ShardTopics) -> None:
+    """A4: with one broker nothing is refused, but the operator is told, before and after."""
+    before = topic_warnings(config, [shard])
+    provision_shard(config, shard)
+
+    [warning] = topic_warnings(config, [shard])
+
+    assert [warning] == before
+    assert warning.startswith(f"{shard.log}: it has one replica")
+    assert wrong_topics(config, [shard]) == []
 
 
 def test_progress_outlives_the_log_as_it_is(config: ClientConfig, shard: ShardTopics) -> None:
@@ -139,7 +181,7 @@ def test_progress_outlives_the_log_as_it_is(config: ClientConfig, shard: ShardTo
 
     longer = ShardTopics(shard.keyspace, "80-")
     make_topic(config, longer.log, {**log_rules(longer, TopicSettings()).settings()})
-    make_topic(config, longer.progress, progress_rules(longer, short, 2 * DAY_MS).settings())
+    make_topic(config, longer.progress, progress_rules(longer, 2 * DAY_MS).settings())
 
     [problem] = wrong_topics(config, [longer], short)
     assert f"min.compaction.lag.ms is {2 * DAY_MS}, must be at least {FOREVER_MS}" in problem
@@ -175,9 +217,9 @@ def test_the_longest_transaction_is_the_brokers(config: ClientConfig) -> None:
 def test_each_setting_of_a_log_is_judged(name: str, value: str, is_wrong: bool) -> None:
     """Settings that could lose or reorder records are problems; an operator's choices are not."""
     rules = log_rules(ShardTopics("ks", "-"), TopicSettings())
-    settings = {**rules.settings(), name: value}
+    settings = {**rules.settings(), "min.insync.replicas": "2", name: value}
 
-    problems = problems_of(rules, FoundTopic(1, settings), "broker:9092")
+    problems = problems_of(rules, FoundTopic(1, settings, 3), "broker:9092")
 
     assert bool(problems) == is_wrong
     assert all(f"--add-config {name}=" in problem for problem in problems)
@@ -186,10 +228,9 @@ def test_each_setting_of_a_log_is_judged(name: str, value: str, is_wrong: bool) 
 def test_a_setting_that_the_broker_lacks_is_wrong() -> None:
     """An old broker without the timestamp limits is refused."""
     rules = log_rules(ShardTopics("ks", "-"), TopicSettings(replication_factor=3))
-    settings = rules.settings()
+    settings = {**rules.settings(), "min.insync.replicas": "2"}
     del settings["message.timestamp.after.max.ms"]
 
-    [problem] = problems_of(rules, FoundTopic(1, settings), "broker:9092")
+    [problem] = problems_of(rules, FoundTopic(1, settings, 3), "broker:9092")
 
     assert "message.timestamp.after.max.ms is None" in problem
-    assert settings["min.insync.replicas"] == "2"

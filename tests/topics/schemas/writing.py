@@ -17,11 +17,12 @@ def make_topic(
     topic: str,
     settings: dict[str, str] | None = None,
     partitions: int = 1,
+    replicas: int = 1,
 ) -> None:
     """Create a topic."""
     admin = open_admin(config)
     for future in admin.create_topics(
-        [NewTopic(topic, partitions, 1, config=settings or {})]
+        [NewTopic(topic, partitions, replicas, config=settings or {})]
     ).values():
         future.result(TIMEOUT_S)
 
