@@ -15,7 +15,7 @@ NEEDED: Final = (
 # Without PROCESS, TRIGGER and EVENT a server shows less than there is, and says nothing.
 _TO_SWITCH: Final = ("CREATE USER", "PROCESS", "TRIGGER", "EVENT")
 NEEDED_TO_SWITCH: Final = {
-    Flavor.MYSQL: (*NEEDED, *_TO_SWITCH, "CONNECTION_ADMIN"),
+    Flavor.MYSQL: (*NEEDED, *_TO_SWITCH, "CONNECTION_ADMIN", "XA_RECOVER_ADMIN"),
     Flavor.MARIADB: (*NEEDED, *_TO_SWITCH, "CONNECTION ADMIN"),
 }
 

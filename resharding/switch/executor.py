@@ -222,6 +222,7 @@ class _Run:
                 writes.stop_writes()
             case Action.WRITE_END:
                 writes.check_primary()
+                writes.check_nothing_prepared()
                 writes.insert(JournalRow(Kind.END), shards)
             case Action.WRITE_BEGIN:
                 for shard in (*view.sources, step.shard):

@@ -45,6 +45,7 @@ def check_ready(
         for target in entry.targets:
             problems += _verify_problems(settings, writes[target], has_stopped=has_stopped)
     for source in entry.sources:
+        problems += writes[source].obstacles()
         problems += _event_problems(writes[source], databases)
     for target in entry.targets:
         missing = missing_triggers(writes[min(entry.sources)], writes[target], databases)

@@ -14,9 +14,10 @@ import pymysql
 
 from databases.connection import error_code, error_text, is_transient, server_errors
 from databases.errors import ServerLost
+from databases.grants import read_account
 from databases.internal_tables import JOURNAL, create_internal_tables
 from databases.sql import rows
-from event_token import GtidSet
+from event_token import Flavor, GtidSet
 from event_token.errors import Halt, UsageError
 from resharding.grants import NEEDED_TO_SWITCH, missing_grants
 from resharding.log_progress import executed_set
@@ -117,6 +118,42 @@ class ShardWrites:
                 f"with ACCOUNT LOCK ({error_text(error)})"
             ) from error
         return _LOCKED.search(_STRINGS.sub("''", str(statement))) is not None
+
+    def obstacles(self) -> list[str]:
+        """What would outlive the lock of the accounts or keep them from being locked."""
+        problems = [problem] if (problem := self._prepared()) else []
+        with server_errors(self.server, "looking at the accounts of"):
+            if self.server.flavor is Flavor.MYSQL and not read_account(self._connection).has(
+                "SYSTEM_USER"
+            ):
+                problems += self._system_users()
+        return problems
+
+    def _system_users(self) -> list[str]:
+        found = rows(
+            self._connection,
+            "SELECT user, host FROM mysql.global_grants WHERE priv = 'SYSTEM_USER'",
+        )
+        return [
+            f"{self.server.name}: application account {user}@{host} has SYSTEM_USER, so only an "
+            f"account that has it too can lock it: REVOKE SYSTEM_USER ON *.* FROM '{user}'@'{host}'"
+            for user, host in sorted(set(found) & set(self._accounts))
+        ]
+
+    def _prepared(self) -> str:
+        with server_errors(self.server, "looking for prepared transactions on"):
+            count = len(rows(self._connection, "XA RECOVER"))
+        if not count:
+            return ""
+        return (
+            f"{self.server.name}: {count} prepared XA transaction(s) could still commit after END: "
+            f"commit or roll them back (XA RECOVER lists them)"
+        )
+
+    def check_nothing_prepared(self) -> None:
+        """Raise Halt if a prepared XA transaction could still commit though accounts are locked."""
+        if problem := self._prepared():
+            raise Halt(f"{problem}. Writes are stopped: then run switch again, or cancel")
 
     def is_quiet(self) -> bool:
         """Whether the application cannot write here now."""

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pymysql
 import pytest
@@ -433,3 +434,61 @@ def test_writes_stop_on_both_families(database: DatabaseFixture) -> None:
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute("DELETE FROM _shardstream.journal WHERE reshard_id = 'r-accounts'")
         cursor.execute(f"DROP USER '{APP}'@'%'")
+
+
+def test_what_outlives_the_lock_is_named(database: DatabaseFixture) -> None:
+    """B20: prepared transactions, and accounts that cannot be locked, on either family."""
+    make_account(database, locked=False)
+    schema = database.new_database()
+    writes = ShardWrites(resharder_of(database, SOURCE), "r-xa", (f"{APP}@%",))
+    assert writes.obstacles() == []
+    with database.connect(database=schema) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        prepare(cursor, "INSERT INTO t VALUES (1)")
+        assert "1 prepared XA transaction(s) could still commit" in writes.obstacles()[0]
+        with pytest.raises(Halt, match="Writes are stopped"):
+            writes.check_nothing_prepared()
+        cursor.execute("XA ROLLBACK 'x'")
+        assert writes.obstacles() == []
+        if database.flavor.value == "mysql":
+            cursor.execute(f"GRANT SYSTEM_USER ON *.* TO '{APP}'@'%'")
+            assert f"account {APP}@% has SYSTEM_USER" in writes.obstacles()[0]
+        cursor.execute(f"DROP USER '{APP}'@'%'")
+        cursor.execute(f"DROP DATABASE {schema}")
+    writes.close()
+
+
+def prepare(cursor: Any, statement: str) -> None:
+    """Prepare an XA transaction of one statement."""
+    for text in ("XA START 'x'", statement, "XA END 'x'", "XA PREPARE 'x'"):
+        cursor.execute(text)
+
+
+def test_a_transaction_prepared_during_the_switch_stops_it_before_end(
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """B20: it is looked for before writes stop, and again when they have stopped."""
+
+    def prepare_late(step: Step) -> None:
+        if step.action is Action.WRITE_END:
+            prepare(cursor, insert)
+
+    with (
+        split(servers, kafka, keyspace) as world,
+        world.servers[SOURCE].connect() as connection,
+        connection.cursor() as cursor,
+    ):
+        world.verified(0)
+        insert = f"INSERT INTO {world.schema}.t VALUES (7000)"
+        prepare(cursor, insert)
+        with pytest.raises(UsageError, match="1 prepared XA transaction"):
+            run_switch(world.settings, nothing)
+        assert world.open_shards() == {SOURCE}
+        cursor.execute("XA ROLLBACK 'x'")
+
+        with pytest.raises(Halt, match="could still commit after END"):
+            run_switch(world.settings, prepare_late)
+        assert marks(world, SOURCE) == []
+        cursor.execute("XA COMMIT 'x'")
+        run_switch(world.settings, nothing)
+        assert 7000 in world.ids("-80") + world.ids("80-")
