@@ -83,7 +83,8 @@ class ShardTicks:
         ):
             self.end = None
         elif mark.kind is MarkKind.END:
-            if self.end is not None:
+            # One of the same reshard replaces it: a primary was lost before it replicated END.
+            if self.end is not None and self.end.mark.reshard_id != mark.reshard_id:
                 raise ProgressBroken(
                     f"shard {self.shard}: END of reshard {mark.reshard_id} at offset "
                     f"{mark.offset} follows END of reshard {self.end.mark.reshard_id} at offset "

@@ -22,6 +22,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import WAIT_S, read_log, wait_for
 from tests.resharding.accounts import RESHARDER, resharder_of
+from tests.resharding.flow import reading
 from tests.resharding.switchable import (
     APP,
     APP_PASSWORD,
@@ -270,7 +271,7 @@ def test_a_write_after_end_is_seen_before_the_decision(
 def test_the_end_of_a_lost_primary_does_not_count(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A9: where the present primary lacks END it is written again, and that one decides."""
+    """A9: where the present primary lacks END it is written again, and readers follow that one."""
 
     def die_before_begin(step: Step) -> None:
         if step.action is Action.WRITE_BEGIN:
@@ -299,6 +300,18 @@ def test_the_end_of_a_lost_primary_does_not_count(
             if event.offset == second.offset
         ]
         assert report.hop_time_us == cell_start_us(end.timestamp_us) + GRID_US
+        with app_session(world.servers["80-"]) as session, session.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {world.schema}.t VALUES (9000)")
+        with reading(world.settings.kafka, keyspace) as reader:
+            rows: list[int] = []
+
+            def has_row() -> bool:
+                events = [e for e in list(reader.events) if e.table == "t" and e.after]
+                rows[:] = [int(str(event.after["id"])) for event in events if event.after]
+                return 9000 in rows
+
+            reader.wait_for("the row behind the hop", has_row)
+        assert sorted(rows) == [*range(100), 9000]
 
 
 @pytest.mark.parametrize("late", [Action.WRITE_END, Action.WRITE_BEGIN])

@@ -212,7 +212,7 @@ def _observe_and_plan(planner: Planner, shard: str, found: list[Progress]) -> No
 
 
 def test_marks_that_contradict_each_other_stop_the_reader() -> None:
-    """A second END, a mark inside a Kafka transaction and targets with a gap are refused."""
+    """Another reshard's END, a mark inside a transaction and targets with a gap are refused."""
     twice = history()
     _marked(twice, MarkKind.END)
     twice.commit([(0, 1)], mark=lambda n: Mark(MarkKind.END, n, "r2", ("-",), ("-.2",), None))
