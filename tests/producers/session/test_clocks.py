@@ -92,7 +92,7 @@ def test_times_set_by_hand_neither_run_back_nor_stall(
                 cursor.execute(at_time(database, None))
                 cursor.execute("INSERT INTO t VALUES (2)")
                 wait_caught_up(wrong)
-                assert any("is cut" in status.note for status in first.statuses)
+                assert any("is clamped" in status.note for status in first.statuses)
             cursor.execute(at_time(database, -3600))
             cursor.execute("INSERT INTO t VALUES (3)")
             with producing(wrong):
