@@ -28,15 +28,8 @@ def poll_for_ever(feed: ProgressFeed, planner: Planner) -> None:
         feed.poll(planner, 0.1)
 
 
-def test_a_restart_of_the_broker_is_waited_out(
-    kafka: KafkaCluster,
-    config: ClientConfig,
-    keyspace: str,
-    writers: Writers,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While the broker is away a stream waits and a feed reports it; then both continue."""
-    # So that the stream looks into the topology, in vain, while it waits.
+def wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the stream wait until the broker is back, and look for reshards meanwhile."""
     monkeypatch.setattr(subscriber, "TOPOLOGY_LOOK_S", 0.0)
     monkeypatch.setattr(requests, "REQUEST_TIMEOUT_S", 1.0)
     # The stream must not give up before the broker is back.
@@ -46,6 +39,17 @@ def test_a_restart_of_the_broker_is_waited_out(
     monkeypatch.setattr(
         log_reader, "StreamConsumer", partial(StreamConsumer, brokers_down_s_max=RESTART_S_MAX)
     )
+
+
+def test_a_restart_of_the_broker_is_waited_out(
+    kafka: KafkaCluster,
+    config: ClientConfig,
+    keyspace: str,
+    writers: Writers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the broker is away a stream waits and a feed reports it; then both continue."""
+    wait_longer(monkeypatch)
     (writer,) = writers("-")
     writer.commit((0, 3))
     writer.heartbeat(CELL_US)
