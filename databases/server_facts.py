@@ -29,7 +29,7 @@ class ServerMoment:
 
 @dataclass(frozen=True, slots=True)
 class ServerHistory:
-    """What a server has executed, and what of it no longer stands in its binlogs."""
+    """What a server has executed, and which part its binlogs no longer contain."""
 
     executed: GtidSet
     purged: GtidSet
@@ -61,7 +61,7 @@ class ServerFacts(Protocol):
         ...
 
     def own_name(self, connection: Any) -> str:
-        """What stands in the GTIDs of transactions that the server itself commits."""
+        """The server's own identifier in the GTIDs of transactions it commits."""
         ...
 
     def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:

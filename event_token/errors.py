@@ -7,8 +7,9 @@
     └── Halt         continuing could lose or repeat a change: an operator must act (status 1)
 
 Every package derives its errors from these four, in its own `errors.py`: `topics.errors`,
-`topics.kafka.errors`, `databases.errors`, `producers.errors`, `resharding.errors`,
-`spark_consumers.errors`. Only the errors of parsing a value stand beside its class.
+`topics.kafka.errors`, `databases.errors`, `producers.errors`, `producers.decoder.errors`,
+`producers.copy.errors`, `resharding.errors`, `spark_consumers.errors`. Only the errors of parsing a
+value stand beside its class.
 """
 
 
@@ -17,7 +18,7 @@ class ShardstreamError(Exception):
 
 
 class UsageError(ShardstreamError):
-    """Raised on input, settings or grants that cannot work; nothing has been written."""
+    """Raised on input, settings, grants or servers that cannot work until the caller fixes them."""
 
 
 class Retry(ShardstreamError):  # noqa: N818 - named by what the caller must do

@@ -1,1 +1,1 @@
-"""MySQL and MariaDB to the shard log: wire, decoder, publisher."""
+"""The producer of a shard: reads binlogs and tables, and writes the shard log on Kafka."""

@@ -43,7 +43,8 @@ class ShardSession:
             # The first registration on a fresh cluster takes a second: not in the first row's way.
             context.schema_ids.register(PROGRESS_SCHEMA_TEXT)
             context.schema_ids.register(schema_text(ddl_schema()))
-            # The predecessor is fenced only now: who cannot read must not stop one that can.
+            # The predecessor is fenced only now: a producer that can read no server must not stop
+            # one that can.
             publisher = Publisher(
                 context.settings.kafka,
                 context.topics,

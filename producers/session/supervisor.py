@@ -33,8 +33,8 @@ REBUILDS_IN_A_ROW_MAX: Final = 10
 def run_shard(settings: ShardProducerSettings, stop: Event, on_status: OnStatus) -> None:
     """Produce the shard's log until `stop` is set, with a new session after each transient fault.
 
-    Raises UsageError when settings, grants or topics cannot work (nothing is written then), Fenced
-    when another producer took over, and Halt when going on could lose or repeat a change, or when
+    Raises UsageError when settings, grants, topics or purged binlogs need a fix, Fenced when
+    another producer took over, and Halt when going on could lose or repeat a change, or when
     faults do not pass.
     """
     check_start(settings.start)

@@ -118,10 +118,7 @@ class Publisher:
         self._began_s = time.monotonic()
 
     def restart_age(self) -> None:
-        """Nothing has been written in this transaction yet: its age counts from the first record.
-
-        Only then do the brokers learn of it.
-        """
+        """Restart the age of the open transaction: brokers learn of it with its first record."""
         self._began_s = time.monotonic()
 
     def check_age(self, what: str) -> None:

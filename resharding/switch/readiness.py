@@ -31,7 +31,7 @@ def check_ready(
     *,
     has_stopped: bool,
 ) -> None:
-    """Raise one UsageError that lists everything that stands against a switch now.
+    """Raise one UsageError that lists everything that prevents a switch now.
 
     `has_stopped`: an earlier run has begun to stop writes.
     """

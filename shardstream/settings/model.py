@@ -92,7 +92,7 @@ class ReshardSection(_Section):
 
 
 class SecretSource(_Section):
-    """Where a secret stands."""
+    """Where a secret is read from: a file or an environment variable."""
 
     file: Path | None = None
     env: str | None = None
@@ -141,7 +141,10 @@ class KeyspaceSection(_Section):
 
 
 class KafkaSection(_Section):
-    """Brokers; `client` takes any librdkafka setting, `secrets` those that must not stand here."""
+    """Brokers; `client` takes any librdkafka setting.
+
+    `secrets`: those whose value is read from a file or a variable.
+    """
 
     bootstrap_servers: str
     schema_registry_url: str | None = None
@@ -153,7 +156,7 @@ class KafkaSection(_Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSection(ProducerOptions):
-    """What all producers are told."""
+    """Settings of all producers."""
 
     # The types of MariaDB columns that the binlog shows as BINARY, by database.table.column.
     typed_columns: dict[str, Literal["uuid", "inet4", "inet6", "bytes"]] = field(

@@ -47,7 +47,7 @@ class KeyRangeFilter:
 
 
 def _problem(image: str, keyspace_id: bytes | None, bits: bytes, whole: bytes) -> str:
-    """Why the image cannot be told to be inside or outside; "" where it can, or is not there."""
+    """Why it is unknown whether the image is inside the range; "" if known, or without image."""
     if not bits:
         return ""
     if bits != whole:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 SHIPPED = [name for name in PACKAGES if (ROOT / name).is_dir()]
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
-# Recorded from MySQL 8.4 with tests.producers.decoder.capture; all column types of the workload.
+# Recorded from MySQL 9.7 with tests.producers.decoder.capture; all column types of the workload.
 RECORDED = Path(__file__).parent / "recorded"
 
 _DECODE = """
