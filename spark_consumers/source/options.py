@@ -33,7 +33,7 @@ KAFKA_PREFIX = "kafka."
 ROWS_PER_BATCH_DEFAULT = 500_000
 # Each task pays for a consumer seek, which costs more than it saves on smaller ranges.
 ROWS_PER_TASK_DEFAULT = 250_000
-_KNOWN = frozenset(
+KNOWN_OPTIONS = frozenset(
     {
         "keyspace",
         "registryurl",
@@ -74,12 +74,14 @@ class SourceOptions:
         """Parse options, whose names ignore case; UsageError names the first bad one."""
         lower = {name.lower(): text for name, text in options.items()}
         unknown = sorted(
-            name for name in lower if name not in _KNOWN and not name.startswith(KAFKA_PREFIX)
+            name
+            for name in lower
+            if name not in KNOWN_OPTIONS and not name.startswith(KAFKA_PREFIX)
         )
         if unknown:
             raise UsageError(
                 f"format shardstream: unknown options {', '.join(unknown)}; known options are "
-                f"{', '.join(sorted(_KNOWN - {'path'}))} and kafka.*"
+                f"{', '.join(sorted(KNOWN_OPTIONS - {'path'}))} and kafka.*"
             )
         if "keyspace" not in lower:
             raise UsageError("format shardstream: option keyspace is missing")

@@ -1,5 +1,6 @@
 """What the docs refer to exists: settings, links and their anchors, tests, glossary entries."""
 
+import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -7,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from producers.options import CopySettings
+from shardstream import Subscriber, VEvent
 from shardstream.settings import model as settings
+from spark_consumers.decoding.output_columns import ENVELOPE_TYPES
+from spark_consumers.source.options import KNOWN_OPTIONS
 from tests.docs.page_run import make_targets
 from tests.repository import PACKAGES, ROOT, python_files
 
@@ -45,6 +49,29 @@ def test_every_setting_is_documented() -> None:
     }
 
     assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_everything_that_a_reader_receives_is_documented() -> None:
+    """docs/reader-api.md names the event's fields, and the parameters and columns of readers."""
+    page = (ROOT / "docs/reader-api.md").read_text()
+    event, subscriber, spark = (
+        re.search(rf"^## {heading}$.*?(?=^## )", page, re.MULTILINE | re.DOTALL)
+        for heading in ("VEvent", "Subscriber", "Spark")
+    )
+    # Events are given the source of their position, and offer `position`.
+    in_event = {field.name for field in fields(VEvent)} - {"position_source"}
+    in_event |= {name for name, _ in inspect.getmembers(VEvent, lambda m: isinstance(m, property))}
+    parameters = set(inspect.signature(Subscriber).parameters)
+    # Spark passes `path`; the format takes none. Options ignore case.
+    options = KNOWN_OPTIONS - {"path"}
+
+    assert event
+    assert subscriber
+    assert spark
+    assert {name for name in in_event if f"`{name}`" not in event[0]} == set()
+    assert {name for name in parameters if f"`{name}`" not in subscriber[0]} == set()
+    assert {name for name in options if f"| `{name}` |" not in spark[0].lower()} == set()
+    assert {name for name in ENVELOPE_TYPES if f"`{name}`" not in spark[0]} == set()
 
 
 def test_contributors_find_every_make_target() -> None:
