@@ -23,6 +23,7 @@ from tests.repository import PACKAGES, ROOT
 pytestmark = pytest.mark.slow
 
 SHIPPED = [name for name in PACKAGES if (ROOT / name).is_dir()]
+FOLDERS = tuple(f"{name}/" for name in SHIPPED)
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 # Recorded from MySQL 9.7 with tests.producers.decoder.capture; all column types of the workload.
 RECORDED = Path(__file__).parent / "recorded"
@@ -104,6 +105,17 @@ def test_the_wheel_holds_compiled_modules_and_types(wheel: Path) -> None:
     tops = {name.partition("/")[0] for name in names}
     info = {top for top in tops if top.endswith(".dist-info")}
     assert tops - info - {name for name in names if name.endswith(".so")} == set(SHIPPED)
+
+
+def test_the_wheel_holds_every_file_that_is_no_module(source: Path, wheel: Path) -> None:
+    """Data files of the packages, such as the demo's statements, are there without a checkout."""
+    files = {p for name in SHIPPED for p in (source / name).rglob("*") if p.is_file()}
+    expected = {p.relative_to(source).as_posix() for p in files if p.suffix != ".py"}
+    with ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if name.startswith(FOLDERS)}
+
+    assert "shardstream/demo/shop.sql" in expected
+    assert {name for name in names if not name.endswith((".py", ".so"))} == expected
 
 
 def test_the_installed_decoder_is_compiled_and_decodes(
