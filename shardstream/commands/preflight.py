@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from rich.console import Console
+from rich.markup import escape
 
 from databases.errors import ServerLost
 from event_token.compiled import IS_COMPILED, PLAIN_WARNING
@@ -108,7 +109,7 @@ def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) ->
     if as_json:
         _print_json(servers, topics)
     else:
-        _print_lines(servers, topics, sum(len(settings.keyspace(k).shards) for k in chosen))
+        print_problems(servers, topics, sum(len(settings.keyspace(k).shards) for k in chosen))
     count = len(servers) + len(topics)
     if count:
         raise UsageError(f"{count} problem(s) found; each is listed with its fix")
@@ -130,10 +131,13 @@ def _print_json(servers: list[tuple[str, Problem]], topics: list[str]) -> None:
     sys.stdout.flush()
 
 
-def _print_lines(servers: list[tuple[str, Problem]], topics: list[str], shards: int) -> None:
+def print_problems(servers: list[tuple[str, Problem]], topics: list[str], shards: int) -> None:
+    """Print the problems for people, or that there are none in this number of shards."""
     console = Console(soft_wrap=True, highlight=False)
     for shard, problem in servers:
-        console.print(f"[bold]{shard}[/] {problem.where}: [red]{problem.what}[/]")
+        # The texts quote servers and settings: brackets in them are no markup.
+        where, what = escape(problem.where), escape(problem.what)
+        console.print(f"[bold]{escape(shard)}[/] {where}: [red]{what}[/]")
         console.print(f"    {problem.fix}", markup=False)
     for text in topics:
         console.print(text, markup=False)

@@ -9,8 +9,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from databases.errors import ServerLost
 from event_token import UsageError
+from producers.errors import Problem
 from producers.settings import ServerSettings
-from shardstream.commands.preflight import refuse_problems
+from shardstream.commands.preflight import print_problems, refuse_problems
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.settings.model import load_settings
 from shardstream.settings.producer_settings import shard_producer_settings
@@ -146,6 +147,17 @@ def test_server_that_is_away_does_not_stop_a_shard_that_has_another(
         refuse_problems(settings, replace(shard, servers=(away,)))
     with pytest.raises(UsageError, match="Access denied"):
         refuse_problems(settings, replace(shard, servers=(wrong, *shard.servers)))
+
+
+def test_brackets_in_problems_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A column or host with brackets in its name is shown as it is, not taken for markup."""
+    problem = Problem("column shop.t.[/bold] has no type", "[::1]:3306", "rename [red]x[/red]")
+
+    print_problems([("shop/-", problem)], [], 1)
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "shop/- [::1]:3306: column shop.t.[/bold] has no type"
+    assert second == "    rename [red]x[/red]"
 
 
 def test_retention_that_ends_is_warned_of(config: Path, keyspace: str) -> None:
