@@ -1,6 +1,6 @@
 """`complete`: removes what a finished reshard has left on its servers."""
 
-from databases.connection import server_errors
+from databases.connection import lost_or_refused, server_errors
 from databases.errors import ServerLost
 from databases.internal_tables import INTERNAL_DATABASE
 from databases.sql import rows
@@ -17,7 +17,8 @@ _TABLES = ("role", "checkpoint", "verified", "plan")
 def run_complete(settings: SwitchSettings) -> list[str]:
     """Remove the reshard's roles, checkpoints, plan and verify results; return what is left.
 
-    Source servers may be gone already: what could not be removed there is returned, one line each.
+    Source servers may be gone already, from the settings too, or refuse the account or writes: what
+    could not be removed there is returned, one line each.
     Raises UsageError unless the reshard is switched. Can be run again.
     """
     topology = read_topology(settings.kafka, settings.keyspace)
@@ -32,7 +33,7 @@ def run_complete(settings: SwitchSettings) -> list[str]:
     for source in entry.sources:
         try:
             _remove(settings, source)
-        except ServerLost as error:
+        except (ServerLost, UsageError) as error:
             left.append(f"source {source} keeps its rows in {INTERNAL_DATABASE}: {error}")
     update_topology(
         settings.kafka,
@@ -48,7 +49,7 @@ def _remove(settings: SwitchSettings, shard: str) -> None:
     server = settings.server_of(shard)
     connection = open_session(server)
     try:
-        with server_errors(server, "cleaning up"):
+        with server_errors(server, "cleaning up", lost_or_refused):
             found = rows(
                 connection,
                 "SELECT table_name FROM information_schema.tables WHERE table_schema = %s",

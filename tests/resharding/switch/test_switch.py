@@ -12,6 +12,7 @@ import pytest
 
 from event_token.errors import Halt, Rebuild, UsageError
 from producers.decoder.errors import WriteAfterEnd
+from resharding.server import ReshardServer
 from resharding.switch import executor
 from resharding.switch.complete import run_complete
 from resharding.switch.decision import Action, JournalRow, Kind, Step
@@ -119,8 +120,7 @@ def test_switch_through_kills_between_any_two_steps(
         with pytest.raises(Halt, match="has begun on -80"):
             run_cancel(world.settings, nothing)
 
-        assert run_complete(world.settings) == []
-        assert run_complete(world.settings) == []
+        check_complete(world)
         assert run_switch(world.settings, nothing).stopped_ms is None
         with world.servers["-80"].connect() as connection:
             cursor = connection.cursor()
@@ -130,6 +130,28 @@ def test_switch_through_kills_between_any_two_steps(
                     (world.plan.reshard_id,),
                 )
                 assert cursor.fetchall() == ((0,),)
+
+
+def check_complete(world: Switchable) -> None:
+    """It can run again; a source that refuses the account or has left the settings is reported."""
+
+    def refusing(shard: str) -> ReshardServer:
+        server = world.settings.server_of(shard)
+        return replace(server, password="wrong") if shard == SOURCE else server
+
+    def unnamed(shard: str) -> ReshardServer:
+        if shard == SOURCE:
+            raise UsageError(f"no shard {shard}")
+        return world.settings.server_of(shard)
+
+    assert run_complete(world.settings) == []
+    assert run_complete(world.settings) == []
+    [refused] = run_complete(replace(world.settings, server_of=refusing))
+    [gone] = run_complete(replace(world.settings, server_of=unnamed))
+
+    assert "source - keeps its rows in _shardstream" in refused
+    assert "Access denied" in refused
+    assert gone.endswith("no shard -")
 
 
 def check_marks(world: Switchable) -> None:
