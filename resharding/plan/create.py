@@ -120,9 +120,10 @@ def _ask_for_copies(plan: ReshardPlan, kafka: ClientConfig) -> None:
         problems += [f"shard {source}: {problem}" for problem in answer.problems]
     if problems:
         lines = "\n".join(f"  {problem}" for problem in problems)
+        shards = " ".join(f"--shard={source}" for source in plan.sources)
         raise UsageError(
             f"reshard {plan.reshard_id} is created, but its tables are not being copied:\n{lines}\n"
-            f"Fix that, then start the copy: shardstream copy start {plan.keyspace}"
+            f"Fix that, then start the copy: shardstream copy start {plan.keyspace} {shards}"
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from event_token.errors import UsageError
 from resharding.plan import create
 from resharding.plan.create import CreateRequest, create_reshard
+from resharding.plan.reshard_plan import ReshardPlan
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
@@ -23,7 +24,8 @@ from tests.resharding.shards import (
     wait_applied,
 )
 from tests.resharding.writers import make_tables, rows_of, vindexes_of
-from topics.kafka.provisioning import provision_keyspace
+from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_keyspace, provision_shard
 from topics.keyspace.topology import (
     ReshardEntry,
     ShardEntry,
@@ -157,6 +159,24 @@ def test_created_targets_follow(split: Keyspace, monkeypatch: pytest.MonkeyPatch
     assert rows_of(targets, split.schema) == rows_of({"-": split.source}, split.schema)
     with pytest.raises(UsageError, match="there was one with this id"):
         create_reshard(split.request)
+
+
+def test_a_copy_that_cannot_start_names_its_command(
+    kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources whose producers do not answer are listed, and the command to run names them all."""
+    config = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
+    provision_keyspace(config, keyspace)
+    for source in ("-80", "80-"):
+        provision_shard(config, ShardTopics(keyspace, source))
+    plan = ReshardPlan("merge", keyspace, ("-80", "80-"), ("-",), (), "", {})
+    monkeypatch.setattr(create, "COPY_ANSWER_S_MAX", 1.0)
+
+    with pytest.raises(UsageError) as caught:
+        create._ask_for_copies(plan, config)
+
+    command = f"shardstream copy start {keyspace} --shard=-80 --shard=80-"
+    assert str(caught.value).endswith(command)
 
 
 def _ranges(*targets: str) -> Callable[[Keyspace], CreateRequest]:
