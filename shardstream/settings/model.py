@@ -5,7 +5,9 @@ written in the file itself: it names a file or a variable that holds them.
 """
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +19,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from event_token import Flavor, KeyRange, ShardName
+from event_token import Flavor, KeyRange, ShardName, tiles
 from event_token.errors import UsageError
 from producers.options import CopySettings, ProducerOptions
 from topics.kafka.client import ClientConfig
@@ -287,6 +289,19 @@ def _sources(path: Path) -> type[Settings]:
     return FileSettings
 
 
+def _gaps(ranges: Iterable[KeyRange]) -> list[str]:
+    """Name the key ranges that none of these, which do not overlap, contains."""
+    ordered = sorted(ranges, key=lambda key_range: key_range.start)
+    ends = [b"", *(key_range.end for key_range in ordered)]
+    starts = [*(key_range.start for key_range in ordered), b""]
+    # The first start and the last end are empty where they are those of the whole keyspace.
+    return [
+        str(KeyRange(end, start))
+        for end, start in zip(ends, starts, strict=True)
+        if end.rstrip(b"\0") != start.rstrip(b"\0")
+    ]
+
+
 def _check_names(path: Path, settings: Settings) -> None:
     problems = []
     for keyspace, section in settings.keyspaces.items():
@@ -298,11 +313,15 @@ def _check_names(path: Path, settings: Settings) -> None:
         except UsageError as error:
             problems.append(f"  {error}")
             continue
-        ranges: dict[KeyRange, str] = {}
-        for shard, name in names.items():
-            for other_range, other in ranges.items():
-                if name.key_range.overlaps(other_range):
-                    problems.append(f"  {keyspace}: shards {other} and {shard} overlap")
-            ranges[name.key_range] = shard
+        ranges = {shard: name.key_range for shard, name in names.items()}
+        overlapping = [
+            f"  {keyspace}: shards {one} and {other} overlap"
+            for one, other in combinations(ranges, 2)
+            if ranges[one].overlaps(ranges[other])
+        ]
+        problems += overlapping
+        if not overlapping and not tiles(ranges.values(), KeyRange.parse("-")):
+            gaps = ", ".join(_gaps(ranges.values()))
+            problems.append(f"  {keyspace}: no shard has the keys {gaps}")
     if problems:
         raise UsageError("\n".join([f"{path}: {len(problems)} wrong setting(s)", *problems]))

@@ -106,14 +106,16 @@ def test_all_wrong_settings_are_listed_at_once(config: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"80-"', '"70-"', "overlap"),
+        ('"80-"', '"70-"', "shards -80 and 70- overlap"),
+        ('"80-"', '"90-c0"', "no shard has the keys 80-90, c0-"),
+        ('"-80"', '"40-80"', "no shard has the keys -40"),
         ('shards."80-"', 'shards."zz-"', "zz-"),
         ("[keyspaces.commerce", "[keyspaces.'com.merce'", "com.merce"),
         ("[kafka]", "[kafka", "is not TOML"),
     ],
 )
 def test_wrong_names_are_refused(config: Path, old: str, new: str, said: str) -> None:
-    """Overlapping or broken shard names, dotted keyspaces and broken TOML are one clear error."""
+    """Overlapping, missing or misnamed shards, dotted keyspaces, broken TOML: one clear error."""
     config.write_text(GOOD.replace(old, new))
 
     with pytest.raises(UsageError, match=said):
