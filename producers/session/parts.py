@@ -22,7 +22,7 @@ from producers.session.heartbeat_rows import HeartbeatWriter
 from producers.session.status import Committed
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
-from producers.start.choose_start import Start
+from producers.start.choose_start import ChosenStart
 from producers.start.reshard_end import ended_by
 from topics.kafka.client import RECORD_BYTES_MAX
 
@@ -45,7 +45,7 @@ class SessionParts:
 
 def open_parts(
     context: SessionContext,
-    start: Start,
+    start: ChosenStart,
     publisher: Publisher,
     committed: Committed,
     opened: ExitStack,
@@ -94,7 +94,7 @@ def open_parts(
 
 
 def _open_decoder(
-    context: SessionContext, start: Start, publisher: Publisher, notice: Notice
+    context: SessionContext, start: ChosenStart, publisher: Publisher, notice: Notice
 ) -> Decoder:
     settings, point, server = context.settings, start.point, start.server
     with server_errors(server.settings, "reading the journal of"):

@@ -26,12 +26,14 @@ from topics.records.schema_ids import SchemaIds
 
 _REPLICA_NOTE: Final = (
     "the server is a replica, and no primary is in the list: its clock says nothing about the "
-    "primary, so the head moves with rows alone and an idle shard holds readers back"
+    "primary, so the head moves with rows alone and an idle shard holds readers back; list the "
+    "primary under `servers` (with `read = false` if it should not be streamed from), so that "
+    "heartbeat rows can be written there"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ChosenStart:
     """The server to follow, from where, and a note for the operator ("" for none)."""
 
     server: OpenServer
@@ -45,7 +47,7 @@ def choose_start(
     topics: ShardTopics,
     schema_ids: SchemaIds,
     servers: ServerList,
-) -> Start:
+) -> ChosenStart:
     """Read what is committed, and choose a server that can continue from there.
 
     Only after fencing. Raises what `ServerList.choose`, `resume_point` and `find_position` raise.
@@ -65,7 +67,7 @@ def choose_start(
     is_replica = server.is_replica()
     if is_replica and len(settings.servers) == 1:
         notes.append(_REPLICA_NOTE)
-    return Start(server, is_replica, point, "; ".join(notes))
+    return ChosenStart(server, is_replica, point, "; ".join(notes))
 
 
 def _first(

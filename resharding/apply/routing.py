@@ -17,9 +17,6 @@ from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import Vindex, vindex_named
 from topics.records.vevent import EventType, Row, VEvent
 
-# Schemas of the servers themselves.
-SYSTEM_DATABASES: Final = frozenset(("mysql", "sys", "information_schema", "performance_schema"))
-
 # Statements that name a table or a database and leave rows and definitions as they are.
 _HARMLESS: Final = frozenset(("GRANT", "REVOKE", "FLUSH", "ANALYZE", "CHECK"))
 # With USER or ROLE behind them they touch no row.

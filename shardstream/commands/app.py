@@ -19,7 +19,7 @@ from shardstream.commands.options import (
     Json,
     KeyRangeOption,
     Keyspace,
-    MaxHold,
+    MaxHoldOption,
 )
 from shardstream.commands.reshard.app import app as reshard_app
 from shardstream.commands.topology import app as topology_app
@@ -110,7 +110,7 @@ def tail(
     table: Annotated[
         list[str] | None, typer.Option("--table", help="database.table; repeatable")
     ] = None,
-    max_hold_ms: MaxHold = None,
+    max_hold_ms: MaxHoldOption = None,
     *,
     as_json: Json = False,
 ) -> None:
@@ -150,7 +150,7 @@ def changelog(
         int | None,
         typer.Option("--max-rows-per-batch", help="Limit the rows (and memory) of a batch", min=1),
     ] = None,
-    max_hold_ms: MaxHold = None,
+    max_hold_ms: MaxHoldOption = None,
     *,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Process what is available now, then end")

@@ -8,7 +8,9 @@ import typer
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", help="Settings file (default: $SHARDSTREAM_CONFIG, else ./shardstream.toml)"
+        "--config",
+        help="Settings file (default: $SHARDSTREAM_CONFIG, else ./shardstream.toml, else the one "
+        "of `shardstream local up`)",
     ),
 ]
 Keyspace = Annotated[str, typer.Argument(help="Keyspace, e.g. commerce")]
@@ -16,7 +18,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per li
 KeyRangeOption = Annotated[
     str, typer.Option("--key-range", help="Part of the keyspace, e.g. -80 (default: all of it)")
 ]
-MaxHold = Annotated[
+MaxHoldOption = Annotated[
     int | None,
     typer.Option(
         "--max-hold-ms",

@@ -12,7 +12,6 @@ from mypy_extensions import i32, i64, u8
 # Arrow strings and lists have signed 32-bit offsets.
 COLUMN_BYTES_MAX: Final = 0x7FFFFFFF
 INT32_MAX: Final = 0x7FFFFFFF
-_UNSIGNED_64_MASK: Final = 0xFFFFFFFFFFFFFFFF
 
 
 class Buffers:

@@ -139,7 +139,7 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return stream_start(self._options, schema_ids).to_document()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the most rows of a batch."""
+        """Return the maximum number of rows per batch."""
         return ReadMaxRows(self._options.max_rows_per_batch)
 
     def latestOffset(  # noqa: N802 - Spark's name

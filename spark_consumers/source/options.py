@@ -8,11 +8,12 @@
 | keyRange | `-` (all, the default) or any range; part of a shard is filtered by keyspace id |
 | table | `database.table`: its rows, typed by its newest version, and all statements (`type`) |
 | columns | comma-separated columns to decode (default: all); with table also `after.name` |
-| start | `earliest`, `latest`, a time (ISO 8601, or microseconds since the epoch) or a position |
-| end | spark.read only: `latest`, a time or a position |
-| maxRowsPerBatch | most rows per micro-batch; one 10 ms cell is never split |
-| mode, maxHoldMs | `strict` waits for a silent shard; `max_hold` waits at most maxHoldMs |
-| maxRowsPerTask | ranges of one shard with more rows are split over several tasks |
+| start | `earliest` (default of spark.read), `latest` (of spark.readStream), a time or a position |
+| end | spark.read only: `latest` (default), a time or a position |
+| maxRowsPerBatch | maximum rows per micro-batch (default: 500000); one 10 ms cell is never split |
+| mode, maxHoldMs | `strict` (default) waits for a silent shard; `max_hold` at most maxHoldMs |
+| maxRowsPerTask | a shard's range with more rows is split over several tasks (default: 250000) |
+A time is ISO 8601, or microseconds since the epoch.
 """
 
 import re

@@ -19,7 +19,7 @@ from topics.reading.planner import check_shards
 from topics.records.schema_ids import SchemaIds
 from topics.start.shard_points import earliest_point, latest_point, point_at_time, start_frontier_us
 
-# "earliest", "latest" or an opaque position; a time; a position.
+# A word ("earliest", "latest", "copy") or an opaque position; a time; a position.
 Start = str | datetime | int | StreamPosition
 
 EARLIEST: Final = "earliest"

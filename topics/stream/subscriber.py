@@ -155,7 +155,9 @@ class Subscriber:
     def _open(self) -> MergedStream:
         topology = read_topology(self._config, self.keyspace)
         if topology is None:
-            raise UsageError(f"keyspace {self.keyspace} has no topology: provision it first")
+            raise UsageError(
+                f"keyspace {self.keyspace} has no topology: start a producer of it first"
+            )
         schema_ids = open_schema_ids(self._config, self._registry_url)
         begin = self._start
         if begin == COPY:
