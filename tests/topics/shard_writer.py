@@ -70,6 +70,7 @@ class ShardWriter:
         self.head_us = START_US
         self.last_cell_us = -1
         self.transactions = 0
+        self.rows_end = 0  # behind the last record that this writer has produced
         self.producer = open_producer(
             config, transactional_id=self.topics.transactional_id, transaction_timeout_ms=60_000
         )
@@ -191,7 +192,8 @@ class ShardWriter:
     def heartbeat(self, head_us: int) -> None:
         """Promise that nothing older than this comes."""
         self.head_us = max(self.head_us, START_US + head_us)
-        self.commit_progress(self.progress((), self.end_offset()))
+        # Brokers may still answer with the end of before the last commit.
+        self.commit_progress(self.progress((), max(self.end_offset(), self.rows_end)))
 
     def produce(self, events: Sequence[VEvent]) -> int:
         """Produce events in the open transaction; return the offset of the first."""
@@ -212,6 +214,7 @@ class ShardWriter:
             )
         assert self.producer.flush(TIMEOUT_S) == 0
         self.written.extend(events)
+        self.rows_end = offsets[-1] + 1
         return offsets[0]
 
     def produce_progress(self, progress: Progress) -> None:
