@@ -11,7 +11,6 @@ from event_token.gtid_set import (
     parse_gtid_set,
 )
 from event_token.key_range import KeyRange, KeyRangeError, ShardName, tiles
-from event_token.mariadb_gtid import parse_mariadb_gtid
 from event_token.mysql_gtid import parse_mysql_gtid
 from event_token.position import PositionError, ShardPosition, StreamPosition
 from event_token.running_set import RunningMariadbSet, RunningMysqlSet
@@ -43,7 +42,6 @@ __all__ = [
     "compare",
     "empty_gtid_set",
     "parse_gtid_set",
-    "parse_mariadb_gtid",
     "parse_mysql_gtid",
     "tiles",
 ]

@@ -16,21 +16,37 @@ if TYPE_CHECKING:
     from event_token.position import ShardPosition, StreamPosition
     from event_token.token import ClockUncertainty, EventToken, Order, compare
     from shardstream.subscriber import Subscriber
+    from spark_consumers.applying.tables import AppliedTable
+    from spark_consumers.change_log.check import ChangeLogReport, check_changelog
     from spark_consumers.change_log.replay import replay_changelog
     from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
     from spark_consumers.change_log.state import state_as_of
+    from spark_consumers.errors import CannotApply
     from spark_consumers.session import build_session, register
     from topics.errors import (
         BrokersUnreachable,
         CorruptRecord,
         LogGap,
         LogRepeat,
+        LogShrank,
+        NoBrokerAnswers,
         PositionTooOld,
+        ProgressBroken,
+        RowImageMissing,
         RowsNotReadable,
         StartNotReached,
+        UnknownEnvelope,
     )
     from topics.kafka.client import ClientConfig
-    from topics.keyspace.topology import ShardState, Topology, read_topology
+    from topics.keyspace.topology import (
+        ReshardEntry,
+        ReshardState,
+        ShardEntry,
+        ShardState,
+        TableVindex,
+        Topology,
+        read_topology,
+    )
     from topics.keyspace.vindexes import vindex_named
     from topics.reading.planner import MaxHold, Strict, Wait
     from topics.records.event_json import event_to_json_dict, event_to_json_text
@@ -69,7 +85,11 @@ _MODULES = {
     "Flavor": "event_token.gtid_flavor",
     # Shards of a keyspace.
     "Topology": "topics.keyspace.topology",
+    "ShardEntry": "topics.keyspace.topology",
     "ShardState": "topics.keyspace.topology",
+    "ReshardEntry": "topics.keyspace.topology",
+    "ReshardState": "topics.keyspace.topology",
+    "TableVindex": "topics.keyspace.topology",
     "read_topology": "topics.keyspace.topology",
     "vindex_named": "topics.keyspace.vindexes",
     # Errors, by what the caller does about them, and those that a reader may meet by name.
@@ -81,7 +101,12 @@ _MODULES = {
     "PositionTooOld": "topics.errors",
     "LogGap": "topics.errors",
     "LogRepeat": "topics.errors",
+    "LogShrank": "topics.errors",
     "CorruptRecord": "topics.errors",
+    "UnknownEnvelope": "topics.errors",
+    "ProgressBroken": "topics.errors",
+    "RowImageMissing": "topics.errors",
+    "NoBrokerAnswers": "topics.errors",
     "BrokersUnreachable": "topics.errors",
     "RowsNotReadable": "topics.errors",
     "StartNotReached": "topics.errors",
@@ -90,13 +115,20 @@ _MODULES = {
     "build_session": "spark_consumers.session",
     "run_changelog": "spark_consumers.change_log.run",
     "ChangeLogProgress": "spark_consumers.change_log.run",
+    "check_changelog": "spark_consumers.change_log.check",
+    "ChangeLogReport": "spark_consumers.change_log.check",
     "replay_changelog": "spark_consumers.change_log.replay",
+    "AppliedTable": "spark_consumers.applying.tables",
     "state_as_of": "spark_consumers.change_log.state",
+    "CannotApply": "spark_consumers.errors",
 }
 
 __all__ = [
+    "AppliedTable",
     "BrokersUnreachable",
+    "CannotApply",
     "ChangeLogProgress",
+    "ChangeLogReport",
     "ClientConfig",
     "ClockUncertainty",
     "Column",
@@ -105,18 +137,25 @@ __all__ = [
     "EventType",
     "Flavor",
     "Halt",
+    "InvalidDate",
     "KeyRange",
     "LogGap",
     "LogRepeat",
+    "LogShrank",
     "MaxHold",
-    "InvalidDate",
+    "NoBrokerAnswers",
     "Op",
     "Order",
     "PositionTooOld",
+    "ProgressBroken",
     "Rebuild",
+    "ReshardEntry",
+    "ReshardState",
     "Retry",
     "Row",
+    "RowImageMissing",
     "RowsNotReadable",
+    "ShardEntry",
     "ShardPosition",
     "ShardState",
     "ShardstreamError",
@@ -126,12 +165,15 @@ __all__ = [
     "Strict",
     "Subscriber",
     "TableShape",
+    "TableVindex",
     "Topology",
+    "UnknownEnvelope",
     "UsageError",
     "VEvent",
     "Value",
     "Wait",
     "build_session",
+    "check_changelog",
     "compare",
     "event_to_json_dict",
     "event_to_json_text",

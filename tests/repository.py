@@ -6,14 +6,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-# From the lowest to the highest; the ones that are not written yet have no files.
+# From the lowest to the highest.
 PACKAGES = (
     "event_token",
     "databases",
     "topics",
     "producers",
     "resharding",
-    "caching",
     "spark_consumers",
     "shardstream",
 )

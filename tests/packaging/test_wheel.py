@@ -22,8 +22,7 @@ from tests.repository import PACKAGES, ROOT
 
 pytestmark = pytest.mark.slow
 
-SHIPPED = [name for name in PACKAGES if (ROOT / name).is_dir()]
-FOLDERS = tuple(f"{name}/" for name in SHIPPED)
+FOLDERS = tuple(f"{name}/" for name in PACKAGES)
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 # Recorded from MySQL 9.7 with tests.producers.decoder.capture; all column types of the workload.
 RECORDED = Path(__file__).parent / "recorded"
@@ -45,7 +44,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout without anything built."""
     folder = tmp_path_factory.mktemp("source")
     built = shutil.ignore_patterns("*.so", "__pycache__")
-    for name in (*SHIPPED, "tests", "benchmarks"):
+    for name in (*PACKAGES, "tests", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, ignore=built)
     for name in FILES:
         shutil.copy(ROOT / name, folder)
@@ -87,7 +86,7 @@ def test_the_source_distribution_holds_what_a_build_needs(sdist: Path) -> None:
     """All sources of the packages and setup.py; no tests, benchmarks or compiled files."""
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    sources = {str(p.relative_to(ROOT)) for name in SHIPPED for p in (ROOT / name).rglob("*.py")}
+    sources = {str(p.relative_to(ROOT)) for name in PACKAGES for p in (ROOT / name).rglob("*.py")}
 
     assert sources | {"setup.py", "pyproject.toml", "LICENSE"} <= names
     assert not [n for n in names if n.startswith(("tests", "benchmarks")) or n.endswith(".so")]
@@ -101,15 +100,15 @@ def test_the_wheel_holds_compiled_modules_and_types(wheel: Path) -> None:
     expected = {source.removesuffix(".py") for lib in setup.LIBRARIES for source in lib.sources()}
 
     assert compiled == expected | {f"{library.name}__mypyc" for library in setup.LIBRARIES}
-    assert {f"{package}/py.typed" for package in SHIPPED} <= names
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
     tops = {name.partition("/")[0] for name in names}
     info = {top for top in tops if top.endswith(".dist-info")}
-    assert tops - info - {name for name in names if name.endswith(".so")} == set(SHIPPED)
+    assert tops - info - {name for name in names if name.endswith(".so")} == set(PACKAGES)
 
 
 def test_the_wheel_holds_every_file_that_is_no_module(source: Path, wheel: Path) -> None:
     """Data files of the packages, such as the demo's statements, are there without a checkout."""
-    files = {p for name in SHIPPED for p in (source / name).rglob("*") if p.is_file()}
+    files = {p for name in PACKAGES for p in (source / name).rglob("*") if p.is_file()}
     expected = {p.relative_to(source).as_posix() for p in files if p.suffix != ".py"}
     with ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if name.startswith(FOLDERS)}

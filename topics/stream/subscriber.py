@@ -35,22 +35,7 @@ CLOSE_WAIT_S: Final = 5.0
 
 
 class Subscriber:
-    """Iterates over the events of a keyspace in the merged order (timestamp_us, shard, offset).
-
-    Each event is delivered once; those of one MySQL transaction are contiguous. To continue after
-    an event, start at its `position`. Iteration ends after `close`, or when no event has come for
-    `idle_timeout_s`. `tables` are `database.table` names; events without a table, such as DDL,
-    always pass. Key ranges that do not consist of whole shards are filtered by keyspace id. The
-    stream hops over reshards: events of the targets follow those of the sources, in order.
-
-    `start="copy"` delivers every row of the tables: it starts where their newest copy (snapshot)
-    began, with copied rows as READ among the changes. Tables without a copy are copied first.
-
-    One thread iterates; any may call `close`. No connection is made before the first event is
-    requested. After a Retry the iteration may continue, after the last event delivered. Errors:
-    UsageError, PositionTooOld, LogGap, LogRepeat and other Halts, Retry (BrokersUnreachable,
-    RowsNotReadable, StartNotReached).
-    """
+    """The stream that applications read; `shardstream.Subscriber` documents it for them."""
 
     def __init__(
         self,

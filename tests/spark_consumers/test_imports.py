@@ -1,0 +1,16 @@
+"""What importing parts of the package loads."""
+
+import subprocess
+import sys
+
+
+def test_parts_that_need_no_spark_do_not_load_it() -> None:
+    """Decoding rows, or reading a change log back, does not pay for importing PySpark."""
+    program = (
+        "import sys, spark_consumers.decoding.shard_decoder, spark_consumers.change_log.replay; "
+        "sys.exit('pyspark' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+
+    assert done.returncode == 0
