@@ -19,8 +19,6 @@ _USAGE_NAMES: Final = frozenset(
         "_AUTHENTICATION",
         "_INVALID_ARG",
         "_SSL",
-        "_UNKNOWN_PARTITION",
-        "_UNKNOWN_TOPIC",
         "_UNSUPPORTED_FEATURE",
         "CLUSTER_AUTHORIZATION_FAILED",
         "GROUP_AUTHORIZATION_FAILED",
@@ -34,7 +32,6 @@ _USAGE_NAMES: Final = frozenset(
         "TOPIC_AUTHORIZATION_FAILED",
         "TOPIC_EXCEPTION",
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        "UNKNOWN_TOPIC_OR_PART",
         "UNSUPPORTED_SASL_MECHANISM",
         "UNSUPPORTED_VERSION",
     },
@@ -105,8 +102,13 @@ def kafka_error(
     cause = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(cause, KafkaError):
         return UsageError(f"{doing} (brokers {brokers}): {cause}")
-    message = f"{doing} (brokers {brokers}): {cause.name()}: {cause.str()}"
     name = cause.name()
+    if name in TOPIC_GONE:
+        return UsageError(
+            f"{doing} (brokers {brokers}): the topic does not exist. Either no producer has run "
+            "there yet, or the keyspace or shard is misspelled, or the topic was deleted"
+        )
+    message = f"{doing} (brokers {brokers}): {name}: {cause.str()}"
     if name in _FENCED_NAMES:
         return Fenced(f"{message}. Another process took over; this one must exit")
     if name in _USAGE_NAMES:
