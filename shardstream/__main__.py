@@ -6,6 +6,8 @@ from shardstream.installation import HiddenPackageError, check_packages, missing
 
 # As for every error that the caller can fix.
 EXIT_USAGE = 2
+# 128 + SIGINT, as shells report it.
+EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -15,6 +17,8 @@ def main() -> None:
         from shardstream.commands.app import main as run  # noqa: PLC0415 - now ours is found
 
         run()
+    except KeyboardInterrupt:  # while the command was being imported
+        sys.exit(EXIT_INTERRUPTED)
     except HiddenPackageError as error:
         _end(error)
     except ModuleNotFoundError as error:

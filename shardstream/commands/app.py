@@ -219,7 +219,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     # The Kafka client logs every transient fault; those that matter are raised as errors.
-    logging.getLogger("shardstream.kafka").setLevel(logging.DEBUG if debug else logging.CRITICAL)
+    # librdkafka's fatal errors are critical lines of its log; they arrive as exceptions, too.
+    quiet = logging.CRITICAL + 1
+    logging.getLogger("shardstream.kafka").setLevel(logging.DEBUG if debug else quiet)
     try:
         app(args=[a for a in arguments if a != "--debug"])
     except KeyboardInterrupt:

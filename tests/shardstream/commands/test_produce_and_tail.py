@@ -129,6 +129,7 @@ def test_a_second_producer_fences_the_first(
     assert "stopped" in old.errors
     assert "took over" in old.errors
     assert "Traceback" not in old.errors
+    assert "rdkafka" not in old.errors
 
 
 def test_produce_waits_for_a_server_that_is_away(
