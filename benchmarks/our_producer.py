@@ -24,6 +24,7 @@ _KAFKA = """\
 bootstrap_servers = {brokers}
 replication_factor = 1
 """
+_PRODUCER = "[producer]\n"
 _SHARD = """
 [keyspaces.{keyspace}.{kind}.{shard}]
 flavor = "mysql"
@@ -60,6 +61,10 @@ class BenchKeyspace:
         self.folder.mkdir()
         self.client = ClientConfig({"bootstrap.servers": brokers})
         self.settings = self.folder / "shardstream.toml"
+        if _PRODUCER not in settings:
+            settings = _PRODUCER + settings
+        # The benchmarks' servers do not wait for the disk.
+        settings = settings.replace(_PRODUCER, f"{_PRODUCER}accept_loss_at_server_crash = true\n")
         parts = [_KAFKA.format(brokers=json.dumps(brokers)), settings]
         named = [("shards", *each) for each in servers.items()]
         named += [("targets", *each) for each in (targets or {}).items()]

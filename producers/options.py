@@ -18,7 +18,8 @@ class ProducerOptions:
 
     `heartbeat_ms`: how often the head of an idle shard advances; below 10 ms it would only load
     the server. `commit_ms`, `commit_rows`: the shortest time between two commits, and the records
-    that a commit gathers. `max_clock_ahead_ms`: commit times further ahead of this host's clock
+    that a commit gathers. `accept_loss_at_server_crash`: follow primaries whose binlog may lose its
+    end in a crash. `max_clock_ahead_ms`: commit times further ahead of this host's clock
     are cut; readers look back 60 s, so no clock may be further ahead. `text_as_bytes`: columns
     (database.table.column) whose text is logged as the server's bytes. `max_replica_lag_ms`: a
     server that lags another one by more is left; each change of server costs about a second.
@@ -32,6 +33,7 @@ class ProducerOptions:
     max_clock_ahead_ms: Annotated[int, Field(ge=0, lt=60_000)] = 5_000
     verify_checksum: bool = True
     accept_unlogged_cascades: bool = False
+    accept_loss_at_server_crash: bool = False
     text_as_bytes: frozenset[str] = frozenset()
     max_replica_lag_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 10_000
 

@@ -12,6 +12,7 @@ from databases.sql import rows
 from event_token import Flavor
 from event_token.errors import ShardstreamError
 from producers.errors import Problem
+from producers.preflight.durability import durability_problems
 from producers.preflight.grants import missing_grants
 from producers.preflight.replication import replication_problems
 from producers.replication.family import MariadbFamily, family_of
@@ -96,6 +97,7 @@ def preflight(
     flavor: Flavor,
     *,
     accept_unlogged_cascades: bool = False,
+    accept_loss_at_server_crash: bool = False,
     more: Callable[[Any], list[Problem]] = lambda _connection: [],
 ) -> list[Problem]:
     """Connect and list every problem of the server's settings and the account's grants.
@@ -110,9 +112,13 @@ def preflight(
         return [Problem(str(error), server.name, fix, passing=isinstance(error, ServerLost))]
     try:
         if not server.read:
-            return []
+            return [] if accept_loss_at_server_crash else _of_unread(connection, server, flavor)
         problems = check_connection(
-            connection, server, flavor, accept_unlogged_cascades=accept_unlogged_cascades
+            connection,
+            server,
+            flavor,
+            accept_unlogged_cascades=accept_unlogged_cascades,
+            accept_loss_at_server_crash=accept_loss_at_server_crash,
         )
         with server_errors(server, "checking"):
             return problems + more(connection)
@@ -126,6 +132,7 @@ def check_connection(
     flavor: Flavor,
     *,
     accept_unlogged_cascades: bool = False,
+    accept_loss_at_server_crash: bool = False,
 ) -> list[Problem]:
     """The same over an open connection. Raises ServerLost when it breaks."""
     with server_errors(server, "checking the settings of"):
@@ -145,11 +152,23 @@ def check_connection(
             *_group_problems(connection, server),
             *missing_grants(account, server, flavor),
         ]
+        if not (accept_loss_at_server_crash or is_replica):
+            problems += durability_problems(connection, server, flavor)
         if not accept_unlogged_cascades:
             problems += _cascade_problems(
                 connection, server, flavor, account, is_replica=is_replica
             )
     return problems
+
+
+def _of_unread(connection: Any, server: ServerSettings, flavor: Flavor) -> list[Problem]:
+    """What a primary that is not streamed from can lose, its replicas then lack."""
+    with server_errors(server, "checking the settings of"):
+        if not read_account(connection).has("REPLICATION CLIENT"):
+            return []
+        if family_of(flavor).is_replica(connection):
+            return []
+        return durability_problems(connection, server, flavor)
 
 
 def _version_problems(server: ServerSettings, flavor: Flavor, version: str) -> list[Problem]:

@@ -178,6 +178,7 @@ def _check(server: OpenServer, settings: ShardProducerSettings) -> None:
         server.settings,
         settings.flavor,
         accept_unlogged_cascades=settings.accept_unlogged_cascades,
+        accept_loss_at_server_crash=settings.accept_loss_at_server_crash,
     )
     with server_errors(server.settings, "checking the tables of"):
         problems += table_problems(server.connection, server.settings.name, settings)

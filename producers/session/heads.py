@@ -11,6 +11,7 @@ from typing import Final
 from databases.server_facts import ServerMoment
 from event_token import parse_gtid_set
 from producers.decoder import Decoder
+from producers.errors import BetterServer
 from producers.replication.stream import server_errors
 from producers.servers.reachable import check_reachable
 from producers.servers.server_list import OpenServer
@@ -76,7 +77,10 @@ class ServerClock:
             asked_us = now_us()
             moment = self.moment = server.family.moment(server.connection)
             answered_us = now_us()
-            self.is_replica = server.family.is_replica(server.connection)  # It may have changed.
+            was_replica = self.is_replica
+            self.is_replica = server.family.is_replica(server.connection)
+        if was_replica and not self.is_replica:
+            raise BetterServer(f"{server.name} was promoted: checking it as a primary")
         self.asked_s = time.monotonic()
         self.ahead_us = clock_ahead_us(asked_us, moment.clock_us, answered_us)
         if abs(self.ahead_us) > self._bound_us:

@@ -15,6 +15,7 @@ from event_token.errors import Rebuild, Retry, UsageError
 from producers.copy.throttle import lag_problems
 from producers.errors import Problem
 from producers.preflight.server_checks import preflight
+from producers.preflight.warnings import server_warnings as warnings_of_servers
 from producers.servers.server_list import table_problems
 from producers.session.heartbeat_rows import heartbeat_warnings
 from producers.settings import ShardProducerSettings
@@ -35,6 +36,7 @@ def shard_problems(shard: ShardProducerSettings) -> list[Problem]:
             server,
             shard.flavor,
             accept_unlogged_cascades=shard.accept_unlogged_cascades,
+            accept_loss_at_server_crash=shard.accept_loss_at_server_crash,
             more=partial(table_problems, server_name=server.name, settings=shard),
         )
     ]
@@ -54,11 +56,12 @@ def topic_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> 
 
 
 def server_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
-    """Return what keeps the heads of shards that are streamed from a replica from advancing."""
+    """Return what an operator should know about the servers, though nothing is refused for it."""
     return [
         warning
         for shard in shards
-        for warning in heartbeat_warnings(shard_producer_settings(settings, keyspace, shard))
+        for producer in [shard_producer_settings(settings, keyspace, shard)]
+        for warning in (*heartbeat_warnings(producer), *warnings_of_servers(producer))
     ]
 
 

@@ -45,11 +45,14 @@ COMMON_ARGUMENTS = (
     "--innodb-buffer-pool-size=64M",
     "--max-connections=200",
 )
+# What producers require, so that a crash of the machine loses no committed transaction.
+DURABLE = ("--innodb-flush-log-at-trx-commit=1", "--sync-binlog=1")
 MYSQL_ARGUMENTS = (
     "--mysqlx=OFF",
     "--gtid-mode=ON",
     "--enforce-gtid-consistency=ON",
     "--binlog-row-metadata=FULL",
+    *DURABLE,
 )
 MARIADB_ARGUMENTS = (
     "--log-bin=binlog",
@@ -60,6 +63,7 @@ MARIADB_ARGUMENTS = (
     "--gtid-domain-id=0",
     # Otherwise each start first creates an RSA key of 4,096 bits: 4 s, a minute on a busy machine.
     "--skip-ssl",
+    *DURABLE,
 )
 # For data that nobody keeps: nothing waits for the disk. Writes survive a killed server, but not a
 # killed machine.

@@ -51,7 +51,7 @@ class Flow:
         path = write_settings(
             folder, kafka.bootstrap_servers, keyspace, {s: servers[s] for s in first}, targets
         )
-        lines = ["[producer]", "accept_unlogged_cascades = true"]
+        lines = []
         for table in VINDEXES:
             lines += [f"[[keyspaces.{keyspace}.vindexes]]", f'database = "{schema}"']
             lines += [f'table = "{table}"', 'column = "user_id"', 'vindex = "hash"']
@@ -59,7 +59,9 @@ class Flow:
         lines += [f"[keyspaces.{keyspace}.reshard]", f'user = "{RESHARDER}"']
         lines += ['password_file = "password_resharder"']
         lines += [f'application_accounts = ["{APP}@%"]']
-        path.write_text(path.read_text() + "\n".join(lines) + "\n")
+        accept = "[producer]\naccept_unlogged_cascades = true\n"
+        text = path.read_text().replace("[producer]\n", accept)
+        path.write_text(text + "\n".join(lines) + "\n")
         self.config = str(path)
         for shard in sorted(servers, key=lambda shard: shard in first):
             make_account(servers[shard], locked=shard not in first)

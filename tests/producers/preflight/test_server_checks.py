@@ -1,6 +1,7 @@
 """Preflight on real servers: all problems at once, each with its fix."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import pytest
 
@@ -15,6 +16,12 @@ from tests.producers.servers.replication import start_pair, statements
 from topics.kafka.client import ClientConfig
 
 MARKER = "s3cret-marker"
+
+# Nothing in the tests' servers waits for the disk.
+ACCEPTED: Final[Mapping[str, Any]] = {
+    "accept_unlogged_cascades": True,
+    "accept_loss_at_server_crash": True,
+}
 
 
 def as_root(database: DatabaseFixture) -> ServerSettings:
@@ -31,7 +38,9 @@ def test_well_set_server_has_no_problem(database: DatabaseFixture) -> None:
     """The test servers are set as a producer needs them."""
     flavor = Flavor(database.flavor.value)
 
-    found = preflight(as_root(database), flavor, accept_unlogged_cascades=True)
+    found = preflight(
+        as_root(database), flavor, accept_unlogged_cascades=True, accept_loss_at_server_crash=True
+    )
 
     assert found == []
 
@@ -105,7 +114,12 @@ def test_replication_filters_of_mysql_are_refused_by_name(mysql_b: DatabaseFixtu
             cursor.execute(change.format("mysql.rds_history, shop.audit", "shop"))
             listed = whats(preflight(as_root(mysql_b), Flavor.MYSQL))
             cursor.execute(change.format("mysql.rds_history", ""))
-            of_system = preflight(as_root(mysql_b), Flavor.MYSQL, accept_unlogged_cascades=True)
+            of_system = preflight(
+                as_root(mysql_b),
+                Flavor.MYSQL,
+                accept_unlogged_cascades=True,
+                accept_loss_at_server_crash=True,
+            )
         finally:
             cursor.execute(change.format("", ""))
             cursor.execute("RESET REPLICA ALL")
@@ -130,7 +144,7 @@ def test_members_of_a_group_are_refused(start_mysql: Callable[..., DatabaseFixtu
         )
     )
 
-    [problem] = preflight(as_root(member), Flavor.MYSQL)
+    [problem] = preflight(as_root(member), Flavor.MYSQL, accept_loss_at_server_crash=True)
     with member.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1")
     of_replica = whats(preflight(as_root(member), Flavor.MYSQL))
@@ -209,7 +223,12 @@ def test_unlogged_cascades_are_refused_by_name_unless_accepted(mariadb_a: Databa
         )
 
     found = preflight(as_root(mariadb_a), Flavor.MARIADB)
-    accepted = preflight(as_root(mariadb_a), Flavor.MARIADB, accept_unlogged_cascades=True)
+    accepted = preflight(
+        as_root(mariadb_a),
+        Flavor.MARIADB,
+        accept_unlogged_cascades=True,
+        accept_loss_at_server_crash=True,
+    )
 
     assert f"changes table {name}/child with {name}/parent" in whats(found)
     assert accepted == []
@@ -225,7 +244,7 @@ def test_cascades_on_a_replica_of_mysql_are_its_sources(mysql_b: DatabaseFixture
         cursor.execute(
             "CREATE TABLE c (p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)"
         )
-        as_primary = preflight(as_root(mysql_b), Flavor.MYSQL)
+        as_primary = preflight(as_root(mysql_b), Flavor.MYSQL, accept_loss_at_server_crash=True)
         cursor.execute("CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1")
         try:
             as_replica = preflight(as_root(mysql_b), Flavor.MYSQL)
@@ -245,7 +264,8 @@ def test_cascades_that_cannot_be_seen_are_a_problem(mariadb_a: DatabaseFixture) 
         grants = "SELECT, REPLICATION SLAVE, BINLOG MONITOR"
         cursor.execute(f"GRANT {grants} ON *.* TO blind@'127.0.0.1'")
 
-    found = preflight(ServerSettings(mariadb_a.host, mariadb_a.port, "blind", "x"), Flavor.MARIADB)
+    blind = ServerSettings(mariadb_a.host, mariadb_a.port, "blind", "x")
+    found = preflight(blind, Flavor.MARIADB, accept_loss_at_server_crash=True)
 
     assert [p.fix.split(";")[0] for p in found] == ["GRANT PROCESS ON *.* TO 'blind'@'127.0.0.1'"]
 

@@ -69,6 +69,7 @@ def settings_of(
         "kafka": ClientConfig({"bootstrap.servers": kafka.bootstrap_servers}),
         "start": "current",
         "accept_unlogged_cascades": True,
+        "accept_loss_at_server_crash": True,
         "typed_columns": TYPES,
         **changes,
     }

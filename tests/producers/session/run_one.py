@@ -43,6 +43,7 @@ def main() -> int:
         commit_rows=told["commit_rows"],
         copy=CopySettings(**told["copy"]),
         accept_unlogged_cascades=True,
+        accept_loss_at_server_crash=True,
         typed_columns=TYPES,
     )
     try:
