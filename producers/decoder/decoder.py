@@ -68,7 +68,9 @@ class Decoder:
         self._position: StreamPosition = StreamPosition(
             parse_gtid_set(options.position, options.flavor)
         )
-        self._internal: InternalTables = InternalTables(options.shard, list(options.ended_by))
+        self._internal: InternalTables = InternalTables(
+            options.shard, list(options.ended_by), options.is_sharded
+        )
         self._transaction: Transaction = Transaction(
             self._position, self._record, self._clock, self._internal, TransactionEnds()
         )

@@ -10,6 +10,10 @@ from producers.decoder.tables.hidden_columns import HiddenTypes
 from producers.decoder.tables.sharding import ShardingColumn
 
 
+def _all_sharded(_database: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class DecoderOptions:
     """Options of a decoder; those without a default depend on where the log ends.
@@ -20,6 +24,7 @@ class DecoderOptions:
     head (watermark) promised.
     `last_cell_us`: start of the grid cell of the log's last record, -1 for none.
     `ended_by`: reshards whose END is in the log, and whose CANCELLED is not.
+    `is_sharded`: whether a database has sharded tables; asked where one is changed after END.
 
     `produce(topic, value, key, 0, on_delivery, on_delivery, timestamp_ms)` raises BufferError when
     its queue is full; then `on_full` is called and `produce` again. `on_delivery` is passed with a
@@ -56,6 +61,7 @@ class DecoderOptions:
     vindexes: Mapping[tuple[str, str], ShardingColumn] = field(default_factory=dict)
     text_as_bytes: frozenset[str] = frozenset()
     ended_by: tuple[str, ...] = ()
+    is_sharded: Callable[[str], bool] = _all_sharded
     rules: FilterRules | None = None
     hidden_types: HiddenTypes | None = None
     refuses_cascades: bool = False

@@ -23,7 +23,7 @@ from producers.session.status import Committed
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
 from producers.start.choose_start import ChosenStart
-from producers.start.reshard_end import ended_by
+from producers.start.reshard_end import ended_by, is_sharded
 from topics.kafka.client import RECORD_BYTES_MAX
 
 Notice = Callable[[str], None]
@@ -120,6 +120,7 @@ def _open_decoder(
         now_us=now_us,
         on_notice=notice,
         ended_by=ended,
+        is_sharded=lambda database: is_sharded(settings.kafka, settings.keyspace, database),
         vindexes=vindexes,
         rules=rules,
         text_as_bytes=settings.text_as_bytes,

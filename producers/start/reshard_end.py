@@ -1,5 +1,6 @@
-"""Which reshards have ended a shard log, read when a producer takes it over."""
+"""What the END of a reshard means to a producer: which logs have one, and which rows it stops."""
 
+import functools
 from typing import Any, Final
 
 from pymysql.constants import ER
@@ -8,7 +9,10 @@ from pymysql.err import MySQLError
 from databases.connection import error_code
 from databases.internal_tables import JOURNAL
 from databases.sql import rows
+from event_token.errors import UsageError
+from topics.errors import NoBrokerAnswers
 from topics.kafka.client import ClientConfig
+from topics.keyspace.topology import read_topology
 from topics.names import ShardTopics
 from topics.records.schema_ids import SchemaIds
 from topics.stream.log_marks import marks_at_end
@@ -32,12 +36,33 @@ def ended_by(
     A cancellation that the log does not hold yet counts: rows before it are valid, too.
     Raises Retry when Kafka does not answer, and the connection's errors.
     """
-    marks = marks_at_end(config, topics, schema_ids)
+
+    @functools.cache
+    def asked_once(database: str) -> bool:
+        return is_sharded(config, topics.keyspace, database)
+
+    marks = marks_at_end(config, topics, schema_ids, asked_once)
     ended = sorted(mark.reshard_id for mark in marks.values() if mark.kind == "END")
     if not ended:
         return ()
     cancelled = _cancelled_on_server(connection)
     return tuple(reshard_id for reshard_id in ended if reshard_id not in cancelled)
+
+
+def is_sharded(config: ClientConfig, keyspace: str, database: str) -> bool:
+    """Whether a table of the database has a vindex in the topology by now.
+
+    Without a topology every database counts. Raises Retry or NoBrokerAnswers.
+    """
+    try:
+        topology = read_topology(config, keyspace)
+    except NoBrokerAnswers:
+        raise
+    except UsageError:  # the topic does not exist
+        topology = None
+    if topology is None:
+        return True
+    return any(vindex.database == database for vindex in topology.vindexes)
 
 
 def _cancelled_on_server(connection: Any) -> set[str]:

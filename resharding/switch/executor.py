@@ -173,7 +173,12 @@ class _Run:
                 if not self._is_logged(source, self._at_end):
                     return replace(view, ends=dict(self._ends))
                 topics = ShardTopics(self._settings.keyspace, source)
-                marks = marks_at_end(self._settings.kafka, topics, self._schema_ids)
+                marks = marks_at_end(
+                    self._settings.kafka,
+                    topics,
+                    self._schema_ids,
+                    self._databases.__contains__,
+                )
                 mark = marks.get(self._settings.reshard_id)
                 if mark is None or mark.kind != Kind.END.value:
                     return replace(view, ends=dict(self._ends))

@@ -14,7 +14,9 @@ from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
 from resharding.switch.triggers import missing_triggers, trial_problems
 from topics.keyspace.topology import ReshardEntry
+from topics.names import ShardTopics
 from topics.schemas.registry import open_schema_ids
+from topics.stream.log_marks import marks_at_end
 
 # Producers and appliers that need longer to catch up would prolong the write stop.
 READY_S_MAX: Final = 5.0
@@ -50,7 +52,7 @@ def check_ready(
     for target in entry.targets:
         missing = missing_triggers(writes[min(entry.sources)], writes[target], databases)
         problems += trial_problems(writes[target], missing)
-    problems += _lag_problems(settings, entry, writes)
+    problems += _lag_problems(settings, entry, writes, databases)
     if problems:
         text = "\n".join(f"  {problem}" for problem in problems)
         what = f"reshard {settings.reshard_id} is not ready to switch:\n{text}"
@@ -100,7 +102,10 @@ def _event_problems(source: ShardWrites, databases: frozenset[str]) -> list[str]
 
 
 def _lag_problems(
-    settings: SwitchSettings, entry: ReshardEntry, writes: Mapping[str, ShardWrites]
+    settings: SwitchSettings,
+    entry: ReshardEntry,
+    writes: Mapping[str, ShardWrites],
+    databases: frozenset[str],
 ) -> list[str]:
     """Wait until logs have what their servers have executed by now, and targets have the logs."""
     deadline_s = time.monotonic() + READY_S_MAX
@@ -116,8 +121,12 @@ def _lag_problems(
                     f"the log of shard {shard} is behind {writes[shard].server.name}: check its "
                     f"producer"
                 )
-            elif shard in entry.sources:
-                seqs.setdefault(shard, progress.last_seq)
+            elif shard in entry.sources and shard not in seqs:
+                topics = ShardTopics(settings.keyspace, shard)
+                marks = marks_at_end(settings.kafka, topics, schema_ids, databases.__contains__)
+                mark = marks.get(settings.reshard_id)
+                # Appliers stop at END; databases that are not sharded may be written after it.
+                seqs[shard] = progress.last_seq if mark is None else mark.seq
         problems += _behind(settings, entry, writes, seqs)
         if not problems or time.monotonic() > deadline_s:
             return problems

@@ -1,6 +1,7 @@
-"""Finds the marks at the end of a shard log; an END is never followed by rows."""
+"""Finds the marks at the end of a shard log; no row of a sharded table follows an END."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,7 @@ from topics.records.record_decoder import RecordDecoder
 from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import TYPES_BY_INDEX, EventType
 
-# Records read at a time. Only DDL and other marks follow an END, so one window mostly suffices.
+# Records read at a time. DDL, marks and rows of other databases follow an END, mostly few.
 _WINDOW: Final = 1024
 
 
@@ -27,10 +28,14 @@ class LoggedMark:
 
 
 def marks_at_end(
-    config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
+    config: ClientConfig,
+    topics: ShardTopics,
+    schema_ids: SchemaIds,
+    is_sharded: Callable[[str], bool],
 ) -> dict[str, LoggedMark]:
-    """Return the newest mark of each reshard after the last row of the log, by id.
+    """Return the newest mark of each reshard after the last row of a sharded table, by id.
 
+    `is_sharded`: whether a database has sharded tables; the others may be written after END.
     Retry when Kafka does not answer, CorruptRecord on bytes that are not a record of a log.
     """
     codec = RecordDecoder(schema_ids)
@@ -42,10 +47,12 @@ def marks_at_end(
             for record in reversed(list(reader.records(lower, upper))):
                 envelope = read_envelope(record.value or b"", topics.log, record.offset)
                 kind = TYPES_BY_INDEX[envelope[0]]
-                if kind is EventType.ROW:
+                if kind not in {EventType.ROW, EventType.JOURNAL}:
+                    continue
+                event = codec.decode(record.value, topics.shard, record.offset)
+                if kind is EventType.ROW and is_sharded(event.database):
                     return newest
                 if kind is EventType.JOURNAL:
-                    event = codec.decode(record.value, topics.shard, record.offset)
                     row = json.loads(event.statement or "")
                     mark = LoggedMark(row["reshard_id"], row["kind"], event.seq, event.timestamp_us)
                     newest.setdefault(mark.reshard_id, mark)

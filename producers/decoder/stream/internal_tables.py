@@ -6,6 +6,7 @@ to the decoder.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -40,8 +41,6 @@ MARK_NOT_ALONE: Final = (
 # The null branch of a token's origin.
 NO_ORIGIN: Final = b"\0"
 
-# The server's own tables hold no row of a keyspace; hosting services write to them at any time.
-_SYSTEM_DATABASES: Final = frozenset(("mysql", "sys"))
 _MARK_KINDS: Final = {
     "BEGIN": MarkKind.BEGIN,
     "END": MarkKind.END,
@@ -54,9 +53,11 @@ InternalRow = dict[str, int | str | None]
 class InternalTables:
     """What the rows of `_shardstream` on this stream have said so far."""
 
-    def __init__(self, shard: str, ended_by: list[str]) -> None:
-        """`ended_by`: reshards whose END is in the log, and whose CANCELLED is not."""
+    def __init__(self, shard: str, ended_by: list[str], is_sharded: Callable[[str], bool]) -> None:
+        """`ended_by`, `is_sharded`: see DecoderOptions."""
         self._shard: str = shard
+        self._is_sharded: Callable[[str], bool] = is_sharded
+        self._other_databases: set[str] = set()  # that are known not to be sharded
         self._ended_by: list[str] = ended_by
         self.refuses_rows: bool = len(ended_by) > 0
         # The mark under way or just complete. Its offset is the seq of its record.
@@ -71,8 +72,14 @@ class InternalTables:
             self._refuse(table)
 
     def _refuse(self, table: TablePlan) -> None:
-        """Raise WriteAfterEnd on a row after END, except in the server's own databases."""
-        if table.database in _SYSTEM_DATABASES:
+        """Raise WriteAfterEnd on a row after END in a sharded database.
+
+        Others stay on the server, and may be written at any time: by a heartbeat, by the server.
+        """
+        if table.database in self._other_databases:
+            return
+        if not self._is_sharded(table.database):
+            self._other_databases.add(table.database)
             return
         ids = ", ".join(self._ended_by)
         raise WriteAfterEnd(
@@ -86,7 +93,7 @@ class InternalTables:
         """Take a row event of an internal table; False if its rows are to be logged after all."""
         if not table.internal:
             self._refuse(table)
-            return False  # of the server's own databases
+            return False  # of a database that is not sharded
         if table.internal == SILENT or op == DELETE:
             return True
         for row in _read_rows(table, rows, images):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -158,12 +159,13 @@ def test_tables_left_out_write_nothing_behind_end(stream: Stream) -> None:
         "INSERT INTO mysql.beat VALUES (1)",
         "DROP TABLE mysql.beat",
     )
-    sink, _ = decode(packets, flavor, before, ended_by=("r7",), rules=rules)
+    behind_end: dict[str, Any] = {"ended_by": ("r7",), "is_sharded": lambda name: name != "mysql"}
+    sink, _ = decode(packets, flavor, before, rules=rules, **behind_end)
     assert {event.type for event in sink.events()} == {EventType.DDL}
 
     flavor, before, packets = stream("INSERT INTO t VALUES (1)")
     with pytest.raises(WriteAfterEnd, match="END of reshard r7"):
-        decode(packets, flavor, before, ended_by=("r7",), rules=rules)
+        decode(packets, flavor, before, rules=rules, **behind_end)
 
 
 def test_cancelled_lets_rows_through_again(stream: Stream) -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
+from databases.internal_tables import JOURNAL, create_internal_tables
 from producers.decoder import WriteAfterEnd
+from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import (
@@ -15,32 +17,44 @@ from tests.producers.session.producing import (
     settings_of,
     wait_caught_up,
 )
+from topics.kafka.provisioning import provision_keyspace
+from topics.keyspace.topology import ShardEntry, TableVindex, Topology, update_topology
 from topics.progress.record import Mark, MarkKind
-from topics.records.vevent import EventType
+from topics.records.vevent import EventType, Op
 
 END = "INSERT INTO _shardstream.journal VALUES ('r1', 'END', '[\"-\"]', '[\"-80\",\"80-\"]', NULL)"
+
+
+def declare(settings: ShardProducerSettings, schema: str) -> None:
+    """Write the topology of a keyspace with one sharded table, `t`."""
+    vindexes = (TableVindex(schema, "t", ("id",), "hash"),)
+    wanted = Topology(settings.keyspace, 0, (ShardEntry(SHARD),), vindexes)
+    provision_keyspace(settings.kafka, settings.keyspace)
+    update_topology(settings.kafka, settings.keyspace, lambda _before: wanted)
 
 
 def test_a_log_with_end_stays_ended_until_it_is_cancelled(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A restarted producer refuses rows after END; CANCELLED on the server lets them through."""
-    name = database.new_database()
+    """B19: rows of sharded databases are refused after END, until CANCELLED on the server.
+
+    A heartbeat in a database without vindexes goes on, whatever the producer knew at its start.
+    """
+    name, other = database.new_database(), database.new_database()
     settings = settings_of(database, kafka, keyspace)
+    declare(settings, name)
     with database.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE IF NOT EXISTS _shardstream")
-        cursor.execute("DROP TABLE IF EXISTS _shardstream.journal")
-        cursor.execute(
-            "CREATE TABLE _shardstream.journal(reshard_id VARCHAR(64) PRIMARY KEY, "
-            "kind VARCHAR(16), sources TEXT, targets TEXT, hop_time_us BIGINT NULL)"
-        )
+        create_internal_tables(connection, (JOURNAL,))
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        cursor.execute(f"CREATE TABLE {other}.heartbeat (id INT PRIMARY KEY)")
         with producing(settings):
             cursor.execute("INSERT INTO t VALUES (1)")
             cursor.execute(END)
             cursor.execute("CREATE TABLE u (id INT PRIMARY KEY)")
+            cursor.execute(f"INSERT INTO {other}.heartbeat VALUES (1)")
             wait_caught_up(settings)
         with producing(settings):
+            cursor.execute(f"UPDATE {other}.heartbeat SET id = 2")
             wait_caught_up(settings)
         cursor.execute("INSERT INTO t VALUES (2)")
         with pytest.raises(WriteAfterEnd, match="END of reshard r1"):
@@ -53,8 +67,9 @@ def test_a_log_with_end_stays_ended_until_it_is_cancelled(
 
     check_log(log)
     check_progress(log)
-    kinds = [e.type for e in log.events]
-    assert kinds == [
+    assert [e.op for e in log.events if e.table == "heartbeat"] == [Op.INSERT, Op.UPDATE]
+    events = [e for e in log.events if e.table != "heartbeat"]
+    assert [e.type for e in events] == [
         EventType.ROW,
         EventType.JOURNAL,
         EventType.DDL,
@@ -62,7 +77,7 @@ def test_a_log_with_end_stays_ended_until_it_is_cancelled(
         EventType.JOURNAL,
     ]
     marked = [p for p in log.progress if p.mark is not None]
-    end_offset, cancel_offset = log.events[1].offset, log.events[4].offset
+    end_offset, cancel_offset = events[1].offset, events[4].offset
     assert [p.mark for p in marked] == [
         Mark(MarkKind.END, end_offset, "r1", (SHARD,), ("-80", "80-"), None),
         Mark(MarkKind.CANCEL, cancel_offset, "r1", (SHARD,), ("-80", "80-"), None),

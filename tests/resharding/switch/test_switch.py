@@ -340,7 +340,10 @@ def test_the_end_of_a_lost_primary_does_not_count(
 def test_a_server_that_stops_being_the_primary_gets_no_mark(
     late: Action, servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A5: the role is checked at the start, before END and before BEGIN; nothing is lost."""
+    """A5: the role is checked at the start, before END and before BEGIN; nothing is lost.
+
+    B19: what is not sharded may be written meanwhile.
+    """
 
     def demote(step: Step) -> None:
         if step.action is late:
@@ -360,6 +363,10 @@ def test_a_server_that_stops_being_the_primary_gets_no_mark(
             set_read_only(world.servers[SOURCE], on=False)
         kinds = [mark.kind for shard in (SOURCE, *TARGETS) for mark in marks(world, shard)]
         assert kinds == ([] if late is Action.WRITE_END else [MarkKind.END])
+        with world.servers[SOURCE].connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {world.schema}_not_sharded")
+            cursor.execute(f"CREATE TABLE {world.schema}_not_sharded.beat (id INT PRIMARY KEY)")
+            cursor.execute(f"INSERT INTO {world.schema}_not_sharded.beat VALUES (1)")
         run_switch(world.settings, nothing)
         assert world.open_shards() == set(TARGETS)
 
