@@ -1,4 +1,4 @@
-"""Chooses the number of rows of the next chunk. Pure."""
+"""Chooses the number of rows of the next chunk, and averages a copy's rate. Pure."""
 
 from typing import Final
 
@@ -11,6 +11,7 @@ ROWS_MIN: Final = 10
 STEP: Final = 4
 # Aim below the limit, for rows differ in size.
 BYTES_AIMED: Final = CHUNK_BYTES_MAX // 2
+_US: Final = 1_000_000
 
 
 def next_rows(
@@ -23,3 +24,10 @@ def next_rows(
     by_bytes = rows * BYTES_AIMED / max(bytes_read, 1)
     wanted = min(by_time, by_bytes, rows_max * STEP)
     return int(min(max(wanted, rows_max / STEP, ROWS_MIN), limits.chunk_rows_max))
+
+
+def next_rate(rows_per_s: float, rows: int, elapsed_us: int) -> float:
+    """The rate after `rows` more in `elapsed_us`, averaged over about a second for a person."""
+    elapsed_us = max(1, elapsed_us)
+    weight = min(1.0, elapsed_us / _US)
+    return round(rows_per_s * (1 - weight) + rows * _US / elapsed_us * weight, 1)

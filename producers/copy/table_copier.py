@@ -13,7 +13,7 @@ from producers.copy.errors import (
     ChunkTooLarge,
     RowNotCopied,
 )
-from producers.copy.pace import ROWS_FIRST, next_rows
+from producers.copy.pace import ROWS_FIRST, next_rate, next_rows
 from producers.copy.windows import Window, Windows, settle, spoiled
 from producers.decoder import DecoderHalt
 from producers.decoder.stream.copy_writer import CopyWriter
@@ -29,7 +29,6 @@ SPOIL_PAUSE_S_MAX: Final = 5.0
 HELD_PAUSE_S: Final = 1.0
 # Changed keys that no window needs are forgotten when this many are remembered.
 PRUNE_KEYS: Final = 50_000
-_US: Final = 1_000_000
 
 
 class TableCopier:
@@ -179,10 +178,7 @@ class TableCopier:
 
     def _moved(self, piece: Piece | None, added: int, now_us: int, *, is_last: bool) -> TableCopy:
         copy = self.copy
-        elapsed_us = max(1, now_us - copy.updated_us)
-        # Averaged over about a second, so that a person can read it.
-        weight = min(1.0, elapsed_us / _US)
-        rate = (0 if piece is None else piece.rows) * _US / elapsed_us
+        rows = 0 if piece is None else piece.rows
         return replace(
             copy,
             state=CopyState.COMPLETED if is_last else CopyState.COPYING,
@@ -191,8 +187,8 @@ class TableCopier:
             last_key_text=copy.last_key_text if piece is None else piece.last_key_text,
             pieces=copy.pieces + 1,
             rows=copy.rows + added,
-            rows_read=copy.rows_read + (0 if piece is None else piece.rows),
-            rows_per_s=round(copy.rows_per_s * (1 - weight) + rate * weight, 1),
+            rows_read=copy.rows_read + rows,
+            rows_per_s=next_rate(copy.rows_per_s, rows, now_us - copy.updated_us),
             note="",
         )
 

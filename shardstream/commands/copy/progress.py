@@ -142,10 +142,14 @@ def _chosen(copies: Any, tables: Sequence[str]) -> list[TableCopy]:
 
 
 def seconds_left(copy: TableCopy) -> float | None:
-    """Estimate the seconds that a copy still needs; None when that is unknown."""
-    if copy.state is not CopyState.COPYING or copy.rows_per_s <= 0:
+    """Estimate the seconds that a copy still needs; None when that is unknown.
+
+    The server estimates a table's rows, often too low, and not those that a condition selects.
+    """
+    rows = copy.rows_estimated - copy.rows_read
+    if copy.state is not CopyState.COPYING or copy.rows_per_s <= 0 or copy.where or rows <= 0:
         return None
-    return max(0, copy.rows_estimated - copy.rows_read) / copy.rows_per_s
+    return rows / copy.rows_per_s
 
 
 def copy_json(shard: str, copy: TableCopy) -> dict[str, Any]:
