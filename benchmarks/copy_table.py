@@ -105,7 +105,7 @@ class CopyBenchmark:
         keyspace = BenchKeyspace(
             self._stack.folder, f"copy{self._turns}", self._brokers, {ALL: self._server}
         )
-        return keyspace, OurProducer(keyspace, ALL, start="current")
+        return keyspace, OurProducer(keyspace, ALL, start="latest")
 
     def _ours(self) -> DrainRates:
         keyspace, producer = self._producer()

@@ -15,7 +15,7 @@ from benchmarks.workloads import Workload
 from event_token.errors import Halt
 from shardstream.local.database_server import MysqlServer
 from shardstream.local.processes import with_parent_guard
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 NAME = "latency.commit_to_subscriber"
 PER_SHARD_PER_S = 1_000
@@ -56,7 +56,7 @@ def _measure(stack: Stack, keyspace: str, warm_up_s: int, measure_s: int) -> lis
     with TwoShards(stack, keyspace) as shards:
         # Both have caught up before the first write.
         shards.wait_for_heads(time.time_ns() // 1000)
-        with Subscriber(
+        with StreamSubscriber(
             keyspace, start="earliest", config=shards.client, idle_timeout_s=ARRIVE_S_MAX
         ) as subscriber:
             writers = [
@@ -118,7 +118,9 @@ def _times_of(writers: "Sequence[subprocess.Popen[str]]", count: int) -> list[in
     return times
 
 
-def _receive(subscriber: Subscriber, shards: TwoShards, count: int) -> dict[str, dict[int, int]]:
+def _receive(
+    subscriber: StreamSubscriber, shards: TwoShards, count: int
+) -> dict[str, dict[int, int]]:
     """Receive `count` rows per shard; return when each arrived (monotonic ns), by shard and id.
 
     Raises Halt if one arrives twice, or if not all arrive in time.

@@ -19,7 +19,8 @@ from resharding.server import ReshardServer, open_session
 from shardstream.local.database_server import MysqlServer
 from topics.keyspace.topology import TableVindex
 from topics.schemas.registry import open_schema_ids
-from topics.start.positions import EARLIEST, resolve_start_of
+from topics.start.positions import resolve_start_of
+from topics.start.start_forms import StartWord
 
 SINGLE_ROW: Final = "reshard.apply_single_row"
 ROWS_100: Final = "reshard.apply_rows_100"
@@ -57,7 +58,7 @@ def _measure(stack: Stack, workload: Workload, runs: int) -> list[Turn]:
         # It keeps running through the turns: its heartbeats make the last rows readable.
         _wait_for_log(producer, workload.rows)
         start = resolve_start_of(
-            EARLIEST,
+            StartWord.EARLIEST,
             config=keyspace.client,
             keyspace=keyspace.name,
             shards=[SOURCE],

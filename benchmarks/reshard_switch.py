@@ -26,7 +26,7 @@ from resharding.verify.verification import VerifySettings, verify_target
 from shardstream.local.database_server import MysqlServer
 from topics.kafka.client import ClientConfig
 from topics.keyspace.vindexes import vindex_named
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 WRITE_STOP: Final = "reshard.write_stop"
 HOP_PAUSE: Final = "reshard.hop_pause"
@@ -263,7 +263,7 @@ class _Reader(_Working):
     def work(self) -> None:
         """Receive rows until stopped."""
         name = self._keyspace.name
-        with Subscriber(
+        with StreamSubscriber(
             name, start="earliest", config=self._keyspace.client, idle_timeout_s=IDLE_S
         ) as stream:
             while not self.stop.is_set():

@@ -15,6 +15,7 @@ from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
 from topics.kafka.client import ClientConfig
 from topics.kafka.topic_settings import TopicSettings
 from topics.keyspace.topology import TableVindex
+from topics.start.start_forms import parse_producer_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,7 @@ class ShardProducerSettings(ProducerOptions):
 
     `servers`: the first usable one that keeps up is followed; another one takes over when it is
     lost, or lags behind one of the others by more than `max_replica_lag_ms`.
-    `start`: where an empty log starts: `current`, `earliest`, `gtid:<set>`,
-    `timestamp:<ISO time>`; `tail` only resumes.
+    `start`: where an empty log starts, in a form of `topics.start.start_forms`; None only resumes.
     `topics`: how topics that do not exist yet are created.
     `server_id`: of the replication connection; None takes a random one from a high range.
     `vindexes`: of the keyspace's topology. `typed_columns`: for MariaDB only.
@@ -47,7 +47,7 @@ class ShardProducerSettings(ProducerOptions):
     servers: tuple[ServerSettings, ...]
     kafka: ClientConfig
     registry_url: str | None = None
-    start: str = "tail"
+    start: str | None = None
     server_id: int | None = None
     topics: TopicSettings = TopicSettings()  # noqa: RUF009 - frozen, and has no state
     vindexes: tuple[TableVindex, ...] = ()
@@ -58,6 +58,8 @@ class ShardProducerSettings(ProducerOptions):
     def __post_init__(self) -> None:
         """Refuse settings that cannot work; a flavor may be given by name."""
         object.__setattr__(self, "flavor", Flavor(self.flavor))
+        if self.start is not None:
+            parse_producer_start(self.start)
         problems = []
         if not any(server.read for server in self.servers):
             problems.append("no server may be read from")

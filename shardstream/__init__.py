@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from topics.records.event_json import event_to_json_dict, event_to_json_text
     from topics.records.table_shape import Column, TableShape
     from topics.records.vevent import EventType, InvalidDate, Op, Row, Value, VEvent
-    from topics.start.positions import Start
+    from topics.start.start_forms import Start
 
 # Name by name, the module that defines it: the imports above, for run time.
 _MODULES = {
     # The stream: a subscriber, how it waits for slow shards, and where it starts.
     "Subscriber": "shardstream.subscriber",
     "ClientConfig": "topics.kafka.client",
-    "Start": "topics.start.positions",
+    "Start": "topics.start.start_forms",
     "Strict": "topics.reading.planner",
     "MaxHold": "topics.reading.planner",
     "Wait": "topics.reading.planner",

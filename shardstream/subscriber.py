@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Self
 
 from topics.reading.planner import Mode, Strict
-from topics.start.positions import LATEST, Start
-from topics.stream.subscriber import Subscriber as StreamSubscriber
+from topics.start.start_forms import Start
+from topics.stream.subscriber import StreamSubscriber
 
 
 class Subscriber(StreamSubscriber):
@@ -20,11 +20,13 @@ class Subscriber(StreamSubscriber):
     stream hops over reshards: events of the targets follow those of the sources, in order.
 
     `start` is "latest" (default), "earliest", "copy", a time (an aware datetime, or microseconds
-    since the epoch), or a position (StreamPosition, or its string). "copy" delivers every row of
+    since the epoch; as text with a zone, or `us:` and a number), or a position (StreamPosition, or
+    its string). Ambiguous starts are refused. "copy" delivers every row of
     the tables: it starts where their newest copy (snapshot) began, with copied rows as READ among
     the changes. Tables without a copy are copied first.
 
-    One thread iterates; any may call `close`. No connection is made before the first event is
+    One thread iterates; any may call `close`, which ends the iteration; a new one raises
+    ReaderClosed (Rebuild). No connection is made before the first event is
     requested. After a Retry the iteration may continue, after the last event delivered. Errors:
     UsageError, PositionTooOld, LogGap, LogRepeat and other Halts, Retry (BrokersUnreachable,
     RowsNotReadable, StartNotReached).
@@ -36,7 +38,7 @@ class Subscriber(StreamSubscriber):
         path: str | PathLike[str] | None,
         keyspace: str,
         key_range: str = "-",
-        start: Start = LATEST,
+        start: Start = "latest",
         *,
         mode: Mode = Strict(),  # noqa: B008 - frozen, and has no state
         idle_timeout_s: float | None = None,

@@ -9,7 +9,7 @@
     ├── StartNotReached     a shard's log has not reached the time at which a reader starts
     └── TopologyChanged     another writer changed the topology in between
     Rebuild
-    └── ReaderClosed        `stop` ended a read from another thread
+    └── ReaderClosed        a read that another thread ended, or of a reader that was closed
     Halt
     ├── CorruptRecord       bytes on Kafka that are not a record of their topic
     ├── UnknownEnvelope     a record of a schema that this release does not read
@@ -57,7 +57,7 @@ class TopologyChanged(Retry):
 
 
 class ReaderClosed(Rebuild):
-    """Raised in a read that `stop` ends from another thread."""
+    """Raised in a read that another thread ends, and by an iteration that begins after `close`."""
 
 
 class CorruptRecord(Halt):

@@ -14,7 +14,7 @@ _KEYSPACE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 def check_keyspace(keyspace: str) -> str:
     """Return `keyspace` unchanged; UsageError if it cannot be part of a topic name."""
-    if not _KEYSPACE.fullmatch(keyspace):
+    if not isinstance(keyspace, str) or not _KEYSPACE.fullmatch(keyspace):
         message = f"keyspace {keyspace!r}: use 1 to 100 of the characters A-Z a-z 0-9 _ -"
         raise UsageError(message)
     return keyspace

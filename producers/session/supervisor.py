@@ -17,7 +17,6 @@ from producers.session.shard_session import ShardSession
 from producers.session.status import OnStatus, StatusReporter
 from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ShardProducerSettings
-from producers.start.resume_point import check_start
 from topics.kafka.provisioning import (
     broker_transaction_timeout_ms,
     provision_schemas_topic,
@@ -37,7 +36,6 @@ def run_shard(settings: ShardProducerSettings, stop: Event, on_status: OnStatus)
     another producer took over, and Halt when going on could lose or repeat a change, or when
     faults do not pass.
     """
-    check_start(settings.start)
     sharding_columns(settings.vindexes)
     status = StatusReporter(settings.shard, on_status)
 

@@ -10,19 +10,10 @@ from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
 from producers.shard_log.committed_tail import read_committed_tail
 from producers.start.position_at_time import find_position
-from producers.start.resume_point import (
-    START_GTID,
-    START_TAIL,
-    START_TIMESTAMP,
-    ResumePoint,
-    check_start,
-    first_point,
-    resume_point,
-    start_position,
-)
-from producers.start.times import parse_time
+from producers.start.resume_point import ResumePoint, first_point, resume_point
 from topics.names import ShardTopics
 from topics.records.schema_ids import SchemaIds
+from topics.start.start_forms import GtidStart, StartWord, parse_producer_start
 
 _REPLICA_NOTE: Final = (
     "the server is a replica, and no primary is in the list: its clock says nothing about the "
@@ -59,10 +50,10 @@ def choose_start(
     else:
         chosen = servers.choose(topics, point.position)
         server, notes = chosen.server, chosen.passed_over
-        if settings.start != START_TAIL:
+        if settings.start is not None:
             notes.append(
                 f"start {settings.start!r} is ignored: {topics.log} is not empty, so the producer "
-                "resumes from its tail"
+                "resumes from its end"
             )
     is_replica = server.is_replica()
     if is_replica and len(settings.servers) == 1:
@@ -74,23 +65,28 @@ def _first(
     settings: ShardProducerSettings, topics: ShardTopics, servers: ServerList
 ) -> tuple[OpenServer, ResumePoint, list[str]]:
     """Where an empty log starts, by the settings' `start`."""
-    start = settings.start
-    check_start(start)
-    if start.startswith(START_GTID):
-        position = parse_gtid_set(start.removeprefix(START_GTID), settings.flavor)
+    if settings.start is None:
+        raise UsageError(
+            f"{topics.log} is empty, so there is nothing to resume from: start a producer of it "
+            "first, or say where to start (earliest, latest, a time or gtid:SET)"
+        )
+    start = parse_producer_start(settings.start)
+    if isinstance(start, GtidStart):
+        position = parse_gtid_set(start.text, settings.flavor)
         try:
             chosen = servers.choose(topics, position)
         except (ServerBehindLog, ReplicaBehindLog) as error:
-            message = f"start {start!r} names transactions that were not executed: {error}"
-            raise UsageError(message) from error
+            raise UsageError(
+                f"start {settings.start!r} names transactions that were not executed: {error}"
+            ) from error
         return chosen.server, first_point(position), chosen.passed_over
     chosen = servers.choose(topics, None)
     server, notes = chosen.server, chosen.passed_over
-    if start.startswith(START_TIMESTAMP):
-        time_us = parse_time(start.removeprefix(START_TIMESTAMP))
+    if not isinstance(start, StartWord):
         there = server.view.history if server.view is not None else server.history()
-        found = find_position(server.settings, server.family, server.connection, time_us, there)
+        found = find_position(server.settings, server.family, server.connection, start, there)
         return server, first_point(found.position), [*notes, found.note]
+    history = server.history()
     # `earliest` takes what the server says that it still has.
-    position = start_position(topics, start, settings.flavor, server.history())
+    position = history.purged if start is StartWord.EARLIEST else history.executed
     return server, first_point(position), notes

@@ -115,7 +115,7 @@ def file_to_scan(
     if first is None:
         raise UsageError(
             f"start {iso(time_us)}: the binlogs of {server_name} no longer hold a transaction, so "
-            "changes since then may be gone: start at `current`, or use another server"
+            "changes since then may be gone: start at `latest`, or use another server"
         )
     oldest_us = first.commit_us + _GRANULARITY_US[flavor]
     raise UsageError(

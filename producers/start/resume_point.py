@@ -1,22 +1,13 @@
 """Where a shard's producer resumes, from its log and progress topic, or where it starts."""
 
 from dataclasses import dataclass
-from typing import Final
 
-from databases.server_facts import ServerHistory
 from event_token import Flavor, GtidSet, parse_gtid_set
 from event_token.errors import UsageError
 from producers.errors import LogDisagrees
 from producers.shard_log.committed_tail import LogTail
-from producers.start.times import parse_time
 from topics.names import ShardTopics
 from topics.progress.record import Progress, cell_start_us
-
-START_TAIL: Final = "tail"
-START_CURRENT: Final = "current"
-START_EARLIEST: Final = "earliest"
-START_GTID: Final = "gtid:"
-START_TIMESTAMP: Final = "timestamp:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,32 +82,3 @@ def _check_agreement(topics: ShardTopics, progress: Progress, log: LogTail) -> N
 def first_point(position: GtidSet) -> ResumePoint:
     """Where an empty log starts: before seq 1, at offset 0."""
     return ResumePoint(position, 1, 0, -1, -1, -1)
-
-
-def check_start(start: str) -> None:
-    """Raise UsageError if `start` has none of the known forms."""
-    if start.startswith(START_TIMESTAMP):
-        parse_time(start.removeprefix(START_TIMESTAMP))
-    elif start not in {START_TAIL, START_CURRENT, START_EARLIEST} and not start.startswith(
-        START_GTID
-    ):
-        raise UsageError(
-            f"start {start!r}: use tail, current, earliest, gtid:<set> or timestamp:<ISO time>"
-        )
-
-
-def start_position(
-    topics: ShardTopics, start: str, flavor: Flavor, there: ServerHistory
-) -> GtidSet:
-    """Where an empty log starts, for a `start` other than a time. UsageError for `tail`."""
-    check_start(start)
-    if start == START_CURRENT:
-        return there.executed
-    if start == START_EARLIEST:
-        return there.purged
-    if start == START_TAIL:
-        raise UsageError(
-            f"{topics.log} is empty, so there is no tail to resume from: say where to start "
-            "(current, earliest, gtid:<set> or timestamp:<ISO time>)"
-        )
-    return parse_gtid_set(start.removeprefix(START_GTID), flavor)

@@ -44,7 +44,8 @@ from topics.keyspace.topology import (
 from topics.names import ShardTopics
 from topics.progress.copy_topic import CopyAction, CopyRequest, ask_and_wait
 from topics.schemas.registry import open_schema_ids
-from topics.start.positions import EARLIEST, LATEST, resolve_start_of
+from topics.start.positions import resolve_start_of
+from topics.start.start_forms import StartWord
 
 RESHARD_ID_CHARS_MAX: Final = 64
 # A producer polls for requests ten times a second; a reconnect takes some seconds.
@@ -82,7 +83,7 @@ def create_reshard(request: CreateRequest) -> ReshardPlan:
     with ExitStack() as stack:
         connections = _connect(request, stack)
         # Read before the tables: a definition that changes afterwards stops the applier.
-        latest = _position(request, LATEST)
+        latest = _position(request, StartWord.LATEST)
         wanted = _check_tables(request, routes, connections)
         plan = _plan(request, topology, latest)
         # Everything up to here only reads.
@@ -243,7 +244,7 @@ def _plan(
     latest: StreamPosition,
 ) -> ReshardPlan:
     """The plan; targets start at the ends of the logs, where the copy starts too."""
-    start = _position(request, EARLIEST) if request.from_log else latest
+    start = _position(request, StartWord.EARLIEST) if request.from_log else latest
     problems = [
         f"{request.servers[shard].name}: the log of shard {shard} has lost its beginning"
         for shard in request.sources
@@ -261,7 +262,7 @@ def _plan(
     )
 
 
-def _position(request: CreateRequest, start: str) -> StreamPosition:
+def _position(request: CreateRequest, start: StartWord) -> StreamPosition:
     return resolve_start_of(
         start,
         config=request.kafka,

@@ -64,10 +64,10 @@ def produce(
         str,
         typer.Option(
             "--from",
-            help="Where an empty log starts: current, earliest, gtid:SET or timestamp:TIME "
-            "(timestamp:2026-01-31T12:00:00Z); a log that has records resumes at its end",
+            help="Where an empty log starts: latest, earliest, a time (2026-01-31T12:00:00Z) or "
+            "gtid:SET; a log that has records resumes at its end",
         ),
-    ] = "current",
+    ] = "latest",
     *,
     as_json: Json = False,
 ) -> None:
@@ -143,7 +143,8 @@ def changelog(
     start: Annotated[
         str,
         typer.Option(
-            "--from", help="Where a new checkpoint starts: earliest, latest, a time, a position"
+            "--from",
+            help="Where a new checkpoint starts: earliest, latest, copy, a time or a position",
         ),
     ] = "earliest",
     max_rows_per_batch: Annotated[

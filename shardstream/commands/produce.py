@@ -22,6 +22,7 @@ from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import shard_producer_settings
 from topics.keyspace.topology import Topology
+from topics.start.start_forms import parse_producer_start
 
 # One status line per second is enough for people and logs; state changes are always printed.
 STATUS_INTERVAL_S = 1.0
@@ -34,6 +35,7 @@ def run_produce(
     settings: Settings, keyspace: str, shard: str, *, start: str, as_json: bool
 ) -> None:
     """Produce until SIGINT or SIGTERM."""
+    parse_producer_start(start, "--from")
     producer_settings = shard_producer_settings(settings, keyspace, shard, start)
     stop = stop_on_signals()
     printer = _StatusPrinter(keyspace, as_json=as_json)

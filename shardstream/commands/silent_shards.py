@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 # A producer advances its head every 250 ms, so this is neither a slow poll nor a short pause.
 SILENT_S: Final = 2.0
@@ -16,7 +16,7 @@ POLL_S: Final = 0.2
 class SilentShards:
     """Watches a subscriber from a thread of its own; says once per stop what it waits for."""
 
-    def __init__(self, events: Subscriber, say: Callable[[str], None]) -> None:
+    def __init__(self, events: StreamSubscriber, say: Callable[[str], None]) -> None:
         self._events = events
         self._say = say
         self._frontier_us: int | None = None

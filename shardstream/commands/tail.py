@@ -11,14 +11,14 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from event_token import StreamPosition
 from event_token.errors import Halt, UsageError
 from shardstream.commands.silent_shards import SILENT_S, SilentShards
 from shardstream.settings.model import Settings
 from topics.reading.planner import MaxHold, Mode, Strict
 from topics.records.event_json import event_to_json_dict, event_to_json_text
 from topics.records.vevent import EventType, VEvent
-from topics.stream.subscriber import Subscriber
+from topics.start.start_forms import parse_start
+from topics.stream.subscriber import StreamSubscriber
 
 _OP_STYLE = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan"}
 _TABLE_NAME = re.compile(r"[^.]+\.[^.].*")
@@ -37,17 +37,6 @@ class TailOptions:
     as_json: bool = False
 
 
-def parse_start(text: str) -> str | datetime | StreamPosition:
-    """`earliest`, `latest`, `copy`, an ISO 8601 time (UTC where it names no zone) or a position."""
-    if text in {"earliest", "latest", "copy"}:
-        return text
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return StreamPosition.from_string(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None) -> None:
     """Print events until interrupted, or until there was none for `until_idle_s`.
 
@@ -60,10 +49,10 @@ def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None
             raise UsageError(message)
     mode: Mode = Strict() if options.max_hold_ms is None else MaxHold(options.max_hold_ms)
     stream = out or sys.stdout
-    with Subscriber(
+    with StreamSubscriber(
         options.keyspace,
         options.key_range,
-        start=parse_start(options.start),
+        start=parse_start(options.start, "--from"),
         config=settings.kafka_client(),
         registry_url=settings.kafka.schema_registry_url,
         mode=mode,

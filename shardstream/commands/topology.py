@@ -75,11 +75,14 @@ def set_shards(
     from topics.keyspace.lineage import declare
     from topics.keyspace.topology import Topology, update_topology
     from topics.names import ShardTopics
+    from topics.start.start_forms import parse_time
 
+    at_us = (
+        time.time_ns() // 1_000 if switched_at is None else parse_time(switched_at, "--switched-at")
+    )
     client = load_settings(config).kafka_client()
     for name in shard:
         read_tail(client, ShardTopics(keyspace, name).progress)  # UsageError if it does not exist
-    at_us = time.time_ns() // 1_000 if switched_at is None else _microseconds(switched_at)
 
     def change(before: Topology | None) -> Topology:
         if before is None:
@@ -89,17 +92,6 @@ def set_shards(
     after = update_topology(client, keyspace, change)
     serving = ", ".join(entry.name for entry in after.serving())
     typer.echo(f"keyspace {keyspace}, epoch {after.epoch}: serving {serving}")
-
-
-def _microseconds(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            f"--switched-at {text!r} is not a time such as 2026-01-31T12:00:00Z"
-        ) from error
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1_000_000)
 
 
 def _time_text(time_us: int | None) -> str:

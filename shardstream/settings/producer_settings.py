@@ -23,7 +23,7 @@ from topics.keyspace.topology import TableVindex
 
 
 def shard_producer_settings(
-    settings: Settings, keyspace: str, shard: str, start: str = "tail"
+    settings: Settings, keyspace: str, shard: str, start: str | None = None
 ) -> ShardProducerSettings:
     """The settings of one shard's producer; UsageError when the shard or a secret is unknown."""
     section = settings.shard(keyspace, shard)

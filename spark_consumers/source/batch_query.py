@@ -10,7 +10,8 @@ from topics.keyspace.topology import Topology, read_topology
 from topics.progress.history import ProgressHistory
 from topics.reading.planner import Batch, is_hop, ranges_between
 from topics.records.schema_ids import SchemaIds
-from topics.start.positions import EARLIEST, LATEST, resolve_start
+from topics.start.positions import resolve_start
+from topics.start.start_forms import ParsedStart, StartWord
 from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
 from topics.stream.progress_feed import ProgressFeed, clock_ms
 
@@ -24,7 +25,7 @@ HOP_LOOK_S = 1.0
 def stream_start(options: SourceOptions, schema_ids: SchemaIds) -> StreamOffset:
     """Return where a new streaming query begins; the default is `latest`."""
     topology = _topology(options)
-    start = LATEST if options.start is None else options.start
+    start = StartWord.LATEST if options.start is None else options.start
     return _offset(topology, _resolve(options, schema_ids, topology, start))
 
 
@@ -37,12 +38,11 @@ def batch_bounds(
     is complete up to one moment.
     """
     topology = _topology(options)
-    start = _resolve(
-        options, schema_ids, topology, EARLIEST if options.start is None else options.start
-    )
+    begin = StartWord.EARLIEST if options.start is None else options.start
+    start = _resolve(options, schema_ids, topology, begin)
     wanted = options.end
-    if wanted is None or wanted == LATEST:
-        latest = _resolve(options, schema_ids, topology, LATEST)
+    if wanted is None or wanted is StartWord.LATEST:
+        latest = _resolve(options, schema_ids, topology, StartWord.LATEST)
         wanted = max(start.frontier_us, latest.frontier_us)
     end = _resolve(options, schema_ids, topology, wanted)
     if end.frontier_us < start.frontier_us:
@@ -134,7 +134,7 @@ def batch_splits(
 
 
 def _resolve(
-    options: SourceOptions, schema_ids: SchemaIds, topology: Topology, start: str | int
+    options: SourceOptions, schema_ids: SchemaIds, topology: Topology, start: ParsedStart
 ) -> StreamPosition:
     return resolve_start(
         start,
@@ -142,6 +142,7 @@ def _resolve(
         topology=topology,
         key_range=options.key_range,
         schema_ids=schema_ids,
+        tables=None if options.table is None else (options.table,),
     )
 
 

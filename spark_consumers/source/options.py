@@ -8,25 +8,24 @@
 | keyRange | `-` (all, the default) or any range; part of a shard is filtered by keyspace id |
 | table | `database.table`: its rows, typed by its newest version, and all statements (`type`) |
 | columns | comma-separated columns to decode (default: all); with table also `after.name` |
-| start | `earliest` (default of spark.read), `latest` (of spark.readStream), a time or a position |
+| start | `earliest` (default of spark.read), `latest` (of readStream), `copy`, a time, a position |
 | end | spark.read only: `latest` (default), a time or a position |
 | maxRowsPerBatch | maximum rows per micro-batch (default: 500000); one 10 ms cell is never split |
 | mode, maxHoldMs | `strict` (default) waits for a silent shard; `max_hold` at most maxHoldMs |
 | maxRowsPerTask | a shard's range with more rows is split over several tasks (default: 250000) |
-A time is ISO 8601, or microseconds since the epoch.
+`topics.start.start_forms` lists the forms of a start.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from event_token import KeyRange
 from event_token.errors import UsageError
 from topics.kafka.client import ClientConfig
 from topics.names import check_keyspace
 from topics.reading.planner import MaxHold, Mode, Strict
-from topics.start.positions import EARLIEST, LATEST
+from topics.start.start_forms import ParsedStart, StartWord, parse_start
 
 KAFKA_PREFIX = "kafka."
 # A micro-batch of this size takes one or two seconds on two cores and a few hundred megabytes over
@@ -50,13 +49,12 @@ KNOWN_OPTIONS = frozenset(
         "path",  # Spark passes the argument of load() by this name; this format takes none
     }
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TABLE = re.compile(r"([^.]+)\.(.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Checked options; `start` and `end` are as `topics.start.positions` takes them."""
+    """Checked options."""
 
     keyspace: str
     kafka: ClientConfig
@@ -64,8 +62,8 @@ class SourceOptions:
     key_range: KeyRange
     table: tuple[str, str] | None
     columns: str | None
-    start: str | int | None
-    end: str | int | None
+    start: ParsedStart | None
+    end: ParsedStart | None
     max_rows_per_batch: int
     mode: Mode
     max_rows_per_task: int
@@ -99,8 +97,8 @@ class SourceOptions:
             key_range=KeyRange.parse(lower.get("keyrange", "-")),
             table=_table(lower.get("table")),
             columns=lower.get("columns"),
-            start=_start(lower.get("start")),
-            end=_start(lower.get("end")),
+            start=_start(lower, "start", tuple(StartWord)),
+            end=_start(lower, "end", (StartWord.LATEST,)),
             max_rows_per_batch=_count(lower, "maxrowsperbatch", ROWS_PER_BATCH_DEFAULT),
             mode=_mode(lower),
             max_rows_per_task=_count(lower, "maxrowspertask", ROWS_PER_TASK_DEFAULT),
@@ -116,18 +114,9 @@ def _table(text: str | None) -> tuple[str, str] | None:
     return found[1], found[2]
 
 
-def _start(text: str | None) -> str | int | None:
-    """Return a keyword, the text of a position, or microseconds."""
-    if text is None or text in {EARLIEST, LATEST}:
-        return text
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return text  # a position; topics.start.positions says what is wrong with any other text
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+def _start(lower: Mapping[str, str], name: str, words: tuple[StartWord, ...]) -> ParsedStart | None:
+    text = lower.get(name)
+    return None if text is None else parse_start(text, f"option {name}", words)
 
 
 def _count(lower: Mapping[str, str], name: str, default: int) -> int:

@@ -23,7 +23,7 @@ from topics.progress.codec import decode_progress
 from topics.progress.copy_topic import CopyState, read_copies
 from topics.records.vevent import VEvent
 from topics.schemas.registry import open_schema_ids
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 VINDEXES = ("orders", "sessions")
 
@@ -181,7 +181,7 @@ class Reader(Running):
         self.events: list[VEvent] = []
         self.starts = 0
         self._config, self._keyspace = config, keyspace
-        self._subscriber: Subscriber | None = None
+        self._subscriber: StreamSubscriber | None = None
         super().__init__("the reader", self._read)
 
     def _read(self, stop: threading.Event) -> None:
@@ -192,7 +192,7 @@ class Reader(Running):
                 assert position is not None
                 start = position.to_string()  # what a process leaves behind when it dies
             self.starts += 1
-            opened = Subscriber(self._keyspace, "-", start, config=self._config)
+            opened = StreamSubscriber(self._keyspace, "-", start, config=self._config)
             with opened as self._subscriber:
                 for event in self._subscriber:
                     self.events.append(event)

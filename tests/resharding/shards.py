@@ -34,6 +34,7 @@ from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.schemas.registry import open_schema_ids
 from topics.start.positions import resolve_start_of
+from topics.start.start_forms import StartWord
 
 NUMBERS = frozenset(
     ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit")
@@ -64,7 +65,7 @@ class Sources:
     ) -> ReshardPlan:
         """Return a plan that starts at the beginning of the logs."""
         start = resolve_start_of(
-            "earliest",
+            StartWord.EARLIEST,
             config=self.kafka,
             keyspace=self.keyspace,
             shards=list(self.databases),

@@ -36,7 +36,7 @@ from tests.resharding.writers import USERS, at_work, make_tables, rows_of, shard
 from tests.shardstream.command_line import Background
 from topics.keyspace.topology import ReshardState
 from topics.records.vevent import VEvent
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 APPLIER_KILLS = 2
 SEED = 20261121
@@ -195,7 +195,7 @@ def check_one_who_was_away(keyspace: Flow, events: list[VEvent]) -> None:
     position = events[at].position
     assert position is not None
     assert events[at].shard == "-"
-    with Subscriber(keyspace.keyspace, "-", position, config=keyspace.client) as late:
+    with StreamSubscriber(keyspace.keyspace, "-", position, config=keyspace.client) as late:
         found = list(itertools.islice(late, len(events) - at - 1))
     assert [(e.shard, e.seq) for e in found] == [(e.shard, e.seq) for e in events[at + 1 :]]
 

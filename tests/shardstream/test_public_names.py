@@ -11,7 +11,7 @@ import pytest
 import shardstream
 from event_token import UsageError
 from tests.repository import ROOT
-from topics.stream.subscriber import Subscriber as StreamSubscriber
+from topics.stream.subscriber import StreamSubscriber
 
 # A subscriber must run where none of these is installed or wanted.
 NOT_FOR_SUBSCRIBERS = (

@@ -5,10 +5,10 @@ from itertools import islice
 from tests.topics.shard_writer import TIMEOUT_S
 from topics.kafka.deadline import Deadline
 from topics.records.vevent import VEvent
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 
-def taken(stream: Subscriber, count: int) -> list[VEvent]:
+def taken(stream: StreamSubscriber, count: int) -> list[VEvent]:
     """The next `count` events, however often the stream becomes idle in between."""
     deadline = Deadline(TIMEOUT_S)
     events: list[VEvent] = []
@@ -18,7 +18,7 @@ def taken(stream: Subscriber, count: int) -> list[VEvent]:
     return events
 
 
-def idle(stream: Subscriber, shards: tuple[str, ...]) -> None:
+def idle(stream: StreamSubscriber, shards: tuple[str, ...]) -> None:
     """Read until the stream waits for these shards, and expect no event before."""
     deadline = Deadline(TIMEOUT_S)
     while True:

@@ -40,9 +40,9 @@ class MaxHold:
     max_hold_ms: int
 
     def __post_init__(self) -> None:
-        """Refuse a negative time."""
-        if self.max_hold_ms < 0:
-            raise UsageError(f"max_hold_ms {self.max_hold_ms} is negative")
+        """Refuse anything but a number of milliseconds."""
+        if not isinstance(self.max_hold_ms, int) or self.max_hold_ms < 0:
+            raise UsageError(f"max_hold_ms {self.max_hold_ms!r} is no number of milliseconds")
 
 
 Mode = Strict | MaxHold

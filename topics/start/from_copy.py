@@ -15,7 +15,6 @@ from topics.progress.copy_topic import (
     read_copies,
 )
 
-COPY: Final = "copy"
 # Producers check for requests ten times a second; a reconnect takes some seconds.
 ANSWER_S_MAX: Final = 30.0
 

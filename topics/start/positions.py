@@ -1,13 +1,11 @@
 """Resolves a start (a word, a time, a position) to a position in every shard log."""
 
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
 from event_token import KeyRange, ShardPosition, StreamPosition
-from event_token.errors import UsageError
 from topics.errors import StartNotReached
 from topics.kafka.client import ClientConfig
 from topics.kafka.deadline import Deadline
@@ -17,51 +15,48 @@ from topics.progress.history import ProgressHistory
 from topics.progress.record import MarkKind, cell_start_us
 from topics.reading.planner import check_shards
 from topics.records.schema_ids import SchemaIds
+from topics.start.from_copy import Name, copy_start_us
 from topics.start.shard_points import earliest_point, latest_point, point_at_time, start_frontier_us
-
-# A word ("earliest", "latest", "copy") or an opaque position; a time; a position.
-Start = str | datetime | int | StreamPosition
-
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
+from topics.start.start_forms import ParsedStart, StartWord
 
 # A start at the current time waits for the next heartbeats, which come every 250 ms. A shard whose
 # log is further behind than this must catch up first.
 START_WAIT_S: Final = 30.0
 _START_POLL_S: Final = 0.05
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 def resolve_start(
-    start: Start,
+    start: ParsedStart,
     *,
     config: ClientConfig,
     topology: Topology,
     key_range: KeyRange,
     schema_ids: SchemaIds,
+    tables: Collection[Name] | None = None,
     wait_s: float = START_WAIT_S,
 ) -> StreamPosition:
     """Return the position of `start` for a reader of a key range.
 
-    "earliest": the beginnings of the logs, or their first complete grid cells if retention has
-    removed the beginnings. "latest": their ends. A time (aware datetime, or microseconds since the
-    epoch): in each shard, the first record not older than the 10 ms cell of the time. The shards
-    are those that served at that time; no start on a target of a reshard lies before its BEGIN.
+    EARLIEST: the beginnings of the logs, or their first complete grid cells if retention has
+    removed the beginnings. LATEST: their ends. A time (microseconds since the epoch): in each
+    shard, the first record not older than the 10 ms cell of the time. COPY: the time at which the
+    newest copies of `tables` (None: all) began; missing ones are requested. The shards are those
+    that served at that time; no start on a target of a reshard lies before its BEGIN.
 
-    UsageError when `start` is invalid or a position of another range, PositionTooOld (Halt) when
-    records of that time were removed, StartNotReached (Retry) when the log of a shard does not
-    reach the time within `wait_s`.
+    UsageError when a position is of another range, PositionTooOld (Halt) when records of that time
+    were removed, StartNotReached (Retry) when the log of a shard does not reach the time within
+    `wait_s`; for COPY see `copy_start_us`.
     """
-    if isinstance(start, str) and start not in {EARLIEST, LATEST}:
-        start = StreamPosition.from_string(start)
+    if start is StartWord.COPY:
+        shards = topology.shards_for(key_range)
+        start = copy_start_us(config, topology.keyspace, shards, tables)
     if isinstance(start, StreamPosition):
         check_shards(start, key_range)
         return start
     places = _Places(start, config, topology.keyspace, schema_ids, Deadline(wait_s))
-    if start == EARLIEST:
+    if start is StartWord.EARLIEST:
         era = era_of(topology, key_range, lambda r: places.are_whole(r, key_range))
-    elif start == LATEST:
+    elif start is StartWord.LATEST:
         era = era_of(topology, key_range, lambda _: False)
     else:
         era = era_of(topology, key_range, lambda r: places.time_us < (r.hop_time_us or 0))
@@ -73,7 +68,7 @@ def resolve_start(
 
 
 def resolve_start_of(
-    start: str | int,
+    start: StartWord | int,
     *,
     config: ClientConfig,
     keyspace: str,
@@ -81,7 +76,7 @@ def resolve_start_of(
     schema_ids: SchemaIds,
     wait_s: float = START_WAIT_S,
 ) -> StreamPosition:
-    """Return the position of "earliest", "latest" or a time in these logs, without the topology.
+    """Return the position of EARLIEST, LATEST or a time in these logs, without the topology.
 
     Errors: see `resolve_start`.
     """
@@ -90,29 +85,19 @@ def resolve_start_of(
     return StreamPosition(0, places.frontier_us, points)
 
 
-def _microseconds(moment: datetime | int) -> int:
-    if isinstance(moment, datetime):
-        if moment.tzinfo is None:
-            raise UsageError(f"the start {moment.isoformat()} names no time zone: give it one")
-        moment = (moment - _EPOCH) // timedelta(microseconds=1)
-    if moment < 0:
-        raise UsageError(f"the start {moment} us lies before 1970")
-    return moment
-
-
 class _Places:
     """Finds one start in one shard after the other."""
 
     def __init__(
         self,
-        start: str | datetime | int,
+        start: StartWord | int,
         config: ClientConfig,
         keyspace: str,
         schema_ids: SchemaIds,
         deadline: Deadline,
     ) -> None:
         self._start = start
-        self.time_us = 0 if isinstance(start, str) else cell_start_us(_microseconds(start))
+        self.time_us = 0 if isinstance(start, StartWord) else cell_start_us(start)
         self._deadline = deadline
         self._open = partial(ProgressHistory, config, keyspace, schema_ids=schema_ids)
         self._heads: list[int | None] = []
@@ -120,7 +105,7 @@ class _Places:
     @property
     def frontier_us(self) -> int:
         """The frontier of the position, after all of its points are known."""
-        return start_frontier_us(self._heads) if self._start == LATEST else self.time_us
+        return start_frontier_us(self._heads) if self._start is StartWord.LATEST else self.time_us
 
     def are_whole(self, reshard: ReshardEntry, key_range: KeyRange) -> bool:
         """Tell whether a reader can start before a reshard: sources exist, targets since BEGIN."""
@@ -153,10 +138,10 @@ class _Places:
     def _found(
         self, history: ProgressHistory, shard: str, end: ShardPosition | None
     ) -> ShardPosition:
-        if self._start == EARLIEST:
+        if self._start is StartWord.EARLIEST:
             records = (found.progress for found in history.records())
             return earliest_point(records, history.log_start())
-        if self._start == LATEST:
+        if self._start is StartWord.LATEST:
             last = history.last()
             progress = None if last is None else last.progress
             self._heads.append(None if progress is None else progress.head_us)

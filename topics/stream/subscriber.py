@@ -6,19 +6,28 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
-from event_token import KeyRange, StreamPosition
+from event_token import StreamPosition
 from event_token.errors import Retry, ShardstreamError, UsageError
+from topics.errors import ReaderClosed
 from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import retired_us
 from topics.keyspace.topology import read_topology
+from topics.names import check_keyspace
 from topics.reading.planner import Mode, Planner, Strict, Wait
 from topics.reading.seen_before import SeenBefore
 from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import VEvent
 from topics.schemas.registry import open_schema_ids
-from topics.start.from_copy import COPY, copy_start_us
-from topics.start.positions import LATEST, Start, resolve_start
+from topics.start.positions import resolve_start
+from topics.start.start_forms import ParsedStart, Start, parse_start
 from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
+from topics.stream.arguments import (
+    checked_config,
+    checked_key_range,
+    checked_mode,
+    checked_tables,
+    checked_timeout_s,
+)
 from topics.stream.delivery import Delivery
 from topics.stream.log_reader import ShardLogReader
 from topics.stream.merged_stream import MergedStream
@@ -34,14 +43,14 @@ TOPOLOGY_LOOK_S: Final = 5.0
 CLOSE_WAIT_S: Final = 5.0
 
 
-class Subscriber:
+class StreamSubscriber:
     """The stream that applications read; `shardstream.Subscriber` documents it for them."""
 
     def __init__(
         self,
         keyspace: str,
         key_range: str = "-",
-        start: Start = LATEST,
+        start: Start = "latest",
         *,
         config: ClientConfig,
         registry_url: str | None = None,
@@ -50,14 +59,14 @@ class Subscriber:
         tables: Iterable[str] | None = None,
     ) -> None:
         """Check the arguments."""
-        self.keyspace = keyspace
-        self.key_range = KeyRange.parse(key_range)
-        self._start: Start = start
-        self._config = config
+        self.keyspace = check_keyspace(keyspace)
+        self.key_range = checked_key_range(key_range)
+        self._start: ParsedStart = parse_start(start)
+        self._config = checked_config(config)
         self._registry_url = registry_url
-        self._mode = mode
-        self._idle_timeout_s = idle_timeout_s
-        self._tables = None if tables is None else frozenset(map(_table_name, tables))
+        self._mode = checked_mode(mode)
+        self._idle_timeout_s = checked_timeout_s(idle_timeout_s)
+        self._tables = checked_tables(tables)
         self._ready: deque[VEvent] = deque()
         self._session: MergedStream | None = None
         self._last: VEvent | None = None
@@ -68,9 +77,11 @@ class Subscriber:
         self._reading = threading.Lock()  # held by the user of the session
 
     def __iter__(self) -> Iterator[VEvent]:
+        self._check_open()
         return self
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -83,6 +94,14 @@ class Subscriber:
             raise StopIteration
         self._last = self._ready.popleft()
         return self._last
+
+    def _check_open(self) -> None:
+        """Raise ReaderClosed after `close`: an iteration that ends at once looks like no events."""
+        if self._closing.is_set():
+            raise ReaderClosed(
+                f"the subscriber of keyspace {self.keyspace} was closed: create a new one; its "
+                f"position is where to start"
+            )
 
     @property
     def waiting(self) -> Wait | None:
@@ -144,16 +163,13 @@ class Subscriber:
                 f"keyspace {self.keyspace} has no topology: start a producer of it first"
             )
         schema_ids = open_schema_ids(self._config, self._registry_url)
-        begin = self._start
-        if begin == COPY:
-            shards = topology.shards_for(self.key_range)
-            begin = copy_start_us(self._config, self.keyspace, shards, self._tables)
         start = resolve_start(
-            begin,
+            self._start,
             config=self._config,
             topology=topology,
             key_range=self.key_range,
             schema_ids=schema_ids,
+            tables=self._tables,
         )
         self._unmarked = unmarked_targets(topology) | self._unmarked
         return MergedStream(
@@ -209,10 +225,3 @@ class Subscriber:
                 self._leave()
             finally:
                 self._reading.release()
-
-
-def _table_name(name: str) -> tuple[str, str]:
-    database, dot, table = name.partition(".")
-    if not (database and dot and table):
-        raise UsageError(f"table {name!r}: write it as database.table")
-    return database, table

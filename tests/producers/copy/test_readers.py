@@ -10,7 +10,7 @@ from tests.producers.session.producing import producing, settings_of, wait_caugh
 from tests.topics.shard_writer import provision
 from topics.progress.copy_topic import CopyState
 from topics.records.vevent import EventType, Op
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 
 def test_subscriber_starts_with_a_copy(
@@ -24,7 +24,7 @@ def test_subscriber_starts_with_a_copy(
     settings = settings_of(mysql_a, kafka, keyspace)
     provision(settings.kafka, keyspace, [settings.shard])
     with producing(settings):
-        subscriber = Subscriber(
+        subscriber = StreamSubscriber(
             keyspace, start="copy", config=settings.kafka, tables=[f"{name}.t"], idle_timeout_s=60
         )
         seen: list[tuple[str, int]] = []
@@ -39,7 +39,7 @@ def test_subscriber_starts_with_a_copy(
                     if event.op is Op.UPDATE:
                         break
         # Another one begins with the same copy, and none is made for it.
-        again = Subscriber(
+        again = StreamSubscriber(
             keyspace, start="copy", config=settings.kafka, tables=[f"{name}.t"], idle_timeout_s=60
         )
         with again as events:
@@ -72,7 +72,7 @@ def test_a_copy_by_another_filter_rule_is_not_built_on(
         [kept] = wait_state(filtered, CopyState.COMPLETED).values()
     with producing(settings):
         [cancelled] = wait_state(settings, CopyState.CANCELLED).values()
-        subscriber = Subscriber(
+        subscriber = StreamSubscriber(
             keyspace, start="copy", config=settings.kafka, tables=[f"{name}.t"], idle_timeout_s=60
         )
         with subscriber as events:

@@ -67,7 +67,7 @@ def settings_of(
         "flavor": Flavor(database.flavor.value),
         "servers": (server_of(database),),
         "kafka": ClientConfig({"bootstrap.servers": kafka.bootstrap_servers}),
-        "start": "current",
+        "start": "latest",
         "accept_unlogged_cascades": True,
         "accept_loss_at_server_crash": True,
         "typed_columns": TYPES,

@@ -27,7 +27,7 @@ from tests.producers.session.producing import (
 from topics.kafka.provisioning import provision_keyspace
 from topics.keyspace.topology import ShardEntry, Topology, update_topology
 from topics.records.vevent import Op
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
@@ -54,7 +54,7 @@ def shards_of(
 
 def merged(settings: ShardProducerSettings, name: str, count: int) -> list[tuple[str, object]]:
     """Return shard and key of the first inserts in the merged stream, in strict mode."""
-    with Subscriber(
+    with StreamSubscriber(
         settings.keyspace, start="earliest", config=settings.kafka, idle_timeout_s=MERGED_S
     ) as stream:
         inserts = (e for e in stream if e.op is Op.INSERT and e.database.startswith(name))

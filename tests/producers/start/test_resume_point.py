@@ -9,13 +9,7 @@ from event_token import Flavor, MariadbGtidSet, MysqlGtidSet, UsageError
 from producers.errors import BinlogPurged, LogDisagrees, ReplicaBehindLog, ServerBehindLog
 from producers.servers.reachable import check_reachable
 from producers.shard_log.committed_tail import LastRow, LogTail
-from producers.start.resume_point import (
-    ResumePoint,
-    check_start,
-    first_point,
-    resume_point,
-    start_position,
-)
+from producers.start.resume_point import ResumePoint, first_point, resume_point
 from topics.names import ShardTopics
 from topics.progress.record import Progress, Tick
 
@@ -139,33 +133,6 @@ def test_other_family_is_refused() -> None:
     """A shard that was written from MySQL is not continued from MariaDB."""
     with pytest.raises(UsageError, match="one family"):
         resume_point(TOPICS, Flavor.MARIADB, PROGRESS, LogTail(0, LAST))
-
-
-@pytest.mark.parametrize("start", ["tail", "current", "earliest", f"gtid:{A}:1-3"])
-def test_known_starts_pass(start: str) -> None:
-    """The forms that the settings may name."""
-    check_start(start)
-
-
-@pytest.mark.parametrize("start", ["", "latest", "gtid", "timestamp:yesterday"])
-def test_other_starts_are_refused(start: str) -> None:
-    """A start that is not known is said before anything is written."""
-    with pytest.raises(UsageError, match="start"):
-        check_start(start)
-
-
-def test_empty_log_starts_where_the_settings_say() -> None:
-    """Current: all that is executed; earliest: all that is purged; a set: itself."""
-    there = history(f"{A}:1-9", f"{A}:1-2")
-
-    def begins(start: str) -> str:
-        return str(start_position(TOPICS, start, Flavor.MYSQL, there))
-
-    assert begins("current") == f"{A}:1-9"
-    assert begins("earliest") == f"{A}:1-2"
-    assert begins(f"gtid:{A}:1-5") == f"{A}:1-5"
-    with pytest.raises(UsageError, match="no tail"):
-        begins("tail")
 
 
 def test_position_between_purged_and_executed_is_reachable() -> None:

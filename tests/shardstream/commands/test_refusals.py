@@ -125,9 +125,11 @@ def test_unknown_names_and_broken_positions_are_refused(config: Path, keyspace: 
 
     _assert_refused(run("produce", keyspace, "80-", *settings), "no shard", "-")
     _assert_refused(run("produce", "nowhere", "-", *settings), "unknown keyspace")
-    _assert_refused(run("produce", keyspace, "-", "--from", "yesterday", *settings), "yesterday")
+    _assert_refused(
+        run("produce", keyspace, "-", "--from", "20260131", *settings), "--from", "digits alone"
+    )
     _assert_refused(run("tail", keyspace, *settings), keyspace)
-    _assert_refused(run("tail", keyspace, "--from", "Zm9v", *settings), "position")
+    _assert_refused(run("tail", keyspace, "--from", "Zm9v", *settings), "--from", "position")
     _assert_refused(run("tail", keyspace, "--key-range", "zz", *settings), "zz")
     _assert_refused(run("tail", keyspace, "--table", "t", *settings), "database.table")
     _assert_refused(run("tail", keyspace, "--config", "none.toml"), "none.toml")

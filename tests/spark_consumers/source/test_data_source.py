@@ -89,7 +89,8 @@ def test_batch_read_between_times(spark: SparkSession, shop: Shop) -> None:
     """spark.read returns the rows of [start, end) by token time."""
     shop.write(50)
 
-    rows = shop.batch(spark, start=str(T0_US + CELL_US), end=str(T0_US + 3 * CELL_US)).collect()
+    start, end = (f"us:{T0_US + cells * CELL_US}" for cells in (1, 3))
+    rows = shop.batch(spark, start=start, end=end).collect()
 
     assert seqs(rows) == {"-80": list(range(11, 31)), "80-": list(range(11, 31))}
 

@@ -22,7 +22,7 @@ from topics.keyspace.vindexes import vindex_named
 from topics.names import ShardTopics
 from topics.records.event_json import event_to_json_dict
 from topics.records.vevent import EventType, VEvent
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 PARTS = ("-40", "40-c0", "c0-")
 # Nothing is being written: all that comes has come long before.
@@ -54,7 +54,7 @@ def change_rows(database: DatabaseFixture, name: str, seed: int) -> list[tuple[i
 
 
 def events_of(config: ClientConfig, keyspace: str, key_range: str) -> list[VEvent]:
-    with Subscriber(
+    with StreamSubscriber(
         keyspace, key_range, start="earliest", config=config, idle_timeout_s=IDLE_S
     ) as stream:
         return list(stream)

@@ -12,7 +12,8 @@ from topics.kafka.client import ClientConfig, open_admin
 from topics.keyspace.lineage import Era, era_of
 from topics.keyspace.topology import ShardEntry, Topology, update_topology
 from topics.start.positions import resolve_start
-from topics.stream.subscriber import Subscriber
+from topics.start.start_forms import StartWord
+from topics.stream.subscriber import StreamSubscriber
 
 
 def test_eras_follow_the_reshards_back() -> None:
@@ -53,11 +54,11 @@ def test_starts_across_a_split(
 
     for start_us in (20_000, 38_000, 46_000, 70_000):
         rest = [e for e in expected if e[0] >= START_US + start_us - start_us % CELL_US]
-        with Subscriber(keyspace, start=START_US + start_us, config=config) as stream:
+        with StreamSubscriber(keyspace, start=START_US + start_us, config=config) as stream:
             assert seen(list(islice(stream, len(rest)))) == rest
-    with Subscriber(keyspace, start="earliest", config=config) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
         assert seen(list(islice(stream, len(expected)))) == expected
-    with Subscriber(keyspace, start="latest", config=config, idle_timeout_s=0.3) as stream:
+    with StreamSubscriber(keyspace, start="latest", config=config, idle_timeout_s=0.3) as stream:
         assert list(stream) == []
         assert list(stream.position.shards if stream.position else ()) == ["-80", "80-c0", "c0-"]
 
@@ -75,7 +76,7 @@ def test_earliest_without_the_sources(
         future.result(TIMEOUT_S)
 
     rest = [e for e in expected if e[1] != "80-"]
-    with Subscriber(keyspace, start="earliest", config=config) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
         assert seen(list(islice(stream, len(rest)))) == rest
 
 
@@ -89,7 +90,7 @@ def test_earliest_with_targets_that_lost_their_beginning(
     high.remove_until(8)  # copied rows, BEGIN, the row behind it: seq 7 comes first
 
     rest = [e for e in expected if e[1] != "80-" and (e[1] != "c0-" or e[2] >= 7)]
-    with Subscriber(keyspace, start="earliest", config=config) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
         assert seen(list(islice(stream, len(rest)))) == rest
 
 
@@ -103,7 +104,7 @@ def test_a_target_whose_log_is_behind_the_topology(
 
     with pytest.raises(StartNotReached, match="shard 80-c0: its log has not reached BEGIN of r"):
         resolve_start(
-            "latest",
+            StartWord.LATEST,
             config=config,
             topology=topology_after_split(keyspace),
             key_range=KeyRange.parse("80-"),

@@ -21,7 +21,7 @@ from topics.reading.planner import MaxHold, Mode, Strict
 from topics.reading.seen_before import SeenBefore
 from topics.schemas.registry import TopicSchemaIds
 from topics.start.unmarked_hop import unmarked_hop
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
     """Changes with an origin arrive once; those without are marked until the declared time."""
     write_split(*writers("-80", "80-"), *targets("80-c0", "c0-"))
 
-    with Subscriber(keyspace, start="earliest", config=config, mode=mode) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config, mode=mode) as stream:
         events = list(islice(stream, 2))
         declare_split(config, keyspace)
         events += islice(stream, 6)

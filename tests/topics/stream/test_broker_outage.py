@@ -16,7 +16,7 @@ from topics.reading.planner import Batch, Planner
 from topics.records.vevent import VEvent
 from topics.stream import log_reader, subscriber
 from topics.stream.progress_feed import ProgressFeed, clock_ms
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 # A restart takes 10 s; 123 s were seen on a machine with a load of ten per core.
 RESTART_S_MAX = 400.0
@@ -60,7 +60,7 @@ def test_a_restart_of_the_broker_is_waited_out(
     feed.poll(planner, TIMEOUT_S)
     events: list[VEvent] = []
 
-    with Subscriber(keyspace, start="earliest", config=config) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
         events += islice(stream, 3)
         reading = threading.Thread(target=lambda: events.extend(islice(stream, 2)))
         kafka.stop()

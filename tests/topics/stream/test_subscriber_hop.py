@@ -13,7 +13,7 @@ from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import update_topology
 from topics.progress.record import MarkKind
 from topics.records.vevent import EventType, Op
-from topics.stream.subscriber import Subscriber
+from topics.stream.subscriber import StreamSubscriber
 
 BEGIN, END, CANCEL = MarkKind.BEGIN, MarkKind.END, MarkKind.CANCEL
 LOW, HIGH = b"\x90", b"\xf0"
@@ -29,7 +29,7 @@ def test_a_split_is_hopped_over(
     """
     _, expected = split(writers, targets)
 
-    with Subscriber(keyspace, start="earliest", config=config) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
         events = list(islice(stream, len(expected)))
     assert seen(events) == expected
     assert all(a.timestamp_us <= b.timestamp_us for a, b in pairwise(events))
@@ -39,7 +39,7 @@ def test_a_split_is_hopped_over(
     for at in (0, end - 1, end, end + 1, len(events) - 2):
         position = events[at].position
         assert position is not None
-        with Subscriber(keyspace, start=position.to_string(), config=config) as stream:
+        with StreamSubscriber(keyspace, start=position.to_string(), config=config) as stream:
             rest = list(islice(stream, len(expected) - at - 1))
         assert seen(rest) == expected[at + 1 :]
         assert rest[-1].position == events[-1].position
@@ -57,7 +57,7 @@ def test_a_reader_that_watches_the_reshard(
     source.heartbeat(FAR_US)
     left.heartbeat(FAR_US)
 
-    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=0.7) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config, idle_timeout_s=0.7) as stream:
         expected = sorted(seen([*source.written, *left.written[:1]]))
         assert seen(taken(stream, len(expected))) == expected
         idle(stream, ("80-c0", "c0-"))
@@ -93,7 +93,7 @@ def test_a_range_that_is_not_whole_shards(
     low.heartbeat(FAR_US)
     del high
 
-    with Subscriber(keyspace, "80-a0", "earliest", config=config) as stream:
+    with StreamSubscriber(keyspace, "80-a0", "earliest", config=config) as stream:
         events = list(islice(stream, 5))
 
     assert [(e.shard, e.seq, e.op) for e in events] == [
@@ -135,7 +135,7 @@ def test_hops_after_hops_with_a_cancelled_one(
     genuine = [*source.written, *left.written]
     genuine += [*low.written[2:], *high.written[2:], *merged.written[2:]]
 
-    with Subscriber(keyspace, start="earliest", config=config) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
         events = list(islice(stream, len(genuine)))
 
     assert seen(events) == sorted(seen(genuine))
@@ -155,7 +155,7 @@ def test_a_target_whose_topics_are_gone(
     left.heartbeat(FAR_US)
     source.heartbeat(FAR_US)
 
-    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=1.5) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config, idle_timeout_s=1.5) as stream:
         assert len(taken(stream, 2)) == 2
         assert list(stream) == []
         targets("80-c0", "c0-")[0].commit((0, 1))
@@ -183,14 +183,14 @@ def test_a_begin_that_retention_has_removed(
     for writer in (left, source, low, high):
         writer.heartbeat(FAR_US)
 
-    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=5) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config, idle_timeout_s=5) as stream:
         taken(stream, len(source.written))
         idle(stream, ("c0-",))  # as long as the switch may be unfinished
         position = stream.position
     assert position is not None
     update_topology(config, keyspace, lambda _: topology_after_split(keyspace))
     with (
-        Subscriber(keyspace, start=position, config=config) as stream,
+        StreamSubscriber(keyspace, start=position, config=config) as stream,
         pytest.raises(PositionTooOld, match="target c0- no longer shows its BEGIN"),
     ):
         next(stream)
