@@ -5,7 +5,7 @@ Every commit carries marks, stored as Delta application transactions, which surv
   commit and its own, it runs the batch again; the mark shows that there is nothing to write.
 - per shard: the last `seq` in the table. A second query, or one that lost its checkpoint, can
   neither repeat changes nor skip some silently.
-- per table: its number of rows, so that nobody has to count them.
+- per table: its number of rows, so that nobody has to count them, and its format.
 - per shard that the stream hopped to without marks: its seqs may have holes, because rows that
   were read before the hop are left out. The same holds for a shard of which the query reads a key
   range only.
@@ -24,6 +24,7 @@ from deltalake.transaction import AddAction
 
 from event_token.errors import UsageError
 from event_token.position import StreamPosition
+from spark_consumers.change_log.delta_files import FORMAT, FORMAT_MARK, check_format
 from spark_consumers.errors import ChangeLogConflict
 
 TABLE_SETTINGS = {"delta.appendOnly": "true"}
@@ -173,8 +174,10 @@ def ensure_table(path: str, schema: pa.Schema, storage_options: Mapping[str, str
 
 
 def open_table(path: str, storage_options: Mapping[str, str]) -> DeltaTable:
-    """Open the newest version of the table."""
-    return DeltaTable(path, storage_options=dict(storage_options))
+    """Open the newest version of the table. Halt on a format of another release."""
+    table = DeltaTable(path, storage_options=dict(storage_options))
+    check_format(table)
+    return table
 
 
 def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
@@ -187,6 +190,7 @@ def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
     if is_replay(batch, last_batch, last_seqs):
         return False
     marks = [Transaction(query_mark(batch.query_id), batch.batch_id)]
+    marks.append(Transaction(FORMAT_MARK, FORMAT))
     marks += [Transaction(shard_mark(shard), span.last) for shard, span in batch.spans.items()]
     marks += [Transaction(hopped_mark(shard), 1) for shard in batch.hopped & batch.spans.keys()]
     marks += [Transaction(partial_mark(shard), 1) for shard in batch.partial & batch.spans.keys()]

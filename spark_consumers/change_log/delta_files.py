@@ -10,20 +10,39 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from event_token.errors import UsageError
+from event_token.errors import Halt, UsageError
 
+# The mark (Delta application transaction) of the format of columns, marks and commit information;
+# tables whose last commit is older than the mark have format 1.
+FORMAT_MARK = "shardstream.format"
+FORMAT = 1
 # Rows taken from a file at a time.
 _BATCH_ROWS = 65_536
 
 
 def open_changelog(target: str, storage_options: Mapping[str, str]) -> DeltaTable:
-    """Open the newest version of a change log. UsageError when there is none."""
+    """Open the newest version of a change log.
+
+    UsageError when there is none, Halt on a format of another release.
+    """
     try:
-        return DeltaTable(target, storage_options=dict(storage_options))
+        table = DeltaTable(target, storage_options=dict(storage_options))
     except TableNotFoundError as error:
         raise UsageError(
             f"{target} is not a Delta table: no change log was written there"
         ) from error
+    check_format(table)
+    return table
+
+
+def check_format(table: DeltaTable) -> None:
+    """Raise Halt if another release has written a change log in a format of its own."""
+    found = table.transaction_version(FORMAT_MARK)
+    if found not in {None, FORMAT}:
+        raise Halt(
+            f"{table.table_uri}: format {found} of the change log is not known: use the release "
+            "that wrote it"
+        )
 
 
 def read_batches(

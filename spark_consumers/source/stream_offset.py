@@ -19,6 +19,10 @@ Document = Mapping[str, object]
 Splits = Mapping[str, Sequence[tuple[int, int]]]
 Seen = Mapping[str, SeenBefore]
 
+# The version is that of the position in it. A field that another release has added may change what
+# the others mean, so it is refused.
+_FIELDS = frozenset({"position", "splits", "seen"})
+
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
@@ -49,7 +53,13 @@ class StreamOffset:
 
     @classmethod
     def from_document(cls, document: Document) -> "StreamOffset":
-        """Parse a document; Halt when it is not an offset of this source."""
+        """Parse a document; Halt when it is not an offset of this source and release."""
+        unknown = sorted(document.keys() - _FIELDS)
+        if unknown:
+            raise Halt(
+                f"the checkpoint holds an offset with {', '.join(unknown)}, which this release "
+                "does not know: continue with the release that wrote it"
+            )
         try:
             splits = cast("Mapping[str, list[list[int]]]", document.get("splits", {}))
             seen = cast("Mapping[str, Document]", document.get("seen", {}))

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from event_token.errors import Retry
+from event_token.errors import Halt, Retry
 from topics.errors import CorruptRecord
 from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig, open_consumer, open_producer
 from topics.kafka.deadline import Deadline
@@ -134,12 +134,19 @@ def encode(record: CopyRecord) -> bytes:
 
 
 def decode(key: bytes | None, value: bytes, where: str) -> CopyRecord:
-    """Decode a Kafka record of the copy topic; CorruptRecord, naming `where`, if it is invalid."""
+    """Decode a Kafka record of the copy topic.
+
+    CorruptRecord, naming `where`, if it is invalid; Halt on a layout of another release.
+    """
     try:
         kind = json.loads(key or b"[]")[0]
         fields: dict[str, Any] = json.loads(value)
-        if fields.pop("layout") != LAYOUT:
-            raise CorruptRecord(f"{where}: this release does not know the layout of the record")
+        layout = fields.pop("layout")
+        if layout != LAYOUT:
+            raise Halt(
+                f"{where}: layout {layout!r} of the copy record is not known: use the release that "
+                "wrote it"
+            )
         for name in ("tables", "problems", "key", "last_key"):
             if name in fields:
                 fields[name] = tuple(fields[name])

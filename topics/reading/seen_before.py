@@ -58,6 +58,8 @@ class SeenBefore:
     @classmethod
     def from_json_dict(cls, document: Mapping[str, object]) -> Self:
         """Parse plain JSON values; KeyError, TypeError, ValueError or TokenError if invalid."""
+        if document.keys() != {"hop_time_us", "frontier_us", "is_exact", "tokens"}:
+            raise ValueError(f"it says {', '.join(sorted(document))} of a hop")
         frontier_us = cast("int | None", document["frontier_us"])
         tokens = cast("Mapping[str, str | None] | None", document["tokens"])
         return cls(

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
-from event_token.errors import UsageError
+from event_token.errors import Halt, UsageError
 from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.delta_commit import (
     ROWS_MARK,
@@ -21,6 +21,7 @@ from spark_consumers.change_log.delta_commit import (
     query_mark,
     shard_mark,
 )
+from spark_consumers.change_log.delta_files import FORMAT, FORMAT_MARK, open_changelog
 from spark_consumers.change_log.parquet_files import write_files
 from spark_consumers.errors import ChangeLogConflict
 from tests.spark_consumers.change_log.log_rows import SCHEMA, change, commit_rows
@@ -62,6 +63,25 @@ def test_names_of_the_marks_are_stored() -> None:
     assert hopped_mark("-80") == "shardstream.hopped.-80"
     assert partial_mark("-80") == "shardstream.partial.-80"
     assert ROWS_MARK == "shardstream.rows"
+    assert FORMAT_MARK == "shardstream.format"
+
+
+def test_format_of_another_release_is_refused(target: str) -> None:
+    """A table of a newer format is neither continued nor read; one of before the mark is."""
+    commit_rows(target, [change(1)], 0)
+    table = open_changelog(target, {})
+    assert table.transaction_version(FORMAT_MARK) == FORMAT == 1
+    table.create_write_transaction(
+        [],
+        mode="append",
+        schema=SCHEMA,
+        commit_properties=CommitProperties(app_transactions=[Transaction(FORMAT_MARK, 2)]),
+    )
+
+    for use in (lambda: commit_rows(target, [change(2)], 1), lambda: open_changelog(target, {})):
+        with pytest.raises(Halt, match="format 2 of the change log"):
+            use()
+    assert rows_of(target) == 1
 
 
 def test_lost_checkpoint_cannot_repeat_changes(target: str) -> None:

@@ -119,3 +119,17 @@ def test_foreign_offsets_are_refused(document: dict[str, object]) -> None:
     """An offset of another source is refused."""
     with pytest.raises(Halt, match="an offset of another source"):
         StreamOffset.from_document(document)
+
+
+def test_offsets_of_other_releases_are_refused() -> None:
+    """A field or a version that this release does not know is named, not ignored."""
+    document = offset_at(5, 4).to_document()
+
+    with pytest.raises(Halt, match="an offset with later, which this release does not know"):
+        StreamOffset.from_document({**document, "later": 1})
+    position = {**offset_at(5, 4).position.to_json_dict(), "version": 2}
+    with pytest.raises(Halt, match="version 2 instead of 1, written by another release"):
+        StreamOffset.from_document({**document, "position": position})
+    seen = SeenBefore(hop_time_us=5).to_json_dict()
+    with pytest.raises(Halt, match="hop_time_us, is_exact, later, tokens of a hop"):
+        StreamOffset.from_document({**document, "seen": {"-": {**seen, "later": 1}}})
