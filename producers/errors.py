@@ -21,6 +21,10 @@ class ServerDiverged(Halt):
     """Raised when a server has transactions that neither the other servers nor the log have."""
 
 
+class HistoryRewritten(Halt):
+    """Raised when a server has another transaction under the GTID of the log's last one."""
+
+
 class SameServerId(Halt):
     """Raised when another replication connection with the same server id took this one's place."""
 

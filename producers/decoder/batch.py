@@ -16,12 +16,14 @@ class BatchSummary:
     caller that promised more keeps that promise (`Decoder.advance_head`).
     `ticks`: (start of the 10 ms cell, seq of its first record), of cells that began here only.
     `mark`: the mark of a reshard that ends the batch; its `offset` is the seq of its record.
-    `last_commit_us`: raw commit time of the last transaction, 0 before the first.
+    `gtid`, `last_commit_us`: the last transaction and its raw commit time; "" and 0 before the
+    first. `binlog_pos`: where it begins in `binlog_file`.
     """
 
     first_seq: int
     last_seq: int
     position: str
+    gtid: str
     head_us: int
     ticks: list[tuple[int, int]]
     last_commit_us: int

@@ -187,6 +187,7 @@ class Decoder:
             first_seq=self._batch_first_seq,
             last_seq=next_seq - 1,
             position=self._position.text(),
+            gtid=self._position.gtid(),
             head_us=self._clock.head_us,
             ticks=self._stamp.ticks,
             last_commit_us=transaction.committed_us,

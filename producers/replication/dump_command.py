@@ -13,7 +13,7 @@ COM_BINLOG_DUMP_GTID: Final = 0x1E
 _BINLOG_DUMP_NON_BLOCK: Final = 0x01
 _BINLOG_THROUGH_GTID: Final = 0x04
 # Every binlog begins with 4 magic bytes; with GTIDs the server finds the place itself.
-_FIRST_EVENT_POSITION: Final = 4
+FIRST_EVENT_POSITION: Final = 4
 _REPORTED_HOST: Final = b"shardstream"
 # 1 in the top and the lowest byte of the first word: the format with tags (MySQL 8.3+).
 _TAGGED_FORMAT: Final = (1 << 56) | 1
@@ -32,13 +32,17 @@ def register_command(server_id: int) -> bytes:
     )
 
 
-def mysql_dump_command(server_id: int, position: MysqlGtidSet) -> bytes:
-    """COM_BINLOG_DUMP_GTID: all transactions that are not in `position`."""
+def mysql_dump_command(server_id: int, position: MysqlGtidSet, *, to_end: bool = False) -> bytes:
+    """COM_BINLOG_DUMP_GTID: all transactions that are not in `position`.
+
+    `to_end`: the stream ends at the present end of the binlogs.
+    """
     encoded = encode_mysql_gtid_set(position)
     name_length = 0
+    flags = _BINLOG_THROUGH_GTID | (_BINLOG_DUMP_NON_BLOCK if to_end else 0)
     return (
-        struct.pack("<BHI", COM_BINLOG_DUMP_GTID, _BINLOG_THROUGH_GTID, server_id)
-        + struct.pack("<IQ", name_length, _FIRST_EVENT_POSITION)
+        struct.pack("<BHI", COM_BINLOG_DUMP_GTID, flags, server_id)
+        + struct.pack("<IQ", name_length, FIRST_EVENT_POSITION)
         + struct.pack("<I", len(encoded))
         + encoded
     )
@@ -47,15 +51,13 @@ def mysql_dump_command(server_id: int, position: MysqlGtidSet) -> bytes:
 def mariadb_dump_command(server_id: int) -> bytes:
     """COM_BINLOG_DUMP without a file: the server starts at @slave_connect_state."""
     flags = 0
-    return struct.pack("<BIHI", COM_BINLOG_DUMP, _FIRST_EVENT_POSITION, flags, server_id)
+    return struct.pack("<BIHI", COM_BINLOG_DUMP, FIRST_EVENT_POSITION, flags, server_id)
 
 
-def file_dump_command(server_id: int, name: str) -> bytes:
-    """COM_BINLOG_DUMP from the beginning of a binlog file to the present end."""
+def file_dump_command(server_id: int, name: str, position: int) -> bytes:
+    """COM_BINLOG_DUMP from a position of a binlog file to the present end of the binlogs."""
     return (
-        struct.pack(
-            "<BIHI", COM_BINLOG_DUMP, _FIRST_EVENT_POSITION, _BINLOG_DUMP_NON_BLOCK, server_id
-        )
+        struct.pack("<BIHI", COM_BINLOG_DUMP, position, _BINLOG_DUMP_NON_BLOCK, server_id)
         + name.encode()
     )
 

@@ -14,10 +14,15 @@ import databases.connection
 from databases.connection import ACCESS_REFUSED, open_connection
 from databases.errors import ServerLost, ServerRefused
 from databases.server import DatabaseServer
-from event_token import GtidSet
+from event_token import GtidSet, MysqlGtidSet
 from event_token.errors import Halt, ShardstreamError
 from producers.errors import BinlogPurged, SameServerId
-from producers.replication.dump_command import file_dump_command, register_command
+from producers.replication.dump_command import (
+    FIRST_EVENT_POSITION,
+    file_dump_command,
+    mysql_dump_command,
+    register_command,
+)
 from producers.replication.family import STREAM_HEARTBEAT_S, ServerFamily
 
 # Three missed heartbeats.
@@ -99,12 +104,27 @@ class ReplicationStream:
         )
 
     @classmethod
-    def open_file(cls, server: DatabaseServer, family: ServerFamily, name: str) -> Self:
-        """The stream from the beginning of one binlog file to the present end of the binlogs."""
-        server_id = (
-            random_server_id()
-        )  # Not the producer's: the server would end the other connection.
-        return cls._open(server, family, server_id, None, file_dump_command(server_id, name))
+    def open_file(
+        cls,
+        server: DatabaseServer,
+        family: ServerFamily,
+        name: str,
+        position: int = FIRST_EVENT_POSITION,
+    ) -> Self:
+        """The stream from an event of one binlog file to the present end of the binlogs."""
+        # Not the producer's id: the server would end the other connection.
+        server_id = random_server_id()
+        command = file_dump_command(server_id, name, position)
+        return cls._open(server, family, server_id, None, command)
+
+    @classmethod
+    def open_rest(
+        cls, server: DatabaseServer, family: ServerFamily, position: MysqlGtidSet
+    ) -> Self:
+        """The stream after `position` to the present end of the binlogs. MySQL only."""
+        server_id = random_server_id()
+        command = mysql_dump_command(server_id, position, to_end=True)
+        return cls._open(server, family, server_id, position, command)
 
     @classmethod
     def _open(

@@ -8,13 +8,14 @@ from typing import Final
 from producers.copy.copier import Copier
 from producers.decoder import BatchSummary, Decoder
 from producers.errors import LogDisagrees, PublisherSpent
+from producers.servers.server_list import OpenServer
 from producers.session.commit_pace import CommitPace, dry_gap_s
 from producers.session.context import SessionContext
 from producers.session.status import Committed
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
 from topics.progress.codec import PROGRESS_KEY, encode_progress
-from topics.progress.record import Progress, Tick
+from topics.progress.record import LastTransaction, Progress, Tick
 
 # Transactions whose rows the filters exclude are committed this often: a session that starts over
 # repeats no more of them, and the head (watermark) of the shard advances.
@@ -35,12 +36,13 @@ class Committer:
         copier: Copier,
         committed: Committed,
         *,
-        server_name: str,
+        server: OpenServer,
         server_clock_us: Callable[[], int],
+        last: LastTransaction | None,
     ) -> None:
         """`server_clock_us`: the server's clock as far as it is known; it dates progress records.
 
-        Nothing has been committed by this session yet.
+        `last`: the log's last transaction. Nothing has been committed by this session yet.
         """
         self.committed = committed
         self.committed_s = 0.0
@@ -48,8 +50,9 @@ class Committer:
         self._publisher = publisher
         self._decoder = decoder
         self._copier = copier
-        self._server_name = server_name
+        self._server = server
         self._server_clock_us = server_clock_us
+        self._last = last
         self._pace = CommitPace(context.settings.commit_rows, context.settings.commit_ms)
         self._batch_s = 0.0
         self._committed_gtid = ""
@@ -124,6 +127,7 @@ class Committer:
         self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000)
         self.committed_s = time.monotonic()
         self._committed_gtid = self._decoder.gtid
+        self._last = progress.last
         committed = self.committed
         committed.position = progress.position
         committed.head_us = progress.head_us
@@ -168,9 +172,23 @@ class Committer:
             head_us=max(self.committed.head_us, summary.head_us),
             ticks=ticks,
             mark=mark,
-            server=self._server_name,
+            server=self._server.name,
             server_time_us=server_us,
             lag_ms=lag_ms,
+            last=self._last_of(summary),
+        )
+
+    def _last_of(self, summary: BatchSummary) -> LastTransaction | None:
+        """The log's last transaction after this batch."""
+        view = self._server.view
+        if not summary.transactions or view is None:
+            return self._last
+        return LastTransaction(
+            summary.gtid,
+            summary.last_commit_us,
+            view.own,
+            summary.binlog_file,
+            summary.binlog_pos,
         )
 
     def promise(self, head_us: int) -> None:

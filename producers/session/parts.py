@@ -78,8 +78,9 @@ def open_parts(
         decoder,
         copier,
         committed,
-        server_name=server.name,
+        server=server,
         server_clock_us=clock.now_us,
+        last=start.point.last,
     )
     return SessionParts(
         decoder=decoder,

@@ -9,6 +9,7 @@ from producers.errors import ReplicaBehindLog, ServerBehindLog
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
 from producers.shard_log.committed_tail import read_committed_tail
+from producers.start.last_transaction import check_last
 from producers.start.position_at_time import find_position
 from producers.start.resume_point import ResumePoint, first_point, resume_point
 from topics.names import ShardTopics
@@ -50,6 +51,9 @@ def choose_start(
     else:
         chosen = servers.choose(topics, point.position)
         server, notes = chosen.server, chosen.passed_over
+        note = check_last(topics, server, point.last)
+        if note:
+            notes.append(note)
         if settings.start is not None:
             notes.append(
                 f"start {settings.start!r} is ignored: {topics.log} is not empty, so the producer "

@@ -7,7 +7,7 @@ from event_token.errors import UsageError
 from producers.errors import LogDisagrees
 from producers.shard_log.committed_tail import LogTail
 from topics.names import ShardTopics
-from topics.progress.record import Progress, cell_start_us
+from topics.progress.record import LastTransaction, Progress, cell_start_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class ResumePoint:
 
     `head_us`: the last head (watermark) promised; `clamp_us`: the earliest timestamp that a new
     record may bear, the last record's if that is later; `last_cell_us`: start of the grid cell of
-    the log's last record. Each is -1 if there is none.
+    the log's last record. Each is -1 if there is none. `last`: None if it is not known.
     """
 
     position: GtidSet
@@ -25,6 +25,7 @@ class ResumePoint:
     head_us: int
     clamp_us: int
     last_cell_us: int
+    last: LastTransaction | None = None
 
 
 def resume_point(
@@ -61,6 +62,7 @@ def resume_point(
         head_us=progress.head_us,
         clamp_us=clamp_us,
         last_cell_us=last_cell_us,
+        last=progress.last,
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import asdict
 from io import BytesIO
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from event_token.errors import Halt
 from topics.errors import CorruptRecord
-from topics.progress.record import Mark, MarkKind, Progress, Tick
+from topics.progress.record import LastTransaction, Mark, MarkKind, Progress, Tick
 from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import schema_text
 from topics.records.wire import WIRE_HEADER_BYTES, schema_id_of, wire_header
@@ -39,34 +40,58 @@ _MARK: Final = {
     ],
 }
 
-# A new layout is another schema with another id; readers refuse schemas that they do not know.
-PROGRESS_SCHEMA: Final[dict[str, Any]] = {
+_LAST: Final = {
     "type": "record",
-    "name": "Progress",
-    "namespace": "shardstream",
-    "progress": 1,
+    "name": "LastTransaction",
     "fields": [
-        {"name": "first_seq", "type": "long"},
-        {"name": "last_seq", "type": "long"},
-        {"name": "end_offset", "type": "long"},
-        {"name": "flavor", "type": "string"},
-        {"name": "position", "type": "string"},
-        {"name": "head_us", "type": "long"},
-        {"name": "ticks", "type": {"type": "array", "items": _TICK}},
-        {"name": "mark", "type": ["null", _MARK]},
+        {"name": "gtid", "type": "string"},
+        {"name": "commit_us", "type": "long"},
         {"name": "server", "type": "string"},
-        {"name": "server_time_us", "type": "long"},
-        {"name": "lag_ms", "type": "long"},
+        {"name": "binlog_file", "type": "string"},
+        {"name": "binlog_pos", "type": "long"},
     ],
 }
+
+
+def _schema(layout: int, *added: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": "Progress",
+        "namespace": "shardstream",
+        "progress": layout,
+        "fields": [
+            {"name": "first_seq", "type": "long"},
+            {"name": "last_seq", "type": "long"},
+            {"name": "end_offset", "type": "long"},
+            {"name": "flavor", "type": "string"},
+            {"name": "position", "type": "string"},
+            {"name": "head_us", "type": "long"},
+            {"name": "ticks", "type": {"type": "array", "items": _TICK}},
+            {"name": "mark", "type": ["null", _MARK]},
+            {"name": "server", "type": "string"},
+            {"name": "server_time_us", "type": "long"},
+            {"name": "lag_ms", "type": "long"},
+            *added,
+        ],
+    }
+
+
+# A new layout is another schema with another id; readers refuse schemas that they do not know.
+# Records of layout 1 are still read: a log may hold both.
+_LAYOUT_1: Final = _schema(1)
+PROGRESS_SCHEMA: Final = _schema(2, {"name": "last", "type": ["null", _LAST]})
 PROGRESS_SCHEMA_TEXT: Final = schema_text(PROGRESS_SCHEMA)
 
 _AVRO: Final = parse_schema(PROGRESS_SCHEMA)
+_AVRO_BY_TEXT: Final = {
+    PROGRESS_SCHEMA_TEXT: _AVRO,
+    schema_text(_LAYOUT_1): parse_schema(_LAYOUT_1),
+}
 
 
 def encode_progress(progress: Progress, schema_ids: SchemaIds) -> bytes:
     """Return the value of a progress record; its key is PROGRESS_KEY."""
-    mark = progress.mark
+    mark, last = progress.mark, progress.last
     stream = BytesIO()
     stream.write(wire_header(schema_ids.register(PROGRESS_SCHEMA_TEXT)))
     schemaless_writer(
@@ -93,6 +118,7 @@ def encode_progress(progress: Progress, schema_ids: SchemaIds) -> bytes:
             "server": progress.server,
             "server_time_us": progress.server_time_us,
             "lag_ms": progress.lag_ms,
+            "last": None if last is None else asdict(last),
         },
     )
     return stream.getvalue()
@@ -108,18 +134,24 @@ def decode_progress(
     CorruptRecord, naming `where`, on broken bytes; Halt on a schema of another release.
     """
     schema_id = schema_id_of(value, where)
-    _check_schema(schema_id, schema_ids, where)
+    schema = _known_schema(schema_id, schema_ids, where)
     stream = BytesIO(value or b"")
     stream.seek(WIRE_HEADER_BYTES)
     try:
-        fields: Any = schemaless_reader(stream, _AVRO, None)
+        fields: Any = schemaless_reader(stream, schema, None)
     except (EOFError, IndexError, OverflowError, ValueError, struct.error) as error:
         raise CorruptRecord(f"{where}: the record does not follow its schema: {error}") from error
     if stream.read(1):
         raise CorruptRecord(f"{where}: bytes are left after the last field")
     mark = fields.pop("mark")
     ticks = tuple(Tick(t["timestamp_us"], t["offset"]) for t in fields.pop("ticks"))
-    return Progress(ticks=ticks, mark=None if mark is None else _mark(mark), **fields)
+    last = fields.pop("last", None)
+    return Progress(
+        ticks=ticks,
+        mark=None if mark is None else _mark(mark),
+        last=None if last is None else LastTransaction(**last),
+        **fields,
+    )
 
 
 def _mark(fields: dict[str, Any]) -> Mark:
@@ -133,11 +165,15 @@ def _mark(fields: dict[str, Any]) -> Mark:
     )
 
 
-def _check_schema(schema_id: int, schema_ids: SchemaIds, where: str) -> None:
+def _known_schema(schema_id: int, schema_ids: SchemaIds, where: str) -> Any:
     text = schema_ids.text_of(schema_id)
+    if text in _AVRO_BY_TEXT:
+        return _AVRO_BY_TEXT[text]
     # A registry may return the same schema with different white space.
-    if text != PROGRESS_SCHEMA_TEXT and json.loads(text) != PROGRESS_SCHEMA:
-        raise Halt(
-            f"{where}: schema {schema_id} is not the progress record of this release: read it "
-            f"with the release that wrote it",
-        )
+    for known, schema in _AVRO_BY_TEXT.items():
+        if json.loads(text) == json.loads(known):
+            return schema
+    raise Halt(
+        f"{where}: schema {schema_id} is not a progress record that this release knows: read it "
+        f"with the release that wrote it"
+    )

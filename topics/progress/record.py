@@ -49,12 +49,28 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class LastTransaction:
+    """The last database transaction that a log has read, and its place on one server.
+
+    `commit_us`: the raw commit time. `server`: the UUID of the server that it was read from
+    (MariaDB: its server id); `binlog_pos`: where the transaction begins in `binlog_file` there.
+    """
+
+    gtid: str
+    commit_us: int
+    server: str
+    binlog_file: str
+    binlog_pos: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """One progress record. A heartbeat covers no records: its `last_seq` is `first_seq - 1`.
 
     `position` is the GTID set executed up to here, as text of `flavor` (mysql, mariadb). `head_us`
     is the head (watermark): every later record of this shard has a timestamp >= head_us. `lag_ms`
-    is the age of the newest transaction in the log by the server's clock; 0 when caught up.
+    is the age of the newest transaction in the log by the server's clock; 0 when caught up. `last`
+    is None before the first transaction, and in records of layout 1.
     """
 
     first_seq: int
@@ -68,3 +84,4 @@ class Progress:
     server: str
     server_time_us: int
     lag_ms: int
+    last: LastTransaction | None = None

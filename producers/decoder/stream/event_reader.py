@@ -184,23 +184,23 @@ class EventReader:
     def _mysql_transaction(self, buf: bytes, body: i64, end: i64, is_tagged: bool) -> None:
         position = self.transaction.position
         commit_us = position.read_mysql(buf, body, end, is_tagged)
-        self._open_transaction(commit_us)
+        self._open_transaction(commit_us, read_u32(buf, body - HEADER_BYTES + 9))
         position.add_mysql()
 
     def _mariadb_transaction(self, buf: bytes, pos: i64, body: i64, end: i64) -> None:
         position = self.transaction.position
         gtid = position.read_mariadb(buf, pos, body, end)
-        self._open_transaction(read_u32(buf, pos) * 1_000_000)
+        self._open_transaction(read_u32(buf, pos) * 1_000_000, read_u32(buf, pos + 9))
         if len(self._rolled_back) > 0 and position.gtid() in self._rolled_back:
             self.transaction.begin_rolled_back()
         elif not gtid.is_standalone:
             self.transaction.begin()
         position.add_mariadb()
 
-    def _open_transaction(self, commit_us: i64) -> None:
+    def _open_transaction(self, commit_us: i64, event_bytes: i64) -> None:
         if not self._has_format:
             raise CorruptBinlog("a GTID event comes before the format description")
-        self.transaction.open(commit_us)
+        self.transaction.open(commit_us, event_bytes)
 
     def _commit(self) -> None:
         """End the transaction, with the rows that were put aside after a savepoint."""

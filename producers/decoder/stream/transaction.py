@@ -35,9 +35,10 @@ class Transaction:
         self.has_records: bool = False
         self.is_rolled_back: bool = False  # it ends in ROLLBACK: its rows are dropped
         self.aside: EventSpool | None = None  # takes its rows until their fate is known
-        # Where the stream is, and where the last transaction ended.
+        # Where the stream is, and where the open and the last complete transaction began.
         self.binlog_file: str = ""
         self.binlog_pos: i64 = 0
+        self.begin_pos: i64 = 0
         self.committed_file: str = ""
         self.committed_pos: i64 = 0
         # Commit times in microseconds: of the open transaction, and of the last one that ended.
@@ -52,8 +53,8 @@ class Transaction:
                 f"{what} outside a transaction with a GTID: the source must run with GTIDs"
             )
 
-    def open(self, commit_us: i64) -> None:
-        """Open the transaction whose GTID event was just read."""
+    def open(self, commit_us: i64, event_bytes: i64) -> None:
+        """Open the transaction whose GTID event, of `event_bytes`, was just read."""
         if self.is_open:
             raise CorruptBinlog("a GTID event inside a transaction")
         self.is_open = True
@@ -62,6 +63,7 @@ class Transaction:
         self.has_records = False
         self.is_rolled_back = False
         self.commit_us = commit_us
+        self.begin_pos = self.binlog_pos - event_bytes
         self.clock.take(commit_us)
 
     def begin(self) -> None:
@@ -113,5 +115,5 @@ class Transaction:
         self.count += 1
         self.committed_us = self.commit_us
         self.committed_file = self.binlog_file
-        self.committed_pos = self.binlog_pos
+        self.committed_pos = self.begin_pos
         self.ends.note(self.binlog_file, self.binlog_pos, self.record.next_seq)

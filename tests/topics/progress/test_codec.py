@@ -1,6 +1,9 @@
 import json
+from dataclasses import asdict
+from io import SEEK_END, BytesIO
 
 import pytest
+from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +17,7 @@ from topics.progress.codec import (
     decode_progress,
     encode_progress,
 )
-from topics.progress.record import Mark, MarkKind, Progress, Tick
+from topics.progress.record import LastTransaction, Mark, MarkKind, Progress, Tick
 from topics.records.wire import wire_header
 
 NAMES = st.lists(TEXTS, max_size=3).map(tuple)
@@ -40,6 +43,7 @@ PROGRESSES = st.builds(
     server=TEXTS,
     server_time_us=INT64,
     lag_ms=INT64,
+    last=st.none() | st.builds(LastTransaction, TEXTS, INT64, TEXTS, TEXTS, INT64),
 )
 
 
@@ -83,10 +87,24 @@ def test_a_tombstone_is_corrupt() -> None:
 def test_schema_of_another_release_halts() -> None:
     """A layout that is not the known one is refused, not guessed at."""
     ids = MemorySchemaIds()
-    ids.register(PROGRESS_SCHEMA_TEXT.replace('"progress":1', '"progress":2'))
+    ids.register(PROGRESS_SCHEMA_TEXT.replace('"progress":2', '"progress":3'))
 
     with pytest.raises(Halt, match="release"):
         decode_progress(wire_header(0), ids)
+
+
+def test_records_of_the_first_layout_are_read() -> None:
+    """A1: progress that was written before it had the last transaction is read without one."""
+    ids = MemorySchemaIds()
+    schema = json.loads(PROGRESS_SCHEMA_TEXT)
+    schema["progress"] = 1
+    schema["fields"] = [field for field in schema["fields"] if field["name"] != "last"]
+    written = Progress(1, 0, 0, "mysql", "", 5, (), None, "s", 5, 0)
+    out = BytesIO(wire_header(ids.register(json.dumps(schema))))
+    out.seek(0, SEEK_END)
+    schemaless_writer(out, parse_schema(schema), asdict(written))
+
+    assert decode_progress(out.getvalue(), ids) == written
 
 
 def test_schema_with_other_white_space_is_the_same() -> None:

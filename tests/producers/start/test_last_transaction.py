@@ -1,0 +1,115 @@
+"""A server that lost the end of its binlog is told from one that still has what the log read."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from databases.sql import rows
+from producers.errors import HistoryRewritten
+from producers.settings import ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.database_servers import DatabaseFixture, StartServer
+from tests.producers.servers.replication import executed, statements
+from tests.producers.session.producing import (
+    RunningProducer,
+    producing,
+    read_log,
+    replay,
+    settings_of,
+    wait_caught_up,
+    wait_for,
+)
+
+
+@contextmanager
+def losing_what_follows(database: DatabaseFixture, folder: Path) -> Iterator[None]:
+    """A power cut that loses all that the server has written to its disk in this block."""
+    server = database.server
+    pid = server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    shutil.copytree(server.datadir, folder, ignore=shutil.ignore_patterns("*.sock*"))
+    os.kill(pid, signal.SIGCONT)
+    yield
+    server.kill()
+    shutil.rmtree(server.datadir)
+    folder.rename(server.datadir)
+    server.start()
+
+
+def clock_s(database: DatabaseFixture) -> int:
+    """The server's clock in whole seconds, as MariaDB's commit times are."""
+    with database.connect() as connection:
+        return int(rows(connection, "SELECT UNIX_TIMESTAMP()")[0][0])
+
+
+def produce_and_stop(settings: ShardProducerSettings) -> str:
+    """Let a producer catch up; return all that it noted."""
+    with producing(settings) as producer:
+        wait_caught_up(settings)
+    return "; ".join(status.note for status in producer.statuses)
+
+
+def test_reused_gtids_after_a_power_cut_stop_the_shard(
+    start_server: StartServer, kafka: KafkaCluster, keyspace: str, tmp_path: Path
+) -> None:
+    """A1: transactions under the GTIDs of lost ones stop the producer by name."""
+    database = start_server()
+    name = database.new_database()
+    statements(database, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    settings = settings_of(database, kafka, keyspace)
+    produce_and_stop(settings)
+    with losing_what_follows(database, tmp_path / "kept"):
+        statements(database, *(f"INSERT INTO {name}.t VALUES ({i})" for i in (1, 2, 3)))
+        notes = produce_and_stop(settings)
+        had, lost_s = executed(database), clock_s(database)
+    wait_for("another second begins", lambda: clock_s(database) > lost_s)
+    statements(database, *(f"INSERT INTO {name}.t VALUES ({i})" for i in (4, 5, 6)))
+    has = executed(database)
+
+    error = RunningProducer(settings).wait_error()
+
+    assert "unverified" not in notes
+    assert has == had
+    assert isinstance(error, HistoryRewritten)
+    last = read_log(settings).events[-1].gtid
+    assert f"ends with transaction {last}, committed at" in str(error)
+    assert "has another one under this GTID" in str(error)
+    assert f"delete the topics {keyspace}.-, {keyspace}.-.progress" in str(error)
+    assert sorted(replay(read_log(settings), name, "t")) == [1, 2, 3]
+
+
+def test_purged_place_is_said_to_be_unverified(
+    start_server: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A1: once the log's last transaction is purged, the status says that it is unverified."""
+    database = start_server()
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    statements(database, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    produce_and_stop(settings)
+    statements(database, f"INSERT INTO {name}.t VALUES (1)")
+    produce_and_stop(settings)
+    verified = produce_and_stop(settings)
+    statements(database, "FLUSH BINARY LOGS")
+    with database.connect() as connection:
+        newest = rows(connection, "SHOW BINARY LOGS")[-1][0]
+    # A binlog is not purged while a dump thread may still be reading it.
+    wait_for("the old binlogs are gone", lambda: purged_to(database, newest))
+
+    unverified = produce_and_stop(settings)
+
+    assert "unverified" not in verified
+    assert "unverified: the binlogs of" in unverified
+    last = read_log(settings).events[-1].gtid
+    assert f"no longer contain {last}" in unverified
+
+
+def purged_to(database: DatabaseFixture, name: str) -> bool:
+    """Purge the binlogs before this one; whether it is the oldest now."""
+    statements(database, f"PURGE BINARY LOGS TO '{name}'")
+    with database.connect() as connection:
+        return bool(rows(connection, "SHOW BINARY LOGS")[0][0] == name)
