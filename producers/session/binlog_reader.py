@@ -52,8 +52,8 @@ class BinlogReader:
                 f"{self._server_name} has sent nothing for {STREAM_SILENCE_S_MAX} s, not even a "
                 "heartbeat"
             )
-        if self._decoder.in_transaction:
-            rows = self._decoder.messages
+        rows = self._decoder.messages
+        if self._decoder.in_transaction and rows:  # brokers learn of it with the first record
             self._publisher.check_age(f"transaction {self._decoder.gtid} with {rows} rows so far")
         self.is_dry = not self._stream.wait(0)
 

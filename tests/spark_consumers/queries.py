@@ -18,7 +18,7 @@ from topics.progress.codec import PROGRESS_KEY, encode_progress
 
 QUERY_S_MAX = 240
 # On a loaded machine a Python worker may miss Spark's limit of 10 s, which no setting changes.
-STARTS_MAX = 5
+STARTS_MAX = 20
 SLOW_WORKER = "Python worker failed to connect back"
 
 
