@@ -22,6 +22,7 @@ from pydantic_settings import (
 from event_token import Flavor, KeyRange, ShardName, tiles
 from event_token.errors import UsageError
 from producers.options import CopySettings, ProducerOptions
+from shardstream.settings.problems import describe
 from topics.kafka.client import ClientConfig
 from topics.kafka.topic_settings import KEEP_ALL, TopicSettings
 from topics.names import check_keyspace
@@ -250,6 +251,11 @@ def load_settings(config: Path | None) -> Settings:
     `config`: the file; None takes `default_config()`.
     """
     path = config or default_config()
+    if path.is_dir():
+        message = (
+            f"{path} is a folder; --config takes a settings file, such as {path / DEFAULT_CONFIG}"
+        )
+        raise UsageError(message)
     if not path.is_file():
         message = (
             f"no settings file {path}; name one with --config or ${CONFIG_VARIABLE}, "
@@ -260,10 +266,9 @@ def load_settings(config: Path | None) -> Settings:
         given: dict[str, Any] = {"folder": path.resolve().parent}
         settings = _sources(path)(**given)
     except ValidationError as error:
-        problems = "\n".join(
-            f"  {'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()
-        )
-        message = f"{path}: {error.error_count()} wrong setting(s)\n{problems}"
+        problems = describe(Settings, error.errors())
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        message = f"{path}: {len(problems)} wrong setting(s)\n{lines}"
         raise UsageError(message) from error
     except ValueError as error:  # tomllib's syntax error
         message = f"{path} is not TOML: {error}"

@@ -106,6 +106,46 @@ def test_all_wrong_settings_are_listed_at_once(config: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        (
+            'host = "db-b"',
+            'hosts = "db-b"',
+            (
+                "  keyspaces.commerce.shards.80-.servers[0].host: is missing\n"
+                "  keyspaces.commerce.shards.80-.servers[0].hosts: is not a setting; "
+                "did you mean host?"
+            ),
+        ),
+        ("port = 3306", "port = 70000", "servers[0].port: must be at most 65535, not 70000"),
+        ("heartbeat_ms = 100", "heartbeat_ms = 'x'", "must be a whole number, not 'x'"),
+        ('"shop.users.id" = "uuid"', '"a.b.c" = "uid"', "or 'bytes', not 'uid'"),
+        ('"mysql"', '"oracle"', "80.flavor: must be 'mysql' or 'mariadb', not 'oracle'"),
+        ("[producer]", "[producers]", "producers: is not a setting; did you mean producer?"),
+        ('{env = "KAFKA_PASSWORD"}', '"plain"', 'kafka.secrets."sasl.password": must be a table'),
+    ],
+)
+def test_a_wrong_setting_is_described_in_the_words_of_the_file(
+    config: Path, old: str, new: str, said: str
+) -> None:
+    """A message names the setting, what is accepted and what is there, but no secret."""
+    config.write_text(GOOD.replace(old, new, 1))
+
+    with pytest.raises(UsageError) as raised:
+        load_settings(config)
+    message = str(raised.value)
+    assert said in message
+    assert "Input should" not in message
+    assert "plain" not in message
+
+
+def test_a_folder_is_no_settings_file(config: Path) -> None:
+    """--config FOLDER names the file that is probably meant."""
+    with pytest.raises(UsageError, match=r"is a folder.*shardstream\.toml"):
+        load_settings(config.parent)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
         ('"80-"', '"70-"', "shards -80 and 70- overlap"),
         ('"80-"', '"90-c0"', "no shard has the keys 80-90, c0-"),
         ('"-80"', '"40-80"', "no shard has the keys -40"),
@@ -167,7 +207,7 @@ def test_vindexes_join_the_topology_and_stay(config: Path) -> None:
         + "[[keyspaces.commerce.vindexes]]\n"
         + 'database = "shop"\ntable = "orders"\ncolumn = "customer"\nvindex = "md5"\n'
     )
-    with pytest.raises(UsageError, match=r"vindexes\.0\.vindex: .*'hash'"):
+    with pytest.raises(UsageError, match=r"vindexes\[0\]\.vindex: .*'hash'"):
         load_settings(config)
 
 
