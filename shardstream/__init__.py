@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Topology,
         read_topology,
     )
+    from topics.keyspace.topology_watch import watch_topology
     from topics.keyspace.vindexes import vindex_named
     from topics.reading.planner import MaxHold, Strict, Wait
     from topics.records.event_json import event_to_json_dict, event_to_json_text
@@ -91,6 +92,7 @@ _MODULES = {
     "ReshardState": "topics.keyspace.topology",
     "TableVindex": "topics.keyspace.topology",
     "read_topology": "topics.keyspace.topology",
+    "watch_topology": "topics.keyspace.topology_watch",
     "vindex_named": "topics.keyspace.vindexes",
     # Errors, by what the caller does about them, and those that a reader may meet by name.
     "ShardstreamError": "event_token.errors",
@@ -183,6 +185,7 @@ __all__ = [
     "run_changelog",
     "state_as_of",
     "vindex_named",
+    "watch_topology",
 ]
 
 

@@ -16,12 +16,14 @@ from shardstream.commands.local import app as local_app
 from shardstream.commands.options import (
     SHARD_NAMES,
     Config,
+    Every,
     Json,
     KeyRangeOption,
     Keyspace,
     MaxHoldOption,
 )
 from shardstream.commands.reshard.app import app as reshard_app
+from shardstream.commands.status_lines import LineFormatter
 from shardstream.commands.topology import app as topology_app
 
 # Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 3 for a producer that
@@ -49,7 +51,12 @@ app.add_typer(topology_app, name="topology", help="Show or declare the shards of
 @app.callback()
 def _root(
     *,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error")] = False,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug", help="Show the traceback of an error, and the Kafka client's messages"
+        ),
+    ] = False,
 ) -> None:
     # main() removes --debug wherever it stands; the option is here for the help text.
     del debug
@@ -68,6 +75,7 @@ def produce(
             "gtid:SET; a log that has records resumes at its end",
         ),
     ] = "latest",
+    every_s: Every = None,
     *,
     as_json: Json = False,
 ) -> None:
@@ -75,7 +83,8 @@ def produce(
     from shardstream.commands.produce import run_produce
     from shardstream.settings.model import load_settings
 
-    run_produce(load_settings(config), keyspace, shard, start=start, as_json=as_json)
+    settings = load_settings(config)
+    run_produce(settings, keyspace, shard, start=start, as_json=as_json, every_s=every_s)
 
 
 @app.command()
@@ -152,6 +161,7 @@ def changelog(
         typer.Option("--max-rows-per-batch", help="Limit the rows (and memory) of a batch", min=1),
     ] = None,
     max_hold_ms: MaxHoldOption = None,
+    every_s: Every = None,
     *,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Process what is available now, then end")
@@ -172,6 +182,7 @@ def changelog(
         max_hold_ms=max_hold_ms,
         available_now=available_now,
         as_json=as_json,
+        every_s=every_s,
     )
     run_changelog_command(load_settings(config), options)
 
@@ -219,6 +230,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter(as_json="--json" in arguments))
+    logging.getLogger("shardstream").addHandler(handler)
     # The Kafka client logs every transient fault; those that matter are raised as errors.
     # librdkafka's fatal errors are critical lines of its log; they arrive as exceptions, too.
     quiet = logging.CRITICAL + 1

@@ -1,13 +1,11 @@
 """`shardstream changelog`: a Spark job that writes every change once to a Delta table."""
 
-import json
-import sys
+import logging
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-
+from shardstream.commands.status_lines import StatusLines
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
@@ -30,6 +28,7 @@ class ChangelogOptions:
     max_hold_ms: int | None = None
     available_now: bool = False
     as_json: bool = False
+    every_s: float | None = None
 
 
 def source_options(settings: Settings, options: ChangelogOptions) -> dict[str, str]:
@@ -49,43 +48,49 @@ def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is recorded."""
     source = source_options(settings, options)
     stop = stop_on_signals()
+    lines = StatusLines(as_json=options.as_json, every_s=options.every_s)
+    printer = _ProgressPrinter(options.keyspace, lines)
     spark = build_session(f"changelog {options.keyspace}", LOCAL_MASTER)
     try:
-        run_changelog(
+        end = run_changelog(
             spark,
             options.keyspace,
             str(options.target.resolve()),
             str(options.checkpoint.resolve()),
             source,
             trigger="availableNow" if options.available_now else "processingTime",
-            on_progress=_ProgressPrinter(as_json=options.as_json),
+            on_progress=printer,
             stop=stop,
         )
+        printer.print(end)
     finally:
         spark.stop()
 
 
 class _ProgressPrinter:
-    """Prints a line per batch that changed anything."""
+    """Prints what it waits for at once, progress when a line is due, and the end."""
 
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
-        self._console = Console(soft_wrap=True, highlight=False)
-        self._last: ChangeLogProgress | None = None
+    def __init__(self, keyspace: str, lines: StatusLines) -> None:
+        self._keyspace = keyspace
+        self._lines = lines
+        self._waiting = ""
 
     def __call__(self, progress: ChangeLogProgress) -> None:
-        if progress == self._last:
-            return
-        self._last = progress
-        if self._as_json:
-            sys.stdout.write(json.dumps(asdict(progress)) + "\n")
-            sys.stdout.flush()
-            return
+        if progress.waiting != self._waiting or self._lines.is_due(progress.rows):
+            self._waiting = progress.waiting
+            self.print(progress)
+
+    def print(self, progress: ChangeLogProgress) -> None:
+        """Print it now."""
         frontier = "-"
         if progress.frontier_us is not None:
             moment = datetime.fromtimestamp(progress.frontier_us / 1e6, tz=UTC)
             frontier = moment.isoformat(timespec="milliseconds")
-        line = f"{progress.rows:,} rows, complete up to {frontier}"
-        if progress.waiting:
-            line += f"; waiting: {progress.waiting}"
-        self._console.print(line, markup=False)
+        text = f"{progress.rows:,} rows, complete up to {frontier}"
+        self._lines.print(
+            self._keyspace,
+            f"{text}; waiting: {progress.waiting}" if progress.waiting else text,
+            {"keyspace": self._keyspace, **asdict(progress)},
+            progress=progress.rows,
+            level=logging.WARNING if progress.waiting else logging.INFO,
+        )

@@ -15,6 +15,14 @@ Config = Annotated[
 ]
 Keyspace = Annotated[str, typer.Argument(help="Keyspace, e.g. commerce")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line")]
+Every = Annotated[
+    float | None,
+    typer.Option(
+        "--every",
+        help="Seconds between status lines (default: 10, and 60 while nothing changes)",
+        min=0,
+    ),
+]
 KeyRangeOption = Annotated[
     str, typer.Option("--key-range", help="Part of the keyspace, e.g. -80 (default: all of it)")
 ]

@@ -1,11 +1,7 @@
 """`shardstream produce`: the producer of one shard."""
 
 import dataclasses
-import json
-import sys
-import time
-
-from rich.console import Console
+import logging
 
 from event_token.errors import UsageError
 from producers.session.supervisor import run_shard
@@ -13,38 +9,43 @@ from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ProducerStatus
 from shardstream.commands.declared_topology import ensure_topology
 from shardstream.commands.preflight import (
-    print_warnings,
     refuse_problems,
     server_warnings,
     topic_warnings,
 )
+from shardstream.commands.status_lines import StatusLines, warn
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import shard_producer_settings
 from topics.keyspace.topology import Topology
 from topics.start.start_forms import parse_producer_start
 
-# One status line per second is enough for people and logs; state changes are always printed.
-STATUS_INTERVAL_S = 1.0
-
 # An idle producer streams too, and has nothing to publish.
 _STATES = {ProducerState.IDLE: "streaming (idle)"}
 
 
 def run_produce(
-    settings: Settings, keyspace: str, shard: str, *, start: str, as_json: bool
+    settings: Settings,
+    keyspace: str,
+    shard: str,
+    *,
+    start: str,
+    as_json: bool,
+    every_s: float | None = None,
 ) -> None:
     """Produce until SIGINT or SIGTERM."""
     parse_producer_start(start, "--from")
     producer_settings = shard_producer_settings(settings, keyspace, shard, start)
     stop = stop_on_signals()
-    printer = _StatusPrinter(keyspace, as_json=as_json)
+    printer = _StatusPrinter(keyspace, StatusLines(as_json=as_json, every_s=every_s))
 
     def prepare() -> Topology:
         # Everything is checked before the first topic is created.
         refuse_problems(settings, producer_settings)
-        print_warnings(topic_warnings(settings, keyspace, [shard]))
-        print_warnings(server_warnings(settings, keyspace, [shard]))
+        for text in topic_warnings(settings, keyspace, [shard]):
+            warn(f"{keyspace}/{shard}", text, as_json=as_json)
+        for text in server_warnings(settings, keyspace, [shard]):
+            warn(f"{keyspace}/{shard}", text, as_json=as_json)
         return ensure_topology(settings, keyspace)
 
     topology = wait_until_ready(
@@ -67,32 +68,31 @@ def run_produce(
 
 
 class _StatusPrinter:
-    """Prints a status per second, and every state change and note at once."""
+    """Prints every state change and note at once, and progress when a line is due."""
 
-    def __init__(self, keyspace: str, *, as_json: bool) -> None:
+    def __init__(self, keyspace: str, lines: StatusLines) -> None:
         self._keyspace = keyspace
-        self._as_json = as_json
-        self._console = Console(soft_wrap=True, highlight=False)
+        self._lines = lines
         self._last_state: ProducerState | None = None
-        self._last_time_s = 0.0
 
     def __call__(self, status: ProducerStatus) -> None:
-        now_s = time.monotonic()
         # Idle and streaming alternate many times a second.
         active = {ProducerState.IDLE, ProducerState.STREAMING}
         changed = status.state is not self._last_state and not {
             status.state,
             self._last_state,
         }.issubset(active)
-        if not (changed or status.note or now_s - self._last_time_s >= STATUS_INTERVAL_S):
+        if not (changed or status.note or self._lines.is_due(status.rows_total)):
             return
-        self._last_state, self._last_time_s = status.state, now_s
-        if self._as_json:
-            sys.stdout.write(json.dumps(dataclasses.asdict(status)) + "\n")
-            sys.stdout.flush()
-            return
-        line = (
-            f"{self._keyspace}/{status.shard} {_STATES.get(status.state, status.state.value)}: "
-            f"{status.rows_total} rows, {status.rows_per_s:.0f} rows/s, lag {status.lag_ms} ms"
+        self._last_state = status.state
+        text = (
+            f"{_STATES.get(status.state, status.state.value)}, {status.rows_total:,} rows, "
+            f"{status.rows_per_s:,.0f} rows/s, lag {status.lag_ms:,} ms"
         )
-        self._console.print(f"{line}; {status.note}" if status.note else line, markup=False)
+        self._lines.print(
+            f"{self._keyspace}/{status.shard}",
+            f"{text}; {status.note}" if status.note else text,
+            {"keyspace": self._keyspace, **dataclasses.asdict(status)},
+            progress=status.rows_total,
+            level=logging.WARNING if status.state is ProducerState.RECONNECTING else logging.INFO,
+        )

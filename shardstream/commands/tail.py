@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TextIO
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from event_token.errors import Halt, UsageError
 from shardstream.commands.silent_shards import SILENT_S, SilentShards
+from shardstream.commands.status_lines import warn
 from shardstream.settings.model import Settings
 from topics.reading.planner import MaxHold, Mode, Strict
 from topics.records.event_json import event_to_json_dict, event_to_json_text
@@ -60,7 +62,9 @@ def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None
         tables=options.tables or None,
     ) as events:
         try:
-            with SilentShards(events, _say) as silent:
+            with SilentShards(
+                events, partial(warn, options.keyspace, as_json=options.as_json)
+            ) as silent:
                 if options.as_json:
                     _print_json(events, stream)
                 else:
@@ -74,11 +78,6 @@ def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None
             return
     if waiting is not None:
         raise Halt(f"{options.keyspace}: the stream is incomplete, {waiting}")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
 
 
 def _print_json(events: Iterator[VEvent], stream: TextIO) -> None:

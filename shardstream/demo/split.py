@@ -92,7 +92,7 @@ class Split:
         for target in TARGETS:
             self._watch.follow_target(target)
             self._workers.start(f"producer_{target}", "produce", self._keyspace, target)
-            arguments = ["reshard", "run", self._keyspace, RESHARD_ID, target]
+            arguments = ["reshard", "run", self._keyspace, RESHARD_ID, target, "--every", "1"]
             appliers[target] = self._workers.start(f"applier_{target}", *arguments)
         self._copies.read_to_end()
         while not are_complete(copies := list(self._copies.tables.values())):

@@ -36,6 +36,7 @@ PARAMETERS = {
     "EventToken.from_string": "text",
     "ShardPosition": "offset seq token",
     "read_topology": "config keyspace",
+    "watch_topology": "config keyspace interval_s stop",
     "vindex_named": "name",
     "event_to_json_dict": "event",
     "event_to_json_text": "event",

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from event_token.errors import Halt
 from shardstream.commands.copy.requests import copied_shards
+from shardstream.commands.status_lines import print_line
 from shardstream.settings.model import Settings
 from topics.progress.copy_topic import (
     CopyFeed,
@@ -71,7 +72,7 @@ def watch_copies(
         for feed in feeds.values():
             feed.read_to_end()
         if as_json:
-            _watch_json(feeds, tables)
+            _watch_json(keyspace, feeds, tables)
         else:
             _watch_bars(feeds, tables)
         failed = [c for _, c in _all(feeds, tables) if c.state is CopyState.FAILED]
@@ -82,14 +83,14 @@ def watch_copies(
         raise Halt("\n".join(copy.note for copy in failed))
 
 
-def _watch_json(feeds: dict[str, CopyFeed], tables: Sequence[str]) -> None:
+def _watch_json(keyspace: str, feeds: dict[str, CopyFeed], tables: Sequence[str]) -> None:
     shown: dict[tuple[str, str], TableCopy] = {}
     while True:
         for shard, copy in _all(feeds, tables):
             if shown.get((shard, copy.name)) != copy:
                 shown[shard, copy.name] = copy
-                sys.stdout.write(json.dumps(copy_json(shard, copy)) + "\n")
-                sys.stdout.flush()
+                fields = {"keyspace": keyspace, **copy_json(shard, copy)}
+                print_line(f"{keyspace}/{shard}", copy.state.value, fields, as_json=True)
         if not _advance(feeds, tables):
             return
 

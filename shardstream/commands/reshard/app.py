@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardstream.commands.options import SHARD_NAMES, Config, Json, Keyspace
+from shardstream.commands.options import SHARD_NAMES, Config, Every, Json, Keyspace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -51,6 +51,7 @@ def run(
             "--accept-ddl", help="GTID of a DDL statement that was repeated on the target"
         ),
     ] = None,
+    every_s: Every = None,
     *,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +60,8 @@ def run(
     from shardstream.settings.model import load_settings
 
     settings = load_settings(config)
-    run_apply(settings, keyspace, reshard_id, target, accept_ddl or (), as_json=as_json)
+    accepted = accept_ddl or ()
+    run_apply(settings, keyspace, reshard_id, target, accepted, as_json=as_json, every_s=every_s)
 
 
 @app.command()

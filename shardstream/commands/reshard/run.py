@@ -1,13 +1,14 @@
 """`shardstream reshard run`: the applier of one target."""
 
 import dataclasses
-import json
-import sys
+import logging
 from collections.abc import Sequence
 
 from event_token.errors import UsageError
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
+from resharding.plan.reshard_plan import ReshardPlan
 from shardstream.commands.reshard.lookup import plan_on, reshard_entry
+from shardstream.commands.status_lines import StatusLines, print_line
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_server
@@ -21,6 +22,7 @@ def run_apply(
     accepted_ddl: Sequence[str],
     *,
     as_json: bool,
+    every_s: float | None = None,
 ) -> None:
     """Apply to one target until SIGINT or SIGTERM."""
     entry = reshard_entry(settings, keyspace, reshard_id)
@@ -32,8 +34,8 @@ def run_apply(
     stop = stop_on_signals()
     plan = plan_on(server, reshard_id)
     if not as_json:
-        sys.stdout.write(f"{target}: following {', '.join(entry.sources)}\n")
-        sys.stdout.flush()
+        text = f"following {', '.join(entry.sources)}"
+        print_line(f"{keyspace}/{target}", text, {}, as_json=False)
     run_applier(
         ApplierSettings(
             plan=plan,
@@ -43,18 +45,30 @@ def run_apply(
             accepted_ddl=frozenset(accepted_ddl),
         ),
         stop,
-        lambda status: _say(status, as_json=as_json),
+        _StatusPrinter(plan, StatusLines(as_json=as_json, every_s=every_s)),
     )
 
 
-def _say(status: ApplierStatus, *, as_json: bool) -> None:
-    if as_json:
-        text = json.dumps(dataclasses.asdict(status))
-    else:
+class _StatusPrinter:
+    """Prints every note at once, and progress when a line is due."""
+
+    def __init__(self, plan: ReshardPlan, lines: StatusLines) -> None:
+        self._plan = plan
+        self._lines = lines
+
+    def __call__(self, status: ApplierStatus) -> None:
+        if not (status.note or self._lines.is_due(status.rows_total)):
+            return
         seqs = ", ".join(f"{source} seq {seq}" for source, seq in status.seqs.items())
         text = (
-            f"{status.target}: {status.rows_total} rows, {status.rows_per_s:.0f} rows/s, "
-            f"{status.behind_ms} ms behind; {status.note or seqs}"
+            f"{status.rows_total:,} rows, {status.rows_per_s:,.0f} rows/s, "
+            f"{status.behind_ms:,} ms behind; {status.note or seqs}"
         )
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+        named = {"keyspace": self._plan.keyspace, "reshard_id": self._plan.reshard_id}
+        self._lines.print(
+            f"{self._plan.keyspace}/{status.target}",
+            text,
+            {**named, **dataclasses.asdict(status)},
+            progress=status.rows_total,
+            level=logging.WARNING if status.note else logging.INFO,
+        )

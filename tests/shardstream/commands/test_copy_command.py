@@ -7,7 +7,7 @@ import pytest
 
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.shardstream.command_line import background, run, write_settings
+from tests.shardstream.command_line import background, run, streaming, write_settings
 
 ROWS = 3_000
 
@@ -32,7 +32,7 @@ def test_a_filled_table_is_copied_by_command(
     with background(
         tmp_path, "produce", "produce", keyspace, "-", "--config", config, "--json"
     ) as p:
-        p.wait_for("streaming", lambda b: any(line["state"] == "idle" for line in b.lines))
+        p.wait_for("streaming", streaming)
         copied = run("copy", "start", *ask, f"{name}.t", "--wait", "--json")
         refused = run("copy", "start", *ask, f"{name}.keyless")
         status = run("copy", "status", keyspace, "--config", config, "--json")
