@@ -54,7 +54,7 @@ def choose_start(
         note = check_last(topics, server, point.last)
         if note:
             notes.append(note)
-        if settings.start is not None:
+        if settings.start is not None and settings.start != StartWord.LATEST:  # the default
             notes.append(
                 f"start {settings.start!r} is ignored: {topics.log} is not empty, so the producer "
                 "resumes from its end"

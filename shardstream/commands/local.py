@@ -104,7 +104,12 @@ def status(folder: Folder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def down(folder: Folder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
+def down(
+    folder: Folder = DEFAULT_FOLDER,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was stopped as JSON, as `status` does")
+    ] = False,
+) -> None:
     """Stop all servers of the folder and wait until they have ended; the data stays."""
     stack = _existing(folder)
     with Console(stderr=True).status("stopping"), exclusive(folder / LOCK_FILE):
@@ -117,19 +122,23 @@ def down(folder: Folder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
 def sql(
     shard: Annotated[str, typer.Argument(help="Shard, e.g. -80")],
     statements: Annotated[
-        str | None, typer.Argument(help="SQL statements (default: read from standard input)")
+        str | None,
+        typer.Option("-e", "--execute", help="SQL statements (default: standard input)"),
     ] = None,
     folder: Folder = DEFAULT_FOLDER,
 ) -> None:
-    """Run SQL as root on the database server of a shard."""
-    from shardstream.local.sql import run_sql
+    """Run SQL as root on the database server of a shard; at a terminal, prompt for it."""
+    from shardstream.local.sql import prompt_sql, run_sql
 
     stack = _existing(folder)
     if shard not in stack.databases:
         message = f"the stack has no shard {shard!r}; its shards: {', '.join(stack.databases)}"
         raise UsageError(message)
-    given = sys.stdin.read() if statements is None else statements
-    run_sql(stack.databases[shard], given, Console(highlight=False))
+    server, console = stack.databases[shard], Console(highlight=False)
+    if statements is None and sys.stdin.isatty():
+        prompt_sql(server, f"{stack.shape.keyspace}/{shard}> ", console)
+    else:
+        run_sql(server, sys.stdin.read() if statements is None else statements, console)
 
 
 def _shape(
@@ -198,7 +207,7 @@ def _print_next_steps(stack: Stack) -> None:
         "next, each in a terminal of its own:",
         *(f"  shardstream produce {keyspace} {shard}{config}" for shard in shards),
         f"  shardstream tail {keyspace} --from earliest{config}",
-        f'  shardstream local sql {shards[0]} "{EXAMPLE_SQL}"{folder}',
+        f'  shardstream local sql {shards[0]} -e "{EXAMPLE_SQL}"{folder}',
     ]
     for line in lines:
         typer.echo(line)

@@ -2,13 +2,14 @@
 
 import json
 import os
+import pty
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,34 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def _run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def _at_a_terminal(*arguments: str, cwd: Path, given: str) -> str:
+    """Run a command at a terminal, type `given`, and return what it shows."""
+    master, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*LOCAL, *arguments],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        cwd=cwd,
+        env=_environment(),
+        start_new_session=True,
+    ) as process:
+        os.close(terminal)
+        os.write(master, given.encode())
+        shown = bytearray()
+        # Linux reports the end of a terminal as an error.
+        with suppress(OSError):
+            while read := os.read(master, 65536):
+                shown += read
+        os.close(master)
+        assert process.wait(WAIT_S_MAX) == 0
+    return shown.decode()
+
+
+def _run(*arguments: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*LOCAL, *arguments],
+        input=given,
         capture_output=True,
         text=True,
         check=False,
@@ -145,11 +171,18 @@ def test_next_commands_that_up_prints(stack_folder: Path) -> None:
         with _started(tail, cwd=stack_folder) as events:
             _until(lambda: "INSERT shop.orders" in events.read_text())
 
-    shown = _run("sql", "-", "SELECT id FROM shop.orders", cwd=stack_folder)
-    assert "1" in shown.stdout
-    refused = _run("sql", "-", "SELECT nothing", cwd=stack_folder)
+    shown = _run("sql", "-", "-e", "SELECT id + 41 FROM shop.orders", cwd=stack_folder)
+    assert "42" in shown.stdout
+    refused = _run("sql", "-", "-e", "SELECT nothing", cwd=stack_folder)
     assert (refused.returncode, "Unknown column" in refused.stderr) == (2, True)
-    assert "its shards: -" in _run("sql", "80-", "SELECT 1", cwd=stack_folder).stderr
+    assert "its shards: -" in _run("sql", "80-", "-e", "SELECT 1", cwd=stack_folder).stderr
+    piped = _run("sql", "-", cwd=stack_folder, given="SELECT id + 41\nFROM shop.orders;")
+    assert "42" in piped.stdout
+    asked = "SELECT nothing;\nSELECT id + 41\nFROM shop.orders;\n\x04"
+    typed = _at_a_terminal("sql", "-", cwd=stack_folder, given=asked)
+    assert "commerce/-> " in typed
+    assert "Unknown column" in typed
+    assert "42" in typed
 
 
 def test_dead_server_comes_back_alone(stack_folder: Path) -> None:
