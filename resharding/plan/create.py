@@ -6,7 +6,7 @@ that, the same command completes the work.
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pymysql
@@ -66,7 +66,7 @@ class CreateRequest:
     servers: Mapping[str, ReshardServer]
     kafka: ClientConfig
     registry_url: str | None = None
-    topic_settings: TopicSettings | None = None
+    topic_settings: TopicSettings = field(default_factory=TopicSettings)
     from_log: bool = False
 
 

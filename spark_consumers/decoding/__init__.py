@@ -1,1 +1,4 @@
-"""From the bytes of shard logs to Arrow record batches. Needs neither Spark nor a clock."""
+"""From ranges of shard logs to Arrow record batches, by a plan per table version.
+
+Each record goes through the compiled `row_columns`. Needs neither Spark nor a clock.
+"""

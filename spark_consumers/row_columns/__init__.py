@@ -1,1 +1,1 @@
-"""Decodes shard-log records into Arrow columns; compiled by mypyc."""
+"""One record at a time: its fields into Arrow column builders. Compiled by mypyc."""

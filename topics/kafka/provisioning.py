@@ -23,6 +23,7 @@ from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_error, kafka_errors
 from topics.kafka.topic_settings import (
     KEEP_ALL,
+    SEGMENT_MS,
     FoundTopic,
     TopicRules,
     TopicSettings,
@@ -58,6 +59,7 @@ _TRANSACTION_TIMEOUT_DEFAULT_MS: Final = 15 * 60 * 1000
 
 # The replication factor for which brokers use their default.
 _BROKERS_DEFAULT: Final = -1
+_DEFAULTS: Final = TopicSettings()
 
 Found = Mapping[str, FoundTopic]
 
@@ -65,30 +67,27 @@ Found = Mapping[str, FoundTopic]
 def provision_shard(
     config: ClientConfig,
     topics: ShardTopics,
-    chosen: TopicSettings | None = None,
+    chosen: TopicSettings = _DEFAULTS,
 ) -> None:
     """Create the log, progress and copy topics of a shard, or check those that exist.
 
     WrongTopic when one has other settings, UsageError when a grant is missing.
     """
-    chosen = chosen or TopicSettings()
     _provision(config, chosen, lambda found: _shard_rules(topics, chosen, found))
 
 
 def provision_keyspace(
     config: ClientConfig,
     keyspace: str,
-    chosen: TopicSettings | None = None,
+    chosen: TopicSettings = _DEFAULTS,
 ) -> None:
     """Create the topology topic of a keyspace, or check the existing one."""
-    chosen = chosen or TopicSettings()
     rules = control_rules(topology_topic(keyspace))
     _provision(config, chosen, lambda _found: [rules])
 
 
-def provision_schemas_topic(config: ClientConfig, chosen: TopicSettings | None = None) -> None:
+def provision_schemas_topic(config: ClientConfig, chosen: TopicSettings = _DEFAULTS) -> None:
     """Create the schema topic of the cluster, or check the existing one."""
-    chosen = chosen or TopicSettings()
     rules = schemas_rules(SCHEMAS_TOPIC)
     _provision(config, chosen, lambda _found: [rules])
 
@@ -96,12 +95,10 @@ def provision_schemas_topic(config: ClientConfig, chosen: TopicSettings | None =
 def wrong_topics(
     config: ClientConfig,
     shards: Sequence[ShardTopics],
-    chosen: TopicSettings | None = None,
+    chosen: TopicSettings = _DEFAULTS,
 ) -> list[str]:
     """Return the problems of the existing topics of a keyspace; creates nothing."""
-    chosen = chosen or TopicSettings()
-    check_reachable(config)
-    admin = open_admin(config)
+    admin = _reachable_admin(config)
     problems = []
     keyspaces = sorted({s.keyspace for s in shards})
     wanted = [control_rules(topology_topic(k)) for k in keyspaces]
@@ -117,12 +114,10 @@ def wrong_topics(
 def topic_warnings(
     config: ClientConfig,
     shards: Sequence[ShardTopics],
-    chosen: TopicSettings | None = None,
+    chosen: TopicSettings = _DEFAULTS,
 ) -> list[str]:
     """Return warnings about shard logs that can lose records: retention, a single replica."""
-    chosen = chosen or TopicSettings()
-    check_reachable(config)
-    admin = open_admin(config)
+    admin = _reachable_admin(config)
     found = _find(admin, config, [topics.log for topics in shards])
     warnings: list[str] = []
     for topics in shards:
@@ -136,6 +131,11 @@ def topic_warnings(
             int(settings.get("retention.bytes", KEEP_ALL)),
         )
     return warnings
+
+
+def _reachable_admin(config: ClientConfig) -> AdminClient:
+    check_reachable(config)
+    return open_admin(config)
 
 
 def broker_transaction_timeout_ms(config: ClientConfig) -> int:
@@ -167,9 +167,7 @@ def _shard_rules(topics: ShardTopics, chosen: TopicSettings, found: Found) -> li
     """Return the rules of a shard; its progress topic follows the log's effective retention."""
     log = found.get(topics.log)
     log_age_ms = (
-        log_age_max_ms(chosen.retention_ms, chosen.segment_ms)
-        if log is None
-        else log_age_found_ms(log)
+        log_age_max_ms(chosen.retention_ms, SEGMENT_MS) if log is None else log_age_found_ms(log)
     )
     return [
         log_rules(topics, chosen),
@@ -183,8 +181,7 @@ def _provision(
     chosen: TopicSettings,
     rules_for: Callable[[Found], list[TopicRules]],
 ) -> None:
-    check_reachable(config)
-    admin = open_admin(config)
+    admin = _reachable_admin(config)
     names = [rules.topic for rules in rules_for({})]
     found = _find(admin, config, names)
     wanted = rules_for(found)

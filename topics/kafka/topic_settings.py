@@ -10,9 +10,9 @@ from topics.names import ShardTopics
 FOREVER_MS: Final = 2**63 - 1
 KEEP_ALL: Final = -1
 
-# Kafka's default. Only closed segments are deleted, so records outlive the retention by up to one
-# segment.
-SEGMENT_MS_DEFAULT: Final = 7 * 24 * 3600 * 1000
+# Kafka's default: only closed segments are deleted, so records outlive the retention by up to one
+# segment. Nobody needs them earlier; a log that has other segments is taken as it is.
+SEGMENT_MS: Final = 7 * 24 * 3600 * 1000
 
 # For the position of a server with many gaps, and one tick per cell of a transaction that catches
 # up.
@@ -67,13 +67,12 @@ class TopicRules:
 class TopicSettings:
     """The settings that an operator may choose. `replication_factor` -1 is the brokers' default.
 
-    `retention_ms` and `segment_ms` apply to the shard log; -1 keeps it forever. Record timestamps
-    are event times, so retention counts from the time of the change, not of its arrival.
+    `retention_ms` is that of shard logs; -1 keeps them forever. Record timestamps are event times,
+    so retention counts from the time of the change, not of its arrival.
     """
 
     replication_factor: int = -1
     retention_ms: int = KEEP_ALL
-    segment_ms: int = SEGMENT_MS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def log_rules(topics: ShardTopics, chosen: TopicSettings) -> TopicRules:
         (
             Rule("cleanup.policy", "delete"),
             Rule("retention.ms", str(chosen.retention_ms), checked=False),
-            Rule("segment.ms", str(chosen.segment_ms), checked=False),
+            Rule("segment.ms", str(SEGMENT_MS), checked=False),
             *_event_time_rules(),
             *_safety_rules(RECORD_BYTES_MAX),
         ),

@@ -22,6 +22,7 @@ from topics.kafka.provisioning import (
 )
 from topics.kafka.topic_settings import (
     FOREVER_MS,
+    SEGMENT_MS,
     FoundTopic,
     log_rules,
     problems_of,
@@ -175,16 +176,17 @@ def test_a_single_replica_is_warned_of(config: ClientConfig, shard: ShardTopics)
 
 def test_progress_outlives_the_log_as_it_is(config: ClientConfig, shard: ShardTopics) -> None:
     """The progress topic follows the log's retention, and is refused if it is shorter."""
-    short = TopicSettings(retention_ms=DAY_MS, segment_ms=DAY_MS)
+    short = TopicSettings(retention_ms=DAY_MS)
     provision_shard(config, shard, short)
     assert wrong_topics(config, [shard], short) == []
 
     longer = ShardTopics(shard.keyspace, "80-")
     make_topic(config, longer.log, {**log_rules(longer, TopicSettings()).settings()})
-    make_topic(config, longer.progress, progress_rules(longer, 2 * DAY_MS).settings())
+    log_age_ms = DAY_MS + SEGMENT_MS
+    make_topic(config, longer.progress, progress_rules(longer, log_age_ms).settings())
 
     [problem] = wrong_topics(config, [longer], short)
-    assert f"min.compaction.lag.ms is {2 * DAY_MS}, must be at least {FOREVER_MS}" in problem
+    assert f"min.compaction.lag.ms is {log_age_ms}, must be at least {FOREVER_MS}" in problem
 
 
 def test_the_topology_topic_is_checked(config: ClientConfig, keyspace: str) -> None:
