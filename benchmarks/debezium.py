@@ -9,13 +9,21 @@ from benchmarks.binlog_fill import DATABASE
 from benchmarks.watch import server_cpu_s
 from shardstream.local.database_server import MysqlServer
 from shardstream.local.fetching.cache import Report, cached, quiet
-from shardstream.local.fetching.maven import MavenArtifact, fetch_all, fetch_maven, java_command
+from shardstream.local.fetching.maven import MavenArtifact, fetch_all, java_command
 from shardstream.local.ports import free_ports
 from shardstream.local.processes import ServerProcess
 
 DEBEZIUM_VERSION = "3.6.0.Final"
 CONNECT_VERSION = "4.3.1"
 PEER = f"Debezium {DEBEZIUM_VERSION}"
+PLUGIN = MavenArtifact(
+    "io.debezium",
+    "debezium-connector-mysql",
+    DEBEZIUM_VERSION,
+    "plugin",
+    "tar.gz",
+    transitive=False,
+)
 CONNECT_JARS = [
     MavenArtifact("org.apache.kafka", "connect-runtime", CONNECT_VERSION),
     MavenArtifact("org.slf4j", "slf4j-simple", "1.7.36"),
@@ -80,16 +88,7 @@ def connect_jars(report: Report = quiet) -> Path:
 def plugin_folder(report: Report = quiet) -> Path:
     """Return the unpacked connector. Raises UsageError without Java, Halt if a fetch fails."""
     archive = (
-        fetch_maven(
-            "io.debezium",
-            "debezium-connector-mysql",
-            DEBEZIUM_VERSION,
-            classifier="plugin",
-            type="tar.gz",
-            transitive=False,
-            report=report,
-        )
-        / f"debezium-connector-mysql-{DEBEZIUM_VERSION}-plugin.tar.gz"
+        fetch_all(f"debezium-plugin-{DEBEZIUM_VERSION}", [PLUGIN], report=report) / PLUGIN.file_name
     )
 
     def unpack(folder: Path) -> None:

@@ -2,15 +2,14 @@
 
 import secrets
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 
-from shardstream.local.certificates import Certificates
 from shardstream.local.database_server import Account, MysqlServer
 from shardstream.local.kafka_cluster import VERSION as KAFKA_VERSION
 from shardstream.local.kafka_cluster import KafkaCluster
+from tests.certificates import Certificates
 
 SERVER_ID_FIRST = 9500
 LOOPBACK = "127.0.0.1"
@@ -89,12 +88,7 @@ class Stack:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for server in self._servers:
             server.kill()
         if self._kafka is not None:

@@ -1,7 +1,6 @@
 """Two shards of one keyspace: two servers with a producer each."""
 
 import time
-from types import TracebackType
 from typing import Self
 
 from benchmarks.binlog_fill import executed_set
@@ -47,13 +46,8 @@ class TwoShards:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, *exc_info: object) -> None:
+        if exc_info[0] is None:
             for producer in self._producers:
                 producer.stop()
         self._kill()

@@ -3,8 +3,11 @@
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+
+from pymysql.cursors import Cursor
 
 from databases.server_facts import version_of
 from shardstream.local.database_server import NOT_DURABLE, Account, DatabaseServer
@@ -37,6 +40,14 @@ class DatabaseFixture:
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {name}")
         return name
+
+    @contextmanager
+    def one_table(self) -> Iterator[tuple[str, Cursor]]:
+        """A new schema with the table `t (id INT PRIMARY KEY)`, and a cursor in it."""
+        name = self.new_database()
+        with self.connect(database=name) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+            yield name, cursor
 
 
 StartServer = Callable[..., DatabaseFixture]

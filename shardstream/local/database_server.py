@@ -19,14 +19,12 @@ from shardstream.local.fetching.binaries import DatabaseBinaries, as_root_argume
 from shardstream.local.fetching.cache import Report, cached, quiet
 from shardstream.local.fetching.mariadb_binaries import find_mariadb, initialise_mariadb
 from shardstream.local.fetching.mysql_binaries import find_mysql, initialise_mysql
-from shardstream.local.ports import HOST, answers, free_ports
+from shardstream.local.ports import HOST, answers, finish_start, free_ports
 from shardstream.local.processes import ServerProcess
 
 # A start takes 1-3 s, or 60 s beside ten others; a server that dies is noticed at once.
 READY_S_MAX = 300.0
 READY_POLL_S = 0.1
-# Another process can take a free port between choosing and binding; thrice in a row is a fault.
-PORT_ATTEMPTS_MAX = 3
 PORT_TAKEN = "already in use"
 # sun_path of a Unix socket is 108 bytes with its final zero.
 SOCKET_PATH_MAX = 107
@@ -174,20 +172,18 @@ class DatabaseServer:
 
         Raises Halt with the log's tail, and then leaves no process behind.
         """
-        for attempt in range(1, PORT_ATTEMPTS_MAX + 1):
-            try:
-                self.wait_ready()
-            except Halt:
-                taken = self._process.log_says(PORT_TAKEN)
-                self.kill()
-                if not (taken and self._port_is_new and attempt < PORT_ATTEMPTS_MAX):
-                    raise
-                self._port_path.unlink()
-                self.log_path.unlink()
-                self.launch()
-            else:
-                self._port_is_new = False
-                return
+        finish_start(self.wait_ready, self._abandon, self._launch_elsewhere)
+        self._port_is_new = False
+
+    def _abandon(self) -> bool:
+        taken = self._process.log_says(PORT_TAKEN)
+        self.kill()
+        return taken and self._port_is_new
+
+    def _launch_elsewhere(self) -> None:
+        self._port_path.unlink()
+        self.log_path.unlink()
+        self.launch()
 
     def launch(self) -> None:
         """Start without waiting, so that servers start in parallel; `finish_start` follows."""

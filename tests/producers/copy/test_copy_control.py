@@ -123,9 +123,7 @@ def test_copy_waits_while_the_server_is_busy(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Above the limit of running threads nothing is read, and the status says why."""
-    name = mysql_a.new_database()
-    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with mysql_a.one_table() as (name, cursor):
         cursor.execute("INSERT INTO t VALUES (1), (2)")
     held = settings_of(mysql_a, kafka, keyspace, copy=CopySettings(max_threads_running=0))
     topics = ShardTopics(keyspace, held.shard)

@@ -203,10 +203,8 @@ def test_reader_waits_until_the_server_shows_the_position(
     mysql_a: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chunk that must see a transaction is read only after that has been executed."""
-    name = mysql_a.new_database()
     gtid = f"{uuid4()}:1"
-    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with mysql_a.one_table() as (name, cursor):
 
         def commit(_: float) -> None:
             """The reader's wait: meanwhile the transaction comes."""

@@ -21,7 +21,7 @@ from producers.replication.stream import (
     server_error,
 )
 from producers.settings import ServerSettings
-from shardstream.local.certificates import Certificates
+from tests.certificates import Certificates
 from tests.database_servers import DatabaseFixture
 
 WAIT_S = 20.0
@@ -70,10 +70,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 def test_stream_after_a_position_holds_what_came_later(database: DatabaseFixture) -> None:
     """Both families send only the transaction that is not in the position."""
-    name = database.new_database()
     flavor = Flavor(database.flavor.value)
-    with database.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with database.one_table() as (_name, cursor):
         position = executed(database)
         cursor.execute("INSERT INTO t VALUES (1)")
     stream = ReplicationStream.open(
@@ -91,9 +89,7 @@ def test_stream_after_a_position_holds_what_came_later(database: DatabaseFixture
 
 def test_position_with_tags_is_understood(mysql_a: DatabaseFixture) -> None:
     """With a tagged GTID in the set, the server sends exactly the transactions missing from it."""
-    name = mysql_a.new_database()
-    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with mysql_a.one_table() as (_name, cursor):
         cursor.execute("SET SESSION gtid_next = 'AUTOMATIC:tagged'")
         cursor.execute("INSERT INTO t VALUES (1)")
         position = executed(mysql_a)

@@ -9,8 +9,8 @@ from databases.connection import open_connection
 from databases.errors import ServerRefused
 from databases.server import TlsSettings
 from databases.sql import rows
-from shardstream.local.certificates import Certificates
 from shardstream.local.kafka_cluster import KafkaCluster
+from tests.certificates import Certificates
 from tests.database_servers import StartServer
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (

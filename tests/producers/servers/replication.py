@@ -52,6 +52,16 @@ def start_pair(start_server: StartServer) -> tuple[DatabaseFixture, DatabaseFixt
     return primary, replica
 
 
+def start_pair_with_table(
+    start_server: StartServer,
+) -> tuple[DatabaseFixture, DatabaseFixture, str]:
+    """A primary, its replica, and a schema that both have, with the table `t (id)`."""
+    primary, replica = start_pair(start_server)
+    with primary.one_table() as (name, _):
+        wait_same(replica, primary)
+    return primary, replica, name
+
+
 def promote(replica: DatabaseFixture) -> None:
     """Make a replica a primary."""
     if replica.flavor is Flavor.MARIADB:

@@ -17,6 +17,7 @@ from tests.producers.servers.replication import (
     followed,
     promote,
     start_pair,
+    start_pair_with_table,
     statements,
     wait_followed,
     wait_same,
@@ -198,10 +199,7 @@ def test_failover_that_lost_transactions_stops_and_names_them(
     start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A promoted replica lacking what the log holds stops the shard, and so do two primaries."""
-    primary, replica = start_pair(start_server)
-    name = primary.new_database()
-    statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
-    wait_same(replica, primary)
+    primary, replica, name = start_pair_with_table(start_server)
     on_primary = settings_of(primary, kafka, keyspace)
     both = replace(on_primary, servers=(server_of(primary), server_of(replica)))
     producer = RunningProducer(both)
@@ -232,10 +230,7 @@ def test_mariadb_replica_serves_until_somebody_writes_on_it(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A MariaDB replica is followed, waited for while behind, and left when errant."""
-    primary, replica = start_pair(start_mariadb)
-    name = primary.new_database()
-    statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
-    wait_same(replica, primary)
+    primary, replica, name = start_pair_with_table(start_mariadb)
     on_primary = settings_of(primary, kafka, keyspace)
     both = replace(
         on_primary, servers=(server_of(replica), server_of(primary)), max_replica_lag_ms=500

@@ -12,7 +12,7 @@ from tests.producers.servers.replication import (
     REPLICA,
     followed,
     promote,
-    start_pair,
+    start_pair_with_table,
     statements,
     wait_same,
 )
@@ -76,10 +76,7 @@ def test_heads_follow_what_the_replica_has_applied(
     start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """The head moves on an idle replica, stops on a stopped one, and moves on after a promotion."""
-    primary, replica = start_pair(start_server)
-    name = primary.new_database()
-    statements(primary, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
-    wait_same(replica, primary)
+    primary, replica, name = start_pair_with_table(start_server)
     spared = replace(server_of(primary), read=False)
     settings = settings_of(
         primary, kafka, keyspace, servers=(server_of(replica), spared), heartbeat_ms=50

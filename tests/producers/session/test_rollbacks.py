@@ -18,17 +18,14 @@ def test_rolled_back_rows_never_reach_readers(
 ) -> None:
     """B1: rows beside a temporary table, then ROLLBACK: the producer goes on without them."""
     settings = settings_of(mariadb_a, kafka, keyspace)
-    name = mariadb_a.new_database()
-    with mariadb_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
-        with producing(settings):
-            for number in range(3):
-                cursor.execute("BEGIN")
-                cursor.execute(f"INSERT INTO t VALUES ({10 + number}), ({20 + number})")
-                cursor.execute(f"CREATE TEMPORARY TABLE x{number} (a INT)")
-                cursor.execute("ROLLBACK")
-                cursor.execute(f"INSERT INTO t VALUES ({number})")
-            wait_caught_up(settings)
+    with mariadb_a.one_table() as (_name, cursor), producing(settings):
+        for number in range(3):
+            cursor.execute("BEGIN")
+            cursor.execute(f"INSERT INTO t VALUES ({10 + number}), ({20 + number})")
+            cursor.execute(f"CREATE TEMPORARY TABLE x{number} (a INT)")
+            cursor.execute("ROLLBACK")
+            cursor.execute(f"INSERT INTO t VALUES ({number})")
+        wait_caught_up(settings)
     log = read_log(settings)
 
     check_log(log)

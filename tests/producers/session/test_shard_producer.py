@@ -102,10 +102,8 @@ def test_second_life_goes_on_where_the_first_ended(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """After a restart the log has what happened meanwhile, once; `start` is ignored."""
-    name = database.new_database()
     settings = settings_of(database, kafka, keyspace)
-    with database.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with database.one_table() as (name, cursor):
         with producing(settings):
             cursor.execute("INSERT INTO t VALUES (1)")
             wait_caught_up(settings)
@@ -113,12 +111,16 @@ def test_second_life_goes_on_where_the_first_ended(
         with producing(replace(settings, start="earliest")) as second:
             cursor.execute("INSERT INTO t VALUES (3)")
             wait_caught_up(settings)
+        with producing(settings) as third:
+            wait_caught_up(settings)
     log = read_log(settings)
 
     check_log(log)
     check_progress(log)
     assert replay(log, name, "t") == table_rows(database, name, "t")
     assert any("is ignored" in status.note for status in second.statuses)
+    # The default start asks for nothing that could be ignored.
+    assert not any("is ignored" in status.note for status in third.statuses)
 
 
 def test_empty_log_starts_at_a_gtid_or_at_the_earliest(
@@ -126,9 +128,7 @@ def test_empty_log_starts_at_a_gtid_or_at_the_earliest(
 ) -> None:
     """`gtid:` skips what the set holds; `earliest` starts with the oldest binlog."""
     mysql = start_mysql()  # its own: the shared server's binlogs hold what a producer refuses
-    name = mysql.new_database()
-    with mysql.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with mysql.one_table() as (name, cursor):
         cursor.execute("INSERT INTO t VALUES (1)")
         cursor.execute("SELECT @@GLOBAL.gtid_executed")
         [(executed,)] = cursor.fetchall()
@@ -161,10 +161,8 @@ def test_newer_producer_fences_the_older(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Of two producers of a shard the first ends with Fenced, the second goes on, no row twice."""
-    name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
-    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with mysql_a.one_table() as (name, cursor):
         first = RunningProducer(settings)
         first.wait_streaming()
         with producing(settings):
@@ -215,9 +213,7 @@ def test_purged_binlogs_stop_the_shard(
     settings = settings_of(server, kafka, keyspace)
     with producing(settings):
         wait_caught_up(settings)
-    name = server.new_database()
-    with server.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with server.one_table() as (_name, cursor):
         cursor.execute("FLUSH BINARY LOGS")
         cursor.execute("PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")
         cursor.execute("SELECT @@GLOBAL.gtid_purged")
@@ -252,18 +248,15 @@ def test_stop_comes_through_in_the_middle_of_a_transaction(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A stop aborts a half-written transaction; the next producer writes it whole, once."""
-    name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
-    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
-        with producing(settings) as first:
-            wait_caught_up(settings)
-            cursor.execute("SET SESSION cte_max_recursion_depth = 60000")
-            cursor.execute(
-                "INSERT INTO t WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n "
-                "WHERE i < 60000) SELECT i FROM n"
-            )
-            first.end()
+    with mysql_a.one_table() as (name, cursor), producing(settings) as first:
+        wait_caught_up(settings)
+        cursor.execute("SET SESSION cte_max_recursion_depth = 60000")
+        cursor.execute(
+            "INSERT INTO t WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n "
+            "WHERE i < 60000) SELECT i FROM n"
+        )
+        first.end()
     with producing(settings):
         wait_caught_up(settings)
     log = read_log(settings)
@@ -299,10 +292,8 @@ def test_statement_in_the_binlog_stops_the_shard(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A change whose rows are not logged halts with its GTID; everything before is in the log."""
-    name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
-    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with mysql_a.one_table() as (name, cursor):
         producer = RunningProducer(settings)
         producer.wait_streaming()
         cursor.execute("INSERT INTO t VALUES (1)")

@@ -5,8 +5,7 @@ import platform
 from shardstream.local.database_server import MariadbServer, MysqlServer
 from shardstream.local.fetching.binaries import DatabaseBinaries
 from shardstream.local.fetching.debian_packages import debian_obstacle
-from shardstream.local.fetching.mariadb_binaries import find_debian_mariadb
-from shardstream.local.fetching.mysql_binaries import find_old_mysql
+from tests.producers.versions.fetched_servers import find_debian_mariadb, find_old_mysql
 
 
 class OldMariadb(MariadbServer):

@@ -13,17 +13,19 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.resharding.shards import (
+    SPLIT_AND_MERGE,
     ApplierProcess,
     RunningApplier,
     applier_settings,
     applying,
     begin,
+    begin_with_tables,
     checkpoint_seqs,
     fresh_schema,
     sources_of,
     wait_applied,
 )
-from tests.resharding.writers import make_tables, rows_of, vindexes_of, writing
+from tests.resharding.writers import rows_of, writing
 from topics.keyspace.topology import TableVindex
 
 KILLS = 3
@@ -32,9 +34,7 @@ SCHEMA_ONE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("source_shards", "target_shards"), [(("-",), ("-80", "80-")), (("-80", "80-"), ("-",))]
-)
+@SPLIT_AND_MERGE
 def test_reshard_under_load_with_kills(
     source_shards: tuple[str, ...],
     target_shards: tuple[str, ...],
@@ -45,14 +45,10 @@ def test_reshard_under_load_with_kills(
     """Each target ends with exactly the rows of its range, across any number of kill -9."""
     source_databases = dict(zip(source_shards, servers, strict=False))
     targets = dict(zip(target_shards, servers[len(source_shards) :], strict=True))
-    schema = fresh_schema()
     dice = random.Random(7)
     with ExitStack() as stack:
         sources = stack.enter_context(sources_of(source_databases, kafka, keyspace))
-        for database in [*source_databases.values(), *targets.values()]:
-            make_tables(database, schema)
-        plan = sources.plan(target_shards, vindexes_of(schema), agreed_seqs=sources.last_seqs())
-        begin(plan, targets)
+        schema, plan = begin_with_tables(sources, targets)
         with writing(source_databases, schema):
             for _ in range(KILLS):
                 before = [checkpoint_seqs(d, plan.reshard_id) for d in targets.values()]

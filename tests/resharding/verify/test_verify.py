@@ -2,23 +2,21 @@
 
 from contextlib import ExitStack
 
-import pytest
-
 from resharding.verify.verification import Verified, VerifySettings, verify_target
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.shards import (
+    SPLIT_AND_MERGE,
     applier_settings,
     applying,
-    begin,
+    begin_with_tables,
     checkpoint_seqs,
-    fresh_schema,
     sources_of,
     wait_applied,
 )
-from tests.resharding.writers import USERS, make_tables, shard_of, vindexes_of, writing
+from tests.resharding.writers import USERS, shard_of, writing
 
 # The rows written at first, and some hundred of the writers'.
 SEQS_MIN = 3_500
@@ -37,18 +35,15 @@ class Reshard:
     ) -> None:
         self.targets = targets
         self.source_databases = source_databases
-        self.schema = schema = fresh_schema()
         self.sources = stack.enter_context(sources_of(source_databases, kafka, keyspace))
-        for database in [*source_databases.values(), *targets.values()]:
-            make_tables(database, schema)
-        self.plan = self.sources.plan(
-            tuple(targets), vindexes_of(schema), agreed_seqs=self.sources.last_seqs()
-        )
-        begin(self.plan, targets)
+        self.schema, self.plan = begin_with_tables(self.sources, targets)
         # More rows than a chunk holds.
         for shard, database in source_databases.items():
             users = [u for u in range(USERS) if shard_of(u, list(source_databases)) == shard]
-            with database.connect(database=schema) as connection, connection.cursor() as cursor:
+            with (
+                database.connect(database=self.schema) as connection,
+                connection.cursor() as cursor,
+            ):
                 cursor.executemany(
                     "INSERT INTO sessions VALUES (%s, %s, 0)",
                     [(user, f"s{n}") for user in users for n in range(6)],
@@ -72,9 +67,7 @@ class Reshard:
         return all(sum(seqs.values()) > SEQS_MIN for seqs in found)
 
 
-@pytest.mark.parametrize(
-    ("source_shards", "target_shards"), [(("-",), ("-80", "80-")), (("-80", "80-"), ("-",))]
-)
+@SPLIT_AND_MERGE
 def test_verify_under_live_writes(
     source_shards: tuple[str, ...],
     target_shards: tuple[str, ...],

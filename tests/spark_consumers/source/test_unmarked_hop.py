@@ -23,21 +23,10 @@ from tests.spark_consumers.queries import (
     wait_until,
 )
 from tests.topics.shard_writer import ShardWriter, provision
-from tests.topics.splits import FAR_US, declare_split, write_split
+from tests.topics.splits import FAR_US, SOURCE_ROWS, TARGET_ROWS, declare_split, write_split
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
-
-SOURCE_ROWS = [("80-", 1, False), ("80-", 2, False)]
-# (shard, seq, possible_duplicate). 80-c0 has a hole: its seq 3 came with the source.
-TARGET_ROWS = [
-    ("80-c0", 2, True),
-    ("c0-", 1, True),
-    ("80-c0", 4, False),
-    ("80-c0", 5, False),
-    ("80-c0", 6, False),
-    ("c0-", 2, False),
-]
 
 
 class Resharded:
