@@ -144,7 +144,8 @@ def envelope_fields() -> list[dict[str, Any]]:
     origin = {"type": "record", "name": "Origin", "fields": _TOKEN_FIELDS}
     off_calendar = {
         "type": "record",
-        "name": "InvalidDate",
+        # Part of the schemas of existing logs: with another name their records would be refused.
+        "name": "OffCalendar",
         "fields": [
             {"name": "image", "type": "int"},
             {"name": "column", "type": "int"},

@@ -25,6 +25,7 @@ from topics.records.table_shape import (
     TableShape,
     ValueKind,
     ddl_schema,
+    fingerprint,
     row_schema,
     schema_text,
 )
@@ -163,6 +164,13 @@ def test_bytes_follow_the_registered_schema() -> None:
     assert isinstance(fields, dict)
     assert fields["after"]["price_x20__x20ac_"] == ROW["price €"]
     assert fields["columns_after"] == b"\x0f"
+
+
+def test_schemas_of_existing_logs_do_not_drift() -> None:
+    """Logs hold this schema: with as much as another name in it, their records are refused."""
+    text = schema_text(ddl_schema())
+
+    assert fingerprint(text) == "72e2a894b5c281ae24b1c793635b9b65fda4fad2c5c7043babdaab503459c557"
 
 
 def test_a_date_that_no_calendar_has_keeps_its_text() -> None:
