@@ -21,7 +21,7 @@ SOURCE_ROWS = [("80-", 1, False), ("80-", 2, False)]
 TARGET_ROWS = [
     ("80-c0", 2, True),
     ("c0-", 1, True),
-    ("80-c0", 4, False),
+    ("80-c0", 4, True),  # its origin is new, but may stand for older changes too
     ("80-c0", 5, False),
     ("80-c0", 6, False),
     ("c0-", 2, False),
@@ -82,6 +82,20 @@ def write_split(
         ]
     )
     high.commit_events([copied(high, 3_500_000, None), high.row(6_000_000)])
+    for writer in (left, low, high):
+        writer.heartbeat(FAR_US)
+
+
+def write_slow_split(
+    left: ShardWriter, source: ShardWriter, low: ShardWriter, high: ShardWriter
+) -> None:
+    """`80-` took a write after the time at which its targets are said to have begun."""
+    source.commit((SWITCHED_US + 200_000, 1))
+    source.heartbeat(SWITCHED_US + 400_000)
+    low.commit_events(
+        [low.row(SWITCHED_US + 100_000), copied(low, SWITCHED_US + 300_000, source.written[0])]
+    )
+    low.commit((SWITCHED_US + 500_000, 1))
     for writer in (left, low, high):
         writer.heartbeat(FAR_US)
 

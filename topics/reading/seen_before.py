@@ -31,17 +31,19 @@ class SeenBefore:
     def is_seen(self, timestamp_us: int, origin: TokenText | None) -> bool | None:
         """Tell whether a change with this time and origin was seen; None if that is unknown.
 
-        Without an origin a change from `hop_time_us` on is new.
+        Without an origin a change from `hop_time_us` on is new. An origin proves that a change was
+        seen, never that it was not: it is the newest of all source changes that were applied in
+        one transaction of the target.
         """
-        if origin is None or self.tokens is None or origin.shard not in self.tokens:
+        if origin is None:
             return False if timestamp_us >= self.hop_time_us else None
+        if self.tokens is None or origin.shard not in self.tokens:
+            return None
         if self.is_exact and self.frontier_us is not None:
-            return origin.timestamp_us < self.frontier_us
+            return True if origin.timestamp_us < self.frontier_us else None
         last = self.tokens[origin.shard]
         order = Order.UNKNOWN if last is None else compare(origin.token, last)
-        if order is Order.UNKNOWN:
-            return None
-        return order is not Order.NEWER
+        return True if order in {Order.OLDER, Order.EQUAL} else None
 
     def to_json_dict(self) -> dict[str, object]:
         """Return plain JSON values, with tokens as opaque strings."""

@@ -1,5 +1,6 @@
 """Reshards that other tools did: declared in the topology, no mark in any log."""
 
+from collections.abc import Sequence
 from itertools import islice
 
 import pytest
@@ -7,7 +8,15 @@ import pytest
 from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
 from tests.topics.shard_writer import START_US, Writers
-from tests.topics.splits import FAR_US, SOURCE_ROWS, TARGET_ROWS, declare_split, write_split
+from tests.topics.splits import (
+    FAR_US,
+    SOURCE_ROWS,
+    SWITCHED_US,
+    TARGET_ROWS,
+    declare_split,
+    write_slow_split,
+    write_split,
+)
 from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import declare
 from topics.keyspace.topology import (
@@ -19,9 +28,17 @@ from topics.keyspace.topology import (
 )
 from topics.reading.planner import MaxHold, Mode, Strict
 from topics.reading.seen_before import SeenBefore
+from topics.records.vevent import TokenText, VEvent
 from topics.schemas.registry import TopicSchemaIds
 from topics.start.unmarked_hop import unmarked_hop
 from topics.stream.subscriber import StreamSubscriber
+
+HOP_US = START_US + SWITCHED_US
+
+
+def told(events: Sequence[VEvent]) -> list[tuple[str, int, bool]]:
+    """Shard, seq and mark of events."""
+    return [(e.shard, e.seq, e.possible_duplicate) for e in events]
 
 
 @pytest.fixture
@@ -35,7 +52,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers, mode: Mode
 ) -> None:
-    """Changes with an origin arrive once; those without are marked until the declared time."""
+    """Changes with a seen origin are dropped; what the origin or the time leave open is marked."""
     write_split(*writers("-80", "80-"), *targets("80-c0", "c0-"))
 
     with StreamSubscriber(keyspace, start="earliest", config=config, mode=mode) as stream:
@@ -44,9 +61,47 @@ def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
         events += islice(stream, 6)
         position = events[-1].position
 
-    assert [(e.shard, e.seq, e.possible_duplicate) for e in events] == [*SOURCE_ROWS, *TARGET_ROWS]
+    assert told(events) == [*SOURCE_ROWS, *TARGET_ROWS]
     assert position is not None
     assert list(position.shards) == ["-80", "80-c0", "c0-"]
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_restart_marks_what_came_with_the_source(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """A16: a new reader no longer knows what it read before the hop, and marks every origin."""
+    write_slow_split(*writers("-80", "80-"), *targets("80-c0", "c0-"))
+
+    with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
+        events = [next(stream)]
+        declare_split(config, keyspace)
+        events += islice(stream, 2)
+        position = events[1].position
+    with StreamSubscriber(keyspace, start=position or "", config=config) as stream:
+        again = list(islice(stream, 2))
+
+    assert told(events) == [("80-", 1, False), ("80-c0", 1, False), ("80-c0", 3, False)]
+    assert told(again) == [("80-c0", 2, True), ("80-c0", 3, False)]
+
+
+@pytest.mark.parametrize(
+    ("at_us", "origin_us", "seen"),
+    [
+        (HOP_US - 1, None, None),
+        (HOP_US, None, False),
+        (HOP_US - 1, HOP_US - 1, None),
+        (HOP_US, HOP_US, None),
+        (HOP_US + 9, HOP_US + 9, None),
+    ],
+)
+def test_what_is_known_after_a_restart(
+    at_us: int, origin_us: int | None, seen: bool | None
+) -> None:
+    """A16: only a change that was made on the target after the switch is known to be new."""
+    origin = None if origin_us is None else TokenText(origin_us, "80-", "", None)
+
+    assert SeenBefore(HOP_US).is_seen(at_us, origin) is seen
 
 
 def test_what_a_reader_without_tokens_has_seen(
