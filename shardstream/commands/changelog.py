@@ -10,6 +10,9 @@ from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from spark_consumers.session import build_session
+from spark_consumers.source.options import SourceOptions
+from topics.start.known_keyspace import known_topology
+from topics.start.start_forms import parse_start
 
 # On one machine; on a cluster the same job runs under spark-submit.
 LOCAL_MASTER = "local[*]"
@@ -47,10 +50,16 @@ def source_options(settings: Settings, options: ChangelogOptions) -> dict[str, s
 def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is recorded."""
     source = source_options(settings, options)
+    # Before Spark: what is wrong here is said at once, and not inside one of Spark's exceptions.
+    parse_start(options.start, "--from")
+    SourceOptions.parse({**source, "keyspace": options.keyspace})
+    known_topology(settings.kafka_client(), options.keyspace)
     stop = stop_on_signals()
     lines = StatusLines(as_json=options.as_json, every_s=options.every_s)
     printer = _ProgressPrinter(options.keyspace, lines)
     spark = build_session(f"changelog {options.keyspace}", LOCAL_MASTER)
+    # Spark has replaced the handler of SIGINT by one that raises inside its own calls.
+    stop_on_signals(stop)
     try:
         end = run_changelog(
             spark,

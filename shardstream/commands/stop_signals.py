@@ -5,9 +5,9 @@ import threading
 from types import FrameType
 
 
-def stop_on_signals() -> threading.Event:
-    """Return an event that SIGINT and SIGTERM set from now on."""
-    stop = threading.Event()
+def stop_on_signals(event: threading.Event | None = None) -> threading.Event:
+    """Return an event (a new one, or the one given) that SIGINT and SIGTERM set from now on."""
+    stop = event or threading.Event()
 
     def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
         stop.set()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from event_token.errors import Halt, UsageError
-from shardstream.commands.silent_shards import SILENT_S, SilentShards
+from shardstream.commands.silent_shards import SILENT_MS, SilentShards
 from shardstream.commands.status_lines import warn
 from shardstream.settings.model import Settings
 from topics.reading.planner import MaxHold, Mode, Strict
@@ -70,8 +70,10 @@ def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None
                 else:
                     _print_lines(events, Console(file=stream, soft_wrap=True, highlight=False))
                 # Half of the idle time: the watch began a little later than the wait.
-                idle_s = options.until_idle_s or SILENT_S
-                waiting = silent.waiting_for(min(SILENT_S, idle_s / 2))
+                idle_ms = SILENT_MS
+                if options.until_idle_s is not None:
+                    idle_ms = int(options.until_idle_s * 1000 / 2)
+                waiting = silent.waiting_for(min(SILENT_MS, idle_ms))
         except BrokenPipeError:
             # The reader (such as head) has enough and closed the pipe; nothing is lost.
             sys.stderr.close()

@@ -29,10 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; return its exit status: 0, 1 for a halt, 2 for bad input."""
     asked = _parse(arguments)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     master = asked.master or (None if _SUBMITTED in os.environ else "local[*]")
     spark = build_session(f"changelog {asked.keyspace}", master)
+    # After Spark, which replaces the handler of SIGINT by one that raises inside its own calls.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     try:
         run_changelog(
             spark,

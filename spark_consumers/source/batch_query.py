@@ -6,10 +6,11 @@ from spark_consumers.source.micro_batches import BOUND_ROWS_MIN, WatchingPlanner
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import Splits, StreamOffset, choose_splits
 from topics.kafka.deadline import Deadline
-from topics.keyspace.topology import Topology, read_topology
+from topics.keyspace.topology import Topology
 from topics.progress.history import ProgressHistory
 from topics.reading.planner import Batch, is_hop, ranges_between
 from topics.records.schema_ids import SchemaIds
+from topics.start.known_keyspace import known_topology
 from topics.start.positions import resolve_start
 from topics.start.start_forms import ParsedStart, StartWord
 from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
@@ -24,7 +25,7 @@ HOP_LOOK_S = 1.0
 
 def stream_start(options: SourceOptions, schema_ids: SchemaIds) -> StreamOffset:
     """Return where a new streaming query begins; the default is `latest`."""
-    topology = _topology(options)
+    topology = known_topology(options.kafka, options.keyspace)
     start = StartWord.LATEST if options.start is None else options.start
     return _offset(topology, _resolve(options, schema_ids, topology, start))
 
@@ -37,7 +38,7 @@ def batch_bounds(
     The end `latest` is the frontier, the lowest head (watermark) of all shards now, so the result
     is complete up to one moment.
     """
-    topology = _topology(options)
+    topology = known_topology(options.kafka, options.keyspace)
     begin = StartWord.EARLIEST if options.start is None else options.start
     start = _resolve(options, schema_ids, topology, begin)
     wanted = options.end
@@ -74,7 +75,7 @@ def _next_hop(
     deadline: Deadline,
 ) -> tuple[StreamPosition, StreamOffset]:
     """Return the positions before and after the first hop after `start`."""
-    topology = _topology(options)
+    topology = known_topology(options.kafka, options.keyspace)
     planner = WatchingPlanner(start.position, options, {}, until_us=end.frontier_us)
     look = Deadline(HOP_LOOK_S)
     feed = ProgressFeed(options.kafka, options.keyspace, schema_ids)
@@ -149,12 +150,3 @@ def _resolve(
 def _offset(topology: Topology, position: StreamPosition) -> StreamOffset:
     """Return the offset of a query that begins here and has read nothing before."""
     return StreamOffset(position, seen=unmarked_targets(topology)).moved_to(position, {})
-
-
-def _topology(options: SourceOptions) -> Topology:
-    topology = read_topology(options.kafka, options.keyspace)
-    if topology is None:
-        raise UsageError(
-            f"keyspace {options.keyspace} has no topology: has a producer been set up?"
-        )
-    return topology

@@ -22,6 +22,7 @@ from topics.reading.planner import (
     is_hop,
     ranges_between,
 )
+from topics.reading.stall import Stall
 from topics.records.schema_ids import SchemaIds
 from topics.start.unmarked_hop import unmarked_hop
 from topics.stream.progress_feed import ProgressFeed, clock_ms
@@ -38,6 +39,9 @@ LOOK_MS = 5_000
 # Spark's planning thread must not wait for targets that have not reached their start; the next
 # check tries again.
 TARGETS_WAIT_S = 0.0
+# A shard that has been silent for this long is worth a warning: its producer has missed forty
+# heartbeats.
+STALL_MS = 10_000
 # An empty batch costs Spark as much as one with rows, so the checkpoint of an idle stream follows
 # the frontier in steps of this size.
 IDLE_STEP_US = 10_000_000
@@ -121,6 +125,7 @@ class BatchPlanning:
         self._ends: dict[str, Progress] | None = None
         self._look_ms = 0
         self._idle: Batch | None = None  # the last plan, if it was not worth a batch
+        self._stall = Stall(clock_ms())
         self.waiting: Wait | None = None
 
     @property
@@ -248,10 +253,9 @@ class BatchPlanning:
         start = planner.position
         planned = planner.next_batch(clock_ms(), max_rows)
         self._idle = None
+        self._note_wait(planned if isinstance(planned, Wait) else None, start.frontier_us)
         if isinstance(planned, Wait):
-            self._note_wait(planned)
             return None
-        self._note_wait(None)
         idle_us = planned.frontier_us - start.frontier_us
         hops = is_hop(start, planned.end)
         if not planned.ranges and not hops and (idle_us < IDLE_STEP_US or self.has_end):
@@ -267,13 +271,13 @@ class BatchPlanning:
             planner.advance(more)
         return planner.position
 
-    def _note_wait(self, wait: Wait | None) -> None:
-        """Remember the wait; log it when the shards that cause it change."""
-        before = self.waiting.shards if self.waiting else ()
+    def _note_wait(self, wait: Wait | None, frontier_us: int) -> None:
+        """Remember the wait; warn once when the same shards hold the stream back for too long."""
         self.waiting = wait
-        shards = wait.shards if wait else ()
-        if wait and shards != before:
-            _LOG.info("keyspace %s waits: %s", self._options.keyspace, wait.reason)
+        self._stall.observe(wait, frontier_us, clock_ms())
+        news = self._stall.news(STALL_MS, clock_ms())
+        if news is not None:
+            _LOG.warning("keyspace %s: the stream is %s", self._options.keyspace, news)
 
     def _close_feed(self) -> None:
         if self._feed is not None:

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from event_token.errors import UsageError
 from topics.errors import NoBrokerAnswers
+from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_error, kafka_errors
 
 # The largest record of a shard log. Brokers accept requests of up to 100 MiB by default
@@ -28,6 +29,8 @@ REQUEST_TIMEOUT_S: Final = 30.0
 
 # A person waits for this; a healthy broker answers a new client in under a second.
 _REACH_TIMEOUT_S: Final = 10.0
+# A signal such as Ctrl-C is handled between attempts, because librdkafka does not return for it.
+_REACH_ATTEMPT_S: Final = 1.0
 
 # The delivery guarantees depend on these, so users may not set them.
 _RESERVED: Final = frozenset(
@@ -208,13 +211,18 @@ def open_admin(config: ClientConfig) -> AdminClient:
 def check_reachable(config: ClientConfig, timeout_s: float = _REACH_TIMEOUT_S) -> None:
     """Raise NoBrokerAnswers when no configured broker answers within `timeout_s`."""
     admin = open_admin(config)
-    try:
-        admin.list_topics(timeout=timeout_s)
-    except KafkaException as error:
-        known = kafka_error(error, "asking for the cluster's metadata", config.brokers)
-        if isinstance(known, UsageError):
-            raise known from error
-        raise NoBrokerAnswers(
-            f"no Kafka broker answered at {config.brokers} within {timeout_s:g} s: check "
-            f"bootstrap.servers, TLS and SASL settings, and that the broker is running",
-        ) from error
+    deadline = Deadline(timeout_s)
+    while True:
+        try:
+            admin.list_topics(timeout=min(_REACH_ATTEMPT_S, deadline.left_s))
+        except KafkaException as error:
+            known = kafka_error(error, "asking for the cluster's metadata", config.brokers)
+            if isinstance(known, UsageError):
+                raise known from error
+            if deadline.passed:
+                raise NoBrokerAnswers(
+                    f"no Kafka broker answered at {config.brokers} within {timeout_s:g} s: check "
+                    f"bootstrap.servers, TLS and SASL settings, and that the broker is running",
+                ) from error
+        else:
+            return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
 from event_token import StreamPosition
-from event_token.errors import Retry, ShardstreamError, UsageError
+from event_token.errors import Retry, ShardstreamError
 from topics.errors import ReaderClosed
 from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import retired_us
@@ -18,6 +18,7 @@ from topics.reading.seen_before import SeenBefore
 from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import VEvent
 from topics.schemas.registry import open_schema_ids
+from topics.start.known_keyspace import known_topology
 from topics.start.positions import resolve_start
 from topics.start.start_forms import ParsedStart, Start, parse_start
 from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
@@ -157,11 +158,7 @@ class StreamSubscriber:
         self._leave()
 
     def _open(self) -> MergedStream:
-        topology = read_topology(self._config, self.keyspace)
-        if topology is None:
-            raise UsageError(
-                f"keyspace {self.keyspace} has no topology: start a producer of it first"
-            )
+        topology = known_topology(self._config, self.keyspace)
         schema_ids = open_schema_ids(self._config, self._registry_url)
         start = resolve_start(
             self._start,

@@ -9,7 +9,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_consumers.source import micro_batches
+from spark_consumers.source.batch_query import stream_start
 from spark_consumers.source.data_source import ShardstreamSource
+from spark_consumers.source.options import SourceOptions
+from spark_consumers.source.read_tasks import schema_ids_of
 from tests.spark_consumers.queries import (
     QUERY_S_MAX,
     beating,
@@ -252,3 +255,24 @@ def test_everything_available_has_an_end_while_heads_move(
 
     assert has_ended
     assert {part.task.part.rows for part in reader.partitions(start, ends[0])} == {30}
+
+
+def test_a_silent_shard_is_warned_of(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C1: a shard that holds the frontier back is a warning, once, which Spark's log shows."""
+    monkeypatch.setattr(micro_batches, "STALL_MS", 0)
+    shop.write(10)
+    shop.write(10, ("-80",))
+    options = SourceOptions.parse(shop.options())
+    schema_ids = schema_ids_of(options.kafka, None)
+    planning = micro_batches.BatchPlanning(options, schema_ids)
+    start = stream_start(options, schema_ids)
+    while (end := planning.next_end(start, None)) is not None:
+        start = end
+    planning.next_end(start, None)
+    planning.close()
+
+    warnings = [r.getMessage() for r in caplog.records if r.name == "shardstream.spark"]
+    assert len(warnings) == 1
+    assert f"keyspace {shop.keyspace}: the stream is waiting for 80-: shard 80- is" in warnings[0]

@@ -1,0 +1,76 @@
+"""`shardstream changelog`: how it starts and how it ends, with a real Spark."""
+
+import os
+import signal
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.local.processes import with_parent_guard
+from tests.shardstream.command_line import WAIT_S_MAX, command, run, write_settings
+from tests.spark_consumers.shop import Shop
+
+
+class _Somewhere:
+    """A database that the command needs in its settings and never connects to."""
+
+    flavor, host, port, user, password = "mysql", "127.0.0.1", 1, "nobody", ""
+
+
+@pytest.fixture
+def config(tmp_path: Path, kafka: KafkaCluster, keyspace: str) -> str:
+    """Settings of a keyspace of two shards."""
+    shards = dict.fromkeys(("-80", "80-"), _Somewhere())
+    return str(write_settings(tmp_path, kafka.bootstrap_servers, keyspace, shards))
+
+
+def test_bad_input_is_refused_before_spark_starts(
+    tmp_path: Path, config: str, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C2: an unknown keyspace or start is one sentence and status 2, even without Java."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    arguments = ("changelog", keyspace, "--target", str(tmp_path / "log"), "--config", config)
+
+    for more, said in (((), "no producer has run there yet"), (("--from", "20260131"), "digits alone")):
+        done = run(*arguments, *more)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+        assert said in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_in_order(
+    tmp_path: Path, config: str, kafka: KafkaCluster, keyspace: str, number: signal.Signals
+) -> None:
+    """C2: Ctrl-C, which reaches Spark's processes too, and SIGTERM end it without a traceback."""
+    with closing(Shop(kafka.bootstrap_servers, keyspace)) as shop:
+        shop.write(10)
+    target = ["--target", str(tmp_path / "log"), "--json", "--config", config]
+    errors = tmp_path / "errors"
+    with errors.open("w") as err:
+        process = subprocess.Popen(
+            with_parent_guard(command("changelog", keyspace, *target)),
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
+        )
+    try:
+        assert process.stdout is not None
+        assert any('"rows": 20' in line for line in process.stdout), errors.read_text()
+        if number is signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        status = process.wait(WAIT_S_MAX)
+    finally:
+        process.kill()
+        process.wait()
+
+    text = errors.read_text()
+    assert status == 0, text
+    assert "Traceback" not in text, text
+    assert "KeyboardInterrupt" not in text, text
