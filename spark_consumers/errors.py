@@ -7,6 +7,10 @@ class ShapeConflict(UsageError):  # noqa: N818 - named by what conflicts
     """Raised when another version of a table does not fit the columns of the query."""
 
 
+class HiddenValue(UsageError):  # noqa: N818 - named by what would go wrong
+    """Raised where NULL would stand for an absent column or invalid date, and nothing tells."""
+
+
 class CannotApply(Halt):
     """Raised on a change that cannot be applied to a table, because the log has too little."""
 

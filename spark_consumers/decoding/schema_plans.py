@@ -18,6 +18,7 @@ from spark_consumers.row_columns.images import (
     Image,
     JsonImage,
     KeyColumns,
+    NullCheck,
     SkippedImage,
     TypedImage,
 )
@@ -62,12 +63,13 @@ class PlanMaker:
             raise UnknownEnvelope(
                 f"schema {schema_id} describes neither rows nor statements: upgrade the reader"
             )
+        no_columns = NullCheck([], [], tells_absent=True, tells_dates=True)
         images: list[Image | None] = []
         for builder in (self.builders.get(image) for image in IMAGES):
             if isinstance(builder, TextBuilder):
                 images.append(JsonImage([], [], builder))
             elif isinstance(builder, StructBuilder):
-                images.append(TypedImage([], [], builder))
+                images.append(TypedImage([], [], builder, no_columns))
             else:
                 images.append(None)
         target = self.output.shape
@@ -104,6 +106,12 @@ class PlanMaker:
                 self.output.struct_columns(image), into.children, strict=True
             )
         }
+        nulls = NullCheck(
+            [column.name for column in shape.columns],
+            [column.name in wanted for column in shape.columns],
+            tells_absent="absent" in self.builders,
+            tells_dates="off_calendar" in self.builders,
+        )
         readers: list[ValueReader] = []
         for column in shape.columns:
             if column.name in wanted:
@@ -113,7 +121,7 @@ class PlanMaker:
             else:
                 self._check_known(column, schema_id, where)
                 readers.append(skipper_for(column))
-        return TypedImage(readers, [builder for _, builder in wanted.values()], into)
+        return TypedImage(readers, [builder for _, builder in wanted.values()], into, nulls)
 
     def _check_known(self, column: Column, schema_id: int, where: str) -> None:
         """Refuse a column that was added after the query chose its columns."""

@@ -10,6 +10,7 @@ from event_token.token import TOKEN_VERSION
 from spark_consumers.decoding.column_readers import builder_for
 from spark_consumers.decoding.output_columns import IMAGES, OutputColumns
 from spark_consumers.decoding.schema_plans import PlanMaker
+from spark_consumers.errors import HiddenValue
 from spark_consumers.row_columns.builders import (
     BooleanBuilder,
     ColumnBuilder,
@@ -76,9 +77,12 @@ class ShardDecoder:
 
         CorruptRecord: a record cannot be read. LogGap, LogRepeat: its `seq` is not the next one.
         RowImageMissing: a row lacks what is needed to tell whether it lies in the key range.
+        HiddenValue: NULL would stand for an absent column or an invalid date, and nothing tells.
         """
         try:
             self._loop.decode(list(records), list(offsets))
+        except HiddenValue as error:
+            raise HiddenValue(f"shard {self.shard}, offset {self._loop.offset}: {error}") from error
         except (IndexError, ValueError, OverflowError) as error:
             raise CorruptRecord(
                 f"shard {self.shard}, offset {self._loop.offset}: the record cannot be read: "

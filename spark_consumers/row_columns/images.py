@@ -9,6 +9,7 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
+from spark_consumers.errors import HiddenValue
 from spark_consumers.row_columns.arrow_values import ValueReader
 from spark_consumers.row_columns.builders import ColumnBuilder, StructBuilder, TextBuilder
 from spark_consumers.row_columns.json_values import JsonValue
@@ -21,6 +22,14 @@ _OPEN_LIST: Final = 0x5B
 _CLOSE_LIST: Final = 0x5D
 _OPEN_OBJECT: Final = 0x7B
 _CLOSE_OBJECT: Final = 0x7D
+
+
+def whole_image(count: int) -> bytes:
+    """Return the bit map of an image that has all of `count` columns."""
+    whole = bytearray((count + 7) // 8)
+    for column in range(count):
+        whole[column >> 3] |= 1 << (column & 7)
+    return bytes(whole)
 
 
 def has_column(bits: bytes, column: i64) -> bool:
@@ -61,19 +70,57 @@ class SkippedImage(Image):
         """Do nothing for a record without the image."""
 
 
+class NullCheck:
+    """Checks that a query can tell the nulls of a struct that are no NULL of the server."""
+
+    def __init__(
+        self, names: list[str], is_read: list[bool], *, tells_absent: bool, tells_dates: bool
+    ) -> None:
+        """`names` and `is_read` per column; `tells_*`: the query has the column that tells."""
+        self.names: list[str] = names
+        self.is_read: list[bool] = is_read
+        self.tells_absent: bool = tells_absent
+        self.tells_dates: bool = tells_dates
+        self.whole: bytes = whole_image(len(names))
+
+    def check(self, bits: bytes, texts: dict[int, str]) -> None:
+        """Raise HiddenValue for a column that is read, absent or an invalid date, and not told."""
+        for column, name in enumerate(self.names):
+            if not self.is_read[column]:
+                continue
+            if not self.tells_absent and not has_column(bits, column):
+                raise HiddenValue(
+                    f"column '{name}' is not in the row image (binlog_row_image is not FULL), and "
+                    f"NULL would hide that: add absent to option columns"
+                )
+            if not self.tells_dates and column in texts:
+                raise HiddenValue(
+                    f"column '{name}' has the invalid date {texts[column]}, and NULL would hide "
+                    f"that: add off_calendar to option columns"
+                )
+
+
 class TypedImage(Image):
     """Decodes an image into a struct of Arrow columns."""
 
     def __init__(
-        self, readers: list[ValueReader], missing: list[ColumnBuilder], into: StructBuilder
+        self,
+        readers: list[ValueReader],
+        missing: list[ColumnBuilder],
+        into: StructBuilder,
+        nulls: NullCheck,
     ) -> None:
         """Take one reader per column of the version; `missing`: the struct's other columns."""
+        self.nulls: NullCheck = nulls
         self.readers: list[ValueReader] = readers
         self.missing: list[ColumnBuilder] = missing
         self.into: StructBuilder = into
 
-    def read(self, cursor: Cursor, bits: bytes, texts: dict[int, str]) -> None:  # noqa: ARG002 - the signature of Image
-        """Append the image; absent columns and invalid dates become null."""
+    def read(self, cursor: Cursor, bits: bytes, texts: dict[int, str]) -> None:
+        """Append the image; absent columns and invalid dates become null, or raise HiddenValue."""
+        nulls = self.nulls
+        if texts or bits != nulls.whole:
+            nulls.check(bits, texts)
         for reader in self.readers:
             if cursor.take_present():
                 reader.take(cursor)

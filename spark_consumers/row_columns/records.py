@@ -13,7 +13,7 @@ from spark_consumers.row_columns.builders import TextBuilder
 from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
 from spark_consumers.row_columns.envelope_text import opaque_token, write_absent, write_texts
 from spark_consumers.row_columns.hop_filter import DOUBTFUL, NEW, SEEN, HopFilter
-from spark_consumers.row_columns.images import Image, KeyColumns, SkippedImage
+from spark_consumers.row_columns.images import Image, KeyColumns, SkippedImage, whole_image
 from spark_consumers.row_columns.key_range import AFTER, BEFORE, KeyRangeFilter
 from topics.errors import RowImageMissing
 from topics.reading.merge import seq_error
@@ -54,11 +54,7 @@ class Plan:
         self.passed: SkippedImage | None = passed
         self.table: tuple[bytes, bytes] | None = table
         # The bit maps of whole images, to be compared instead of counting bits.
-        count = len(names)
-        whole = bytearray((count + 7) // 8)
-        for column in range(count):
-            whole[column >> 3] |= 1 << (column & 7)
-        self.whole: bytes = bytes(whole)
+        self.whole: bytes = whole_image(len(names))
 
 
 class RecordLoop:

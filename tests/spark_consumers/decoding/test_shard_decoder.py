@@ -9,7 +9,7 @@ from event_token import KeyRange
 from event_token.errors import Halt, UsageError
 from spark_consumers.decoding.output_columns import OutputColumns, choose_columns
 from spark_consumers.decoding.shard_decoder import ShardDecoder
-from spark_consumers.errors import ShapeConflict
+from spark_consumers.errors import HiddenValue, ShapeConflict
 from tests.spark_consumers.rows import (
     events,
     shapes,
@@ -135,6 +135,8 @@ def test_any_choice_of_columns_gives_the_same_values(
     typed = shape if data.draw(st.booleans()) else None
     every = choose_columns(None, typed, 0)
     names = data.draw(st.lists(st.sampled_from(every.names), min_size=1, unique=True))
+    if typed is not None:
+        names += ["absent", "off_calendar"]
     whole = decode(found, every, MemorySchemaIds())
 
     part = decode(found, choose_columns(",".join(names), typed, 0), MemorySchemaIds())
@@ -392,3 +394,33 @@ def test_rows_without_a_keyspace_id_stop_a_key_range() -> None:
 
     with pytest.raises(RowImageMissing, match=r"-80, offset 21: shop\.orders: .* no keyspace id"):
         decode([event], choose_columns(None), MemorySchemaIds(), KeyRange.parse("-40"))
+
+
+DATED = (Column("day", ValueKind.DATE, "date"), Column("n", ValueKind.INT, "int"))
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        ({"id": 1, "n": 2}, "'day' is not in the row image .* add absent to option columns"),
+        (
+            {"id": 1, "n": 2, "day": InvalidDate("0000-00-00")},
+            "'day' has the invalid date 0000-00-00, .* add off_calendar to option columns",
+        ),
+    ],
+)
+def test_null_hides_no_absent_column_and_no_invalid_date(after: Row, message: str) -> None:
+    """A15: a typed query stops where only a column that it does not read could tell."""
+    shape = shape_with(*DATED)
+    found = [order_event(shape, after)]
+
+    def rows(columns: str) -> list[dict[str, object]]:
+        return decode(found, choose_columns(columns, shape, 0), MemorySchemaIds())
+
+    with pytest.raises(HiddenValue, match=f"shard -80, offset {FIRST_SEQ * 3}: column {message}"):
+        rows("after")
+    [told] = rows("after,absent,off_calendar")
+
+    assert told["after"] == {"id": 1, "n": 2, "day": None}
+    assert (told["absent"] or told["off_calendar"]) is not None
+    assert rows("after.n") == [{"after": {"n": 2}}]
