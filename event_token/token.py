@@ -145,6 +145,11 @@ class ClockUncertainty:
                 f"longest statement {self.mariadb_longest_statement_us} us",
             )
 
+    @property
+    def behind_us(self) -> int:
+        """The most by which a timestamp may lie before the true time of its commit."""
+        return self.uncertainty_us + self.mariadb_longest_statement_us
+
 
 _CLOCKS_TRUSTED = ClockUncertainty()
 

@@ -25,6 +25,9 @@ class Subscriber(StreamSubscriber):
     the tables: it starts where their newest copy (snapshot) began, with copied rows as READ among
     the changes. Tables without a copy are copied first.
 
+    `clock`: how far the servers' clocks may be off. A start at a time begins so much earlier, and
+    `compare` calls two changes of different shards UNKNOWN that are closer than that.
+
     One thread iterates; any may call `close`, which ends the iteration; a new one raises
     ReaderClosed (Rebuild). No connection is made before the first event is
     requested. After a Retry the iteration may continue, after the last event delivered. Errors:
@@ -44,7 +47,7 @@ class Subscriber(StreamSubscriber):
         idle_timeout_s: float | None = None,
         tables: Iterable[str] | None = None,
     ) -> Self:
-        """Return a subscriber for the Kafka cluster and schema registry of a settings file.
+        """Return a subscriber for the Kafka cluster, registry and clocks of a settings file.
 
         `path` None takes the file that the variable SHARDSTREAM_CONFIG names, else
         ./shardstream.toml, else the one of `shardstream local up`. UsageError lists everything
@@ -63,4 +66,5 @@ class Subscriber(StreamSubscriber):
             mode=mode,
             idle_timeout_s=idle_timeout_s,
             tables=tables,
+            clock=settings.clock_uncertainty(),
         )

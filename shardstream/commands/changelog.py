@@ -38,6 +38,9 @@ def source_options(settings: Settings, options: ChangelogOptions) -> dict[str, s
     """Return the options of the Spark format `shardstream` for a change log."""
     source = {f"kafka.{name}": value for name, value in settings.kafka_client().items()}
     source |= {"keyRange": options.key_range, "start": options.start}
+    clock = settings.clock_uncertainty()
+    source["clockUncertaintyUs"] = str(clock.uncertainty_us)
+    source["mariadbLongestStatementUs"] = str(clock.mariadb_longest_statement_us)
     if settings.kafka.schema_registry_url is not None:
         source["registryUrl"] = settings.kafka.schema_registry_url
     if options.max_rows_per_batch is not None:

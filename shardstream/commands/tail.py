@@ -60,6 +60,7 @@ def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None
         mode=mode,
         idle_timeout_s=options.until_idle_s,
         tables=options.tables or None,
+        clock=settings.clock_uncertainty(),
     ) as events:
         try:
             with SilentShards(

@@ -19,7 +19,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from event_token import Flavor, KeyRange, ShardName, tiles
+from event_token import ClockUncertainty, Flavor, KeyRange, ShardName, tiles
 from event_token.errors import UsageError
 from producers.options import CopySettings, ProducerOptions
 from shardstream.settings.problems import describe
@@ -31,6 +31,7 @@ DEFAULT_CONFIG = "shardstream.toml"
 LOCAL_CONFIG = ".local/shardstream.toml"  # of `shardstream local up`
 CONFIG_VARIABLE = "SHARDSTREAM_CONFIG"
 TOPIC_DEFAULTS = TopicSettings()
+CLOCK_DEFAULTS = ClockUncertainty()
 
 
 class _Section(BaseModel):
@@ -167,6 +168,15 @@ class ProducerSection(ProducerOptions):
     )
 
 
+class ClockSection(_Section):
+    """How far the clocks of the database servers may be off, in microseconds."""
+
+    uncertainty_us: Annotated[int, Field(ge=0)] = CLOCK_DEFAULTS.uncertainty_us
+    mariadb_longest_statement_us: Annotated[int, Field(ge=0)] = (
+        CLOCK_DEFAULTS.mariadb_longest_statement_us
+    )
+
+
 class Settings(BaseSettings):
     """All settings of one installation."""
 
@@ -181,6 +191,7 @@ class Settings(BaseSettings):
     keyspaces: dict[str, KeyspaceSection] = {}
     producer: ProducerSection = ProducerSection()
     copying: CopySettings = CopySettings()
+    clock: ClockSection = ClockSection()
     # Where the settings came from: relative paths in them start here.
     folder: Path = Path()
 
@@ -200,6 +211,10 @@ class Settings(BaseSettings):
             message = f"unknown keyspace {keyspace!r}; the settings name: {known}"
             raise UsageError(message)
         return self.keyspaces[keyspace]
+
+    def clock_uncertainty(self) -> ClockUncertainty:
+        """How far the clocks may be off, as readers and `compare` take it."""
+        return ClockUncertainty(**self.clock.model_dump())
 
     def kafka_client(self) -> ClientConfig:
         """The Kafka client's configuration with its secrets filled in."""

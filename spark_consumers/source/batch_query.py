@@ -1,6 +1,6 @@
 """Resolves where a query begins and a batch query ends, and the hops between the two."""
 
-from event_token import StreamPosition
+from event_token import ClockUncertainty, StreamPosition
 from event_token.errors import Retry, UsageError
 from spark_consumers.source.micro_batches import BOUND_ROWS_MIN, WatchingPlanner
 from spark_consumers.source.options import SourceOptions
@@ -27,7 +27,7 @@ def stream_start(options: SourceOptions, schema_ids: SchemaIds) -> StreamOffset:
     """Return where a new streaming query begins; the default is `latest`."""
     topology = known_topology(options.kafka, options.keyspace)
     start = StartWord.LATEST if options.start is None else options.start
-    return _offset(topology, _resolve(options, schema_ids, topology, start))
+    return _offset(topology, _resolve(options, schema_ids, topology, start, options.clock))
 
 
 def batch_bounds(
@@ -40,7 +40,7 @@ def batch_bounds(
     """
     topology = known_topology(options.kafka, options.keyspace)
     begin = StartWord.EARLIEST if options.start is None else options.start
-    start = _resolve(options, schema_ids, topology, begin)
+    start = _resolve(options, schema_ids, topology, begin, options.clock)
     wanted = options.end
     if wanted is None or wanted is StartWord.LATEST:
         latest = _resolve(options, schema_ids, topology, StartWord.LATEST)
@@ -100,6 +100,7 @@ def _next_hop(
                 schema_ids=schema_ids,
                 is_exact=True,
                 taken_us=planner.heads_us,
+                clock=options.clock,
             )
             if hop is not None:
                 return at, start.hopped_to(*hop)
@@ -135,7 +136,11 @@ def batch_splits(
 
 
 def _resolve(
-    options: SourceOptions, schema_ids: SchemaIds, topology: Topology, start: ParsedStart
+    options: SourceOptions,
+    schema_ids: SchemaIds,
+    topology: Topology,
+    start: ParsedStart,
+    clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
 ) -> StreamPosition:
     return resolve_start(
         start,
@@ -144,6 +149,7 @@ def _resolve(
         key_range=options.key_range,
         schema_ids=schema_ids,
         tables=None if options.table is None else (options.table,),
+        clock=clock,
     )
 
 

@@ -227,6 +227,7 @@ class BatchPlanning:
             schema_ids=self._schema_ids,
             is_exact=isinstance(options.mode, Strict),
             taken_us=planner.heads_us,
+            clock=options.clock,
             wait_s=TARGETS_WAIT_S,
         )
 

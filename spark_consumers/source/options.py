@@ -12,6 +12,8 @@
 | end | spark.read only: `latest` (default), a time or a position |
 | maxRowsPerBatch | maximum rows per micro-batch (default: 500000); one 10 ms cell is never split |
 | mode, maxHoldMs | `strict` (default) waits for a silent shard; `max_hold` at most maxHoldMs |
+| clockUncertaintyUs | how far the servers' clocks may be off (default: 0): a start begins earlier |
+| mariadbLongestStatementUs | how long statements of MariaDB may run (default: 0), likewise |
 | maxRowsPerTask | a shard's range with more rows is split over several tasks (default: 250000) |
 `topics.start.start_forms` lists the forms of a start.
 """
@@ -20,7 +22,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from event_token import KeyRange
+from event_token import ClockUncertainty, KeyRange
 from event_token.errors import UsageError
 from topics.kafka.client import ClientConfig
 from topics.names import check_keyspace
@@ -46,6 +48,8 @@ KNOWN_OPTIONS = frozenset(
         "mode",
         "maxholdms",
         "maxrowspertask",
+        "clockuncertaintyus",
+        "mariadblongeststatementus",
         "path",  # Spark passes the argument of load() by this name; this format takes none
     }
 )
@@ -67,6 +71,7 @@ class SourceOptions:
     max_rows_per_batch: int
     mode: Mode
     max_rows_per_task: int
+    clock: ClockUncertainty
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -102,6 +107,10 @@ class SourceOptions:
             max_rows_per_batch=_count(lower, "maxrowsperbatch", ROWS_PER_BATCH_DEFAULT),
             mode=_mode(lower),
             max_rows_per_task=_count(lower, "maxrowspertask", ROWS_PER_TASK_DEFAULT),
+            clock=ClockUncertainty(
+                _microseconds(lower, "clockuncertaintyus"),
+                _microseconds(lower, "mariadblongeststatementus"),
+            ),
         )
 
 
@@ -123,6 +132,13 @@ def _count(lower: Mapping[str, str], name: str, default: int) -> int:
     text = lower.get(name, str(default))
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"option {name}: {text!r} is not a positive number of rows")
+    return int(text)
+
+
+def _microseconds(lower: Mapping[str, str], name: str) -> int:
+    text = lower.get(name, "0")
+    if not text.isdecimal():
+        raise UsageError(f"option {name}: {text!r} is not a number of microseconds")
     return int(text)
 
 

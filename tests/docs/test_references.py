@@ -17,6 +17,7 @@ from tests.repository import PACKAGES, ROOT, python_files
 
 SECTIONS = (
     settings.KafkaSection,
+    settings.ClockSection,
     settings.ShardSection,
     settings.ServerSection,
     settings.VindexSection,

@@ -22,7 +22,7 @@ NOT_FOR_SUBSCRIBERS = (
 
 # Callables by their parameters: what an application passes by name must keep its name.
 PARAMETERS = {
-    "Subscriber": "keyspace key_range start config registry_url mode idle_timeout_s tables",
+    "Subscriber": "keyspace key_range start config registry_url mode idle_timeout_s tables clock",
     "Subscriber.from_settings": "path keyspace key_range start mode idle_timeout_s tables",
     "ClientConfig": "settings",
     "MaxHold": "max_hold_ms",
@@ -52,6 +52,8 @@ PARAMETERS = {
 SETTINGS = """
 [kafka]
 bootstrap_servers = "kafka-1:9092"
+[clock]
+uncertainty_us = 5000
 [keyspaces.shop.shards."-"]
 flavor = "mysql"
 servers = [{host = "db-a", user = "shardstream"}]
@@ -134,7 +136,7 @@ def test_register_loads_spark() -> None:
 
 
 def test_subscriber_from_settings(tmp_path: Path) -> None:
-    """A settings file gives the cluster; the subscriber is the one of `topics`."""
+    """A settings file gives the cluster and the clocks; the subscriber is the one of `topics`."""
     path = tmp_path / "shardstream.toml"
     path.write_text(SETTINGS)
 
@@ -143,5 +145,6 @@ def test_subscriber_from_settings(tmp_path: Path) -> None:
     assert isinstance(subscriber, shardstream.Subscriber)
     assert isinstance(subscriber, StreamSubscriber)
     assert subscriber.keyspace == "shop"
+    assert subscriber.clock == shardstream.ClockUncertainty(uncertainty_us=5_000)
     with pytest.raises(UsageError, match="the settings name: shop"):
         shardstream.Subscriber.from_settings(path, "commerce")

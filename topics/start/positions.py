@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
-from event_token import KeyRange, ShardPosition, StreamPosition
+from event_token import ClockUncertainty, KeyRange, ShardPosition, StreamPosition
 from topics.errors import StartNotReached
 from topics.kafka.client import ClientConfig
 from topics.kafka.deadline import Deadline
@@ -33,15 +33,17 @@ def resolve_start(
     key_range: KeyRange,
     schema_ids: SchemaIds,
     tables: Collection[Name] | None = None,
+    clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
     wait_s: float = START_WAIT_S,
 ) -> StreamPosition:
     """Return the position of `start` for a reader of a key range.
 
     EARLIEST: the beginnings of the logs, or their first complete grid cells if retention has
     removed the beginnings. LATEST: their ends. A time (microseconds since the epoch): in each
-    shard, the first record not older than the 10 ms cell of the time. COPY: the time at which the
-    newest copies of `tables` (None: all) began; missing ones are requested. The shards are those
-    that served at that time; no start on a target of a reshard lies before its BEGIN.
+    shard, the first record not older than the 10 ms cell of the time, less what `clock` says that
+    timestamps may lie behind, so that nothing committed since is left out. COPY: the time at which
+    the newest copies of `tables` (None: all) began; missing ones are requested. The shards are
+    those that served at that time; no start on a target of a reshard lies before its BEGIN.
 
     UsageError when a position is of another range, PositionTooOld (Halt) when records of that time
     were removed, StartNotReached (Retry) when the log of a shard does not reach the time within
@@ -50,6 +52,8 @@ def resolve_start(
     if start is StartWord.COPY:
         shards = topology.shards_for(key_range)
         start = copy_start_us(config, topology.keyspace, shards, tables)
+    elif isinstance(start, int):
+        start = max(0, start - clock.behind_us)
     if isinstance(start, StreamPosition):
         check_shards(start, key_range)
         return start

@@ -8,7 +8,7 @@ changes that it has seen according to their `origin`, and marks those of which i
 from collections.abc import Mapping
 from typing import Final
 
-from event_token import EventToken, ShardPosition, StreamPosition
+from event_token import ClockUncertainty, EventToken, ShardPosition, StreamPosition
 from event_token.key_range import KeyRange
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
@@ -23,7 +23,8 @@ from topics.records.schema_ids import SchemaIds
 from topics.start.positions import START_WAIT_S, resolve_start_of
 
 # A target logs a replicated change with the time of its own clock. Synchronised clocks agree far
-# better than this; changes that are read twice because of it are dropped or marked.
+# better than this, unless the settings say otherwise; changes that are read twice because of it
+# are dropped or marked.
 OVERLAP_US: Final = 1_000_000
 
 
@@ -50,14 +51,18 @@ def unmarked_hop(
     schema_ids: SchemaIds,
     is_exact: bool,
     taken_us: Mapping[str, int] | None = None,
+    clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
     wait_s: float = START_WAIT_S,
 ) -> tuple[StreamPosition, dict[str, SeenBefore]] | None:
     """Return where a reader waiting at `position` continues, and what it has seen.
 
     None: there is no hop, or the sources have more to read. `is_exact`: the reader has read
     everything before its frontier (mode Strict). `taken_us`: heads (watermarks) up to which it has
-    read the progress of the sources. Errors: see `resolve_start`.
+    read the progress of the sources. `clock`: how far the clocks may be off. Errors: see
+    `resolve_start`.
     """
+    # One clock may be ahead by as much as the other one is behind.
+    overlap_us = max(OVERLAP_US, clock.behind_us + clock.uncertainty_us)
     for reshard in declared(topology):
         sources = overlapping(reshard.sources, key_range)
         targets = overlapping(reshard.targets, key_range)
@@ -69,7 +74,7 @@ def unmarked_hop(
         if read_us is None:
             continue
         begin = resolve_start_of(
-            max(0, min(hop_time_us, read_us) - OVERLAP_US),
+            max(0, min(hop_time_us, read_us) - overlap_us),
             config=config,
             keyspace=topology.keyspace,
             shards=targets,

@@ -5,7 +5,7 @@ Type checkers find most of these; notebooks and JSON settings have none. Pure.
 
 from collections.abc import Iterable
 
-from event_token import KeyRange
+from event_token import ClockUncertainty, KeyRange
 from event_token.errors import UsageError
 from topics.kafka.client import ClientConfig
 from topics.reading.planner import MaxHold, Mode, Strict
@@ -32,6 +32,13 @@ def checked_mode(mode: object) -> Mode:
     if isinstance(mode, Strict | MaxHold):
         return mode
     raise _wrong("mode", mode, "Strict() or MaxHold(max_hold_ms)")
+
+
+def checked_clock(clock: object) -> ClockUncertainty:
+    """Return the uncertainty unchanged; UsageError for anything but a ClockUncertainty."""
+    if isinstance(clock, ClockUncertainty):
+        return clock
+    raise _wrong("clock", clock, "a ClockUncertainty(uncertainty_us=...)")
 
 
 def checked_timeout_s(timeout_s: object) -> float | None:

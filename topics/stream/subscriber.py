@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
-from event_token import StreamPosition
+from event_token import ClockUncertainty, EventToken, Order, StreamPosition, compare
 from event_token.errors import Retry, ShardstreamError
 from topics.errors import ReaderClosed
 from topics.kafka.client import ClientConfig
@@ -23,6 +23,7 @@ from topics.start.positions import resolve_start
 from topics.start.start_forms import ParsedStart, Start, parse_start
 from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
 from topics.stream.arguments import (
+    checked_clock,
     checked_config,
     checked_key_range,
     checked_mode,
@@ -58,6 +59,7 @@ class StreamSubscriber:
         mode: Mode = Strict(),  # noqa: B008 - frozen, and has no state
         idle_timeout_s: float | None = None,
         tables: Iterable[str] | None = None,
+        clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
     ) -> None:
         """Check the arguments."""
         self.keyspace = check_keyspace(keyspace)
@@ -68,6 +70,7 @@ class StreamSubscriber:
         self._mode = checked_mode(mode)
         self._idle_timeout_s = checked_timeout_s(idle_timeout_s)
         self._tables = checked_tables(tables)
+        self.clock = checked_clock(clock)
         self._ready: deque[VEvent] = deque()
         self._session: MergedStream | None = None
         self._last: VEvent | None = None
@@ -122,6 +125,10 @@ class StreamSubscriber:
             return session.start
         return self._start if isinstance(self._start, StreamPosition) else None
 
+    def compare(self, a: EventToken, b: EventToken) -> Order:
+        """Return the relation of a to b, as `compare` does, with the uncertainty of `clock`."""
+        return compare(a, b, self.clock)
+
     def _refill(self) -> None:
         with self._reading:
             try:
@@ -167,6 +174,7 @@ class StreamSubscriber:
             key_range=self.key_range,
             schema_ids=schema_ids,
             tables=self._tables,
+            clock=self.clock,
         )
         self._unmarked = unmarked_targets(topology) | self._unmarked
         return MergedStream(
@@ -196,6 +204,7 @@ class StreamSubscriber:
                 key_range=self.key_range,
                 schema_ids=open_schema_ids(self._config, self._registry_url),
                 is_exact=isinstance(self._mode, Strict),
+                clock=self.clock,
             )
         except Retry:
             # Brokers are down, which may be why the stream waits: its consumers raise an error if

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from event_token import ShardPosition, StreamPosition, UsageError
+from event_token import ClockUncertainty, ShardPosition, StreamPosition, UsageError
 from spark_consumers.source.options import SourceOptions
 from topics.kafka.client import ClientConfig
 from topics.start.start_forms import (
@@ -161,6 +161,7 @@ def test_positions_pass() -> None:
         ({"tables": [None]}, r"write it as database\.table"),
         ({"idle_timeout_s": "5"}, "idle_timeout_s '5' is of type str"),
         ({"idle_timeout_s": -1}, "idle_timeout_s -1"),
+        ({"clock": 5_000}, "pass a ClockUncertainty"),
         ({"config": {"bootstrap.servers": "kafka:9092"}}, "pass a ClientConfig"),
     ],
 )
@@ -170,3 +171,12 @@ def test_wrong_arguments_of_a_subscriber(arguments: dict[str, object], message: 
 
     with pytest.raises(UsageError, match=message):
         StreamSubscriber(**(good | arguments))  # type: ignore[arg-type]
+
+
+def test_spark_takes_the_clock_uncertainty() -> None:
+    """Spark's options have the same two numbers as the settings."""
+    clock = {"clockUncertaintyUs": "5000", "mariadbLongestStatementUs": "1000000"}
+
+    assert SourceOptions.parse({**SPARK, **clock}).clock == ClockUncertainty(5_000, 1_000_000)
+    with pytest.raises(UsageError, match="option clockuncertaintyus: '5ms'"):
+        SourceOptions.parse({**SPARK, "clockUncertaintyUs": "5ms"})

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from event_token import KeyRange, ShardPosition, StreamPosition
+from event_token import ClockUncertainty, KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
 from tests.topics.shard_writer import START_US, Writers
 from tests.topics.splits import (
@@ -120,7 +120,7 @@ def test_what_a_reader_without_tokens_has_seen(
     assert topology is not None
 
     def hop(
-        frontier_us: int, *, is_exact: bool, taken_us: int
+        frontier_us: int, *, is_exact: bool, taken_us: int, off_us: int = 0
     ) -> tuple[StreamPosition, dict[str, SeenBefore]] | None:
         shards = {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(2, 2, None)}
         return unmarked_hop(
@@ -131,6 +131,7 @@ def test_what_a_reader_without_tokens_has_seen(
             schema_ids=TopicSchemaIds(config),
             is_exact=is_exact,
             taken_us={"80-": START_US + taken_us},
+            clock=ClockUncertainty(off_us),
         )
 
     assert hop(3_990_000, is_exact=True, taken_us=4_000_000) is None
@@ -148,6 +149,11 @@ def test_what_a_reader_without_tokens_has_seen(
         assert seen["c0-"] == seen["80-c0"]
         assert seen["80-c0"].is_exact is (token is None)
         assert seen["80-c0"].tokens == {"80-": token}
+
+    # A target's clock may be two seconds behind that of a source which is two seconds ahead.
+    far = hop(4_000_000, is_exact=True, taken_us=4_000_000, off_us=2_000_000)
+    assert far is not None
+    assert far[0].shards["80-c0"] == ShardPosition(0, 0, None)
 
 
 def test_declared_topologies() -> None:

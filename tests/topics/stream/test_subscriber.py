@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-from event_token import KeyRange, ShardPosition, StreamPosition
+from event_token import ClockUncertainty, KeyRange, Order, ShardPosition, StreamPosition, compare
 from event_token.errors import UsageError
 from tests.topics.shard_writer import CELL_US, ITEMS, START_US, TIMEOUT_S, ShardWriter, Writers
 from tests.topics.subscribing import idle, taken
@@ -105,6 +105,26 @@ def test_start_at_a_time(config: ClientConfig, keyspace: str, writers: Writers) 
             events = list(islice(stream, len(expected)))
 
         assert seen(events) == expected
+
+
+def test_a_start_at_a_time_leaves_room_for_the_clocks(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """With a clock uncertainty a start begins so much earlier, and close changes are UNKNOWN."""
+    left, right = writers("-80", "80-")
+    left.commit((0, 1), (30_000, 1))
+    right.commit((60_000, 1))
+    for writer in (left, right):
+        writer.heartbeat(FAR_US)
+    clock = ClockUncertainty(uncertainty_us=25_000, mariadb_longest_statement_us=5_000)
+
+    with StreamSubscriber(keyspace, start=START_US + 60_000, config=config, clock=clock) as stream:
+        events = list(islice(stream, 2))
+
+    a, b = (event.token for event in events)
+    assert seen(events) == seen([*left.written[1:], *right.written])
+    assert compare(a, b) is Order.OLDER
+    assert stream.compare(a, b) is Order.UNKNOWN
 
 
 def test_start_at_a_time_that_no_shard_has_reached(
