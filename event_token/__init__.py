@@ -13,7 +13,6 @@ from event_token.gtid_set import (
 from event_token.key_range import KeyRange, KeyRangeError, ShardName, tiles
 from event_token.mysql_gtid import parse_mysql_gtid
 from event_token.position import PositionError, ShardPosition, StreamPosition
-from event_token.running_set import RunningMariadbSet, RunningMysqlSet
 from event_token.token import ClockUncertainty, EventToken, Order, TokenError, compare
 
 __all__ = [
@@ -31,8 +30,6 @@ __all__ = [
     "PositionError",
     "Rebuild",
     "Retry",
-    "RunningMariadbSet",
-    "RunningMysqlSet",
     "ShardName",
     "ShardPosition",
     "ShardstreamError",

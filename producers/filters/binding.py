@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from producers.filters.errors import RuleError
 from producers.filters.masks import MaskFunction, MaskKind, mask_function, masked_column
 from producers.filters.ranges import Range, split_ranges
 from producers.filters.rules import Rule
 from producers.filters.source_column import SourceColumn
 from producers.filters.where import Where, compile_where
-from producers.filters.where_syntax import RuleError
 from topics.keyspace.vindexes import Vindex
 from topics.records.table_shape import Column
 

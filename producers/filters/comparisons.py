@@ -14,8 +14,9 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final
 
 from producers.filters.collations import BINARY, BY_NAME, BinaryCollation, collation_named
+from producers.filters.errors import RuleError
 from producers.filters.source_column import SourceColumn
-from producers.filters.where_syntax import ColumnRef, Literal, RuleError
+from producers.filters.where_syntax import ColumnRef, Literal
 from topics.records.table_shape import ValueKind
 
 Raw = int | float | str | bytes

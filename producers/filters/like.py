@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from producers.filters.where_syntax import RuleError
+from producers.filters.errors import RuleError
 
 
 def like_test(pattern: str, escape: str) -> Callable[[str], bool]:

@@ -8,8 +8,8 @@ from decimal import Context, Decimal
 from enum import Enum
 from typing import Any, Final
 
+from producers.filters.errors import RuleError
 from producers.filters.source_column import SourceColumn
-from producers.filters.where_syntax import RuleError
 from topics.records.table_shape import Column, ValueKind
 
 # The length of the hash: a shorter key is easier to guess than the hash is to invert.

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from databases.internal_tables import INTERNAL_DATABASE
+from producers.filters.errors import RuleError
 from producers.filters.masks import KEY_BYTES_MIN, Mask, MaskKind
-from producers.filters.where_syntax import Condition, RuleError, parse_where
+from producers.filters.where_syntax import Condition, parse_where
 
 
 @dataclass(frozen=True)

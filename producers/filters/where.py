@@ -16,6 +16,7 @@ from producers.filters.comparisons import (
     comparison,
     membership,
 )
+from producers.filters.errors import RuleError
 from producers.filters.like import bytes_like_test, like_test
 from producers.filters.source_column import SourceColumn
 from producers.filters.where_syntax import (
@@ -30,7 +31,6 @@ from producers.filters.where_syntax import (
     IsNull,
     Like,
     Not,
-    RuleError,
 )
 from topics.keyspace.vindexes import Vindex, vindex_named
 from topics.records.table_shape import ValueKind

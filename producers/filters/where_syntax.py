@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from event_token import KeyRange
-from event_token.errors import UsageError
+from producers.filters.errors import RuleError
 
 # Nobody writes longer texts, and sqlglot parses by recursion.
 TEXT_CHARS_MAX: Final = 10_000
@@ -31,10 +31,6 @@ _OPERATORS: Final[dict[type[exp.Expression], str]] = {
 }
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _KEY_RANGE_FUNCTION: Final = "in_keyrange"
-
-
-class RuleError(UsageError):
-    """Raised on a filter rule that cannot be applied; the caller says whose rule it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Final
 from uuid import UUID
 
 from databases.errors import ServerLost
-from event_token import Flavor, RunningMariadbSet, RunningMysqlSet
+from event_token import Flavor
+from event_token.running_set import RunningMariadbSet, RunningMysqlSet
 from producers.decoder.events import event_types as types
 from producers.decoder.events.gtid_events import (
     MariadbGtid,

@@ -11,14 +11,9 @@ from typing import Any, Final
 
 from databases.server_facts import ServerHistory
 from databases.sql import rows
-from event_token import (
-    Flavor,
-    GtidSet,
-    MysqlGtidSet,
-    RunningMariadbSet,
-    RunningMysqlSet,
-)
+from event_token import Flavor, GtidSet, MysqlGtidSet
 from event_token.errors import UsageError
+from event_token.running_set import RunningMariadbSet, RunningMysqlSet
 from producers.replication.family import ServerFamily
 from producers.replication.gtid_scan import BinlogTransaction, RunningSet, transactions
 from producers.replication.stream import ReplicationStream, server_errors

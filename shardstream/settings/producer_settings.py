@@ -4,9 +4,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from databases.server import TlsSettings
+from producers.filters.errors import RuleError
 from producers.filters.masks import Mask, MaskKind
 from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.filters.where_syntax import RuleError
 from producers.options import ProducerOptions
 from producers.preflight.typed_columns import TypedColumns
 from producers.settings import ServerSettings, ShardProducerSettings

@@ -4,13 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from event_token import (
-    GtidError,
-    MariadbGtidSet,
-    MysqlGtidSet,
-    RunningMariadbSet,
-    RunningMysqlSet,
-)
+from event_token import GtidError, MariadbGtidSet, MysqlGtidSet
+from event_token.running_set import RunningMariadbSet, RunningMysqlSet
 from tests.event_token.strategies import (
     Gtid,
     gtid_text,

@@ -18,6 +18,8 @@ NOT_FOR_SUBSCRIBERS = (
     *("pyspark", "pyarrow", "numpy", "deltalake", "spark_consumers"),
     *("producers", "resharding", "sqlglot", "pymysql", "pymysqlreplication"),
     *("typer", "rich"),
+    # The compiled decoder: two megabytes that only a producer needs.
+    "shardstream_decoder__mypyc",
 )
 
 # Callables by their parameters: what an application passes by name must keep its name.

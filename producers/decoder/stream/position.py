@@ -3,14 +3,8 @@
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from event_token import (
-    GtidSet,
-    MariadbGtidSet,
-    MysqlGtidSet,
-    RunningMariadbSet,
-    RunningMysqlSet,
-    parse_mysql_gtid,
-)
+from event_token import GtidSet, MariadbGtidSet, MysqlGtidSet, parse_mysql_gtid
+from event_token.running_set import RunningMariadbSet, RunningMysqlSet
 from producers.decoder.errors import UnsupportedEvent
 from producers.decoder.events.gtid_events import (
     MariadbGtid,

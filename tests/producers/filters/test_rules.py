@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from event_token.errors import UsageError
 from producers.filters.binding import bind_rule
+from producers.filters.errors import RuleError
 from producers.filters.masks import Mask, MaskKind
 from producers.filters.ranges import Range, split_ranges
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.source_column import SourceColumn
 from producers.filters.where import compile_where
-from producers.filters.where_syntax import AllOf, RuleError, parse_where
+from producers.filters.where_syntax import AllOf, parse_where
 from topics.keyspace.vindexes import vindex_named
 from topics.records.table_shape import Column, ValueKind
 

@@ -6,9 +6,9 @@ from decimal import Decimal
 from typing import Final
 
 from producers.decoder import RuleBroken
+from producers.filters.errors import RuleError
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.table_filters import TableFilters
-from producers.filters.where_syntax import RuleError
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import decode

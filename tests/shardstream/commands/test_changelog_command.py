@@ -34,7 +34,7 @@ def test_bad_input_is_refused_before_spark_starts(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
     arguments = ("changelog", keyspace, "--target", str(tmp_path / "log"), "--config", config)
 
-    for more, said in (((), "has no topology"), (("--from", "20260131"), "digits alone")):
+    for more, said in (((), "no producer has run there yet"), (("--from", "20260131"), "digits alone")):
         done = run(*arguments, *more)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
         assert said in done.stderr
