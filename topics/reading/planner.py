@@ -41,8 +41,10 @@ class MaxHold:
 
     def __post_init__(self) -> None:
         """Refuse anything but a number of milliseconds."""
-        if not isinstance(self.max_hold_ms, int) or self.max_hold_ms < 0:
-            raise UsageError(f"max_hold_ms {self.max_hold_ms!r} is no number of milliseconds")
+        if not isinstance(self.max_hold_ms, int):
+            raise UsageError(f"max_hold_ms {self.max_hold_ms!r} is not an int of milliseconds")
+        if self.max_hold_ms < 0:
+            raise UsageError(f"max_hold_ms {self.max_hold_ms} is negative")
 
 
 Mode = Strict | MaxHold
