@@ -34,7 +34,10 @@ def test_bad_input_is_refused_before_spark_starts(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
     arguments = ("changelog", keyspace, "--target", str(tmp_path / "log"), "--config", config)
 
-    for more, said in (((), "no producer has run there yet"), (("--from", "20260131"), "digits alone")):
+    for more, said in (
+        ((), "no producer has run there yet"),
+        (("--from", "20260131"), "digits alone"),
+    ):
         done = run(*arguments, *more)
         assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
         assert said in done.stderr
@@ -47,7 +50,7 @@ def test_a_signal_ends_the_command_in_order(
     """C2: Ctrl-C, which reaches Spark's processes too, and SIGTERM end it without a traceback."""
     with closing(Shop(kafka.bootstrap_servers, keyspace)) as shop:
         shop.write(10)
-    target = ["--target", str(tmp_path / "log"), "--json", "--config", config]
+    target = ["--target", str(tmp_path / "log"), "--json", "--every", "1", "--config", config]
     errors = tmp_path / "errors"
     with errors.open("w") as err:
         process = subprocess.Popen(
