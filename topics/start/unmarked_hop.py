@@ -61,8 +61,6 @@ def unmarked_hop(
     read the progress of the sources. `clock`: how far the clocks may be off. Errors: see
     `resolve_start`.
     """
-    # One clock may be ahead by as much as the other one is behind.
-    overlap_us = max(OVERLAP_US, clock.behind_us + clock.uncertainty_us)
     for reshard in declared(topology):
         sources = overlapping(reshard.sources, key_range)
         targets = overlapping(reshard.targets, key_range)
@@ -74,7 +72,7 @@ def unmarked_hop(
         if read_us is None:
             continue
         begin = resolve_start_of(
-            max(0, min(hop_time_us, read_us) - overlap_us),
+            max(0, min(hop_time_us, read_us) - _overlap_us(clock)),
             config=config,
             keyspace=topology.keyspace,
             shards=targets,
@@ -93,6 +91,11 @@ def unmarked_hop(
         seen = SeenBefore(hop_time_us, position.frontier_us, exact, tokens)
         return end, dict.fromkeys(targets, seen)
     return None
+
+
+def _overlap_us(clock: ClockUncertainty) -> int:
+    """Return how far apart two clocks may be: one ahead by as much as the other one is behind."""
+    return max(OVERLAP_US, clock.behind_us + clock.uncertainty_us)
 
 
 def _read_us(
