@@ -3,12 +3,14 @@
 import json
 import os
 import pty
+import select
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,11 +32,11 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def _at_a_terminal(*arguments: str, cwd: Path, given: str) -> str:
-    """Run a command at a terminal, type `given`, and return what it shows."""
+def _at_a_terminal(*arguments: str, cwd: Path, prompt: str, given: Sequence[str]) -> str:
+    """Run a command at a terminal, type the next text at each prompt, return what it shows."""
     master, terminal = pty.openpty()
     with subprocess.Popen(
-        [*LOCAL, *arguments],
+        with_parent_guard([*LOCAL, *arguments]),
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -43,13 +45,15 @@ def _at_a_terminal(*arguments: str, cwd: Path, given: str) -> str:
         start_new_session=True,
     ) as process:
         os.close(terminal)
-        os.write(master, given.encode())
-        shown = bytearray()
+        shown, rest = b"", deque(given)
         # Linux reports the end of a terminal as an error.
         with suppress(OSError):
-            while read := os.read(master, 65536):
-                shown += read
+            while select.select([master], [], [], WAIT_S_MAX)[0]:
+                shown += os.read(master, 65536)
+                if rest and shown.endswith(prompt.encode()):
+                    os.write(master, rest.popleft().encode())
         os.close(master)
+        assert not rest, shown
         assert process.wait(WAIT_S_MAX) == 0
     return shown.decode()
 
@@ -178,9 +182,8 @@ def test_next_commands_that_up_prints(stack_folder: Path) -> None:
     assert "its shards: -" in _run("sql", "80-", "-e", "SELECT 1", cwd=stack_folder).stderr
     piped = _run("sql", "-", cwd=stack_folder, given="SELECT id + 41\nFROM shop.orders;")
     assert "42" in piped.stdout
-    asked = "SELECT nothing;\nSELECT id + 41\nFROM shop.orders;\n\x04"
-    typed = _at_a_terminal("sql", "-", cwd=stack_folder, given=asked)
-    assert "commerce/-> " in typed
+    asked = ["SELECT nothing;\n", "SELECT id + 41\nFROM shop.orders;\n", "\x04"]
+    typed = _at_a_terminal("sql", "-", cwd=stack_folder, prompt="commerce/-> ", given=asked)
     assert "Unknown column" in typed
     assert "42" in typed
 
