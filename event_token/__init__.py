@@ -10,7 +10,7 @@ from event_token.gtid_set import (
     empty_gtid_set,
     parse_gtid_set,
 )
-from event_token.key_range import KeyRange, KeyRangeError, ShardName, tiles
+from event_token.key_range import KeyRange, KeyRangeError, ShardName, covers, tiles
 from event_token.mysql_gtid import parse_mysql_gtid
 from event_token.position import PositionError, ShardPosition, StreamPosition
 from event_token.token import ClockUncertainty, EventToken, Order, TokenError, compare
@@ -37,6 +37,7 @@ __all__ = [
     "TokenError",
     "UsageError",
     "compare",
+    "covers",
     "empty_gtid_set",
     "parse_gtid_set",
     "parse_mysql_gtid",

@@ -8,8 +8,8 @@
 
 Every package derives its errors from these four, in its own `errors.py`: `topics.errors`,
 `topics.kafka.errors`, `databases.errors`, `producers.errors`, `producers.decoder.errors`,
-`producers.copy.errors`, `producers.filters.errors`, `resharding.errors`, `spark_consumers.errors`.
-Only the errors of parsing a value stand beside its class.
+`producers.copy.errors`, `producers.filters.errors`, `resharding.errors`, `caching.errors`,
+`spark_consumers.errors`. Only the errors of parsing a value stand beside its class.
 """
 
 

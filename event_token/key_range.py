@@ -105,6 +105,21 @@ def tiles(ranges: Iterable[KeyRange], whole: KeyRange) -> bool:
     return _fraction(last) == _fraction(whole.end)
 
 
+def covers(ranges: Iterable[KeyRange], whole: KeyRange) -> bool:
+    """Tell whether every id of `whole` lies in one of the ranges, which may overlap."""
+    end = _fraction(whole.end)
+    reached = _fraction(whole.start)
+    for key_range in sorted(ranges, key=lambda key_range: _fraction(key_range.start)):
+        if _fraction(key_range.start) > reached:
+            return False
+        if not key_range.end:
+            return True
+        reached = max(reached, _fraction(key_range.end))
+        if whole.end and reached >= end:
+            return True
+    return False
+
+
 def _fraction(bound: bytes) -> bytes:
     """Return the bound without trailing zero bytes, which are insignificant."""
     return bound.rstrip(b"\0")

@@ -116,6 +116,10 @@ class FieldReader:
         except UnicodeDecodeError as error:
             raise OpaqueError("a text in it is not UTF-8") from error
 
+    def rest(self) -> bytes:
+        """Return the bytes behind the last field read; nothing is left after it."""
+        return self._take(len(self._fields) - self._at)
+
     def finish(self) -> None:
         """Raise OpaqueError if bytes are left."""
         if self._at != len(self._fields):

@@ -13,6 +13,7 @@ PACKAGES = (
     "topics",
     "producers",
     "resharding",
+    "caching",
     "spark_consumers",
     "shardstream",
 )

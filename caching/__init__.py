@@ -1,0 +1,1 @@
+"""Fresh reads, and caches that never let an old value back in."""

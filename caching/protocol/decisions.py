@@ -1,0 +1,127 @@
+"""The three decisions of the protocol: what is a hit, what may be filled in, what must go.
+
+Each takes the bytes of a bucket's floor and of a key's slot as they were read together. What it
+decides may be carried out only while both are still the same bytes: one script on Redis, a
+compare-and-set behind a placeholder on memcached. So no clock and no TTL takes part, and a process
+may stop for an hour between any two steps.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from caching.protocol.entry import Entry, Placeholder, parse_slot
+from caching.protocol.floor import Floor
+from caching.protocol.freshness import Freshness, Tokens, freshness, holds, is_not_older
+from event_token import EventToken
+
+
+class MissReason(Enum):
+    """Why a slot is no hit."""
+
+    ABSENT = "absent"
+    NO_FLOOR = "no_floor"
+    GENERATION = "generation"
+    LEASED = "leased"
+    TOO_OLD = "too_old"
+
+
+class Refusal(Enum):
+    """Why a value may not be filled in."""
+
+    NO_FLOOR = "no_floor"
+    OLDER = "older"
+    UNKNOWN = "unknown"
+    UNCOVERED = "uncovered"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The entry may be returned."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """The database has to be asked."""
+
+    reason: MissReason
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The value may be written under this generation."""
+
+    generation: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Invalidation:
+    """What a change does to its bucket and key: the new floor, and whether the value goes."""
+
+    floor: bytes
+    remove: bool
+
+
+_REFUSALS = {
+    Freshness.OLDER: Refusal.OLDER,
+    Freshness.UNKNOWN: Refusal.UNKNOWN,
+    Freshness.UNCOVERED: Refusal.UNCOVERED,
+}
+
+
+def decide_hit(
+    floor: bytes | None, slot: bytes | None, newer_than: Iterable[EventToken] = ()
+) -> Hit | Miss:
+    """Decide whether the slot answers a read that must hold every change in `newer_than`."""
+    found = parse_slot(slot)
+    if found is None:
+        return Miss(MissReason.ABSENT)
+    if isinstance(found, Placeholder):
+        return Miss(MissReason.LEASED)
+    present = Floor.parse(floor)
+    if present is None:
+        return Miss(MissReason.NO_FLOOR)
+    if found.generation != present.generation:
+        return Miss(MissReason.GENERATION)
+    if not all(holds(found.tokens, change) for change in newer_than):
+        return Miss(MissReason.TOO_OLD)
+    return Hit(found)
+
+
+def decide_fill(floor: bytes | None, slot: bytes | None, read: Tokens) -> Fill | Refusal:
+    """Decide whether a value that was read at these tokens may enter the slot."""
+    present = Floor.parse(floor)
+    if present is None:
+        return Refusal.NO_FLOOR
+    fresh = freshness(read, present.tokens)
+    if fresh is not Freshness.FRESH:
+        return _REFUSALS[fresh]
+    found = parse_slot(slot)
+    is_live = isinstance(found, Entry) and found.generation == present.generation
+    if isinstance(found, Entry) and is_live and not is_not_older(read, found.tokens):
+        return Refusal.REPLACED
+    return Fill(present.generation)
+
+
+def decide_invalidation(
+    floor: bytes | None, slot: bytes | None, change: EventToken
+) -> Invalidation | None:
+    """Decide what a change of the key does; None if the floor is missing and has to be made.
+
+    The floor is raised before the value goes, or both in one step. The value stays only if it is
+    proven to hold the change; a placeholder always goes.
+    """
+    present = Floor.parse(floor)
+    if present is None:
+        return None
+    raised = present.raised(change)
+    found = parse_slot(slot)
+    remove = slot is not None and not (
+        isinstance(found, Entry)
+        and found.generation == present.generation
+        and holds(found.tokens, change)
+    )
+    return Invalidation(raised.to_bytes(), remove)

@@ -1,0 +1,73 @@
+"""Where floors, entries and positions lie: the names of a cache's keys in its store."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import xxhash
+
+from caching.errors import LayoutError
+
+LAYOUT_VERSION = 1
+GROUPS = 64
+BUCKETS_DEFAULT = 16_384
+# 150 bytes for each bucket and shard: beyond this the floors alone take a gigabyte.
+BUCKETS_MAX = 4_194_304
+# The protocol's limit of memcached; what is longer is stored under its hash.
+MEMCACHED_KEY_BYTES_MAX = 250
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layout of one cache; who disagrees on any part of it uses other keys.
+
+    `cache` is its name, `buckets` the number of buckets (a multiple of 64), `nodes` the sorted
+    list of memcached nodes (none for Redis). LayoutError on anything else.
+    """
+
+    cache: str
+    buckets: int = BUCKETS_DEFAULT
+    nodes: Sequence[str] = ()
+    prefix: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check the parts and compute the prefix of all keys."""
+        if _NAME.fullmatch(self.cache) is None:
+            raise LayoutError(
+                f"'{self.cache}' is not a cache name: 1 to 64 letters, digits, '_', '.' or '-'"
+            )
+        if not GROUPS <= self.buckets <= BUCKETS_MAX or self.buckets % GROUPS:
+            raise LayoutError(
+                f"cache {self.cache}: {self.buckets} buckets; it takes a multiple of {GROUPS} up "
+                f"to {BUCKETS_MAX}"
+            )
+        nodes = ",".join(sorted(self.nodes))
+        identity = f"{self.buckets}/{LAYOUT_VERSION}/{nodes}".encode()
+        object.__setattr__(
+            self, "prefix", f"shardstream:{self.cache}:{xxhash.xxh64_hexdigest(identity)[:8]}"
+        )
+
+    def bucket(self, key: str) -> int:
+        """Return the bucket of a cache key."""
+        return xxhash.xxh64_intdigest(key.encode()) % self.buckets
+
+    def group(self, bucket: int) -> int:
+        """Return the group of a bucket; a group lies in one slot of a Redis Cluster."""
+        return bucket % GROUPS
+
+    def floor_key(self, bucket: int) -> str:
+        """Return the name of a bucket's floor."""
+        return f"{self._group_prefix(bucket)}:f:{bucket}"
+
+    def slot_key(self, key: str) -> str:
+        """Return the name of a cache key's slot."""
+        return f"{self._group_prefix(self.bucket(key))}:v:{key}"
+
+    def position_key(self, group: int, key_range: str) -> str:
+        """Return the name under which the invalidator of a key range publishes its position."""
+        return f"{self.prefix}:{{{group}}}:pos:{key_range}"
+
+    def _group_prefix(self, bucket: int) -> str:
+        return f"{self.prefix}:{{{self.group(bucket)}}}"

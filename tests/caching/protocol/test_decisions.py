@@ -1,0 +1,103 @@
+"""The three decisions, by the steps of the races that they close."""
+
+import pytest
+
+from caching.protocol import (
+    Entry,
+    Fill,
+    Floor,
+    Hit,
+    Invalidation,
+    Miss,
+    MissReason,
+    Placeholder,
+    Refusal,
+    decide_fill,
+    decide_hit,
+    decide_invalidation,
+)
+from tests.caching.protocol.tokens import by_shard, token
+
+GENERATION, NEXT_GENERATION = bytes(16), bytes([1] * 16)
+
+
+def floor_at(count: int, generation: bytes = GENERATION) -> bytes:
+    """The stored floor of a bucket of an unsharded keyspace."""
+    return Floor(generation, by_shard([token("-", count)])).to_bytes()
+
+
+def entry_at(count: int, generation: bytes = GENERATION) -> bytes:
+    """A stored value that was read at `count` transactions."""
+    return Entry(generation, bytes(8), by_shard([token("-", count)]), 0, b"v").to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("floor", "slot", "newer_than", "reason"),
+    [
+        (floor_at(5), None, (), MissReason.ABSENT),
+        (floor_at(5), b"foreign", (), MissReason.ABSENT),
+        (floor_at(5), Placeholder(bytes(16)).to_bytes(), (), MissReason.LEASED),
+        (None, entry_at(5), (), MissReason.NO_FLOOR),
+        (floor_at(5, NEXT_GENERATION), entry_at(5), (), MissReason.GENERATION),
+        (floor_at(5), entry_at(5), (token("-", 6),), MissReason.TOO_OLD),
+    ],
+)
+def test_a_miss_has_its_reason(
+    floor: bytes | None, slot: bytes | None, newer_than: tuple[()], reason: MissReason
+) -> None:
+    """R22, R24: no floor, another generation, or an own write that the value lacks."""
+    assert decide_hit(floor, slot, newer_than) == Miss(reason)
+
+
+def test_a_hit_of_the_floors_generation() -> None:
+    """A value older than the floor is a hit: the newer change was of another key."""
+    found = decide_hit(floor_at(9), entry_at(5), (token("-", 5),))
+
+    assert isinstance(found, Hit)
+    assert found.entry.value == b"v"
+
+
+def test_fills_need_proof() -> None:
+    """R01, R03: what was read before the newest change of the bucket does not enter."""
+    assert decide_fill(floor_at(5), None, by_shard([token("-", 4)])) is Refusal.OLDER
+    assert decide_fill(floor_at(5), None, {}) is Refusal.UNCOVERED
+    assert decide_fill(None, None, by_shard([token("-", 9)])) is Refusal.NO_FLOOR
+    assert decide_fill(floor_at(5), None, by_shard([token("-", 5)])) == Fill(GENERATION)
+
+
+def test_a_fill_does_not_take_a_value_back() -> None:
+    """A live value is replaced only by one that is as new; one of a lost floor by any."""
+    read = by_shard([token("-", 6)])
+
+    assert decide_fill(floor_at(5), entry_at(7), read) is Refusal.REPLACED
+    assert decide_fill(floor_at(5), entry_at(6), read) == Fill(GENERATION)
+    assert decide_fill(floor_at(5), entry_at(7, NEXT_GENERATION), read) == Fill(GENERATION)
+
+
+def test_an_invalidation_raises_the_floor_and_removes_what_is_older() -> None:
+    """R05, R10: the value that holds the change stays; a placeholder always goes."""
+    change = token("-", 6)
+    raised = floor_at(6)
+
+    assert decide_invalidation(floor_at(5), None, change) == Invalidation(raised, remove=False)
+    assert decide_invalidation(floor_at(5), entry_at(5), change) == Invalidation(
+        raised, remove=True
+    )
+    assert decide_invalidation(floor_at(5), entry_at(6), change) == Invalidation(
+        raised, remove=False
+    )
+    placeholder = Placeholder(bytes(16)).to_bytes()
+    assert decide_invalidation(floor_at(5), placeholder, change) == Invalidation(
+        raised, remove=True
+    )
+    assert decide_invalidation(None, entry_at(5), change) is None
+
+
+def test_a_renewed_floor_closes_its_bucket() -> None:
+    """R26: after DDL no value of the old generation is a hit, and the change counts."""
+    floor = Floor.parse(floor_at(5))
+    assert floor is not None
+
+    renewed = floor.renewed(NEXT_GENERATION, token("-", 6))
+    assert renewed == Floor(NEXT_GENERATION, by_shard([token("-", 6)]))
+    assert decide_hit(renewed.to_bytes(), entry_at(9)) == Miss(MissReason.GENERATION)
