@@ -131,7 +131,7 @@ def hit_of(world: World, key: str, own: list[OwnWrite]) -> Hit | None:
     return None
 
 
-def judged(world: World, floor: bytes | None, slot: bytes | None, read: Entry) -> Fill | Refusal:
+def checked(world: World, floor: bytes | None, slot: bytes | None, read: Entry) -> Fill | Refusal:
     """The decision about a fill, without the rules that are left out."""
     decision = decide_fill(floor, slot, read.tokens)
     present = Floor.parse(floor)
@@ -162,7 +162,7 @@ def redis_client(world: World, key: str, servers: dict[str, Server], own: list[O
     contents = world.node(key).contents
     name = floor_name(BUCKETS[key])
     floor, slot = contents.get(name), contents.get(key)
-    decision = judged(world, floor, slot, entry)
+    decision = checked(world, floor, slot, entry)
     yield
     if isinstance(decision, Fill):
         written = Entry(decision.generation, entry.nonce, entry.tokens, 0, entry.value)
@@ -191,7 +191,7 @@ def memcached_client(
         floor = node.contents.get(name)
     yield
     entry = yield from read_steps(world, key, servers)
-    decision = judged(world, floor, before, entry)
+    decision = checked(world, floor, before, entry)
     if isinstance(decision, Fill):
         written = Entry(decision.generation, entry.nonce, entry.tokens, 0, entry.value)
         if node.replace({key: placeholder}, {key: written.to_bytes()}):
@@ -202,7 +202,7 @@ class Invalidator:
     """Applies the changes of all shards, in the order of each log, to every node."""
 
     def __init__(self, world: World, *, in_two_steps: bool, changes_back: int = 0) -> None:
-        """Start so many changes before the stored position.
+        """Start some changes before the stored position.
 
         `in_two_steps` raises the floor and deletes the value apart, as on memcached.
         """

@@ -42,7 +42,7 @@ class History:
         self._settle_invalidators()
 
     def run(self, steps: int) -> None:
-        """Take so many steps, then let everything come to rest and check the end."""
+        """Take the steps, then let everything come to rest and check the end."""
         actions = (
             *[self._step_client] * 10,
             *[self._step_invalidator] * 8,
