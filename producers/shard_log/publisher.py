@@ -32,9 +32,12 @@ QUEUE_MESSAGES_MAX: Final = 100_000
 # idempotent limit, its thread spins while further rows wait: with 64 kB texts that took a third of
 # the producer's CPU time. A commit has at most 32 MB, two of these.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
-# librdkafka may have sent a commit this slow twice, and the first request may still arrive: it
-# could end the *next* transaction. A new epoch (init_transactions) makes it harmless.
-SLOW_COMMIT_S: Final = 30.0
+# librdkafka sends a request again after `socket.timeout.ms`, and the first one may still arrive: a
+# commit could end the *next* transaction. A commit that has taken this share of the timeout may
+# have been sent twice; a new epoch (init_transactions) makes the first request harmless.
+SLOW_COMMIT_SHARE: Final = 0.5
+# librdkafka's default.
+SOCKET_TIMEOUT_MS: Final = 60_000
 # Share of the brokers' transaction timeout that rows may use; flush and commit have the rest.
 TIMEOUT_SHARE: Final = 0.9
 # An unfinished commit may take this long after a stop; then the successor finds its outcome.
@@ -70,6 +73,8 @@ class Publisher:
         self._brokers = config.brokers
         self._stopping = stopping
         self._transaction_timeout_s = transaction_timeout_ms / 1000
+        socket_timeout_ms = int(config.get("socket.timeout.ms", SOCKET_TIMEOUT_MS))
+        self._slow_commit_s = SLOW_COMMIT_SHARE * socket_timeout_ms / 1000
         self._in_transaction = False
         self._began_s = 0.0
         self._first_offset = -1
@@ -195,7 +200,7 @@ class Publisher:
         self._repeat("committing", self._commit_transaction, self._transaction_timeout_s)
         self._in_transaction = False
         elapsed_s = time.monotonic() - began_s
-        if elapsed_s >= SLOW_COMMIT_S:
+        if elapsed_s >= self._slow_commit_s:
             self._indefinite = f"a commit took {elapsed_s:.0f} s"
 
     def close(self) -> None:
