@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from event_token.errors import Rebuild, Retry
 from topics.kafka.client import ClientConfig, open_consumer
 from topics.kafka.deadline import Deadline
-from topics.kafka.errors import kafka_error, kafka_errors
+from topics.kafka.errors import TOPIC_GONE, kafka_error, kafka_errors
 from topics.kafka.requests import retry_request
 
 # The first window covers the last few transactions of a quiet shard. Each further one is larger, so
@@ -28,6 +28,9 @@ _WINDOW_GROWTH: Final = 16
 TAIL_TIMEOUT_S: Final = 120.0
 
 _POLL_S: Final = 0.2
+
+# A broker that has just started may not know its topics yet.
+_GONE_S: Final = 3.0
 
 # Everything to be read is already there, so the end must be reported at once.
 _FETCH_WAIT_MS: Final = 10
@@ -104,14 +107,23 @@ def partition_bounds(
     topic: str,
     partition: int = 0,
 ) -> tuple[int, int]:
-    """Return the first offset and the last stable offset of a partition."""
-    return retry_request(
-        f"reading the offsets of {topic}[{partition}]",
-        config,
-        lambda timeout_s: consumer.get_watermark_offsets(
-            TopicPartition(topic, partition), timeout=timeout_s, cached=False
-        ),
-    )
+    """Return the first offset and the last stable offset of a partition.
+
+    A topic does not exist only if brokers have said so for some seconds.
+    """
+    deadline = Deadline(_GONE_S)
+
+    def ask(timeout_s: float) -> tuple[int, int] | None:
+        try:
+            return consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=timeout_s, cached=False
+            )
+        except KafkaException as error:
+            if error.args[0].name() in TOPIC_GONE and not deadline.passed:
+                return None
+            raise
+
+    return retry_request(f"reading the offsets of {topic}[{partition}]", config, ask)
 
 
 class PartitionReader:
