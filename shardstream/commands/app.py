@@ -13,6 +13,7 @@ from event_token import Flavor
 from event_token.errors import Halt, ShardstreamError, UsageError
 from shardstream.commands.copy.app import app as copy_app
 from shardstream.commands.local import app as local_app
+from shardstream.commands.machine_limits import limit_reached
 from shardstream.commands.options import (
     SHARD_NAMES,
     Config,
@@ -246,6 +247,12 @@ def main() -> None:
             raise
         _say(error)
         sys.exit(_exit_status(error))
+    except (OSError, MemoryError) as error:
+        reached = limit_reached(error)
+        if debug or reached is None:
+            raise
+        _say(reached)
+        sys.exit(EXIT_FAILED)
 
 
 def _exit_status(error: ShardstreamError) -> int:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from shardstream.commands.machine_limits import check_writable
 from shardstream.commands.status_lines import StatusLines
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
@@ -54,6 +55,8 @@ def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is recorded."""
     source = source_options(settings, options)
     # Before Spark: what is wrong here is said at once, and not inside one of Spark's exceptions.
+    for folder in (options.target, options.checkpoint):
+        check_writable(folder)
     parse_start(options.start, "--from")
     SourceOptions.parse({**source, "keyspace": options.keyspace})
     known_topology(settings.kafka_client(), options.keyspace)
