@@ -12,6 +12,7 @@ from producers.filters.table_filters import TableFilters
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import decode
+from tests.producers.filters.answers import ALL
 
 ROWS: Final = 150
 CONDITIONS: Final = 400
@@ -166,3 +167,26 @@ def test_rules_want_the_rows_that_select_finds(database: DatabaseFixture) -> Non
             assert found == [row[0] for row in cursor.fetchall()], where
             kept += 1
     assert kept > CONDITIONS // 4, (kept, refused)
+
+
+def test_answers_are_those_of_the_servers(database: DatabaseFixture) -> None:
+    """D7: PAD SPACE, mixed numbers, bytes, times: the table's answers are SELECT's, and ours."""
+    before = executed_set(database)
+    name = database.new_database()
+    with database.connect(database=name) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = '', time_zone = '+00:00', NAMES utf8mb4")
+        for i, answers in enumerate(ALL):
+            cursor.execute(f"CREATE TABLE t{i} (id INT PRIMARY KEY, v {answers.sql_type})")
+            for n, (literal, _) in answers.values.items():
+                cursor.execute(f"INSERT INTO t{i} VALUES ({n}, {literal})")
+        stream = capture(database, before)
+        for i, answers in enumerate(ALL):
+            for where, kept in answers.kept.items():
+                cursor.execute(f"SELECT id FROM t{i} WHERE {where}")
+                assert {row[0] for row in cursor.fetchall()} == kept, (answers.sql_type, where)
+                rule = Rule(TablePattern(f"{name}.t{i}"), columns=("id",), where=where)
+                only = TablePattern(f"{name}.t{i}")
+                rules = TableFilters(FilterSettings(include=(only,), rules=(rule,)), {})
+                sink, _ = decode(stream, database.flavor, before, rules=rules)
+                found = {e.after["id"] for e in sink.events() if e.after is not None}
+                assert found == kept, (answers.sql_type, where)
