@@ -60,6 +60,20 @@ def test_tasks_are_the_range_once(
     assert {task.late_before_us for task in tasks} == {start.position.frontier_us}
     largest = max(b - a for (_, a), (_, b) in pairwise([(0, 0), *bounds]))
     assert all(part.rows <= max(rows_max, largest) for part in parts)
+    # No two neighbours would have fitted into one task.
+    assert all(a.rows + b.rows > rows_max for a, b in pairwise(parts))
+
+
+def test_tasks_are_as_large_as_they_may_be() -> None:
+    """D10: in numbers: of ten transactions of ten rows, tasks of at most 35 rows take three."""
+    whole = ShardRange("-", 0, 100, 1, 100)
+    bounds = [(rows, rows) for rows in range(10, 101, 10)]
+
+    assert choose_splits(whole, bounds, 35) == [(30, 30), (60, 60), (90, 90)]
+    assert choose_splits(whole, bounds, 50) == [(50, 50)]
+    assert choose_splits(whole, bounds, 100) == []
+    assert choose_splits(whole, bounds, 99) == [(90, 90)]
+    assert choose_splits(whole, bounds, 1) == bounds[:-1]
 
 
 @pytest.mark.parametrize("place", [(0, 5), (10, 4), (99, 5), (6, 10)])
