@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 OLD_SPARK := $(VENV)/pyspark-4.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build check quick test bench demo format clean
+.PHONY: help setup build check quick test bench mutants demo format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ test: build $(OLD_SPARK)/.installed  ## all tests, on real servers
 
 bench: build  ## run the benchmarks; writes benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks
+
+mutants: $(STAMP)  ## the share of random mutants of the pure cores that their tests notice; an hour
+	$(BIN)/python -m tests.mutants
 
 demo: build  ## the whole system at work, with a live shard split, in two minutes
 	$(BIN)/shardstream demo

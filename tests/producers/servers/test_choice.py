@@ -199,3 +199,33 @@ def test_lone_mysql_replica_may_not_have_written_by_itself() -> None:
         "r": ServerDiverged
     }
     assert faults(at(f"{P}:1-5,{R}:1"), mysql("r", f"{P}:1-7,{R}:1", replica=True)) == {}
+
+
+def test_one_of_several_primaries_is_enough_to_confirm() -> None:
+    """What one primary has is not errant, though another one lacks it."""
+    replica = mariadb("r", "0-1-5", replica=True)
+    knows, lags = mariadb("p", "0-1-5"), mariadb("n", "0-1-4")
+
+    assert faults(mariadb_set("0-1-3"), replica, knows, lags) == {}
+
+
+def test_first_transactions_count_like_all_others() -> None:
+    """Sequence number 1 of a domain can be lost, errant or not there yet."""
+    lost = mariadb("n", "0-2-5")
+    errant = mariadb("r", "0-1-5,7-2-1", replica=True)
+    behind = mariadb("r", "0-1-5", replica=True)
+
+    assert faults(mariadb_set("0-1-1"), lost) == {"n": ServerBehindLog}
+    assert faults(mariadb_set("0-1-5"), errant) == {"r": ServerDiverged}
+    assert faults(mariadb_set("0-1-5,7-1-1"), behind) == {"r": ReplicaBehindLog}
+
+
+@pytest.mark.parametrize(("count", "more"), [(10, False), (11, True)])
+def test_a_message_names_ten_gtids(*, count: int, more: bool) -> None:
+    """More errant transactions than fit into a line are cut off, and that is shown."""
+    gtids = [f"{domain}-2-1" for domain in range(1, count + 1)]
+    errant = mariadb("r", ",".join(["0-1-5", *gtids]), replica=True)
+    [fault] = find_faults(TOPICS, mariadb_set("0-1-5"), [errant, mariadb("p", "0-1-5")]).values()
+
+    end = "..., which" if more else ", which"
+    assert f"has executed {','.join(gtids[:10])}{end} its primary" in str(fault)

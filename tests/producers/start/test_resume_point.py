@@ -113,6 +113,11 @@ def test_log_emptied_by_retention_agrees(start_offset: int) -> None:
         (None, LogTail(0, LAST), "commerce.-80.progress is empty"),
         (PROGRESS, LogTail(0, None), "starts at offset 0"),
         (PROGRESS, LogTail(13, None), "starts at offset 13"),
+        (
+            replace(PROGRESS, first_seq=1, last_seq=1, end_offset=1),
+            LogTail(0, None),
+            "says seq 1 at offset 0",
+        ),
         (PROGRESS, LogTail(0, replace(LAST, seq=9, offset=12)), "seq 9 at offset 12"),
         (PROGRESS, LogTail(0, replace(LAST, seq=11, offset=14)), "seq 11 at offset 14"),
         (PROGRESS, LogTail(0, replace(LAST, offset=12)), "seq 10 at offset 12"),

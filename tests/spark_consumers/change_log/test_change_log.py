@@ -179,7 +179,7 @@ def test_state_query_in_spark(spark: SparkSession, shop: Shop, tmp_path: Path) -
 
 
 def test_killed_at_random_moments(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
-    """After kill -9 of driver, JVM and workers under load each change is in the table once."""
+    """F30: After kill -9 of driver, JVM and workers under load each change is in the table once."""
     random_moment = random.Random(7)
     writing = threading.Event()
 

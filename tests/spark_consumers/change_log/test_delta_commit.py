@@ -6,6 +6,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 
+from event_token import ShardPosition, StreamPosition
 from event_token.errors import Halt, UsageError
 from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.delta_commit import (
@@ -85,7 +86,7 @@ def test_format_of_another_release_is_refused(target: str) -> None:
 
 
 def test_lost_checkpoint_cannot_repeat_changes(target: str) -> None:
-    """A query with a new id that begins before the table's end is refused, naming the seqs."""
+    """F30: A query with a new id that begins before the table's end is refused, naming the seqs."""
     commit_rows(target, [change(1), change(2)], 5)
 
     with pytest.raises(ChangeLogConflict, match="up to seq 2, but this query begins at seq 2"):
@@ -126,7 +127,7 @@ def test_checkpoint_put_back_by_hand_is_noticed() -> None:
 
 
 def test_two_writers_at_once_cannot_both_commit(target: str) -> None:
-    """If two drivers commit the same batch, the slower one is refused."""
+    """F29: If two drivers commit the same batch, the slower one is refused."""
     commit_rows(target, [change(1)], 0)
     stale = DeltaTable(target)
     commit_rows(target, [change(2)], 1)
@@ -216,3 +217,36 @@ def test_other_errors_of_delta_are_no_conflict(target: str) -> None:
     with pytest.raises(DeltaError) as raised:
         commit(table, SCHEMA, Batch(1, "q", spans, files, None, contiguous=True))
     assert not isinstance(raised.value, ChangeLogConflict)
+
+
+def test_a_commit_tells_where_the_stream_stands(target: str) -> None:
+    """Frontier and position are in the commit, and marks of shards only with their first rows."""
+    end = StreamPosition(
+        0, 70, {"-80": ShardPosition(2, 1, None), "80-": ShardPosition(0, 0, None)}
+    )
+    both = frozenset({"-80", "80-"})
+    ensure_table(target, SCHEMA, {})
+    files, spans = write_files(target, [pa.RecordBatch.from_pylist([change(1)], SCHEMA)], {})
+    batch = Batch(3, "q", spans, files, end, contiguous=True, hopped=both, partial=both)
+
+    assert commit(open_changelog(target, {}), SCHEMA, batch)
+
+    table = DeltaTable(target)
+    [last] = table.history(1)
+    assert last["shardstream.batch_id"] == "3"
+    assert last["shardstream.frontier_us"] == "70"
+    assert last["shardstream.position"] == end.to_string()
+    for mark in (hopped_mark, partial_mark):
+        assert table.transaction_version(mark("-80")) == 1
+        assert table.transaction_version(mark("80-")) is None
+
+
+def test_columns_of_this_release_are_added(target: str) -> None:
+    """A table that was made before the columns for keyspace ids gets them once."""
+    earlier = pa.schema([f for f in SCHEMA if not f.name.startswith("keyspace_id_")])
+    ensure_table(target, earlier, {})
+
+    ensure_table(target, SCHEMA, {})
+    ensure_table(target, SCHEMA, {})
+
+    assert [f.name for f in DeltaTable(target).schema().fields] == SCHEMA.names

@@ -177,7 +177,7 @@ def shape_with(*columns: Column) -> TableShape:
 
 
 def test_two_versions_in_one_batch_merge() -> None:
-    """A column that a version lacks is null; a wider type takes values of a narrower one."""
+    """F33: A column that a version lacks is null; a wider type takes values of a narrower one."""
     old = shape_with(Column("n", ValueKind.INT, "int"))
     new = shape_with(
         Column("n", ValueKind.LONG, "bigint"), Column("note", ValueKind.STRING, "text")
@@ -198,7 +198,7 @@ def test_two_versions_in_one_batch_merge() -> None:
 
 
 def test_types_that_do_not_merge_are_named() -> None:
-    """A change of type that would change values stops the query, naming both types."""
+    """F33: A change of type that would change values stops the query, naming both types."""
     old = shape_with(Column("n", ValueKind.STRING, "varchar(10)"))
     new = shape_with(Column("n", ValueKind.INT, "int"))
 
@@ -274,7 +274,7 @@ def test_gap_and_repeat_stop(seq: int, error: type[Halt], message: str) -> None:
 def test_broken_bytes_stop_cleanly(
     log: tuple[TableShape, list[VEvent]], data: st.DataObject
 ) -> None:
-    """A truncated record is an error that names its offset, never half a row."""
+    """F32: A truncated record is an error that names its offset, never half a row."""
     _, found = log
     schema_ids = MemorySchemaIds()
     value = RecordEncoder(schema_ids).encode(found[0])
