@@ -52,7 +52,7 @@ def test_subscriber_starts_with_a_copy(
 def test_a_copy_by_another_filter_rule_is_not_built_on(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """After a rule that excluded rows is removed, a reader gets a new copy that includes them."""
+    """F41: After a rule that excluded rows is removed, a reader gets a new copy with them."""
     name = mysql_a.new_database()
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")

@@ -19,7 +19,7 @@ SEEDS = range(8)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_log_adds_up_to_what_a_select_shows(database: DatabaseFixture, seed: int) -> None:
-    """Every type of the family, altered on the way: images before agree, and so does the end."""
+    """F17: All types, altered on the way: images before agree, and so does the end."""
     check_random_table(database, seed)
 
 

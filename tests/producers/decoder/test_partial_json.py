@@ -48,7 +48,7 @@ def path(rng: random.Random) -> str:
 
 
 def test_random_changes_give_what_the_server_shows(mysql_a: DatabaseFixture) -> None:
-    """Set, insert, replace, append and remove at random places; each image after is the table's."""
+    """F20: Changes of all kinds at random places; each image after is the table's."""
     rng = random.Random(SEED)
     name = mysql_a.new_database()
     before = executed_set(mysql_a)

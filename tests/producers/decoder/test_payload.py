@@ -132,7 +132,7 @@ def test_small_damaged_event_is_found(mysql_a: DatabaseFixture) -> None:
 
 
 def test_rows_are_those_of_the_plain_transaction(mysql_a: DatabaseFixture) -> None:
-    """Compressed or not, the same statements give the same rows, flags and positions."""
+    """F20: Compressed or not, the same statements give the same rows, flags and positions."""
     statements = (
         "CREATE TABLE t(id INT PRIMARY KEY, v TEXT)",
         "BEGIN",

@@ -212,7 +212,7 @@ def test_a_queue_that_stays_full_ends_the_decoder(mixed: Stream) -> None:
 
 
 def test_any_flipped_bit_is_found(mixed: Stream) -> None:
-    """With checksums a changed byte in any event stops the decoder, whichever byte it is."""
+    """F21: With checksums a changed byte in any event stops the decoder, whichever byte it is."""
     packets = packets_of(mixed.bytes)
     rng = random.Random(1)
     for number, original in enumerate(packets):
@@ -321,7 +321,7 @@ def test_packets_that_are_no_events(mixed: Stream) -> None:
 
 
 def test_every_unknown_event_type_stops_the_shard(mixed: Stream) -> None:
-    """Types are an allow-list: all 256 numbers are either handled or refused by a clear error."""
+    """F20: All 256 types of events are either handled or refused by a clear error."""
     packets = packets_of(mixed.bytes)
     start = b"".join(packets[:2])
     carry_no_change = {3, 27, 28, 29, 35, 36, 37, 41, 160, 161, 163}

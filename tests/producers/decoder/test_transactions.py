@@ -27,7 +27,7 @@ def _one_row(database: DatabaseFixture) -> tuple[Flavor, str, list[bytes]]:
 
 
 def test_tagged_gtids(mysql_a: DatabaseFixture) -> None:
-    """A tag stands in gtid and position, and the position is the server's own."""
+    """F20: A tag stands in gtid and position, and the position is the server's own."""
     before = executed_set(mysql_a)
     run_statements(
         mysql_a,

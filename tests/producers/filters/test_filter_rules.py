@@ -52,7 +52,7 @@ def refusal(settings: ShardProducerSettings) -> str:
 def test_rules_hold_until_a_ddl_breaks_them(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Rows are filtered and masked; DDL that drops a column of the rule stops the shard by name."""
+    """F33: Rows are filtered and masked; DDL that drops a rule's column stops the shard."""
     name = database.new_database()
     run(database, TABLE.format(db=name))
     settings = settings_of(database, kafka, keyspace, filters=filters_of(name))

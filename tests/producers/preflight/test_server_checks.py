@@ -48,7 +48,7 @@ def test_well_set_server_has_no_problem(database: DatabaseFixture) -> None:
 def test_all_wrong_mysql_settings_are_listed_at_once(
     start_mysql: Callable[..., DatabaseFixture],
 ) -> None:
-    """Four wrong settings and an account without grants are one list, each with its statement."""
+    """F13: Four wrong settings and missing grants are one list, each with its statement."""
     database = start_mysql(
         (
             "--gtid-mode=OFF",

@@ -180,13 +180,13 @@ def test_read_only_is_a_number_or_a_word(value: object, on: bool) -> None:
 
 
 def test_other_authority_is_refused(mysql_a: DatabaseFixture, certificates: Certificates) -> None:
-    """A certificate not signed by the configured CA is refused."""
+    """F36: A certificate not signed by the configured CA is refused."""
     with pytest.raises(ServerRefused, match="TLS failed"):
         open_connection(settings_of(mysql_a, TlsSettings(certificates.ca)))
 
 
 def test_other_host_name_is_refused(mysql_a: DatabaseFixture) -> None:
-    """A certificate of the right CA for another host name is refused."""
+    """F36: A certificate of the right CA for another host name is refused."""
     own_authority = str(mysql_a.server.datadir / "ca.pem")
 
     with pytest.raises(ServerRefused, match="TLS failed"):
@@ -196,7 +196,7 @@ def test_other_host_name_is_refused(mysql_a: DatabaseFixture) -> None:
 def test_server_without_tls_is_refused_when_tls_is_set(
     start_mariadb: Callable[..., DatabaseFixture], certificates: Certificates
 ) -> None:
-    """There is no fallback to clear text."""
+    """F36: There is no fallback to clear text."""
     database = start_mariadb(("--skip-ssl",))
 
     with pytest.raises(ServerRefused):
@@ -204,7 +204,7 @@ def test_server_without_tls_is_refused_when_tls_is_set(
 
 
 def test_wrong_password_is_refused_without_showing_it(database: DatabaseFixture) -> None:
-    """Refused credentials are not retried, and not repeated in the message."""
+    """F35: Refused credentials are not retried, and not repeated in the message."""
     server = ServerSettings(database.host, database.port, database.user, MARKER)
 
     with pytest.raises(ServerRefused, match="Access denied") as raised:

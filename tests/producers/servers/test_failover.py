@@ -54,7 +54,7 @@ def has_received(replica: DatabaseFixture, gtid_set: str) -> bool:
 def test_replica_takes_over_once_it_has_what_the_log_holds(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The primary dies while its replica is behind the log: the producer waits, then continues."""
+    """F11: The primary dies, its replica is behind the log: the producer waits for it."""
     primary, replica = start_pair(start_mysql)
     name = primary.new_database()
     on_primary = settings_of(primary, kafka, keyspace)
@@ -130,7 +130,7 @@ def test_shard_moves_from_server_to_server_under_load(
 def test_primary_and_replica_killed_in_turn_lose_and_repeat_nothing(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The server that is followed is killed repeatedly under load, and comes back."""
+    """F11: The server that is followed is killed repeatedly under load, and comes back."""
     primary, replica = start_pair(start_mysql)
     name = primary.new_database()
     wait_same(replica, primary)
@@ -198,7 +198,7 @@ def test_server_that_purged_what_is_needed_is_passed_over(
 def test_failover_that_lost_transactions_stops_and_names_them(
     start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A promoted replica lacking what the log holds stops the shard, and so do two primaries."""
+    """F12: A promoted replica that lacks logged rows stops the shard, as do two primaries."""
     primary, replica, name = start_pair_with_table(start_server)
     on_primary = settings_of(primary, kafka, keyspace)
     both = replace(on_primary, servers=(server_of(primary), server_of(replica)))

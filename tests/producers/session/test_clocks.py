@@ -80,7 +80,7 @@ def at_time(database: DatabaseFixture, offset_s: int | None) -> str:
 def test_times_set_by_hand_neither_run_back_nor_stall(
     database: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """With clocks decades ahead or an hour behind, and a restart, the stream is complete."""
+    """F22: With clocks decades ahead or an hour behind, and a restart, the stream is complete."""
     name, other = database.new_database(), mysql_b.new_database()
     wrong, right = shards_of(kafka, keyspace, database, mysql_b)
     statements(mysql_b, f"CREATE TABLE {other}.t (id INT PRIMARY KEY)")
@@ -113,7 +113,7 @@ def test_times_set_by_hand_neither_run_back_nor_stall(
 def test_server_clock_an_hour_off_after_a_failover_stalls_nobody(
     start_mariadb: StartServer, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A new primary's clock stuck an hour ago: heads follow the producer's clock."""
+    """F22: A new primary's clock stuck an hour ago: heads follow the producer's clock."""
     hour_back = "SET timestamp = UNIX_TIMESTAMP() - 3600"
     primary, replica = start_mariadb(), start_mariadb((f"--init-connect={hour_back}",))
     follow(replica, primary)

@@ -53,7 +53,7 @@ def clients() -> set[int]:
 def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """If Kafka stays away the producer ends with an error; the next one writes what came since."""
+    """F06: If Kafka stays away the producer ends by name; the next one writes the rest."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
@@ -91,7 +91,7 @@ def test_transaction_beyond_the_brokers_limit_is_named(
     keyspace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A transaction too long twice at one place ends with its GTID and the setting to raise."""
+    """F07: A transaction twice too long in one place ends with GTID and setting to raise."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     with producing(settings):

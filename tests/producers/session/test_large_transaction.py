@@ -26,7 +26,7 @@ def peak_rss_kb(pid: int) -> int:
 def test_million_rows_of_one_transaction_stream_through_in_bounded_memory(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The rows arrive in one Kafka transaction, and the process stays below 300 MB."""
+    """F19: The rows arrive in one Kafka transaction, and the process stays below 300 MB."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     topics = ShardTopics(keyspace, settings.shard)

@@ -21,7 +21,7 @@ START_S_MAX = 2.5
 def test_kills_at_random_moments_lose_and_repeat_nothing(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Ten producers die under load, some frozen before; the log shows no trace of it."""
+    """F01: Ten producers die under load, some frozen before; the log shows no trace of it."""
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace, commit_rows=50)
     draw = random.Random(SEED)
@@ -48,7 +48,7 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(
 def test_frozen_producer_is_fenced_when_it_wakes(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A producer frozen under load and replaced ends with Fenced when it wakes; it adds nothing."""
+    """F02: A producer frozen under load and replaced ends with Fenced when it wakes."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     with producing(settings):
@@ -74,7 +74,7 @@ def test_frozen_producer_is_fenced_when_it_wakes(
 def test_database_killed_and_started_again_is_followed_on(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The producer reconnects by itself after the server dies under load."""
+    """F10: The producer reconnects by itself after the server dies under load."""
     database = start_mysql()
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace)
@@ -97,7 +97,7 @@ def test_database_killed_and_started_again_is_followed_on(
 def test_broker_restart_is_waited_out(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The producer continues by itself after the only broker is restarted under load.
+    """F05: The producer continues by itself after the only broker is restarted under load.
 
     Not killed: Kafka leaves a commit open for ever that its only broker died in. That of three may
     be killed, see below.
@@ -143,7 +143,7 @@ def test_stop_is_heard_while_kafka_is_away(
 def test_broker_that_leads_the_log_dies(
     mysql_a: DatabaseFixture, kafka3: KafkaCluster, keyspace: str
 ) -> None:
-    """The leader of the log, one of three brokers, dies: the producer continues with two."""
+    """F05: The leader of the log, one of three brokers, dies: the producer continues with two."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka3, keyspace)
     topic = ShardTopics(keyspace, settings.shard).log

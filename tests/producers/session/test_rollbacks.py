@@ -16,7 +16,7 @@ from topics.records.vevent import Op
 def test_rolled_back_rows_never_reach_readers(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """B1: rows beside a temporary table, then ROLLBACK: the producer goes on without them."""
+    """B1, F16: rows beside a temporary table, then ROLLBACK: the producer goes on without them."""
     settings = settings_of(mariadb_a, kafka, keyspace)
     with mariadb_a.one_table() as (_name, cursor), producing(settings):
         for number in range(3):

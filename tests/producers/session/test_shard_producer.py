@@ -82,7 +82,7 @@ def test_progress_has_the_true_offsets_after_an_aborted_foreign_record(
 def test_head_moves_while_nothing_is_written(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """An idle shard's head follows the server's clock without any row."""
+    """F23: An idle shard's head follows the server's clock without any row."""
     settings = settings_of(database, kafka, keyspace, heartbeat_ms=50)
     with producing(settings) as producer:
         wait_for(
@@ -160,7 +160,7 @@ def test_empty_log_without_a_start_is_refused(
 def test_newer_producer_fences_the_older(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Of two producers of a shard the first ends with Fenced, the second goes on, no row twice."""
+    """F03: Of two producers the first ends with Fenced, the second goes on, no row twice."""
     settings = settings_of(mysql_a, kafka, keyspace)
     with mysql_a.one_table() as (name, cursor):
         first = RunningProducer(settings)
@@ -208,7 +208,7 @@ def test_next_server_takes_over_when_the_first_is_away(
 def test_purged_binlogs_stop_the_shard(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Purged transactions that the log needs are named, and nothing is skipped."""
+    """F14: Purged transactions that the log needs are named, and nothing is skipped."""
     server = start_mysql()
     settings = settings_of(server, kafka, keyspace)
     with producing(settings):
@@ -228,7 +228,7 @@ def test_purged_binlogs_stop_the_shard(
 def test_server_that_lost_transactions_stops_the_shard(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A primary that lacks what the log holds is not followed; the GTIDs are named."""
+    """F13: A primary that lacks what the log holds is not followed; the GTIDs are named."""
     server = start_mysql()
     settings = settings_of(server, kafka, keyspace)
     server.new_database()

@@ -19,7 +19,7 @@ from topics.records.vevent import Op
 def test_prepared_rows_survive_the_death_of_the_producer(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """PREPARE, a killed producer, COMMIT: the rows are in the log once, with COMMIT's GTID.
+    """F16: PREPARE, a killed producer, COMMIT: the rows are in the log once, with COMMIT's GTID.
 
     While the transaction is prepared, the head goes on and the saved position leaves it out.
     """

@@ -107,7 +107,7 @@ def test_offsets_follow_an_aborted_transaction(shard: Shard) -> None:
 
 
 def test_predecessors_open_transaction_is_aborted_by_fencing(shard: Shard) -> None:
-    """A producer that died in the middle leaves nothing visible and nothing open."""
+    """F01: A producer that died in the middle leaves nothing visible and nothing open."""
     dead = shard.publisher()
     write(dead, [b"half"] * 3)
     dead.flush(3)

@@ -42,7 +42,7 @@ def test_reshard_under_load_with_kills(
     kafka: KafkaCluster,
     keyspace: str,
 ) -> None:
-    """Each target ends with exactly the rows of its range, across any number of kill -9."""
+    """F24, F25: Each target ends with exactly the rows of its range, across kill -9."""
     source_databases = dict(zip(source_shards, servers, strict=False))
     targets = dict(zip(target_shards, servers[len(source_shards) :], strict=True))
     dice = random.Random(7)

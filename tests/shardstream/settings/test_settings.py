@@ -155,7 +155,7 @@ def test_a_folder_is_no_settings_file(config: Path) -> None:
     ],
 )
 def test_wrong_names_are_refused(config: Path, old: str, new: str, said: str) -> None:
-    """Overlapping, missing or misnamed shards, dotted keyspaces, broken TOML: one clear error."""
+    """F37: Overlapping or misnamed shards, dotted keyspaces, broken TOML: one clear error."""
     config.write_text(GOOD.replace(old, new))
 
     with pytest.raises(UsageError, match=said):
@@ -191,7 +191,7 @@ def test_no_file_says_how_to_get_one(tmp_path: Path) -> None:
 
 
 def test_vindexes_join_the_topology_and_stay(config: Path) -> None:
-    """Vindexes of new tables are added; another one for a table that has one is refused."""
+    """F41: Vindexes of new tables are added; another one for a table that has one is refused."""
     orders = TableVindex("shop", "orders", ("customer",), "hash")
     items = TableVindex("shop", "items", ("customer",), "hash")
     topology = Topology("commerce", 0, (ShardEntry("-"),), (orders,))

@@ -83,7 +83,7 @@ def test_earliest_without_the_sources(
 def test_earliest_with_targets_that_lost_their_beginning(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """If retention has deleted a target's BEGIN, earliest is after the hop."""
+    """F27: If retention has deleted a target's BEGIN, earliest is after the hop."""
     (*_, high), expected = split(writers, targets)
     topology = topology_after_split(keyspace)
     update_topology(config, keyspace, lambda _: topology)

@@ -85,7 +85,7 @@ def test_an_offset_beyond_the_log(config: ClientConfig, writers: Writers) -> Non
 
 
 def test_rows_that_retention_has_removed(config: ClientConfig, writers: Writers) -> None:
-    """A range whose beginning was deleted is refused by seq, not read from the log's new start."""
+    """F09: A range whose beginning was deleted is refused by seq, not read from the new start."""
     (writer,) = writers("-")
     writer.commit((0, 4))
     writer.wait_committed()
@@ -98,7 +98,7 @@ def test_rows_that_retention_has_removed(config: ClientConfig, writers: Writers)
 
 
 def test_a_deleted_topic(config: ClientConfig, writers: Writers) -> None:
-    """A log that is deleted under the reader stops it."""
+    """F09: A log that is deleted under the reader stops it."""
     (writer,) = writers("-")
     writer.commit((0, 1))
     reader = reader_of(writer, config)

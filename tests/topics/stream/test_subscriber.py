@@ -242,7 +242,7 @@ def test_going_on_after_a_passing_fault(
 def test_a_silent_shard_holds_a_strict_stream(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
-    """Nothing passes a shard without progress, and the stream names that shard."""
+    """F23: Nothing passes a shard without progress, and the stream names that shard."""
     loud, silent = writers("-80", "80-")
     loud.commit((0, 1), (5 * CELL_US, 1))
     silent.heartbeat(2 * CELL_US)
@@ -255,7 +255,7 @@ def test_a_silent_shard_holds_a_strict_stream(
 def test_max_hold_gives_the_rest_late(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
-    """With max_hold a silent shard is passed, and its rows arrive late, in their order."""
+    """F23: With max_hold a silent shard is passed, and its rows arrive late, in their order."""
     loud, silent = writers("-80", "80-")
     loud.commit((0, 1), (50 * CELL_US, 1))
     loud.heartbeat(FAR_US)

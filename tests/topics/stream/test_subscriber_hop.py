@@ -22,7 +22,7 @@ LOW, HIGH = b"\x90", b"\xf0"
 def test_a_split_is_hopped_over(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """The source up to END, then the targets from BEGIN: all once, in order, never back in time.
+    """F24: The source up to END, then the targets from BEGIN: once, in order, never back in time.
 
     The source's server is gone: nothing moves its head any more. A new reader at the position
     of any event gets exactly the rest.
@@ -108,7 +108,7 @@ def test_a_range_that_is_not_whole_shards(
 def test_hops_after_hops_with_a_cancelled_one(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """A reader that was down follows a cancelled reshard, a split and a later merge."""
+    """F28: A reader that was down follows a cancelled reshard, a split and a later merge."""
     left, source = writers("-80", "80-")
     cancelled = Reshard("r0", ("-80", "80-"), ("-",), 0)
     for writer in (left, source):
@@ -171,7 +171,7 @@ def test_a_target_whose_topics_are_gone(
 def test_a_begin_that_retention_has_removed(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
-    """B14: a reader that was away for longer than the progress of a target is kept is stopped."""
+    """B14, F27: a reader that was away longer than a target's progress is kept is stopped."""
     left, source = writers("-80", "80-")
     low, high = targets("80-c0", "c0-")
     source.commit((0, 2))
