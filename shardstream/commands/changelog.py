@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from shardstream.commands.machine_limits import check_writable
-from shardstream.commands.status_lines import StatusLines
+from shardstream.commands.status_lines import Status, StatusLines
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
@@ -77,7 +77,7 @@ def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None
             on_progress=printer,
             stop=stop,
         )
-        printer.print(end)
+        printer.report(end, at_once=True)
     finally:
         spark.stop()
 
@@ -91,21 +91,21 @@ class _ProgressPrinter:
         self._waiting = ""
 
     def __call__(self, progress: ChangeLogProgress) -> None:
-        if progress.waiting != self._waiting or self._lines.is_due(progress.rows):
-            self._waiting = progress.waiting
-            self.print(progress)
+        self.report(progress, at_once=progress.waiting != self._waiting)
 
-    def print(self, progress: ChangeLogProgress) -> None:
-        """Print it now."""
+    def report(self, progress: ChangeLogProgress, *, at_once: bool) -> None:
+        """Print it, now if `at_once`, else when a line is due."""
+        self._waiting = progress.waiting
         frontier = "-"
         if progress.frontier_us is not None:
             moment = datetime.fromtimestamp(progress.frontier_us / 1e6, tz=UTC)
             frontier = moment.isoformat(timespec="milliseconds")
         text = f"{progress.rows:,} rows, complete up to {frontier}"
-        self._lines.print(
+        line = Status(
             self._keyspace,
             f"{text}; waiting: {progress.waiting}" if progress.waiting else text,
             {"keyspace": self._keyspace, **asdict(progress)},
             progress=progress.rows,
             level=logging.WARNING if progress.waiting else logging.INFO,
         )
+        self._lines.report(line, at_once=at_once)

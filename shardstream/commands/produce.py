@@ -13,7 +13,7 @@ from shardstream.commands.preflight import (
     server_warnings,
     topic_warnings,
 )
-from shardstream.commands.status_lines import StatusLines, warn
+from shardstream.commands.status_lines import Status, StatusLines, warn
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import shard_producer_settings
@@ -82,17 +82,16 @@ class _StatusPrinter:
             status.state,
             self._last_state,
         }.issubset(active)
-        if not (changed or status.note or self._lines.is_due(status.rows_total)):
-            return
         self._last_state = status.state
         text = (
             f"{_STATES.get(status.state, status.state.value)}, {status.rows_total:,} rows, "
             f"{status.rows_per_s:,.0f} rows/s, lag {status.lag_ms:,} ms"
         )
-        self._lines.print(
+        line = Status(
             f"{self._keyspace}/{status.shard}",
             f"{text}; {status.note}" if status.note else text,
             {"keyspace": self._keyspace, **dataclasses.asdict(status)},
             progress=status.rows_total,
             level=logging.WARNING if status.state is ProducerState.RECONNECTING else logging.INFO,
         )
+        self._lines.report(line, at_once=changed or bool(status.note))

@@ -3,8 +3,10 @@
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
@@ -66,8 +68,23 @@ class LineFormatter(logging.Formatter):
         return log_line(record.levelno, record.name, text, None, as_json=self._as_json)
 
 
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a line says. `progress`: a number that changes with work, such as rows."""
+
+    where: str
+    text: str
+    fields: Mapping[str, object]
+    progress: int
+    level: int = logging.INFO
+
+
 class StatusLines:
-    """Prints the status of a command: changes at once, progress every 10 s, else once a minute."""
+    """Prints the status of a command: changes at once, progress every 10 s, else once a minute.
+
+    Progress that comes too early is held back; the last of it is printed when a line is due, even
+    if nothing more is reported.
+    """
 
     def __init__(
         self, *, as_json: bool, every_s: float | None = None, out: TextIO | None = None
@@ -80,25 +97,48 @@ class StatusLines:
         self._printed_s = float("-inf")
         self._progress: int | None = None
         self._was_busy = False
+        self._lock = threading.Lock()
+        self._held: Status | None = None
+        self._timer: threading.Timer | None = None
 
-    def is_due(self, progress: int) -> bool:
-        """Whether a line is due: `progress` is a number that changes with work, such as rows."""
-        since_s = time.monotonic() - self._printed_s
+    def report(self, status: Status, *, at_once: bool = False) -> None:
+        """Print a status, now if `at_once`, else when a line is due."""
+        with self._lock:
+            wait_s = 0.0 if at_once else self._wait_s(status.progress)
+            if wait_s <= 0:
+                self._print(status)
+            elif status.progress != self._progress:
+                self._held = status
+                if self._timer is None:
+                    self._timer = threading.Timer(wait_s, self._print_held)
+                    self._timer.daemon = True
+                    self._timer.start()
+
+    def _wait_s(self, progress: int) -> float:
+        """Return how long a line is not due yet."""
         if progress == self._progress:
-            return since_s >= self._idle_s
-        return since_s >= (self._busy_s if self._was_busy else min(FIRST_INTERVAL_S, self._busy_s))
+            interval_s = self._idle_s
+        else:
+            interval_s = self._busy_s if self._was_busy else min(FIRST_INTERVAL_S, self._busy_s)
+        return self._printed_s + interval_s - time.monotonic()
 
-    def print(
-        self,
-        where: str,
-        text: str,
-        fields: Mapping[str, object],
-        *,
-        progress: int,
-        level: int = logging.INFO,
-    ) -> None:
-        """Print a line now."""
-        self._was_busy = self._progress not in {None, progress}
-        self._progress = progress
+    def _print_held(self) -> None:
+        with self._lock:
+            if self._held is not None:
+                self._print(self._held)
+
+    def _print(self, status: Status) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._held = self._timer = None
+        self._was_busy = self._progress not in {None, status.progress}
+        self._progress = status.progress
         self._printed_s = time.monotonic()
-        print_line(where, text, fields, as_json=self._as_json, level=level, out=self._out)
+        print_line(
+            status.where,
+            status.text,
+            status.fields,
+            as_json=self._as_json,
+            level=status.level,
+            out=self._out,
+        )

@@ -153,8 +153,8 @@ class _Demo:
         schema_ids = open_schema_ids(client, settings.kafka.schema_registry_url)
         self._watch = ProgressWatch(client, self._keyspace, sources, schema_ids)
         self._cleanup.callback(self._watch.close)
-        target = ["--target", str(self._table), "--from", "earliest"]
-        self._changelog = self._workers.start("changelog", "changelog", self._keyspace, *target)
+        options = ["--target", str(self._table), "--from", "earliest", "--every", "1"]
+        self._changelog = self._workers.start("changelog", "changelog", self._keyspace, *options)
         self._report("the Spark change log starts; the producers are asked for a copy")
         for shard in sources:
             topics = ShardTopics(self._keyspace, shard)

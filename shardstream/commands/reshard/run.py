@@ -8,7 +8,7 @@ from event_token.errors import UsageError
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
 from resharding.plan.reshard_plan import ReshardPlan
 from shardstream.commands.reshard.lookup import plan_on, reshard_entry
-from shardstream.commands.status_lines import StatusLines, print_line
+from shardstream.commands.status_lines import Status, StatusLines, print_line
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_server
@@ -57,18 +57,17 @@ class _StatusPrinter:
         self._lines = lines
 
     def __call__(self, status: ApplierStatus) -> None:
-        if not (status.note or self._lines.is_due(status.rows_total)):
-            return
         seqs = ", ".join(f"{source} seq {seq}" for source, seq in status.seqs.items())
         text = (
             f"{status.rows_total:,} rows, {status.rows_per_s:,.0f} rows/s, "
             f"{status.behind_ms:,} ms behind; {status.note or seqs}"
         )
         named = {"keyspace": self._plan.keyspace, "reshard_id": self._plan.reshard_id}
-        self._lines.print(
+        line = Status(
             f"{self._plan.keyspace}/{status.target}",
             text,
             {**named, **dataclasses.asdict(status)},
-            progress=status.rows_total,
+            progress=sum(status.seqs.values()),
             level=logging.WARNING if status.note else logging.INFO,
         )
+        self._lines.report(line, at_once=bool(status.note))

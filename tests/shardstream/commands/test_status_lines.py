@@ -14,10 +14,12 @@ from shardstream.commands.status_lines import (
     FIRST_INTERVAL_S,
     IDLE_INTERVAL_S,
     LineFormatter,
+    Status,
     StatusLines,
 )
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
+from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import background, run, streaming, write_settings
 
 LINE = re.compile(
@@ -43,18 +45,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def printed_at(clock: Clock, lines: StatusLines, steps: list[tuple[float, int]]) -> list[float]:
     """Report a number of rows at each time; return the times at which a line was printed."""
-    printed = []
+    printed: list[float] = []
+    out = lines._out = io.StringIO()
     for at_s, rows in steps:
         clock.now_s = 1000.0 + at_s
-        if lines.is_due(rows):
-            lines.print("commerce/-80", "text", {"rows": rows}, progress=rows)
-            printed.append(at_s)
+        before = out.tell()
+        lines.report(Status("commerce/-80", "text", {"rows": rows}, progress=rows))
+        printed += [at_s] * (out.tell() > before)
     return printed
 
 
 def test_an_idle_command_prints_a_line_a_minute(clock: Clock) -> None:
     """C6: a line at the start, and one a minute while nothing changes."""
-    lines = StatusLines(as_json=False, out=io.StringIO())
+    lines = StatusLines(as_json=False)
 
     assert printed_at(clock, lines, [(s, 0) for s in range(150)]) == [
         0,
@@ -65,7 +68,7 @@ def test_an_idle_command_prints_a_line_a_minute(clock: Clock) -> None:
 
 def test_a_busy_command_prints_a_line_every_ten_seconds(clock: Clock) -> None:
     """C6: the first progress shows at once, the rest every ten seconds."""
-    lines = StatusLines(as_json=False, out=io.StringIO())
+    lines = StatusLines(as_json=False)
     steps = [(0.0, 0), *((s / 10, s) for s in range(5, 220))]
 
     assert printed_at(clock, lines, steps) == [
@@ -78,9 +81,19 @@ def test_a_busy_command_prints_a_line_every_ten_seconds(clock: Clock) -> None:
 
 def test_every_sets_the_interval(clock: Clock) -> None:
     """`--every` replaces both intervals."""
-    lines = StatusLines(as_json=False, every_s=5, out=io.StringIO())
+    lines = StatusLines(as_json=False, every_s=5)
 
     assert printed_at(clock, lines, [(s, s // 10) for s in range(21)]) == [0, 5, 10, 15, 20]
+
+
+def test_the_last_progress_is_not_held_back_for_ever() -> None:
+    """C6: progress that came too early for a line is printed later, even if nothing follows it."""
+    out = io.StringIO()
+    lines = StatusLines(as_json=True, every_s=0.2, out=out)
+    for rows in range(20):
+        lines.report(Status("commerce/-80", "text", {"rows": rows}, progress=rows))
+
+    wait_for("the last progress", lambda: '"rows": 19}' in out.getvalue())
 
 
 def test_lines_begin_with_time_and_level() -> None:
@@ -88,7 +101,7 @@ def test_lines_begin_with_time_and_level() -> None:
     text, as_json = io.StringIO(), io.StringIO()
     for stream, is_json in ((text, False), (as_json, True)):
         lines = StatusLines(as_json=is_json, out=stream)
-        lines.print("commerce/-80", "streaming", {"rows": 1}, progress=1)
+        lines.report(Status("commerce/-80", "streaming", {"rows": 1}, progress=1))
     record = logging.LogRecord("shardstream.kafka", logging.ERROR, "", 0, "%s", ("FAIL",), None)
 
     assert LINE.match(text.getvalue())
