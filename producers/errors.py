@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 
 from databases.errors import ServerLost, ServerRefused
-from event_token.errors import Halt, Rebuild, UsageError
+from event_token.errors import Halt, Rebuild, ShardstreamError, UsageError
 
 
 class BinlogPurged(UsageError):  # noqa: N818 - named by what happened
@@ -43,6 +43,18 @@ class BetterServer(Rebuild):
 
 class PublisherSpent(Rebuild):
     """Raised when the Kafka producer must be replaced; the next one resumes from the log."""
+
+
+class StopsBehindOthers(Rebuild):
+    """Raised when a transaction stops the shard behind others that are not committed yet.
+
+    The next session commits each transaction up to it, so that the log ends right before it.
+    """
+
+    def __init__(self, gtid: str, error: ShardstreamError) -> None:
+        """Name the transaction, and what stops the shard there."""
+        super().__init__(str(error))
+        self.gtid = gtid
 
 
 class TransactionTooLong(PublisherSpent):

@@ -11,5 +11,9 @@ class DefinitionChanged(Halt):
     """Raised on DDL for a resharded table, until the operator confirms that targets match."""
 
 
+class TransactionSkipped(Halt):
+    """Raised on a SKIP record, until the operator confirms that targets and sources agree."""
+
+
 class CheckpointMoved(Halt):
     """Raised when something else moved a target's checkpoint: another applier is running."""

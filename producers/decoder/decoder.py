@@ -111,6 +111,11 @@ class Decoder:
         return self._output.bytes_produced
 
     @property
+    def transactions(self) -> int:
+        """Transactions that ended since the last `take_batch`."""
+        return self._transaction.count
+
+    @property
     def in_transaction(self) -> bool:
         """Whether the stream is inside a transaction, where nothing can be committed."""
         return self._transaction.is_open or self._packeted is not None

@@ -10,6 +10,7 @@ from event_token import GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import Rebuild, Retry, ShardstreamError
 from producers.errors import BinlogPurged, ReplicaBehindLog, ServerBehindLog, ServerDiverged
 from producers.servers.reachable import check_reachable, shown
+from producers.skip.advice import lost_advice
 from topics.names import ShardTopics
 
 # MariaDB's gtid_binlog_state: the last sequence number by (domain, server).
@@ -56,7 +57,9 @@ def _unreachable(
             f"{topics.log} holds {split}, and {view.name} has other transactions in its place: "
             "their histories have diverged. Decide which of the two is right"
         )
-        return ServerDiverged(text) if view.is_replica else ServerBehindLog(text)
+        if view.is_replica:
+            return ServerDiverged(text)
+        return ServerBehindLog(f"{text}. {lost_advice(topics, str(lacking(position, view)))}")
     try:
         check_reachable(topics, view.name, position, view.history, replica=view.is_replica)
     except (BinlogPurged, ReplicaBehindLog, ServerBehindLog) as fault:
@@ -73,7 +76,7 @@ def _split(position: GtidSet, view: ServerView) -> str:
     passed = [
         f"{domain}-{server}-{number}"
         for domain, server, number in position.domains
-        if there.get(domain, (0, 0))[1] >= number and not _knows(view, domain, server, number)
+        if there.get(domain, (0, 0))[1] >= number and not is_known(view, domain, server, number)
     ]
     return ",".join(passed)
 
@@ -120,7 +123,7 @@ def _only_in(view: ServerView, others: Sequence[ServerView], position: GtidSet |
     return _listed(
         (domain, server, number)
         for (domain, server), number in view.state.items()
-        if all(not _knows(other, domain, server, number) for other in others)
+        if all(not is_known(other, domain, server, number) for other in others)
     )
 
 
@@ -139,11 +142,19 @@ def _own_in(view: ServerView, others: Sequence[ServerView], position: GtidSet | 
         for (domain, server), number in view.state.items()
         if str(server) == view.own
         and number > there.get(domain, (0, 0))[1]
-        and all(not _knows(other, domain, server, number) for other in others)
+        and all(not is_known(other, domain, server, number) for other in others)
     )
 
 
-def _knows(view: ServerView, domain: int, server: int, number: int) -> bool:
+def lacking(position: GtidSet, view: ServerView) -> GtidSet:
+    """What the log holds and a server lacks; of MariaDB's domains the log's last GTIDs."""
+    if not isinstance(position, MariadbGtidSet):
+        return position.subtract(view.history.executed)
+    unknown = [at for at in position.domains if not is_known(view, *at)]
+    return MariadbGtidSet(tuple(unknown))
+
+
+def is_known(view: ServerView, domain: int, server: int, number: int) -> bool:
     """Whether a MariaDB server's binlogs have this GTID, or begin after it."""
     if view.state.get((domain, server), 0) >= number:
         return True

@@ -5,6 +5,7 @@ from typing import Final
 from databases.server_facts import ServerHistory
 from event_token import GtidSet
 from producers.errors import BinlogPurged, ReplicaBehindLog, ServerBehindLog
+from producers.skip.advice import lost_advice
 from topics.names import ShardTopics
 
 # Longer GTID sets are cut in messages.
@@ -27,13 +28,14 @@ def check_reachable(
         )
     if there.executed.includes(position):
         return
-    lacking = shown(position.subtract(there.executed))
+    missing = position.subtract(there.executed)
+    lacking = shown(missing)
     if replica:
         raise ReplicaBehindLog(f"replica {server} has not yet applied {lacking} of {topics.log}")
     raise ServerBehindLog(
         f"{topics.log} holds {lacking}, which {server} has never executed: a failover lost these "
         "transactions, or this is the wrong server. Readers of the log may have them already: "
-        "decide which of the two is right"
+        f"decide which of the two is right. {lost_advice(topics, str(missing))}"
     )
 
 

@@ -120,7 +120,7 @@ class ServerList:
         Raises ServerBehindLog or ServerDiverged when a primary contradicts the log or another
         primary, and the error of `none_usable` when no server can be followed.
         """
-        views = self._look()
+        views = self.look()
         faults = {**self._faults, **find_faults(topics, position, views)}
         stop = must_stop(views, faults)
         if stop is not None:
@@ -138,8 +138,11 @@ class ServerList:
     def _readable(self) -> set[str]:
         return {s.name for s in self._servers if s.settings.read} | self._faults.keys()
 
-    def _look(self) -> list[ServerView]:
-        """Read replicas first: what they have executed, their primary has when it is read."""
+    def look(self) -> list[ServerView]:
+        """Read what the servers that answer report.
+
+        Replicas first: what they have executed, their primary has when it is read.
+        """
         parts: list[tuple[OpenServer, bool]] = []
         for server in self._servers:
             try:

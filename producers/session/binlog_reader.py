@@ -4,11 +4,14 @@ import time
 from typing import Final
 
 from databases.errors import ServerLost
+from event_token.errors import ShardstreamError
 from producers.decoder import Decoder
-from producers.decoder.errors import ServerError
+from producers.decoder.errors import DecoderHalt, ServerError, WriteAfterEnd
+from producers.errors import StopsBehindOthers, TransactionTooLong
 from producers.replication.stream import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
 from producers.session.committer import Committer
 from producers.shard_log.publisher import Publisher
+from producers.skip.advice import skip_advice
 
 # While rows of one transaction keep coming, only bytes end a wait; a stop is noticed within this.
 WAIT_S_MAX: Final = 0.1
@@ -54,7 +57,11 @@ class BinlogReader:
             )
         rows = self._decoder.messages
         if self._decoder.in_transaction and rows:  # brokers learn of it with the first record
-            self._publisher.check_age(f"transaction {self._decoder.gtid} with {rows} rows so far")
+            what = f"transaction {self._decoder.gtid} with {rows} rows so far"
+            try:
+                self._publisher.check_age(what)
+            except TransactionTooLong as error:
+                raise self._advised(error) from error
         self.is_dry = not self._stream.wait(0)
 
     def _decode(self) -> None:
@@ -68,6 +75,8 @@ class BinlogReader:
                 except ServerError as error:
                     where = f"replication stream of {self._server_name}"
                     raise server_error(error.code, error.server_message, where) from error
+                except DecoderHalt as error:
+                    raise self._advised(error) from error
             self._publisher.serve()
             if decoder.has_mark:
                 self._committer.commit()  # A mark ends its Kafka transaction.
@@ -75,3 +84,17 @@ class BinlogReader:
             if decoder.in_transaction or decoder.messages < limit or stream.start == before:
                 return
             self._committer.commit_if_due(dry=False)
+
+    def _advised(self, error: DecoderHalt | TransactionTooLong) -> ShardstreamError:
+        """Name the way past the transaction that stops the shard, if it is one.
+
+        MariaDB's positions allow it only when all transactions before it are committed.
+        """
+        if not self._decoder.in_transaction:
+            return error
+        gtid = self._decoder.gtid
+        if self._decoder.transactions and not self._committer.is_careful:
+            return StopsBehindOthers(gtid, error)
+        if isinstance(error, WriteAfterEnd):
+            return error  # its message names the commands of the reshard
+        return type(error)(f"{error}. {skip_advice(self._publisher.topics, gtid)}")

@@ -57,6 +57,11 @@ class Committer:
         self._batch_s = 0.0
         self._committed_gtid = ""
 
+    @property
+    def is_careful(self) -> bool:
+        """Whether each transaction is committed by itself, because one of them stops the shard."""
+        return bool(self._context.stops_at)
+
     def row_limit(self) -> int:
         """Open a transaction if none is, and say at how many rows the decoder should pause.
 
@@ -69,7 +74,7 @@ class Committer:
         if messages == 0:
             self._batch_s = time.monotonic()
             self._publisher.restart_age()
-            if self._is_empty_due():
+            if self.is_careful or self._is_empty_due():
                 return 0
         if self._is_due():
             return messages + 1
@@ -99,8 +104,9 @@ class Committer:
         """Commit whole transactions if it is time. `dry`: the stream has nothing more for now."""
         if self._decoder.in_transaction:
             return
-        if self._decoder.messages == 0:
-            if self._is_empty_due() and self._decoder.gtid != self._committed_gtid:
+        if self.is_careful or self._decoder.messages == 0:
+            is_due = self.is_careful or self._is_empty_due()
+            if is_due and self._decoder.gtid != self._committed_gtid:
                 self.commit()
             return
         if (dry and time.monotonic() >= self.dry_due_s) or self._is_due():
@@ -128,6 +134,7 @@ class Committer:
         self.committed_s = time.monotonic()
         self._committed_gtid = self._decoder.gtid
         self._last = progress.last
+        self._context.stops_at.discard(self._committed_gtid)
         committed = self.committed
         committed.position = progress.position
         committed.head_us = progress.head_us

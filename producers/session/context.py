@@ -13,6 +13,8 @@ from topics.records.schema_ids import SchemaIds
 class SessionContext:
     """Made once per process; `server_id` is how replication connections are known to servers.
 
+    `stops_at`: GTIDs of transactions that stopped a session before it had committed those before
+    them; until they are passed each transaction is committed by itself.
     `rolled_back`: GTIDs of MariaDB whose rows a session produced before it met their ROLLBACK.
     `failed_copies`: copies that have ended a session, by id, each with the reason; the next session
     marks them as failed.
@@ -27,3 +29,4 @@ class SessionContext:
     report: Report
     failed_copies: dict[str, str] = field(default_factory=dict)
     rolled_back: set[str] = field(default_factory=set)
+    stops_at: set[str] = field(default_factory=set)

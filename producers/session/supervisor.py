@@ -8,7 +8,7 @@ from databases.errors import ServerLost
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
 from producers.copy.errors import RowNotCopied
 from producers.decoder.errors import RolledBack
-from producers.errors import TransactionTooLong
+from producers.errors import StopsBehindOthers, TransactionTooLong
 from producers.filters.sharding_columns import sharding_columns
 from producers.replication.stream import random_server_id
 from producers.session import waiting
@@ -84,6 +84,8 @@ class Supervisor:
             except RolledBack as rollback:
                 # No fault: the next session reads the transaction without its rows.
                 self._context.rolled_back.add(rollback.gtid)
+            except StopsBehindOthers as behind:
+                self._context.stops_at.add(behind.gtid)
             except RowNotCopied as failure:
                 # The next session marks the copy as failed; the stream is not affected.
                 self._context.failed_copies[failure.copy_id] = str(failure)

@@ -13,7 +13,7 @@ from typing import Final
 
 from event_token import KeyRange, ShardName, StreamPosition
 from event_token.errors import Rebuild, Retry
-from resharding.apply.routing import Routes
+from resharding.apply.routing import Routes, check_skip
 from resharding.apply.source_stream import source_stream
 from resharding.apply.statements import STATEMENT_ROWS_MAX, StatementBuilder, TargetTable
 from resharding.apply.target_session import TargetSession
@@ -24,7 +24,7 @@ from resharding.bookkeeping import (
     settle_statement,
     void_verified_statement,
 )
-from resharding.errors import DefinitionChanged, DoesNotApply
+from resharding.errors import DefinitionChanged, DoesNotApply, TransactionSkipped
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer
 from topics.kafka.client import ClientConfig
@@ -42,20 +42,26 @@ TELL_INTERVAL_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ApplierSettings:
-    """One target's applier. `accepted_ddl`: GTIDs of DDL that the targets already match."""
+    """One target's applier.
+
+    `accepted_ddl`: GTIDs of DDL that the targets already match; `accepted_skips`: of skipped
+    transactions despite which targets and sources agree.
+    """
 
     plan: ReshardPlan
     target: ReshardServer
     kafka: ClientConfig
     registry_url: str | None = None
     accepted_ddl: frozenset[str] = frozenset()
+    accepted_skips: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ApplierStatus:
     """How far a target's applier is.
 
-    `seqs`: per source. `behind_ms`: age of the merged frontier by this host's clock.
+    `seqs`: per source. `behind_ms`: age of the merged frontier by this host's clock. `skips`: the
+    accepted ones that it has passed since it started.
     """
 
     target: str
@@ -64,6 +70,7 @@ class ApplierStatus:
     rows_per_s: float
     behind_ms: int
     note: str = ""
+    skips: int = 0
 
 
 def run_applier(
@@ -73,7 +80,8 @@ def run_applier(
 ) -> None:
     """Apply until `stop` is set, retrying transient faults for AWAY_S_MAX without progress.
 
-    Raises Halts of the reading core, DoesNotApply, DefinitionChanged, CheckpointMoved,
+    Raises Halts of the reading core, DoesNotApply, DefinitionChanged, TransactionSkipped,
+    CheckpointMoved,
     ServerRefused; the last Retry or Rebuild when a server or Kafka was away for too long.
     """
     told = _Told(settings.target.shard, tell)
@@ -105,6 +113,7 @@ class _Told:
 
     def __init__(self, target: str, tell: Callable[[ApplierStatus], None]) -> None:
         self.rows_total = 0
+        self.skips = 0
         self._target = target
         self._tell = tell
         self._last_s = time.monotonic()
@@ -124,7 +133,11 @@ class _Told:
         rate = (self.rows_total - self._last_rows) / max(now_s - self._last_s, 0.001)
         self._last_s, self._last_rows = now_s, self.rows_total
         behind_ms = max(0, time.time_ns() // 1_000 - self._frontier_us) // 1_000
-        self._tell(ApplierStatus(self._target, self._seqs, self.rows_total, rate, behind_ms, text))
+        self._tell(
+            ApplierStatus(
+                self._target, self._seqs, self.rows_total, rate, behind_ms, text, self.skips
+            )
+        )
 
 
 class _Session:
@@ -164,7 +177,7 @@ class _Session:
             last = None
             while ready:
                 event = ready.popleft()
-                if event.type is EventType.DDL:
+                if event.type in {EventType.DDL, EventType.SKIP}:
                     self._check_statement(event, last)
                 self._take(event)
                 last = event
@@ -184,18 +197,21 @@ class _Session:
         return self._open_target.table(database, table, column)
 
     def _check_statement(self, event: VEvent, before: VEvent | None) -> None:
-        """Stop at DDL on a resharded table, after applying everything before it."""
-        if event.seq <= self._plan.agreed_seqs[event.shard]:
+        """Stop at a skip or DDL on a resharded table, after applying everything before it."""
+        is_skip = event.type is EventType.SKIP
+        if not is_skip and event.seq <= self._plan.agreed_seqs[event.shard]:
             return
+        accepted = self._settings.accepted_skips if is_skip else self._settings.accepted_ddl
         try:
-            self._routes.check_statement(event)
-        except DefinitionChanged:
+            check_skip(event) if is_skip else self._routes.check_statement(event)
+        except (DefinitionChanged, TransactionSkipped):
             if before is not None:
                 self._settle(before)
             # What verify found holds no longer, even where the operator says that targets match.
             self._open_target.execute(void_verified_statement(self._plan.reshard_id))
-            if event.gtid not in self._settings.accepted_ddl:
+            if event.gtid not in accepted:
                 raise
+            self._told.skips += is_skip
 
     def _take(self, event: VEvent) -> None:
         """Collect the record's changes for the target, after its source transaction's token."""

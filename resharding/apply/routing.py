@@ -12,9 +12,10 @@ from databases.internal_tables import INTERNAL_DATABASE
 from databases.statement_words import possible_names, statement_words
 from event_token import KeyRange
 from event_token.errors import UsageError
-from resharding.errors import DefinitionChanged, DoesNotApply
+from resharding.errors import DefinitionChanged, DoesNotApply, TransactionSkipped
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import Vindex, vindex_named
+from topics.records.skip_record import Skip
 from topics.records.vevent import EventType, Row, VEvent
 
 # Statements that name a table or a database and leave rows and definitions as they are.
@@ -123,6 +124,16 @@ class Routes:
                 f"is being resharded: {event.statement!r}. Make the same change on the targets, "
                 f"then go on with --accept-ddl {event.gtid}",
             )
+
+
+def check_skip(event: VEvent) -> None:
+    """TransactionSkipped on a SKIP record: rows of the source may be missing in its log."""
+    skip = Skip.of(event)
+    raise TransactionSkipped(
+        f"{place_of(event)}: an operator skipped {skip.gtids} on the source ({skip.reason}), so "
+        f"the targets may lack changes, or have too many. Make their rows agree, then go on with "
+        f"--accept-skip {event.gtid} and verify again; or cancel the reshard and create a new one",
+    )
 
 
 def _is_about_accounts(verbs: list[str]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from databases.internal_tables import INTERNAL_DATABASE
 from databases.sql import quoted, rows
 from event_token.errors import Retry
-from resharding.apply.routing import Routes, Upsert, check_full_image
+from resharding.apply.routing import Routes, Upsert, check_full_image, check_skip
 from resharding.apply.statements import StatementBuilder, TargetTable
 from resharding.apply.target_session import TargetSession
 from resharding.plan.reshard_plan import ReshardPlan
@@ -75,6 +75,8 @@ class Window:
     def _take(self, event: VEvent) -> None:
         if event.type is EventType.DDL:
             self._routes.check_statement(event)
+        if event.type is EventType.SKIP:
+            check_skip(event)
         table = (event.shard, event.database, event.table)
         # A copied row changes nothing on its source.
         if event.op in {Op.NONE, Op.READ} or table[1:] not in self._routes.tables:

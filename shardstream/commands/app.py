@@ -88,6 +88,27 @@ def produce(
     run_produce(settings, keyspace, shard, start=start, as_json=as_json, every_s=every_s)
 
 
+@app.command(context_settings=SHARD_NAMES)
+def skip(
+    keyspace: Keyspace,
+    shard: Annotated[str, typer.Argument(help="Shard, e.g. -80")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; every reader of the log sees it")],
+    gtid: Annotated[
+        str, typer.Option("--gtid", help="The transaction to pass; its changes are not logged")
+    ] = "",
+    lost: Annotated[
+        str,
+        typer.Option("--lost", help="GTIDs that the log holds and a failover lost on the servers"),
+    ] = "",
+    config: Config = None,
+) -> None:
+    """Pass a transaction that stops a shard for good, or go on after a failover that lost some."""
+    from shardstream.commands.skip import run_skip
+    from shardstream.settings.model import load_settings
+
+    run_skip(load_settings(config), keyspace, shard, gtid=gtid, lost=lost, reason=reason)
+
+
 @app.command()
 def preflight(
     keyspace: Annotated[str | None, typer.Argument(help="Keyspace (default: all)")] = None,

@@ -18,6 +18,7 @@ from shardstream.commands.status_lines import warn
 from shardstream.settings.model import Settings
 from topics.reading.planner import MaxHold, Mode, Strict
 from topics.records.event_json import event_to_json_dict, event_to_json_text
+from topics.records.skip_record import Skip
 from topics.records.vevent import EventType, VEvent
 from topics.start.start_forms import parse_start
 from topics.stream.subscriber import StreamSubscriber
@@ -120,6 +121,9 @@ def _statement_text(event: VEvent) -> str:
         mark = json.loads(event.statement)
         sources, targets = ", ".join(mark["sources"]), ", ".join(mark["targets"])
         return f"{mark['kind']} of reshard {mark['reshard_id']}: {sources} -> {targets}"
+    if event.type is EventType.SKIP:
+        skip = Skip.of(event)
+        return f"{skip.kind.value} {skip.gtids}: {skip.reason}"
     return event.statement or f"{event.database}.{event.table}"
 
 

@@ -23,7 +23,11 @@ Row = dict[str, object]
 # (key as JSON text, what the change leaves there)
 KeyedVersion = tuple[str, Version]
 
-STATEMENT_COLUMNS = ("type", "database", "statement", "shard", "seq", "timestamp_us", "token")
+STATEMENT_COLUMNS = (
+    *("type", "database", "statement", "gtid", "shard", "seq", "timestamp_us", "token"),
+)
+# The types of the records that `Statements` takes.
+STATEMENT_TYPES = ("DDL", "SKIP")
 CHANGE_COLUMNS = (
     *("type", "database", "table", "before", "after", "key", "old_key", "absent"),
     *("keyspace_id_before", "keyspace_id_after", "shard", "seq", "timestamp_us", "token"),
@@ -40,20 +44,36 @@ class Removal:
 
 @dataclass
 class Statements:
-    """The DDL of a log, which must be known before its changes are applied."""
+    """The DDL and the skips of a log, which must be known before its changes are applied.
 
+    `accept_skip`: GTIDs of skipped transactions without which the tables are right.
+    """
+
+    accept_skip: Collection[str] = ()
     removals: dict[str, list[Removal]] = field(default_factory=dict)  # by database
     blocking: list[tuple[TableName, str]] = field(default_factory=list)
 
     def add(self, record: Change) -> None:
-        """Take a DDL record."""
+        """Take a DDL or SKIP record. CannotApply on a skip that was not accepted."""
         statement = str(record["statement"])
+        if record["type"] == "SKIP":
+            self._check_skip(record, statement)
+            return
         effect = effect_of(statement, str(record["database"]))
         at = _version(record, None, None)
         for what in effect.emptied:
             self.removals.setdefault(what.database, []).append(Removal(what, at))
         place = f"shard {at.shard}, seq {at.seq}: {statement[:200]}"
         self.blocking += [(what, place) for what in effect.changed]
+
+    def _check_skip(self, record: Change, statement: str) -> None:
+        gtid = record.get("gtid")
+        if gtid not in self.accept_skip:
+            raise CannotApply(
+                f"shard {record['shard']}, seq {record['seq']}: an operator skipped "
+                f"{gtid}, so rows may be missing or too many: {statement}. If they are "
+                f"not, or once a copy has brought them, pass accept_skip=[{gtid!r}]"
+            )
 
     def is_removed(self, database: str, table: str, version: Version) -> bool:
         """Tell whether a statement removed what a change had left."""

@@ -4,7 +4,7 @@ Spark groups the changes by key and applies the rule of `spark_consumers.applyin
 so it gives what `replay.replay_changelog` gives.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -16,6 +16,7 @@ from spark_consumers.applying.homes import Version, add_version, live_homes
 from spark_consumers.applying.tables import (
     CHANGE_COLUMNS,
     STATEMENT_COLUMNS,
+    STATEMENT_TYPES,
     Change,
     Statements,
     versions_of,
@@ -25,16 +26,18 @@ KEY = ("database", "table", "key_text")
 RESULT = "shard string, database string, table_name string, key_text string, row string, seq bigint"
 
 
-def state_as_of(log: DataFrame, timestamp_us: int) -> DataFrame:
+def state_as_of(log: DataFrame, timestamp_us: int, accept_skip: Collection[str] = ()) -> DataFrame:
     """Return the rows (JSON text `row`) that were visible before `timestamp_us`.
 
     `log` is a change log. Columns: shard, database, table_name, key_text, row, seq; `shard` and
     `seq` are those of the row's last change. Tables without a primary key are left out
-    (`replay_changelog` has them). CannotApply as there, when the result is computed.
+    (`replay_changelog` has them). CannotApply as there, at once for a SKIP that is not in
+    `accept_skip`, else when the result is computed.
     """
     before = log.where(sf.col("timestamp_us") < timestamp_us)
-    statements = Statements()
-    for record in before.where("type = 'DDL'").select(*_present(log, STATEMENT_COLUMNS)).collect():
+    statements = Statements(accept_skip)
+    is_statement = sf.col("type").isin(*STATEMENT_TYPES)
+    for record in before.where(is_statement).select(*_present(log, STATEMENT_COLUMNS)).collect():
         statements.add(record.asDict())
     changes = before.where("type = 'ROW' AND key IS NOT NULL")
     columns = _present(log, CHANGE_COLUMNS)

@@ -24,7 +24,7 @@ from spark_consumers.row_columns.key_range import KeyRangeFilter
 from spark_consumers.row_columns.records import RecordLoop
 from topics.errors import CorruptRecord
 from topics.reading.seen_before import SeenBefore
-from topics.records.table_shape import EVENT_TYPES, OPS
+from topics.records.table_shape import ALL_EVENT_TYPES, OPS
 
 
 class ShardDecoder:
@@ -51,7 +51,7 @@ class ShardDecoder:
         self._loop = RecordLoop(
             shard=shard,
             columns=columns,
-            event_types=[name.encode() for name in EVENT_TYPES],
+            event_types=[name.encode() for name in ALL_EVENT_TYPES],
             ops=[name.encode() for name in OPS],
             plan_of=PlanMaker(output, self._builders, text_of).plan_of,
             token_version=TOKEN_VERSION,

@@ -8,9 +8,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from topics.errors import CorruptRecord
+from topics.errors import CorruptRecord, UnknownEnvelope
 from topics.records.cursor import Cursor
-from topics.records.table_shape import EVENT_TYPES, OPS
+from topics.records.table_shape import ALL_EVENT_TYPES, OPS
 from topics.records.vevent import TokenText
 from topics.records.wire import WIRE_HEADER_BYTES, place, schema_id_of
 
@@ -60,7 +60,7 @@ class EnvelopeReader:
         self.dates_before: dict[int, str] = {}
         self.dates_after: dict[int, str] = {}
         self._has_dates: bool = False
-        self._type_count: i64 = len(EVENT_TYPES)
+        self._type_count: i64 = len(ALL_EVENT_TYPES)
         self._op_count: i64 = len(OPS)
         self._token: bytes = b""
         self._token_cursor: Cursor = Cursor()
@@ -212,9 +212,15 @@ def read_seq(value: bytes, topic: str = "a shard log", offset: int | None = None
 def read_envelope(value: bytes, topic: str = "a shard log", offset: int | None = None) -> Envelope:
     """Return (type index, seq, timestamp_us, last) of a shard log record.
 
-    CorruptRecord, naming topic and offset, when the envelope is truncated or broken.
+    CorruptRecord, naming topic and offset, when the envelope is truncated or broken;
+    UnknownEnvelope when its type is one of a newer release.
     """
     envelope = _opened(value, topic, offset)
+    if envelope.type >= len(ALL_EVENT_TYPES):
+        raise UnknownEnvelope(
+            f"{place(topic, offset)}: a record of type {envelope.type}, which this release does "
+            "not know: upgrade this reader to the release that wrote it"
+        )
     try:
         envelope.take_token()
         envelope.take_rest()

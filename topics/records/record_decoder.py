@@ -1,25 +1,32 @@
 """Decodes the records of shard logs into VEvents."""
 
 import json
-from typing import Final
+from typing import Any, Final
 
 from topics.errors import CorruptRecord, UnknownEnvelope
 from topics.records.envelope import EnvelopeReader
 from topics.records.record_reader import RecordReader
 from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import (
+    ALL_EVENT_TYPES,
     ENVELOPE_VERSION,
+    EVENT_TYPES,
+    SKIP_ENVELOPE_VERSION,
+    TableShape,
     ddl_schema,
     envelope_fields,
     plain_schema,
     row_schema,
     shape_of,
+    skip_schema,
 )
 from topics.records.vevent import VEvent
 from topics.records.wire import schema_id_of
 
 # Raised by reading bytes that do not follow the schema.
 _BROKEN: Final = (IndexError, OverflowError, ValueError)
+# The event types of each envelope version that this release reads.
+_TYPES_BY_VERSION: Final = {ENVELOPE_VERSION: EVENT_TYPES, SKIP_ENVELOPE_VERSION: ALL_EVENT_TYPES}
 
 
 class RecordDecoder:
@@ -53,21 +60,27 @@ class RecordDecoder:
 
     def _reader_of(self, schema_id: int, shard: str, offset: int) -> RecordReader:
         schema = json.loads(self._schema_ids.text_of(schema_id))
-        expected = plain_schema(envelope_fields())
-        if (
-            not isinstance(schema, dict)
-            or schema.get("envelope") != ENVELOPE_VERSION
-            or plain_schema(schema["fields"][: len(expected)]) != expected
-        ):
+        version = schema.get("envelope", 0) if isinstance(schema, dict) else 0
+        types = _TYPES_BY_VERSION.get(version)
+        expected = [] if types is None else plain_schema(envelope_fields(types))
+        if types is None or plain_schema(schema["fields"][: len(expected)]) != expected:
             raise UnknownEnvelope(
                 f"log of shard {shard}, offset {offset}: schema {schema_id} is not a shard log's "
-                f"with envelope version {ENVELOPE_VERSION}: read it with the release that wrote it",
+                f"with an envelope version that this release knows "
+                f"({', '.join(map(str, _TYPES_BY_VERSION))}): read it with the release that wrote "
+                f"it",
             )
         shape = shape_of(schema)
-        known = plain_schema(ddl_schema() if shape is None else row_schema(shape))
+        known = plain_schema(_schema_of(version, shape))
         if known["fields"] != plain_schema(schema)["fields"]:
             raise UnknownEnvelope(
                 f"log of shard {shard}, offset {offset}: schema {schema_id} has fields that this "
                 f"release does not know: read it with the release that wrote it",
             )
         return RecordReader(shape, self._envelope)
+
+
+def _schema_of(version: int, shape: TableShape | None) -> dict[str, Any]:
+    if version == SKIP_ENVELOPE_VERSION:
+        return skip_schema()
+    return ddl_schema() if shape is None else row_schema(shape)

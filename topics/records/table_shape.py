@@ -124,8 +124,13 @@ def avro_name(name: str) -> str:
 ENVELOPE_VERSION = 1
 
 EVENT_TYPES = ("ROW", "DDL", "JOURNAL", "LAST_PK", "COPY_COMPLETED")
+# The records of operators' skips have an envelope version of their own: it adds a type. A release
+# that does not know it refuses them by name, and the schemas of tables stay as they are.
+SKIP_ENVELOPE_VERSION = 2
+ALL_EVENT_TYPES = (*EVENT_TYPES, "SKIP")
 OPS = ("NONE", "INSERT", "UPDATE", "DELETE", "READ")
 
+_STATEMENT = {"name": "statement", "type": "string"}
 _TOKEN_FIELDS = [
     {"name": "timestamp_us", "type": "long"},
     {"name": "shard", "type": "string"},
@@ -133,8 +138,10 @@ _TOKEN_FIELDS = [
 ]
 
 
-def envelope_fields() -> list[dict[str, Any]]:
+def envelope_fields(types: tuple[str, ...] = EVENT_TYPES) -> list[dict[str, Any]]:
     """Return the fields that every record of a shard log begins with, in their fixed order.
+
+    `types`: the event types by their index on the wire.
 
     `topics.records.envelope` reads them. `columns_before` and `columns_after` are bit maps: column
     i is in the row image if bit (i & 7), counted from the lowest, of byte (i >> 3) is set; they are
@@ -154,7 +161,7 @@ def envelope_fields() -> list[dict[str, Any]]:
     }
     token = [*_TOKEN_FIELDS, {"name": "origin", "type": ["null", origin]}]
     return [
-        {"name": "type", "type": {"type": "enum", "name": "Type", "symbols": list(EVENT_TYPES)}},
+        {"name": "type", "type": {"type": "enum", "name": "Type", "symbols": list(types)}},
         {"name": "seq", "type": "long"},
         {"name": "token", "type": {"type": "record", "name": "EventToken", "fields": token}},
         {"name": "commit_us", "type": "long"},
@@ -216,7 +223,18 @@ def row_schema(shape: TableShape) -> dict[str, Any]:
 
 def ddl_schema() -> dict[str, Any]:
     """Return the Avro schema of DDL events, in which `database` is the default database."""
-    return _record([{"name": "statement", "type": "string"}])
+    return _record([_STATEMENT])
+
+
+def skip_schema() -> dict[str, Any]:
+    """Return the Avro schema of SKIP events, whose `statement` is JSON text."""
+    return {
+        "type": "record",
+        "name": "VEvent",
+        "namespace": "shardstream",
+        "envelope": SKIP_ENVELOPE_VERSION,
+        "fields": [*envelope_fields(ALL_EVENT_TYPES), _STATEMENT],
+    }
 
 
 def shape_of(schema: dict[str, Any]) -> TableShape | None:

@@ -8,7 +8,7 @@ from enum import Enum
 
 from event_token import EventToken, Flavor, StreamPosition, UsageError, parse_gtid_set
 from topics.errors import CorruptRecord
-from topics.records.table_shape import EVENT_TYPES, OPS, TableShape
+from topics.records.table_shape import ALL_EVENT_TYPES, OPS, TableShape
 
 
 class EventType(str, Enum):
@@ -19,6 +19,7 @@ class EventType(str, Enum):
     JOURNAL = "JOURNAL"
     LAST_PK = "LAST_PK"
     COPY_COMPLETED = "COPY_COMPLETED"
+    SKIP = "SKIP"
 
 
 class Op(str, Enum):
@@ -41,7 +42,7 @@ IMAGES = {
 }
 
 # By their index on the wire.
-TYPES_BY_INDEX = tuple(EventType(name) for name in EVENT_TYPES)
+TYPES_BY_INDEX = tuple(EventType(name) for name in ALL_EVENT_TYPES)
 OPS_BY_INDEX = tuple(Op(name) for name in OPS)
 
 
@@ -101,7 +102,8 @@ class VEvent:
 
     `commit_us` is the commit time of the server; `token.timestamp_us` never decreases in a log.
     `before` and `after` are the row images by column name: an absent column is an absent key, SQL
-    NULL is None. `shape` is the table version, None for DDL; `statement` is the text of DDL.
+    NULL is None. `shape` is the table version, None for DDL; `statement` is the text of DDL, and
+    JSON text for marks, copies and skips.
     `row_index` counts the records of the server's transaction from 0; `last` ends it.
     `possible_duplicate`: the change may have been delivered before a reshard without marks.
     """

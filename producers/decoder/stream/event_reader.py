@@ -191,6 +191,8 @@ class EventReader:
         position = self.transaction.position
         gtid = position.read_mariadb(buf, pos, body, end)
         self._open_transaction(read_u32(buf, pos) * 1_000_000, read_u32(buf, pos + 9))
+        if gtid.refused:
+            raise UnsupportedEvent(gtid.refused)
         if len(self._rolled_back) > 0 and position.gtid() in self._rolled_back:
             self.transaction.begin_rolled_back()
         elif not gtid.is_standalone:

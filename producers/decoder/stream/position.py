@@ -85,8 +85,6 @@ class StreamPosition:
         read_mariadb_gtid(buf, body, end, gtid)
         gtid.server = read_u32(buf, pos + 5)
         self._gtid_text = f"{gtid.domain}-{gtid.server}-{gtid.sequence}".encode("ascii")
-        if gtid.refused:
-            raise UnsupportedEvent(gtid.refused)
         return gtid
 
     def add_mariadb(self) -> None:

@@ -51,16 +51,22 @@ def run(
             "--accept-ddl", help="GTID of a DDL statement that was repeated on the target"
         ),
     ] = None,
+    accept_skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept-skip", help="GTID of a skipped transaction; the target's rows agree"
+        ),
+    ] = None,
     every_s: Every = None,
     *,
     as_json: Json = False,
 ) -> None:
     """Run the applier of one target: apply the changes of its sources."""
-    from shardstream.commands.reshard.run import run_apply
+    from shardstream.commands.reshard.run import Accepted, run_apply
     from shardstream.settings.model import load_settings
 
     settings = load_settings(config)
-    accepted = accept_ddl or ()
+    accepted = Accepted(frozenset(accept_ddl or ()), frozenset(accept_skip or ()))
     run_apply(settings, keyspace, reshard_id, target, accepted, as_json=as_json, every_s=every_s)
 
 

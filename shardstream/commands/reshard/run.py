@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from event_token.errors import UsageError
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
@@ -14,12 +14,20 @@ from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_server
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """GTIDs of DDL and of skipped transactions despite which targets and sources agree."""
+
+    ddl: frozenset[str]
+    skips: frozenset[str]
+
+
 def run_apply(
     settings: Settings,
     keyspace: str,
     reshard_id: str,
     target: str,
-    accepted_ddl: Sequence[str],
+    accepted: Accepted,
     *,
     as_json: bool,
     every_s: float | None = None,
@@ -42,7 +50,8 @@ def run_apply(
             target=server,
             kafka=settings.kafka_client(),
             registry_url=settings.kafka.schema_registry_url,
-            accepted_ddl=frozenset(accepted_ddl),
+            accepted_ddl=accepted.ddl,
+            accepted_skips=accepted.skips,
         ),
         stop,
         _StatusPrinter(plan, StatusLines(as_json=as_json, every_s=every_s)),
@@ -62,6 +71,8 @@ class _StatusPrinter:
             f"{status.rows_total:,} rows, {status.rows_per_s:,.0f} rows/s, "
             f"{status.behind_ms:,} ms behind; {status.note or seqs}"
         )
+        if status.skips:
+            text += f"; skipped transactions passed: {status.skips}"
         named = {"keyspace": self._plan.keyspace, "reshard_id": self._plan.reshard_id}
         line = Status(
             f"{self._plan.keyspace}/{status.target}",

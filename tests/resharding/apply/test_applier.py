@@ -3,15 +3,23 @@
 import random
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
-from event_token import ShardName
+from event_token import MysqlGtidSet, ShardName
+from producers.skip.one_transaction import skip_transaction
 from resharding.apply.applier import ApplierSettings
-from resharding.errors import CheckpointMoved, DefinitionChanged, DoesNotApply
+from resharding.errors import (
+    CheckpointMoved,
+    DefinitionChanged,
+    DoesNotApply,
+    TransactionSkipped,
+)
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import wait_for
+from tests.producers.servers.replication import executed
+from tests.producers.session.producing import producing, wait_for
 from tests.resharding.shards import (
     SPLIT_AND_MERGE,
     ApplierProcess,
@@ -185,6 +193,40 @@ def test_what_stops_the_applier(
         with applying(one.settings(gtid)) as applier:
             one.wait(applier)
         assert one.verified_rows() == 0  # A8: likewise where the operator accepts the statement
+        assert one.orders(mysql_b) == one.orders(mysql_a)
+
+
+def test_a_skip_on_the_source_stops_the_applier_until_it_is_accepted(
+    mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """B3: a skipped transaction makes verify void, and the operator says when targets agree."""
+    with ExitStack() as stack:
+        one = OneTable(stack, mysql_a, mysql_b, kafka, keyspace)
+        one.run(mysql_a, "INSERT INTO {db}.orders VALUES (1, 1, 'a')")
+        one.sources.last_seqs()
+        producer = one.sources.producers["-"]
+        producer.end()
+        before = MysqlGtidSet.parse(executed(mysql_a))
+        one.run(mysql_a, "INSERT INTO {db}.orders VALUES (2, 2, 'b')")
+        gtid = str(MysqlGtidSet.parse(executed(mysql_a)).subtract(before))
+        skip_transaction(producer.settings, gtid, "ticket 17")
+        one.run(mysql_a, "INSERT INTO {db}.orders VALUES (3, 3, 'c')")
+        with producing(producer.settings):
+            one.sources.last_seqs()
+        one.verified()
+
+        stopped = RunningApplier(one.settings()).wait_error()
+
+        assert isinstance(stopped, TransactionSkipped)
+        assert f"an operator skipped {gtid} on the source (ticket 17)" in str(stopped)
+        assert f"--accept-skip {gtid} and verify" in str(stopped)
+        assert one.verified_rows() == 0
+        assert one.orders(mysql_b) == [(1, 1, "a")]
+        one.run(mysql_b, "INSERT INTO {db}.orders VALUES (2, 2, 'b')")
+        one.verified()
+        with applying(replace(one.settings(), accepted_skips=frozenset([gtid]))) as applier:
+            one.wait(applier)
+        assert one.verified_rows() == 0
         assert one.orders(mysql_b) == one.orders(mysql_a)
 
 

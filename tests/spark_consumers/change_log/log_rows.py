@@ -21,6 +21,7 @@ SCHEMA = pa.schema(
         ("seq", pa.int64()),
         ("offset", pa.int64()),
         ("timestamp_us", pa.int64()),
+        ("gtid", pa.string()),
         ("statement", pa.string()),
         ("token", pa.string()),
         ("keyspace_id_before", pa.binary()),

@@ -138,3 +138,21 @@ def test_what_cannot_be_applied_stops_the_replay_and_spark(
         state_as_of(frame, 1_000).collect()
     assert len(replay_changelog(target, until_us=20)[ORDERS].rows()) == 1
     assert len(state_as_of(frame, 20).collect()) == 1
+
+
+def test_a_skip_stops_the_replay_and_spark_until_it_is_accepted(
+    spark: SparkSession, target: str
+) -> None:
+    """B3: after a skipped transaction rows may be missing: only an operator knows that none are."""
+    reason = '{"kind":"transaction","gtids":"u:7","reason":"by hand"}'
+    skip = change(2, type="SKIP", database="", table="", gtid="u:7", statement=reason)
+    commit_rows(target, [change(1, key="[1]", after="{}"), skip], 0)
+    frame = spark.read.parquet(*DeltaTable(target).file_uris())
+
+    with pytest.raises(CannotApply, match=r"-80, seq 2: an operator skipped u:7.*by hand"):
+        replay_changelog(target)
+    with pytest.raises(CannotApply, match=r"accept_skip=\['u:7'\]"):
+        state_as_of(frame, 1_000)
+    assert len(replay_changelog(target, accept_skip=["u:7"])[ORDERS].rows()) == 1
+    assert len(state_as_of(frame, 1_000, accept_skip=["u:7"]).collect()) == 1
+    assert len(replay_changelog(target, until_us=20)[ORDERS].rows()) == 1

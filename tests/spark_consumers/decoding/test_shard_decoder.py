@@ -176,6 +176,16 @@ def shape_with(*columns: Column) -> TableShape:
     return TableShape("shop", "orders", (Column("id", ValueKind.INT, "int"), *columns), (0,))
 
 
+def test_a_skip_is_a_row_for_every_reader() -> None:
+    """B3: a SKIP is a row of its type, also where only one table was asked for."""
+    skip = replace(statement_event(FIRST_SEQ, '{"kind":"lost"}'), type=EventType.SKIP, database="")
+
+    for shape in (None, shape_with()):
+        columns = choose_columns("type,statement", shape, 0)
+        rows = decode([skip], columns, MemorySchemaIds())
+        assert rows == [{"type": "SKIP", "statement": '{"kind":"lost"}'}]
+
+
 def test_two_versions_in_one_batch_merge() -> None:
     """F33: A column that a version lacks is null; a wider type takes values of a narrower one."""
     old = shape_with(Column("n", ValueKind.INT, "int"))

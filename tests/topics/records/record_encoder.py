@@ -17,8 +17,9 @@ from topics.records.table_shape import (
     plain_schema,
     row_schema,
     schema_text,
+    skip_schema,
 )
-from topics.records.vevent import IMAGES, Op, TokenText, VEvent
+from topics.records.vevent import IMAGES, EventType, Op, TokenText, VEvent
 from topics.records.wire import wire_header
 
 # What fastavro raises on values that do not fit it.
@@ -38,15 +39,17 @@ class RecordEncoder:
 
     def __init__(self, schema_ids: SchemaIds) -> None:
         self._schema_ids = schema_ids
-        self._plans: dict[TableShape | None, tuple[int, _Plan]] = {}
+        self._plans: dict[tuple[TableShape | None, bool], tuple[int, _Plan]] = {}
 
     def encode(self, event: VEvent) -> bytes:
         """Return the value of a record; ValueMisfitError when a value does not fit its column."""
-        if event.shape not in self._plans:
+        is_skip = event.type is EventType.SKIP
+        if (event.shape, is_skip) not in self._plans:
             schema = ddl_schema() if event.shape is None else row_schema(event.shape)
+            schema = skip_schema() if is_skip else schema
             schema_id = self._schema_ids.register(schema_text(schema))
-            self._plans[event.shape] = (schema_id, _plan(schema, event.shape))
-        schema_id, plan = self._plans[event.shape]
+            self._plans[event.shape, is_skip] = (schema_id, _plan(schema, event.shape))
+        schema_id, plan = self._plans[event.shape, is_skip]
         stream = BytesIO()
         stream.write(wire_header(schema_id))
         _written(stream, plan.avro, _raw_event(event, plan))

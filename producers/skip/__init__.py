@@ -1,0 +1,1 @@
+"""The operator's way past transactions that stop a shard: SKIP records in its log."""
