@@ -11,6 +11,12 @@ from producers.filters.errors import RuleError
 from producers.filters.masks import KEY_BYTES_MIN, Mask, MaskKind
 from producers.filters.where_syntax import Condition, parse_where
 
+# A regular expression that begins with the name of one database and a full stop.
+_DATABASE = re.compile(r"([\w$-]+)(?:\\\.|\[\.\])(.*)", re.DOTALL)
+# What may contain a `|` that is no alternative of the whole expression.
+_NO_BRANCHES = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
+_GROUP = re.compile(r"\([^()]*\)")
+
 
 @dataclass(frozen=True)
 class TablePattern:
@@ -42,6 +48,27 @@ class TablePattern:
         if self.is_regexp:
             return self._regexp.fullmatch(name) is not None
         return self.text == name
+
+    @cached_property
+    def _database(self) -> tuple[str, str] | None:
+        """The database that all names it matches are of, and the rest; None if unknown."""
+        if not self.is_regexp:
+            database, _, table = self.text.partition(".")
+            return database, table
+        body = self.text[1:-1]
+        found = _DATABASE.fullmatch(body)
+        plain = _NO_BRANCHES.sub("", body)
+        while (inner := _GROUP.sub("", plain)) != plain:
+            plain = inner
+        return None if found is None or "|" in plain else (found[1], found[2])
+
+    def may_match_in(self, database: str) -> bool:
+        """Tell whether it may match a table of a database."""
+        return self._database is None or self._database[0] == database
+
+    def matches_all_of(self, database: str) -> bool:
+        """Tell whether it surely matches all tables of a database."""
+        return self.is_regexp and self._database in {(database, ".*"), (database, ".+")}
 
 
 @dataclass(frozen=True)
@@ -101,6 +128,14 @@ class FilterSettings:
         if any(pattern.matches(name) for pattern in self.exclude):
             return False
         return not self.include or any(pattern.matches(name) for pattern in self.include)
+
+    def leaves_out_database(self, database: str) -> bool:
+        """Tell whether surely no table of the database reaches the log."""
+        if database == INTERNAL_DATABASE:
+            return False
+        if any(pattern.matches_all_of(database) for pattern in self.exclude):
+            return True
+        return bool(self.include) and not any(p.may_match_in(database) for p in self.include)
 
     def rule_text(self, database: str, table: str) -> str:
         """Return what the rules do with a table, "" for nothing.

@@ -37,6 +37,10 @@ class TableFilters:
         """Tell whether no row of the table is wanted."""
         return not self._settings.includes(database, table)
 
+    def leaves_out_database(self, database: str) -> bool:
+        """Tell whether surely no table of the database is wanted."""
+        return self._settings.leaves_out_database(database)
+
     def filter_plan(self, table: TablePlan) -> FilterPlan | None:
         """Return what to do with the table's rows; RuleError where its rule does not fit it."""
         rule = self._settings.rule_for(table.database, table.table)

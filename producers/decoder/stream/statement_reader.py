@@ -9,6 +9,7 @@ from producers.decoder.errors import (
     UnsupportedEvent,
 )
 from producers.decoder.events.event_types import QUERY
+from producers.decoder.events.statement_tables import named_tables
 from producers.decoder.events.statements import (
     Statement,
     altered_tables,
@@ -128,6 +129,11 @@ class StatementReader:
                 f"rule; the statement begins: {shown(statement)}"
             )
 
+    def _is_left_out(self, body: bytes, statement: bytes) -> bool:
+        """Tell whether a definition is about nothing but what the filter rules leave out."""
+        names = named_tables(statement, query_database(body), query_sql_mode(body))
+        return self._tables.leaves_out_all(names)
+
     def _ddl(self, body: bytes, statement: bytes) -> None:
         """Add a DDL record; outside BEGIN it is a transaction of its own."""
         transaction = self._transaction
@@ -144,6 +150,10 @@ class StatementReader:
             )
         self._check_moved_rows(body, statement)
         self._tables.definitions_changed(statement)
+        if self._is_left_out(body, statement):
+            if not transaction.has_begun:
+                transaction.end()
+            return
         if not transaction.has_records:
             transaction.begin_records()
         database, text = query_database(body), statement.decode("utf-8")

@@ -38,6 +38,9 @@ class FilterRules(Protocol):
     def leaves_out(self, database: str, table: str) -> bool:
         """Tell whether no row of the table is wanted."""
 
+    def leaves_out_database(self, database: str) -> bool:
+        """Tell whether surely no table of the database is wanted."""
+
     def filter_plan(self, table: TablePlan) -> FilterPlan | None:
         """Return what to do with the table's rows, None for nothing. Raises RuleError."""
 
@@ -155,6 +158,22 @@ class TableVersions:
     def leaves_out(self, database: str, table: str) -> bool:
         """Tell whether the filter rules leave out all rows of a table."""
         return self._rules is not None and self._rules.leaves_out(database, table)
+
+    def leaves_out_all(self, names: list[tuple[str, str]]) -> bool:
+        """Tell whether the filter rules leave out all of these, of which there must be one.
+
+        A pair without a table is about its whole database. A server may take names in any case
+        (lower_case_table_names=1) and have them in lower case, as rules then have them.
+        """
+        rules = self._rules
+        if rules is None or not names:
+            return False
+        for database, table in [*names, *((d.lower(), t.lower()) for d, t in names)]:
+            if table and not rules.leaves_out(database, table):
+                return False
+            if not table and not rules.leaves_out_database(database):
+                return False
+        return True
 
     def note_statement(self, statement: str, seq: i64) -> None:
         """Tell the watches about a DDL, which is the record `seq`."""

@@ -1,5 +1,6 @@
 """Rows of tables with rules, decoded from real servers' streams."""
 
+import secrets
 from typing import Any
 
 import pytest
@@ -168,7 +169,7 @@ def test_keyspace_ids_need_no_written_column(database: DatabaseFixture) -> None:
 
 
 def test_tables_left_out_need_not_be_decodable(database: DatabaseFixture) -> None:
-    """Rows of excluded tables are skipped without decoding; statements are logged."""
+    """A18: rows of excluded tables are skipped without decoding, and so is their DDL."""
     sink = filtered(
         database,
         (
@@ -186,7 +187,44 @@ def test_tables_left_out_need_not_be_decodable(database: DatabaseFixture) -> Non
     )
 
     assert [(e.table, e.last) for e in rows_of(sink)] == [("t", True)]
-    assert [e.type for e in sink.events()].count(EventType.DDL) == 4
+    assert [e.type for e in sink.events()].count(EventType.DDL) == 2
+
+
+def test_ddl_of_a_database_that_is_left_out_is_not_logged(database: DatabaseFixture) -> None:
+    """A18: what is surely about another database stays out, what may not be is logged."""
+    hr = f"hr_{secrets.token_hex(4)}"
+    own = ("CREATE TABLE t(id INT PRIMARY KEY)", "ALTER TABLE t ADD hr INT")
+    unclear = f"/*!50000 CREATE TABLE {hr}.x(id INT) */"
+    both = f"RENAME TABLE {hr}.x TO y"
+    sink = filtered(
+        database,
+        (
+            own[0],
+            f"CREATE DATABASE {hr}",
+            f"CREATE TABLE {hr}.staff(id INT PRIMARY KEY, pay INT) COMMENT 'not `t`'",
+            f"ALTER TABLE `{hr}` . `staff` ADD n INT, RENAME COLUMN pay TO wage",
+            f"CREATE INDEX by_wage ON {hr}.staff(wage)",
+            f"DROP INDEX by_wage ON {hr}.staff",
+            f"CREATE OR REPLACE ALGORITHM=MERGE VIEW {hr}.v AS SELECT * FROM t",
+            f"CREATE TRIGGER {hr}.g BEFORE INSERT ON {hr}.staff FOR EACH ROW SET NEW.wage = 1",
+            unclear,
+            own[1],
+            both,
+            f"USE {hr}",
+            "TRUNCATE staff",
+            "RENAME TABLE staff TO people",
+            "CREATE TABLE other LIKE people",
+            "DROP TABLE people, other",
+            f"DROP DATABASE {hr}",
+        ),
+        tables={"include": ["/{db}\\..*/"]},
+    )
+
+    said = [e.statement or "" for e in sink.events()]
+    assert len(said) == 5
+    assert said[0].startswith("CREATE DATABASE")
+    assert [said[i] for i in (1, 3, 4)] == [own[0], own[1], both]
+    assert f"{hr}.x" in said[2]
 
 
 def test_partial_images(database: DatabaseFixture) -> None:
