@@ -164,11 +164,15 @@ def tail(
 @app.command()
 def changelog(
     keyspace: Keyspace,
-    target: Annotated[Path, typer.Option("--target", help="Folder of the Delta table")],
+    target: Annotated[
+        str, typer.Option("--target", help="Folder or URL (s3://...) of the Delta table")
+    ],
     config: Config = None,
     checkpoint: Annotated[
-        Path | None,
-        typer.Option("--checkpoint", help="Checkpoint folder (default: TARGET.checkpoint)"),
+        str | None,
+        typer.Option(
+            "--checkpoint", help="Folder or URL of Spark's checkpoint (default: TARGET.checkpoint)"
+        ),
     ] = None,
     key_range: KeyRangeOption = "-",
     start: Annotated[
@@ -197,7 +201,7 @@ def changelog(
     options = ChangelogOptions(
         keyspace=keyspace,
         target=target,
-        checkpoint=checkpoint or target.with_name(target.name + ".checkpoint"),
+        checkpoint=checkpoint,
         key_range=key_range,
         start=start,
         max_rows_per_batch=max_rows_per_batch,
@@ -211,7 +215,7 @@ def changelog(
 
 @app.command()
 def query(
-    path: Annotated[Path, typer.Argument(help="Folder of the Delta table")],
+    path: Annotated[str, typer.Argument(help="Folder or URL of the Delta table")],
     sql: Annotated[str, typer.Argument(help="SQL; the table is named log")],
 ) -> None:
     """Query a change log with SQL, without Spark."""

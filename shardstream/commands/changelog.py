@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from event_token.errors import UsageError
 from shardstream.commands.machine_limits import check_writable
 from shardstream.commands.status_lines import Status, StatusLines
 from shardstream.commands.stop_signals import stop_on_signals
@@ -24,8 +25,8 @@ class ChangelogOptions:
     """What to record of a keyspace and where, and whether to end once the log is caught up."""
 
     keyspace: str
-    target: Path
-    checkpoint: Path
+    target: str
+    checkpoint: str | None = None
     key_range: str = "-"
     start: str = "earliest"
     max_rows_per_batch: int | None = None
@@ -51,12 +52,35 @@ def source_options(settings: Settings, options: ChangelogOptions) -> dict[str, s
     return source
 
 
+def locations(options: ChangelogOptions) -> tuple[str, str]:
+    """Return where table and checkpoint are: URLs as they are, folders as absolute paths.
+
+    UsageError for a table on an object store without a checkpoint: Spark writes the checkpoint
+    through Hadoop, whose schemes and credentials are others.
+    """
+    target, checkpoint = options.target.rstrip("/"), options.checkpoint
+    if checkpoint is None and _is_url(target) and not target.startswith("file:"):
+        raise UsageError(
+            f"--target {target}: name --checkpoint too, a folder or a URL that Spark can write to "
+            f"(s3a:// needs Hadoop's S3 client on Spark's class path)"
+        )
+    places = (target, checkpoint or f"{target}.checkpoint")
+    target, checkpoint = (p if _is_url(p) else str(Path(p).resolve()) for p in places)
+    return target, checkpoint
+
+
+def _is_url(place: str) -> bool:
+    return "://" in place
+
+
 def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is recorded."""
     source = source_options(settings, options)
+    target, checkpoint = locations(options)
     # Before Spark: what is wrong here is said at once, and not inside one of Spark's exceptions.
-    for folder in (options.target, options.checkpoint):
-        check_writable(folder)
+    for place in (target, checkpoint):
+        if not _is_url(place):
+            check_writable(Path(place))
     parse_start(options.start, "--from")
     SourceOptions.parse({**source, "keyspace": options.keyspace})
     known_topology(settings.kafka_client(), options.keyspace)
@@ -70,8 +94,8 @@ def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None
         end = run_changelog(
             spark,
             options.keyspace,
-            str(options.target.resolve()),
-            str(options.checkpoint.resolve()),
+            target,
+            checkpoint,
             source,
             trigger="availableNow" if options.available_now else "processingTime",
             on_progress=printer,

@@ -1,7 +1,5 @@
 """`shardstream query`: SQL over a change log, without Spark."""
 
-from pathlib import Path
-
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -14,7 +12,7 @@ from event_token.errors import UsageError
 ROWS_MAX = 1_000
 
 
-def run_query(path: Path, sql: str) -> None:
+def run_query(path: str, sql: str) -> None:
     """Run `sql` over the Delta table, named `log`, and print the result."""
     try:
         table = DeltaTable(path)

@@ -1,11 +1,15 @@
 """Reads a streaming query's checkpoint: the query's id, and where each batch ends.
 
-Spark writes the id before the first batch and the end of a batch before that batch runs. Files are
-read through pyarrow, from local folders, HDFS or S3.
+Spark writes the id before the first batch and the end of a batch before that batch runs. Files on
+object stores are read as the table is, with the same storage options; others (local folders, HDFS)
+through pyarrow.
 """
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
+from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from event_token.errors import Halt
@@ -14,11 +18,13 @@ from spark_consumers.source.stream_offset import StreamOffset
 # `v1`, one line of query metadata, then one line per source (`-`: no offset).
 _OFFSET_LOG_VERSION = "v1"
 _SOURCES_FROM_LINE = 2
+# Spark writes to S3 under `s3a`; pyarrow knows neither that scheme nor the storage options.
+_OBJECT_STORES = ("s3://", "s3a://", "gs://", "az://", "abfs://", "abfss://")
 
 
-def query_id(checkpoint: str) -> str:
+def query_id(checkpoint: str, storage_options: Mapping[str, str]) -> str:
     """Return the query id that Spark chose when it created the checkpoint."""
-    text = _read(checkpoint, "metadata")
+    text = _read(checkpoint, "metadata", storage_options)
     try:
         found = json.loads(text)["id"]
     except (ValueError, KeyError, TypeError) as error:
@@ -26,9 +32,11 @@ def query_id(checkpoint: str) -> str:
     return str(found)
 
 
-def batch_end(checkpoint: str, batch_id: int) -> StreamOffset | None:
+def batch_end(
+    checkpoint: str, batch_id: int, storage_options: Mapping[str, str]
+) -> StreamOffset | None:
     """Return where a planned batch ends, or None if the query has other sources too."""
-    lines = _read(checkpoint, f"offsets/{batch_id}").splitlines()
+    lines = _read(checkpoint, f"offsets/{batch_id}", storage_options).splitlines()
     if not lines or lines[0] != _OFFSET_LOG_VERSION:
         raise Halt(f"{checkpoint}/offsets/{batch_id} does not have version {_OFFSET_LOG_VERSION}")
     sources = lines[_SOURCES_FROM_LINE:]
@@ -40,17 +48,27 @@ def batch_end(checkpoint: str, batch_id: int) -> StreamOffset | None:
         return None
 
 
-def _read(checkpoint: str, name: str) -> str:
-    try:
-        filesystem, folder = fs.FileSystem.from_uri(checkpoint)
-    except ValueError:  # a plain relative or absolute path
-        filesystem, folder = fs.LocalFileSystem(), checkpoint
-    path = f"{folder.rstrip('/')}/{name}"
+def _read(checkpoint: str, name: str, storage_options: Mapping[str, str]) -> str:
+    filesystem, path = _place(checkpoint, name, storage_options)
     try:
         with filesystem.open_input_stream(path) as stream:
             return bytes(stream.read()).decode("utf-8")
     except FileNotFoundError as error:
         raise Halt(
-            f"{path} is missing: set option checkpointLocation on the query itself, and keep the "
-            f"checkpoint for as long as the change log is written"
+            f"{checkpoint.rstrip('/')}/{name} is missing: set option checkpointLocation on the "
+            f"query itself, and keep the checkpoint for as long as the change log is written"
         ) from error
+
+
+def _place(
+    checkpoint: str, name: str, storage_options: Mapping[str, str]
+) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a checkpoint, and the path of one of its files there."""
+    if checkpoint.startswith(_OBJECT_STORES):
+        handler: Any = DeltaStorageHandler(checkpoint, dict(storage_options))
+        return fs.PyFileSystem(handler), name
+    try:
+        filesystem, folder = fs.FileSystem.from_uri(checkpoint)
+    except ValueError:  # a plain relative or absolute path
+        filesystem, folder = fs.LocalFileSystem(), checkpoint
+    return filesystem, f"{folder.rstrip('/')}/{name}"

@@ -124,11 +124,11 @@ class ChangeLogWriter(DataSourceStreamArrowWriter):
         if not files:
             return
         checkpoint = self._options.checkpoint
-        end = batch_end(checkpoint, batchId)
+        end = batch_end(checkpoint, batchId, self._options.storage)
         spans = join_spans(message.spans for message in written)
         batch = Batch(
             batch_id=batchId,
-            query_id=query_id(checkpoint),
+            query_id=query_id(checkpoint, self._options.storage),
             spans=spans,
             files=files,
             end=None if end is None else end.position,

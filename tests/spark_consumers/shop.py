@@ -14,6 +14,20 @@ from topics.records.vevent import EventType, Op, Row, VEvent
 SHARDS = ("-80", "80-")
 T0_US = START_US
 
+
+@dataclass(frozen=True)
+class NoDatabase:
+    """A database that a command needs in its settings and never connects to."""
+
+    flavor: str = "mysql"
+    host: str = "127.0.0.1"
+    port: int = 1
+    user: str = "nobody"
+    password: str = ""
+
+
+NO_DATABASE = NoDatabase()
+
 ORDERS = TableShape(
     "shop",
     "orders",

@@ -11,19 +11,13 @@ import pytest
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.processes import with_parent_guard
 from tests.shardstream.command_line import WAIT_S_MAX, command, run, write_settings
-from tests.spark_consumers.shop import Shop
-
-
-class _Somewhere:
-    """A database that the command needs in its settings and never connects to."""
-
-    flavor, host, port, user, password = "mysql", "127.0.0.1", 1, "nobody", ""
+from tests.spark_consumers.shop import NO_DATABASE, SHARDS, Shop
 
 
 @pytest.fixture
 def config(tmp_path: Path, kafka: KafkaCluster, keyspace: str) -> str:
     """Settings of a keyspace of two shards."""
-    shards = dict.fromkeys(("-80", "80-"), _Somewhere())
+    shards = dict.fromkeys(SHARDS, NO_DATABASE)
     return str(write_settings(tmp_path, kafka.bootstrap_servers, keyspace, shards))
 
 

@@ -37,6 +37,15 @@ def change(seq: int, **more: object) -> dict[str, object]:
     return row | {"seq": seq, "offset": seq * 2, "timestamp_us": seq * 10} | more
 
 
+def batch_of(
+    target: str, seqs: Sequence[int], batch_id: int, query: str, storage: Mapping[str, str]
+) -> Batch:
+    """Write changes to files of a table; return the batch that would commit them."""
+    rows = pa.RecordBatch.from_pylist([change(seq) for seq in seqs], SCHEMA)
+    files, spans = write_files(target, [rows], storage)
+    return Batch(batch_id, query, spans, files, None, contiguous=True)
+
+
 def commit_rows(
     target: str,
     rows: Sequence[Mapping[str, object]],
