@@ -12,6 +12,7 @@ ROLE: Final = f"{INTERNAL_DATABASE}.role"
 PLAN: Final = f"{INTERNAL_DATABASE}.plan"
 VERIFIED: Final = f"{INTERNAL_DATABASE}.verified"
 MARKER: Final = f"{INTERNAL_DATABASE}.marker"
+IDENTITY: Final = f"{INTERNAL_DATABASE}.identity"
 
 _COLUMNS: Final = {
     # Written on the primary while a replica is read: how far the replica is.
@@ -33,6 +34,8 @@ _COLUMNS: Final = {
     "at_us BIGINT NOT NULL, differing BIGINT NOT NULL",
     # Written for its place in the binlog alone.
     MARKER: "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
+    # One row, which replicates: the same on all MariaDB servers of a shard, and on no other.
+    IDENTITY: "id TINYINT NOT NULL PRIMARY KEY, uuid CHAR(36) NOT NULL",
 }
 _CHARSET: Final = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
@@ -40,9 +43,17 @@ _CHARSET: Final = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 def create_internal_tables(connection: Any, tables: Iterable[str] = tuple(_COLUMNS)) -> None:
     """Create the database and those of the tables that do not exist."""
     with connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE IF NOT EXISTS {INTERNAL_DATABASE} {_CHARSET}")
-        for table in tables:
-            columns = _COLUMNS[table]
-            cursor.execute(
-                f"CREATE TABLE IF NOT EXISTS {table} ({columns}) ENGINE=InnoDB {_CHARSET}"
-            )
+        for statement in create_statements(tables):
+            cursor.execute(statement)
+
+
+def create_statements(tables: Iterable[str]) -> list[str]:
+    """The statements that do so."""
+    database = f"CREATE DATABASE IF NOT EXISTS {INTERNAL_DATABASE} {_CHARSET}"
+    return [
+        database,
+        *(
+            f"CREATE TABLE IF NOT EXISTS {table} ({_COLUMNS[table]}) ENGINE=InnoDB {_CHARSET}"
+            for table in tables
+        ),
+    ]

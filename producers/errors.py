@@ -25,6 +25,10 @@ class HistoryRewritten(Halt):
     """Raised when a server has another transaction under the GTID of the log's last one."""
 
 
+class WrongServer(Halt):
+    """Raised when a server does not belong to the shard whose log it is to continue."""
+
+
 class SameServerId(Halt):
     """Raised when another replication connection with the same server id took this one's place."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from producers.servers.identity import write_identity
 from shardstream.local.database_server import (
     NOT_DURABLE,
     DatabaseServer,
@@ -67,8 +68,11 @@ def mysql_b(
 def mariadb_a(
     real_servers: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DatabaseFixture]:
-    """A MariaDB server."""
-    yield from _shared(MariadbServer, "mariadb_a", tmp_path_factory)
+    """A MariaDB server. It has its identity, so that no test's log begins by writing it."""
+    for database in _shared(MariadbServer, "mariadb_a", tmp_path_factory):
+        with database.connect() as connection:
+            write_identity(connection)
+        yield database
 
 
 @pytest.fixture(params=["mysql_a", "mariadb_a"])

@@ -135,6 +135,13 @@ class ServerList:
             passed_over.append(f"{server.name} lags behind the others")
         return Chosen(usable[0], passed_over)
 
+    def primary(self) -> OpenServer | None:
+        """The first server that is no replica, as far as is known since `choose`."""
+        for server in self._servers:
+            if server.view is not None and not server.view.is_replica:
+                return server
+        return None
+
     def _readable(self) -> set[str]:
         return {s.name for s in self._servers if s.settings.read} | self._faults.keys()
 

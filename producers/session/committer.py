@@ -8,6 +8,7 @@ from typing import Final
 from producers.copy.copier import Copier
 from producers.decoder import BatchSummary, Decoder
 from producers.errors import LogDisagrees, PublisherSpent
+from producers.servers.identity import ShardIdentity
 from producers.servers.server_list import OpenServer
 from producers.session.commit_pace import CommitPace, dry_gap_s
 from producers.session.context import SessionContext
@@ -39,10 +40,12 @@ class Committer:
         server: OpenServer,
         server_clock_us: Callable[[], int],
         last: LastTransaction | None,
+        identity: ShardIdentity,
     ) -> None:
         """`server_clock_us`: the server's clock as far as it is known; it dates progress records.
 
-        `last`: the log's last transaction. Nothing has been committed by this session yet.
+        `last`: the log's last transaction; `identity`: of its servers. Nothing has been committed
+        by this session yet.
         """
         self.committed = committed
         self.committed_s = 0.0
@@ -53,6 +56,7 @@ class Committer:
         self._server = server
         self._server_clock_us = server_clock_us
         self._last = last
+        self._identity = identity
         self._pace = CommitPace(context.settings.commit_rows, context.settings.commit_ms)
         self._batch_s = 0.0
         self._committed_gtid = ""
@@ -183,7 +187,18 @@ class Committer:
             server_time_us=server_us,
             lag_ms=lag_ms,
             last=self._last_of(summary),
+            identity=self._held_identity(),
         )
+
+    def _held_identity(self) -> str:
+        """The identity of the servers, once the log has reached where it was seen.
+
+        A server that has all that the log holds must then have the identity too.
+        """
+        identity = self._identity
+        if identity.found and self._decoder.reached(identity.executed):
+            self._identity = identity = ShardIdentity(identity.found)
+        return identity.known
 
     def _last_of(self, summary: BatchSummary) -> LastTransaction | None:
         """The log's last transaction after this batch."""

@@ -81,6 +81,7 @@ def open_parts(
         server=server,
         server_clock_us=clock.now_us,
         last=start.point.last,
+        identity=start.identity,
     )
     return SessionParts(
         decoder=decoder,

@@ -153,6 +153,7 @@ def _write(
         lag_ms=0,
         # A skipped transaction was not read, and lost ones can be compared with nothing.
         last=point.last if decision.kind is SkipKind.TRANSACTION else None,
+        identity=point.identity,
     )
     publisher.commit(encode_progress(progress, schema_ids), PROGRESS_KEY, progress.head_us // 1000)
     return SkipReport(point.next_seq, decision.gtids, position)

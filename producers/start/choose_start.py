@@ -6,6 +6,7 @@ from typing import Final
 from event_token import parse_gtid_set
 from event_token.errors import UsageError
 from producers.errors import ReplicaBehindLog, ServerBehindLog
+from producers.servers.identity import ShardIdentity, prove_identity
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
 from producers.shard_log.committed_tail import read_committed_tail
@@ -31,6 +32,7 @@ class ChosenStart:
     server: OpenServer
     is_replica: bool
     point: ResumePoint
+    identity: ShardIdentity
     note: str
 
 
@@ -47,13 +49,14 @@ def choose_start(
     progress, tail = read_committed_tail(settings.kafka, topics, schema_ids)
     point = resume_point(topics, settings.flavor, progress, tail)
     if point is None:
-        server, point, notes = _first(settings, topics, servers)
+        server, point, identity, notes = _first(settings, topics, servers)
     else:
         chosen = servers.choose(topics, point.position)
         server, notes = chosen.server, chosen.passed_over
-        note = check_last(topics, server, point.last)
-        if note:
-            notes.append(note)
+        identity = prove_identity(topics, server, servers.primary(), point.identity)
+        if identity.found:
+            notes.append(f"the log takes the identity of {server.name}: {identity.found}")
+        notes += filter(None, [identity.note, check_last(topics, server, point.last)])
         if settings.start is not None and settings.start != StartWord.LATEST:  # the default
             notes.append(
                 f"start {settings.start!r} is ignored: {topics.log} is not empty, so the producer "
@@ -62,12 +65,12 @@ def choose_start(
     is_replica = server.is_replica()
     if is_replica and len(settings.servers) == 1:
         notes.append(_REPLICA_NOTE)
-    return ChosenStart(server, is_replica, point, "; ".join(notes))
+    return ChosenStart(server, is_replica, point, identity, "; ".join(notes))
 
 
 def _first(
     settings: ShardProducerSettings, topics: ShardTopics, servers: ServerList
-) -> tuple[OpenServer, ResumePoint, list[str]]:
+) -> tuple[OpenServer, ResumePoint, ShardIdentity, list[str]]:
     """Where an empty log starts, by the settings' `start`."""
     if settings.start is None:
         raise UsageError(
@@ -83,14 +86,28 @@ def _first(
             raise UsageError(
                 f"start {settings.start!r} names transactions that were not executed: {error}"
             ) from error
-        return chosen.server, first_point(position), chosen.passed_over
+        notes = chosen.passed_over
+        identity = _identity_of(topics, servers, chosen.server, notes)
+        return chosen.server, first_point(position), identity, notes
     chosen = servers.choose(topics, None)
     server, notes = chosen.server, chosen.passed_over
+    # Before the position is read: a new log need not begin with the statements that this takes.
+    identity = _identity_of(topics, servers, server, notes)
     if not isinstance(start, StartWord):
         there = server.view.history if server.view is not None else server.history()
         found = find_position(server.settings, server.family, server.connection, start, there)
-        return server, first_point(found.position), [*notes, found.note]
+        return server, first_point(found.position), identity, [*notes, found.note]
     history = server.history()
     # `earliest` takes what the server says that it still has.
     position = history.purged if start is StartWord.EARLIEST else history.executed
-    return server, first_point(position), notes
+    return server, first_point(position), identity, notes
+
+
+def _identity_of(
+    topics: ShardTopics, servers: ServerList, server: OpenServer, notes: list[str]
+) -> ShardIdentity:
+    """The identity that a new log takes."""
+    identity = prove_identity(topics, server, servers.primary(), "")
+    if identity.note:
+        notes.append(identity.note)
+    return identity

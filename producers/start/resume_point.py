@@ -17,6 +17,7 @@ class ResumePoint:
     `head_us`: the last head (watermark) promised; `clamp_us`: the earliest timestamp that a new
     record may bear, the last record's if that is later; `last_cell_us`: start of the grid cell of
     the log's last record. Each is -1 if there is none. `last`: None if it is not known.
+    `identity`: that of the shard's servers, "" if the log holds none.
     """
 
     position: GtidSet
@@ -26,6 +27,7 @@ class ResumePoint:
     clamp_us: int
     last_cell_us: int
     last: LastTransaction | None = None
+    identity: str = ""
 
 
 def resume_point(
@@ -63,6 +65,7 @@ def resume_point(
         clamp_us=clamp_us,
         last_cell_us=last_cell_us,
         last=progress.last,
+        identity=progress.identity,
     )
 
 

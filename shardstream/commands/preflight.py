@@ -15,6 +15,7 @@ from event_token.errors import Rebuild, Retry, UsageError
 from producers.copy.throttle import lag_problems
 from producers.errors import Problem
 from producers.preflight.server_checks import preflight
+from producers.preflight.twins import twin_problems
 from producers.preflight.warnings import server_warnings as warnings_of_servers
 from producers.servers.server_list import table_problems
 from producers.session.heartbeat_rows import heartbeat_warnings
@@ -108,6 +109,13 @@ def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) ->
         topics += topic_problems(settings, name, shards)
         warnings += topic_warnings(settings, name, shards)
         warnings += server_warnings(settings, name, shards)
+    servers += twin_problems(
+        [
+            shard_producer_settings(settings, name, shard)
+            for name in chosen
+            for shard in settings.keyspace(name).shards
+        ]
+    )
     print_warnings(warnings)
     if as_json:
         _print_json(servers, topics)

@@ -34,6 +34,8 @@ ROOT_USER = "root"
 GRANTS = "REPLICATION SLAVE, REPLICATION CLIENT, PROCESS, SELECT"
 # A replica's filters, which MySQL shows to REPLICATION CLIENT.
 MARIADB_GRANTS = f"{GRANTS}, REPLICA MONITOR"
+# The row by which a shard's servers of MariaDB are told from others.
+MARIADB_IDENTITY_GRANTS = "CREATE, INSERT"
 
 COMMON_ARGUMENTS = (
     f"--bind-address={HOST}",
@@ -303,6 +305,9 @@ class DatabaseServer:
                 cursor.execute(f"CREATE USER IF NOT EXISTS {account}")
                 cursor.execute(f"ALTER USER {account} IDENTIFIED BY {quoted}")
                 cursor.execute(f"GRANT {grants} ON *.* TO {account}")
+                if self.flavor is Flavor.MARIADB:
+                    more = f"GRANT {MARIADB_IDENTITY_GRANTS} ON `\\_shardstream`.* TO {account}"
+                    cursor.execute(more)
 
 
 class MysqlServer(DatabaseServer):

@@ -79,7 +79,9 @@ def _schema(layout: int, *added: dict[str, Any]) -> dict[str, Any]:
 # A new layout is another schema with another id; readers refuse schemas that they do not know.
 # Records of layout 1 are still read: a log may hold both.
 _LAYOUT_1: Final = _schema(1)
-PROGRESS_SCHEMA: Final = _schema(2, {"name": "last", "type": ["null", _LAST]})
+PROGRESS_SCHEMA: Final = _schema(
+    2, {"name": "last", "type": ["null", _LAST]}, {"name": "identity", "type": "string"}
+)
 PROGRESS_SCHEMA_TEXT: Final = schema_text(PROGRESS_SCHEMA)
 
 _AVRO: Final = parse_schema(PROGRESS_SCHEMA)
@@ -119,6 +121,7 @@ def encode_progress(progress: Progress, schema_ids: SchemaIds) -> bytes:
             "server_time_us": progress.server_time_us,
             "lag_ms": progress.lag_ms,
             "last": None if last is None else asdict(last),
+            "identity": progress.identity,
         },
     )
     return stream.getvalue()

@@ -70,7 +70,8 @@ class Progress:
     `position` is the GTID set executed up to here, as text of `flavor` (mysql, mariadb). `head_us`
     is the head (watermark): every later record of this shard has a timestamp >= head_us. `lag_ms`
     is the age of the newest transaction in the log by the server's clock; 0 when caught up. `last`
-    is None before the first transaction, and in records of layout 1.
+    is None before the first transaction, and in records of layout 1. `identity` is that of the
+    shard's MariaDB servers, "" where the log holds none.
     """
 
     first_seq: int
@@ -85,3 +86,4 @@ class Progress:
     server_time_us: int
     lag_ms: int
     last: LastTransaction | None = None
+    identity: str = ""

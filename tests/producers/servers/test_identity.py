@@ -1,0 +1,150 @@
+"""A shard's log is continued only from servers that belong to the shard."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+from databases.sql import rows
+from event_token import Flavor
+from producers.errors import ServerBehindLog, WrongServer
+from producers.preflight.twins import twin_problems
+from producers.preflight.warnings import server_warnings
+from producers.settings import ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.database_servers import DatabaseFixture, StartServer
+from tests.producers.servers.proxy import VirtualAddress
+from tests.producers.servers.replication import promote, start_pair, statements, wait_same
+from tests.producers.session.producing import (
+    RunningProducer,
+    check_log,
+    producing,
+    read_log,
+    replay,
+    server_of,
+    settings_of,
+    wait_caught_up,
+    wait_for,
+)
+
+INSERT = "INSERT INTO shop.t VALUES ({})"
+
+
+def fill(database: DatabaseFixture, *ids: int) -> None:
+    """Create the table and insert rows, a transaction each."""
+    statements(
+        database,
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.t (id INT PRIMARY KEY)",
+        *(INSERT.format(i) for i in ids),
+    )
+
+
+@contextmanager
+def caught_up(settings: ShardProducerSettings) -> Iterator[RunningProducer]:
+    """A producer that has caught up, stopped after the block."""
+    with producing(settings) as producer:
+        wait_caught_up(settings)
+        yield producer
+
+
+def notes(producer: RunningProducer) -> str:
+    """All that a producer has noted."""
+    return "; ".join(status.note for status in producer.statuses)
+
+
+def known_identity(settings: ShardProducerSettings) -> str:
+    """The identity that the log holds."""
+    return read_log(settings).progress[-1].identity
+
+
+def test_shard_pointed_at_another_shards_server_stops(
+    start_server: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A2: a server that has executed as much but belongs to another shard is not followed."""
+    right, wrong = (start_server(("--server-id=77",)) for _ in range(2))
+    settings = settings_of(right, kafka, keyspace)
+    others = replace(settings_of(wrong, kafka, keyspace), shard="80-")
+    fill(right, 1, 2)
+    fill(wrong, *range(10, 20))
+    with caught_up(settings), caught_up(others):
+        pass
+    fill_more = [INSERT.format(i) for i in range(20, 30)]
+    statements(wrong, *fill_more)
+
+    error = RunningProducer(replace(settings, servers=others.servers)).wait_error()
+    twins = [str(problem) for _, problem in twin_problems([settings, others])]
+
+    assert replay(read_log(settings), "shop", "t").keys().isdisjoint(range(10, 30))
+    if right.flavor is Flavor.MYSQL:
+        assert isinstance(error, ServerBehindLog)
+        assert "this is the wrong server" in str(error)
+        assert twins == []
+        return
+    assert isinstance(error, WrongServer)
+    assert "it belongs to another shard. Correct the address" in str(error)
+    [twin] = twins
+    name = server_of(right).name
+    assert f"gtid_domain_id 0 and server_id 77 are also those of {name} of shard" in twin
+    statements(wrong, f"UPDATE _shardstream.identity SET uuid = '{known_identity(settings)}'")
+    assert any("made from a copy" in str(p) for _, p in twin_problems([settings, others]))
+    with caught_up(settings):
+        pass
+
+
+def test_failover_behind_a_virtual_address_needs_no_declaration(
+    start_server: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A2: the replica that takes over an address proves by itself that it belongs to the shard."""
+    primary, replica = start_pair(start_server)
+    fill(primary, 1)
+    wait_same(replica, primary)
+    with closing(VirtualAddress(primary)) as address:
+        there = replace(server_of(primary), port=address.port)
+        statements(
+            replica,
+            "SET SESSION sql_log_bin = 0",
+            f"ALTER USER '{there.user}'@'127.0.0.1' IDENTIFIED BY '{there.password}'",
+        )
+        settings = settings_of(primary, kafka, keyspace, servers=(there,))
+        with producing(settings) as producer:
+            statements(primary, INSERT.format(2))
+            wait_caught_up(settings)
+            wait_same(replica, primary)
+            primary.server.kill()
+            promote(replica)
+            address.move_to(replica)
+            statements(replica, INSERT.format(3))
+            wait_caught_up(settings)
+        noted = notes(producer)
+    log = read_log(settings)
+
+    assert "unverified" not in noted
+    check_log(log)
+    assert sorted(replay(log, "shop", "t")) == [2, 3]
+    assert bool(log.progress[-1].identity) == (primary.flavor is Flavor.MARIADB)
+
+
+def test_log_without_identity_takes_the_first(
+    start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A2: a log that was begun without one takes the server's identity, with a note."""
+    database = start_mariadb()
+    account = f"'{database.user}'@'127.0.0.1'"
+    statements(database, f"REVOKE CREATE, INSERT ON `\\_shardstream`.* FROM {account}")
+    settings = settings_of(database, kafka, keyspace)
+    fill(database, 1)
+    with caught_up(settings) as producer:
+        wait_for("it is noted", lambda: "to prove its shard" in notes(producer))
+    before = known_identity(settings)
+    [warning] = server_warnings(settings)
+    _, _, grant = warning.partition("would be followed: ")
+    statements(database, grant)
+    with caught_up(settings) as producer:
+        wait_for("it is noted", lambda: "the log takes the identity of" in notes(producer))
+    with database.connect() as connection:
+        [(there,)] = rows(connection, "SELECT uuid FROM _shardstream.identity")
+
+    assert before == ""
+    assert f"GRANT CREATE, SELECT, INSERT ON _shardstream.* TO {account}" in grant
+    assert known_identity(settings) == there
+    assert server_warnings(settings) == []
