@@ -4,7 +4,6 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,58 +11,16 @@ from rich.markup import escape
 from databases.errors import ServerLost
 from event_token.compiled import IS_COMPILED, PLAIN_WARNING
 from event_token.errors import Rebuild, Retry, UsageError
-from producers.copy.throttle import lag_problems
 from producers.errors import Problem
-from producers.preflight.server_checks import preflight
-from producers.preflight.twins import twin_problems
-from producers.preflight.warnings import server_warnings as warnings_of_servers
-from producers.servers.server_list import table_problems
-from producers.session.heartbeat_rows import heartbeat_warnings
 from producers.settings import ShardProducerSettings
+from shardstream.commands.findings import (
+    Findings,
+    collect_findings,
+    shard_problems,
+    topic_problems,
+)
 from shardstream.settings.model import Settings
-from shardstream.settings.producer_settings import shard_producer_settings, topic_settings
 from topics.errors import NoBrokerAnswers
-from topics.kafka.provisioning import topic_warnings as log_warnings
-from topics.kafka.provisioning import wrong_topics
-from topics.names import ShardTopics
-
-
-def shard_problems(shard: ShardProducerSettings) -> list[Problem]:
-    """Return the problems of a shard's servers: settings, versions, grants, reachability."""
-    found = [
-        problem
-        for server in shard.servers
-        for problem in preflight(
-            server,
-            shard.flavor,
-            accept_unlogged_cascades=shard.accept_unlogged_cascades,
-            accept_loss_at_server_crash=shard.accept_loss_at_server_crash,
-            more=partial(table_problems, server_name=server.name, settings=shard),
-        )
-    ]
-    return found + lag_problems(shard)
-
-
-def topic_problems(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
-    """Return the problems of topics that exist already."""
-    topics = [ShardTopics(keyspace, shard) for shard in shards]
-    return wrong_topics(settings.kafka_client(), topics, topic_settings(settings))
-
-
-def topic_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
-    """Return what an operator should know about the logs, though nothing is refused for it."""
-    topics = [ShardTopics(keyspace, shard) for shard in shards]
-    return log_warnings(settings.kafka_client(), topics, topic_settings(settings))
-
-
-def server_warnings(settings: Settings, keyspace: str, shards: Sequence[str]) -> list[str]:
-    """Return what an operator should know about the servers, though nothing is refused for it."""
-    return [
-        warning
-        for shard in shards
-        for producer in [shard_producer_settings(settings, keyspace, shard)]
-        for warning in (*heartbeat_warnings(producer), *warnings_of_servers(producer))
-    ]
 
 
 def refuse_problems(settings: Settings, shard: ShardProducerSettings) -> None:
@@ -98,32 +55,16 @@ def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) ->
     chosen = [keyspace] if keyspace is not None else sorted(settings.keyspaces)
     if not chosen:
         raise UsageError("the settings name no keyspace")
-    servers: list[tuple[str, Problem]] = []
-    topics: list[str] = []
-    warnings: list[str] = [] if IS_COMPILED else [PLAIN_WARNING]
-    for name in chosen:
-        shards = list(settings.keyspace(name).shards)
-        for shard in shards:
-            found = shard_problems(shard_producer_settings(settings, name, shard))
-            servers += [(f"{name}/{shard}", problem) for problem in found]
-        topics += topic_problems(settings, name, shards)
-        warnings += topic_warnings(settings, name, shards)
-        warnings += server_warnings(settings, name, shards)
-    servers += twin_problems(
-        [
-            shard_producer_settings(settings, name, shard)
-            for name in chosen
-            for shard in settings.keyspace(name).shards
-        ]
-    )
-    print_warnings(warnings)
+    found = collect_findings(settings, chosen)
+    if not IS_COMPILED:
+        found.warnings.insert(0, PLAIN_WARNING)
+    print_warnings(found.warnings)
     if as_json:
-        _print_json(servers, topics)
+        _print_json(found)
     else:
-        print_problems(servers, topics, sum(len(settings.keyspace(k).shards) for k in chosen))
-    count = len(servers) + len(topics)
-    if count:
-        raise UsageError(f"{count} problem(s) found; each is listed with its fix")
+        print_problems(found.servers, found.kafka, len(found.checked))
+    if found.count:
+        raise UsageError(f"{found.count} problem(s) found; each is listed with its fix")
 
 
 def print_warnings(warnings: Sequence[str]) -> None:
@@ -133,12 +74,15 @@ def print_warnings(warnings: Sequence[str]) -> None:
         console.print(f"warning: {text}", markup=False)
 
 
-def _print_json(servers: list[tuple[str, Problem]], topics: list[str]) -> None:
-    for shard, problem in servers:
-        line = {"shard": shard, **dataclasses.asdict(problem)}
+def _print_json(found: Findings) -> None:
+    """Print a line per problem, and the result."""
+    lines: list[dict[str, object]] = [
+        {"shard": shard, **dataclasses.asdict(problem)} for shard, problem in found.servers
+    ]
+    lines += [{"shard": None, "what": text} for text in found.kafka]
+    lines.append({"checked": found.checked, "problems": found.count, "warnings": found.warnings})
+    for line in lines:
         sys.stdout.write(json.dumps(line) + "\n")
-    for text in topics:
-        sys.stdout.write(json.dumps({"shard": None, "what": text}) + "\n")
     sys.stdout.flush()
 
 

@@ -4,15 +4,14 @@ import dataclasses
 import logging
 
 from event_token.errors import UsageError
+from producers.preflight.warnings import server_warnings
+from producers.session.heartbeat_rows import heartbeat_warnings
 from producers.session.supervisor import run_shard
 from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ProducerStatus
 from shardstream.commands.declared_topology import ensure_topology
-from shardstream.commands.preflight import (
-    refuse_problems,
-    server_warnings,
-    topic_warnings,
-)
+from shardstream.commands.findings import topic_warnings
+from shardstream.commands.preflight import refuse_problems
 from shardstream.commands.status_lines import Status, StatusLines, warn
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
@@ -42,9 +41,9 @@ def run_produce(
     def prepare() -> Topology:
         # Everything is checked before the first topic is created.
         refuse_problems(settings, producer_settings)
-        for text in topic_warnings(settings, keyspace, [shard]):
-            warn(f"{keyspace}/{shard}", text, as_json=as_json)
-        for text in server_warnings(settings, keyspace, [shard]):
+        warnings = topic_warnings(settings, keyspace, [shard])
+        warnings += heartbeat_warnings(producer_settings) + server_warnings(producer_settings)
+        for text in warnings:
             warn(f"{keyspace}/{shard}", text, as_json=as_json)
         return ensure_topology(settings, keyspace)
 

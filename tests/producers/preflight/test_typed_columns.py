@@ -4,7 +4,7 @@ from databases.errors import ServerRefused
 from producers.decoder import HiddenType
 from producers.filters.rules import FilterSettings, TablePattern
 from producers.preflight.typed_columns import TypedColumns
-from shardstream.commands.preflight import shard_problems
+from shardstream.commands.findings import shard_problems
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import start, wait_state

@@ -58,7 +58,9 @@ def test_settings_that_lose_data_are_listed_at_once(
     wrong = ("binlog_format", "binlog_row_metadata", "gtid_mode", "enforce_gtid_consistency")
     _assert_refused(produced, *wrong, "SET PERSIST")
     _assert_refused(listed)
-    found = [json.loads(line)["what"] for line in listed.stdout.splitlines()]
+    *lines, result = map(json.loads, listed.stdout.splitlines())
+    found = [line["what"] for line in lines]
+    assert result["problems"] == len(found)
     assert all(any(name in what for what in found) for name in wrong)
     assert _topics(kafka, keyspace) == []
 

@@ -18,7 +18,11 @@ from topics.progress.codec import (
     encode_progress,
 )
 from topics.progress.record import LastTransaction, Mark, MarkKind, Progress, Tick
+from topics.records.table_shape import fingerprint, schema_text
 from topics.records.wire import wire_header
+
+# The schema of the records in existing logs.
+LAYOUT_1 = "5f5caeb1f5eaf81b50cc618a6830093a4e284c89e429fadbf95708602de958b2"
 
 NAMES = st.lists(TEXTS, max_size=3).map(tuple)
 PROGRESSES = st.builds(
@@ -101,6 +105,7 @@ def test_records_of_the_first_layout_are_read() -> None:
     schema["progress"] = 1
     added = {"last", "identity"}
     schema["fields"] = [field for field in schema["fields"] if field["name"] not in added]
+    assert fingerprint(schema_text(schema)) == LAYOUT_1
     written = Progress(1, 0, 0, "mysql", "", 5, (), None, "s", 5, 0)
     out = BytesIO(wire_header(ids.register(json.dumps(schema))))
     out.seek(0, SEEK_END)
