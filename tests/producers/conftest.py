@@ -36,7 +36,7 @@ def server_of_case(
 
 
 @pytest.fixture(params=["mysql", "mariadb"])
-def start_server(request: pytest.FixtureRequest) -> StartServer:
+def start_server(real_servers: None, request: pytest.FixtureRequest) -> StartServer:
     """Start servers of each family in turn."""
     found: StartServer = request.getfixturevalue(f"start_{request.param}")
     return found
