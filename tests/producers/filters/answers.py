@@ -46,8 +46,22 @@ PADDED = Answers(
         "v >= 'a   '": {1, 2, 4, 6},
         "v BETWEEN 'a ' AND 'b '": {1, 2, 4},
         "v < 'a\t'": {5},
+        "v LIKE 'a'": {1},
+        "v LIKE 'a_'": {2, 3},
+        "v LIKE '%'": {1, 2, 3, 4, 5, 6},
+        "v NOT LIKE 'a%'": {4, 5, 6},
+        "v LIKE 'a|%' ESCAPE '|'": set(),
+        "v LIKE '%a%'": {1, 2, 3},
+        "v = 'a ' COLLATE utf8mb4_bin": {1, 2},
     },
     ("v = 5", "v IN ('a', 5)", "v = x'61'"),
+)
+BASIC = Answers(
+    "VARCHAR(9) CHARACTER SET utf8mb3 COLLATE utf8mb3_bin",
+    column(ValueKind.STRING, "varchar(9)", "utf8mb3_bin"),
+    TEXTS,
+    {"v = 'ä'": {6}, "v <> '\uffff'": {1, 2, 3, 4, 5, 6}, "v IN ('a', '')": {1, 2, 5}},
+    ("v = '\U0001f600'", "v < '\U00010000'"),
 )
 WEST = Answers(
     "VARCHAR(9) CHARACTER SET latin1 COLLATE latin1_bin",
@@ -175,4 +189,4 @@ TIMES = Answers(
     },
     ("v = '00:00:01.255'", "v = '839:00:00'", "v = 1", "v = '0:60:00'"),
 )
-ALL = (PADDED, WEST, SIGNED, UNSIGNED, DECIMALS, BYTES, TIMESTAMPS, DATES, TIMES)
+ALL = (PADDED, BASIC, WEST, SIGNED, UNSIGNED, DECIMALS, BYTES, TIMESTAMPS, DATES, TIMES)

@@ -62,6 +62,8 @@ LOWEST = -(1 << 63)
         ("crc(id)", "the only function is in_keyrange"),
         ("in_keyrange('zz')", "is not a key range"),
         ("in_keyrange('-80')", "no vindex in the topology"),
+        ("in_keyrange(80)", "is not one of: AND, OR"),
+        ("code COLLATE utf8mb4_bin = 'a' COLLATE utf8mb4_bin", "is not one of: AND, OR"),
         ("in_keyrange(id, 'md5', '-80')", "vindex 'md5' is not known"),
         ("in_keyrange(day, 'hash', '-80')", "cannot take column day"),
         ("(" * 2000 + "id = 1" + ")" * 2000, "nested too deeply"),
@@ -267,3 +269,38 @@ def test_wrong_settings_of_rules_are_refused() -> None:
     with pytest.raises(RuleError, match="at least 32 bytes in hmac_key, and it has 5"):
         FilterSettings(rules=(Rule(ORDERS, masks={"x": Mask(MaskKind.HMAC)}),), hmac_key=b"short")
     assert "0123" not in repr(FilterSettings(hmac_key=KEY))
+
+
+@pytest.mark.parametrize(
+    ("where", "ranges", "kept"),
+    [
+        ("id > 5 AND code = 'a'", 1, [True, False]),
+        ("code = 'a' OR id = 7", 0, [True, False]),
+        ("id > 5", 1, None),
+    ],
+)
+def test_a_bound_rule_has_ranges_and_the_rest(
+    where: str, ranges: int, kept: list[bool] | None
+) -> None:
+    """Bounds of integers are tested apart, what is left of the condition by the predicate."""
+    rule = Rule(ORDERS, columns=("id", "code"), where=where)
+    bound = bind_rule(rule, COLUMNS, [0], None, KEY)
+
+    assert len(bound.ranges) == ranges
+    if kept is None:
+        assert bound.where is None
+        return
+    assert bound.where is not None
+    rows = [{"id": 6, "code": "a"}, {"id": 6, "code": "b"}]
+    names = [COLUMNS[index].name for index in bound.where.columns]
+    assert [bound.where.predicate(*(row[name] for name in names)) for row in rows] == kept
+
+
+def test_the_product_s_own_tables_have_no_rule() -> None:
+    """An expression that matches every table does not apply to them."""
+    every = Rule(TablePattern("/.*/"), masks={"id": Mask(MaskKind.DROP)})
+    settings = FilterSettings(rules=(every,))
+
+    assert settings.rule_for("shop", "orders") == every
+    assert settings.rule_for("_shardstream", "journal") is None
+    assert FilterSettings().rule_for("shop", "orders") is None
