@@ -49,7 +49,18 @@ def test_too_few_file_handles_are_waited_out_by_name(
     name = mysql_a.new_database()
     config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
     statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
-    produce = ["produce", keyspace, "-", "--from", "latest", "--json", "--config", str(config)]
+    produce = [
+        "produce",
+        keyspace,
+        "-",
+        "--from",
+        "latest",
+        "--json",
+        "--every",
+        "1",
+        "--config",
+        str(config),
+    ]
     with background(tmp_path, "produce", *produce) as producer:
         producer.wait_for("streaming", streaming)
         # Those below the limit that are open now are closed, and opened again, by the reconnect.
@@ -71,7 +82,18 @@ def test_too_little_memory_ends_in_one_sentence_and_loses_nothing(
     name = database.new_database()
     config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": database})
     statements(database, f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v LONGTEXT)")
-    produce = ["produce", keyspace, "-", "--from", "latest", "--json", "--config", str(config)]
+    produce = [
+        "produce",
+        keyspace,
+        "-",
+        "--from",
+        "latest",
+        "--json",
+        "--every",
+        "1",
+        "--config",
+        str(config),
+    ]
     with background(tmp_path, "produce", *produce) as producer:
         producer.wait_for("streaming", streaming)
         statements(database, f"INSERT INTO {name}.t VALUES (1, 'x')")
