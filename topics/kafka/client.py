@@ -216,6 +216,7 @@ def check_reachable(config: ClientConfig, timeout_s: float = _REACH_TIMEOUT_S) -
         try:
             admin.list_topics(timeout=min(_REACH_ATTEMPT_S, deadline.left_s))
         except KafkaException as error:
+            admin.poll(0)  # hands librdkafka's messages to the log, which may say why
             known = kafka_error(error, "asking for the cluster's metadata", config.brokers)
             if isinstance(known, UsageError):
                 raise known from error
