@@ -1,9 +1,10 @@
 """Hops over reshards: from the sources that have ended to the targets that have begun.
 
-The END of a source names the reshard. Its targets are then watched until each has its BEGIN, which
-carries the hop time H. The frontier stops at H, each source is read to its END, and one step
-replaces the sources by the targets at their BEGIN offsets. Marks match by id only. See
-docs/architecture.md.
+The END of a source names the reshard. All of its targets are then watched, also those outside of
+the reader's range, until each has its BEGIN, which carries the hop time H. The frontier stops at H,
+each source is read to its END, and one step replaces the sources by the targets at their BEGIN
+offsets. Marks match by id only, and in a target only the first mark of an id counts: until every
+target has begun, the reshard can be cancelled, and nobody has hopped. See docs/architecture.md.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,18 +30,20 @@ class Target:
         self.reshard_id = reshard_id
         self.from_us = from_us
         self.begin: Mark | None = None
+        self.is_cancelled = False
         self.known: ShardTicks | None = None
         self.reaches_back = True  # whether all progress since `from_us` was there
 
     def observe(self, progress: Progress, seen_at_ms: int) -> None:
         """Process the next progress record. Halt when it does not follow its predecessor."""
         mark = progress.mark
-        begins = (
+        is_first = (
             self.begin is None
+            and not self.is_cancelled
             and mark is not None
-            and mark.kind is MarkKind.BEGIN
             and mark.reshard_id == self.reshard_id
         )
+        begins = is_first and mark is not None and mark.kind is MarkKind.BEGIN
         # Records below BEGIN are never read, because the sources contain them.
         at = Cut(progress.end_offset - begins, progress.last_seq - begins)
         if self.known is None:
@@ -53,11 +56,14 @@ class Target:
         if begins and mark is not None:
             self._check_begin(mark, progress)
             self.begin = mark
+        self.is_cancelled |= is_first and not begins
 
     def has_lost(self, hop_time_us: int) -> bool:
         """Tell whether compaction has removed progress that may have shown BEGIN."""
         known = self.known
-        return known is not None and not self.reaches_back and known.head_cell_us >= hop_time_us
+        if known is None or self.reaches_back or self.is_cancelled:
+            return False
+        return known.head_cell_us >= hop_time_us
 
     def _check_begin(self, mark: Mark, progress: Progress) -> None:
         where = f"shard {self.shard}: BEGIN of reshard {mark.reshard_id} at offset {mark.offset}"
@@ -72,11 +78,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A reshard ahead of a reader, with its shards that overlap the range of the reader."""
+    """A reshard ahead of a reader, with its shards that overlap the range of the reader.
+
+    `awaited`: all targets of the reshard, which must have begun before the hop.
+    """
 
     reshard_id: str
     sources: tuple[str, ...]
     targets: tuple[str, ...]
+    awaited: tuple[str, ...]
 
 
 Active = Mapping[str, ShardTicks]
@@ -107,7 +117,7 @@ class Hops:
         before, self._targets = self._targets, {}
         for hop in self._hops.values():
             from_us = max(end.cell_end_us for end in _ends(hop, active))
-            for shard in hop.targets:
+            for shard in hop.awaited:
                 known_target = before.get(shard)
                 if known_target is None or known_target.reshard_id != hop.reshard_id:
                     known_target = Target(shard, hop.reshard_id, from_us)
@@ -116,11 +126,18 @@ class Hops:
     def _hop(self, mark: Mark) -> Hop:
         _check_ranges(mark)
         return Hop(
-            mark.reshard_id, self._overlapping(mark.sources), self._overlapping(mark.targets)
+            mark.reshard_id,
+            self._overlapping(mark.sources),
+            self._overlapping(mark.targets),
+            mark.targets,
         )
 
     def _overlapping(self, shards: Iterable[str]) -> tuple[str, ...]:
         return tuple(s for s in shards if ShardName.parse(s).key_range.overlaps(self._key_range))
+
+    def needs_more(self, shard: str) -> bool:
+        """Tell whether the progress of a target matters beyond its BEGIN."""
+        return any(shard in hop.targets for hop in self._hops.values())
 
     def is_over(self, known: ShardTicks) -> bool:
         """Tell whether the END of a shard is final, because all targets have begun."""
@@ -189,7 +206,14 @@ class Hops:
                 continue
             if running:
                 found.append((f"reshard {hop.reshard_id}: no END of {', '.join(running)}", running))
-            if silent:
+            cancelled = [s for s in silent if self._targets[s].is_cancelled]
+            if cancelled:
+                reason = (
+                    f"reshard {hop.reshard_id} is cancelled on {', '.join(cancelled)}, but not yet "
+                    f"on {', '.join(hop.sources)}: run `shardstream reshard cancel` again"
+                )
+                found.append((reason, hop.sources))
+            elif silent:
                 reason = (
                     f"reshard {hop.reshard_id} has ended {', '.join(hop.sources)}, but "
                     f"{', '.join(silent)} has no BEGIN yet: was the switch finished or cancelled, "
@@ -199,11 +223,11 @@ class Hops:
         return found
 
     def _silent_targets(self, hop: Hop) -> tuple[str, ...]:
-        return tuple(s for s in hop.targets if self._targets[s].begin is None)
+        return tuple(s for s in hop.awaited if self._targets[s].begin is None)
 
     def _hop_time_us(self, hop: Hop, ends: list[End]) -> int | None:
         """Return the hop time of the BEGINs so far; None while there is none."""
-        begins = (self._targets[shard].begin for shard in hop.targets)
+        begins = (self._targets[shard].begin for shard in hop.awaited)
         times = {begin.hop_time_us for begin in begins if begin is not None}
         if not times:
             return None

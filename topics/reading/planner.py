@@ -190,6 +190,8 @@ class Planner:
         """Tell whether to keep reading the progress of a shard; False bounds memory."""
         known = self._shards.get(shard)
         if known is None and (target := self.targets.get(shard)) is not None:
+            if target.begin and not self._hops.needs_more(shard):
+                return False
             known = target.known if target.begin else None
         # A target needs little memory until it begins; after an END, only CANCEL can come.
         if known is None or known.end is not None:

@@ -29,6 +29,8 @@ class Reshard:
     targets: tuple[str, ...]
     ended: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
+    first_seq: dict[str, int] = field(default_factory=dict)  # of the BEGINs
+    left: list[str] = field(default_factory=list)  # once cancelled: sources without a CANCEL
     latest_end_us: int = 0
 
     @property
@@ -104,19 +106,18 @@ class Keyspace:
         reshard.latest_end_us = max(reshard.latest_end_us, self.histories[shard].now_us)
 
     def begin(self, reshard: Reshard, shard: str, before: int, step_us: int) -> None:
-        """Open a target; the last one makes them serve."""
+        """Write BEGIN into a target; the last one makes them serve."""
         self.mark(shard, MarkKind.BEGIN, reshard, before, step_us)
         reshard.begun.append(shard)
-        self.hop_times_us.add(reshard.hop_time_us)
-        self.first_seq[shard] = len(self.histories[shard].rows)
+        reshard.first_seq[shard] = len(self.histories[shard].rows)
         if len(reshard.begun) == len(reshard.targets):
+            self.hop_times_us.add(reshard.hop_time_us)
+            self.first_seq |= reshard.first_seq
             for source in reshard.sources:
                 self.serving.remove(source)
+                self.last_seq[source] = self._seq_of_end(reshard, source)
             self.serving += reshard.targets
             del self.reshards[reshard.reshard_id]
-        if len(reshard.begun) == 1:
-            for source in reshard.sources:
-                self.last_seq[source] = self._seq_of_end(reshard, source)
 
     def _seq_of_end(self, reshard: Reshard, source: str) -> int:
         marks = [p for p in self.histories[source].progress if p.mark is not None]
@@ -128,20 +129,43 @@ class Keyspace:
         return seq
 
     def cancel(self, reshard: Reshard, step_us: int) -> None:
-        """Open the sources again."""
-        for shard in (*reshard.targets[:1], *reshard.sources):
-            self.mark(shard, MarkKind.CANCEL, reshard, 0, step_us)
-        del self.reshards[reshard.reshard_id]
+        """Write CANCEL into the targets that have no mark: from now on it is cancelled for good."""
+        for shard in reshard.targets:
+            if shard not in reshard.begun:
+                self.mark(shard, MarkKind.CANCEL, reshard, 0, step_us)
+        reshard.left = list(reshard.sources)
+
+    def begin_too_late(self, reshard: Reshard, shard: str, step_us: int) -> None:
+        """Write BEGIN into a target behind its CANCEL, as a `switch` that wakes late would."""
+        self.mark(shard, MarkKind.BEGIN, reshard, 0, step_us)
+
+    def open_source(self, reshard: Reshard, step_us: int) -> None:
+        """Write CANCEL into the next source of a reshard that is being cancelled."""
+        self.mark(reshard.left.pop(), MarkKind.CANCEL, reshard, 0, step_us)
+        if not reshard.left:
+            del self.reshards[reshard.reshard_id]
+
+    def under_way(self) -> list[Reshard]:
+        """Return the reshards that are neither switched nor cancelled."""
+        return [reshard for reshard in self.reshards.values() if not reshard.left]
+
+    def cancelled(self) -> list[Reshard]:
+        """Return the reshards whose sources do not all have their CANCEL yet."""
+        return [reshard for reshard in self.reshards.values() if reshard.left]
 
     def writable(self) -> list[str]:
-        """Serving shards without an END, and targets, which copy."""
-        ended = {s for r in self.reshards.values() for s in r.ended}
+        """Serving shards, and targets, which copy; none with an END unless it is cancelled."""
+        ended = {s for r in self.reshards.values() if not r.left for s in r.ended}
         targets = [s for r in self.reshards.values() for s in r.targets]
         return sorted([s for s in self.serving if s not in ended] + targets)
 
     def finish(self) -> None:
         """Complete reshards in progress, and move heads beyond all rows."""
         for reshard in list(self.reshards.values()):
+            if reshard.left:
+                for _ in list(reshard.left):
+                    self.open_source(reshard, 0)
+                continue
             for shard in reshard.sources:
                 if shard not in reshard.ended:
                     self.end(reshard, shard, 0, 0)

@@ -103,11 +103,11 @@ class HopMachine(RuleBasedStateMachine):
         sources = sources[: next((i for i, s in enumerate(sources) if s in busy), len(sources))]
         self.keyspace.begin_reshard(sources, sorted(edges))
 
-    @precondition(lambda self: self.keyspace.reshards)
+    @precondition(lambda self: self.keyspace.under_way())
     @rule(data=st.data(), before=rows, step_us=steps)
     def switch_a_step(self, data: st.DataObject, before: int, step_us: int) -> None:
         """The next END, or, when all have ended, the next BEGIN."""
-        reshard = data.draw(st.sampled_from(list(self.keyspace.reshards.values())))
+        reshard = data.draw(st.sampled_from(self.keyspace.under_way()))
         left = [s for s in reshard.sources if s not in reshard.ended]
         if left:
             self.keyspace.end(reshard, data.draw(st.sampled_from(left)), before, step_us)
@@ -115,12 +115,23 @@ class HopMachine(RuleBasedStateMachine):
         left = [s for s in reshard.targets if s not in reshard.begun]
         self.keyspace.begin(reshard, data.draw(st.sampled_from(left)), before, step_us)
 
-    @precondition(lambda self: any(not r.begun for r in self.keyspace.reshards.values()))
+    @precondition(lambda self: self.keyspace.under_way())
     @rule(data=st.data(), step_us=steps)
     def cancel(self, data: st.DataObject, step_us: int) -> None:
-        """Cancel: the sources continue, whether they had ended or not."""
-        open_ones = [r for r in self.keyspace.reshards.values() if not r.begun]
-        self.keyspace.cancel(data.draw(st.sampled_from(open_ones)), step_us)
+        """Cancel, also when all targets but one have begun: the sources continue."""
+        reshard = data.draw(st.sampled_from(self.keyspace.under_way()))
+        self.keyspace.cancel(reshard, step_us)
+
+    @precondition(lambda self: self.keyspace.cancelled())
+    @rule(data=st.data(), step_us=steps)
+    def cancel_a_step(self, data: st.DataObject, step_us: int) -> None:
+        """CANCEL in the next source, or BEGIN in a target where CANCEL came first."""
+        reshard = data.draw(st.sampled_from(self.keyspace.cancelled()))
+        late = [s for s in reshard.targets if s not in reshard.begun]
+        if reshard.ended and self.random.randint(0, 1):
+            self.keyspace.begin_too_late(reshard, data.draw(st.sampled_from(late)), step_us)
+        else:
+            self.keyspace.open_source(reshard, step_us)
 
     # The reader ---------------------------------------------------------------------------------
 

@@ -222,6 +222,7 @@ def test_a_begin_that_may_still_come_is_waited_for(is_switched: bool) -> None:
     if not is_switched:
         del target.progress[:-1]
     feed(planner, target)
+    feed(planner, begun("80-", (("-",), ("-80", "80-")), HOP_US))
 
     wait = read_all(planner)
 
@@ -246,3 +247,50 @@ def test_a_hop_waits_for_every_end() -> None:
     assert planner.position.frontier_us == HOP_US
     assert wait.shards == ("80-",)
     assert "reshard r1: no END of 80-" in wait.reason
+
+
+def test_a_hop_waits_for_targets_outside_of_the_range() -> None:
+    """B17: a reader of half a split stays until the other half has begun, too."""
+    split = (("-",), ("-80", "80-"))
+    source = marked(History("-"), MarkKind.END, split)
+    source.heartbeat(9 * GRID_US)
+    start = {"-": ShardPosition(0, 0, None)}
+    planner = Planner(StreamPosition(0, 0, start), KeyRange.parse("-80"))
+    feed(planner, source)
+    feed(planner, begun("-80", split, HOP_US))
+
+    wait = read_all(planner)
+
+    assert wait.shards == ("80-",)
+    assert set(planner.position.shards) == {"-"}
+    feed(planner, begun("80-", split, HOP_US))
+    assert not planner.wants("80-")
+    read_all(planner)
+    assert set(planner.position.shards) == {"-80"}
+
+
+def test_a_begin_behind_a_cancel_does_not_count() -> None:
+    """B17: the first mark of an id in a target's log decides; CANCEL in the source follows."""
+    split = (("-",), ("-80", "80-"))
+    source = marked(History("-"), MarkKind.END, split)
+    source.heartbeat(9 * GRID_US)
+    planner = planner_of("-")
+    feed(planner, source)
+    feed(planner, begun("-80", split, HOP_US))
+    late = marked(History("80-", now_us=HOP_US), MarkKind.CANCEL, split)
+    marked(late, MarkKind.BEGIN, split, HOP_US)
+    late.heartbeat(10 * GRID_US)
+    feed(planner, late)
+
+    wait = read_all(planner)
+
+    assert wait.shards == ("-",)
+    assert "cancelled on 80-, but not yet on -" in wait.reason
+    source.commit([(GRID_US, 2)])  # the decision makes it an ordinary row
+    marked(source, MarkKind.CANCEL, split)
+    source.heartbeat(20 * GRID_US)
+    for progress in source.progress[-3:]:
+        planner.observe("-", progress, 0)
+    read_all(planner)
+    assert planner.position.shards["-"].seq == 4
+    assert planner.position.epoch == 0

@@ -82,7 +82,8 @@ def test_a_range_that_is_not_whole_shards(
     del left
     source.commit_events([source.row(0, ids=(None, LOW)), source.row(1_000, ids=(None, HIGH))])
     source.mark(35_000, END, SPLIT)
-    low.mark(42_000, BEGIN, SPLIT)  # and never a BEGIN in c0-, which is not this reader's
+    low.mark(42_000, BEGIN, SPLIT)
+    high.mark(42_000, BEGIN, SPLIT)  # waited for, though c0- is not this reader's
     low.commit_events(
         [
             low.row(43_000, ids=(None, LOW)),
@@ -91,7 +92,6 @@ def test_a_range_that_is_not_whole_shards(
         ]
     )
     low.heartbeat(FAR_US)
-    del high
 
     with StreamSubscriber(keyspace, "80-a0", "earliest", config=config) as stream:
         events = list(islice(stream, 5))
