@@ -2,10 +2,10 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from confluent_kafka import KafkaException, Producer
 
@@ -20,8 +20,10 @@ from topics.names import check_keyspace, topology_topic, topology_transactional_
 
 TOPOLOGY_KEY: Final = b"topology"
 
-# The version of the JSON layout; readers refuse any other.
+# The version of the JSON layout; readers refuse later ones. A topology is written in version 2 only
+# while it has a decision: a writer that does not know decisions would drop it.
 _LAYOUT_VERSION: Final = 1
+_LAYOUT_WITH_DECISIONS: Final = 2
 
 # One small record; longer than a failover of the transaction coordinator takes.
 _WRITE_TIMEOUT_S: Final = 60.0
@@ -72,10 +74,19 @@ class ReshardState(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class BeginDecision:
+    """The decision that the targets begin: BEGIN's hop time, and the seq of END by source."""
+
+    hop_time_us: int
+    ends: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class ReshardEntry:
     """A reshard, past or in progress; a start in the past finds the shards of that time by it.
 
-    `state`: a value of ReshardState.
+    `state`: a value of ReshardState. `decision` is None until a switch has decided; that a reshard
+    is cancelled is said by its state alone. `hop_time_us` is set when it is switched.
     """
 
     reshard_id: str
@@ -83,6 +94,7 @@ class ReshardEntry:
     targets: tuple[str, ...]
     state: str
     hop_time_us: int | None = None
+    decision: BeginDecision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,36 +168,77 @@ def update_topology(
     TopologyChanged when another writer fenced this one. Then either nothing was written or, if
     this happened during the commit, this change was: read the topology again to find out.
     """
-    topic = topology_topic(keyspace)
-    doing = f"writing the topology of keyspace {keyspace}"
-    producer = open_producer(
-        config,
-        transactional_id=topology_transactional_id(keyspace),
-        transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
-    )
-    try:
-        with kafka_errors(doing, config.brokers):
-            producer.init_transactions(_WRITE_TIMEOUT_S)
-    except Fenced as error:
-        raise _changed(doing) from error
-    before = read_topology(config, keyspace)
-    after = change(before)
-    if after.keyspace != keyspace or (before is not None and after.epoch < before.epoch):
-        raise UsageError(
-            f"{doing}: keyspace {after.keyspace} epoch {after.epoch} cannot follow "
-            f"{before and before.epoch}",
-        )
-    if after == before:
-        return after
-    try:
-        _commit(producer, topic, topology_to_json(after))
-    except KafkaException as error:
-        known = kafka_error(error, doing, config.brokers)
-        if isinstance(known, Fenced):
-            raise _changed(doing) from error
-        raise known from error
-    _await_visible(config, keyspace, before, after)
+    with TopologyFence(config, keyspace) as fence:
+        before = fence.read()
+        after = change(before)
+        fence.write(before, after)
     return after
+
+
+class TopologyFence:
+    """The right to write the topology: whoever opens it later takes it away.
+
+    What is read while it is held is still current if a later `write` succeeds.
+    """
+
+    def __init__(self, config: ClientConfig, keyspace: str) -> None:
+        """Fence other writers. TopologyChanged when one has fenced this one meanwhile."""
+        self._config = config
+        self._keyspace = keyspace
+        self._doing = f"writing the topology of keyspace {keyspace}"
+        self._producer = open_producer(
+            config,
+            transactional_id=topology_transactional_id(keyspace),
+            transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
+        )
+        try:
+            with kafka_errors(self._doing, config.brokers):
+                self._producer.init_transactions(_WRITE_TIMEOUT_S)
+        except Fenced as error:
+            raise _changed(self._doing) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Send nothing more."""
+        del self._producer
+
+    def read(self) -> Topology | None:
+        """Return the committed topology, None for a new keyspace."""
+        return read_topology(self._config, self._keyspace)
+
+    def write(self, before: Topology | None, after: Topology) -> None:
+        """Write `after` in the place of `before`, unless they are equal.
+
+        TopologyChanged when another writer fenced this one, or the outcome of the commit is
+        unknown. Then, and after a Rebuild, `after` may have been written: fence, read and decide.
+        """
+        keyspace, brokers = self._keyspace, self._config.brokers
+        if after.keyspace != keyspace or (before is not None and after.epoch < before.epoch):
+            raise UsageError(
+                f"{self._doing}: keyspace {after.keyspace} epoch {after.epoch} cannot follow "
+                f"{before and before.epoch}",
+            )
+        if after == before:
+            return
+        try:
+            _commit(self._producer, topology_topic(keyspace), topology_to_json(after))
+        except KafkaException as error:
+            known = kafka_error(error, self._doing, brokers)
+            if isinstance(known, Fenced):
+                raise _changed(self._doing) from error
+            if isinstance(known, Retry):
+                # Brokers also answer so while another writer is being let in.
+                raise TopologyChanged(
+                    f"{known}. It is unknown whether it was written: read the topology again, and "
+                    f"decide again",
+                ) from error
+            raise known from error
+        _await_visible(self._config, keyspace, before, after)
 
 
 def _changed(doing: str) -> TopologyChanged:
@@ -219,9 +272,10 @@ def _await_visible(
 
 def topology_to_json(topology: Topology) -> bytes:
     """Return the value of the topology record."""
+    has_decision = any(reshard.decision for reshard in topology.reshards)
     return json.dumps(
         {
-            "version": _LAYOUT_VERSION,
+            "version": _LAYOUT_WITH_DECISIONS if has_decision else _LAYOUT_VERSION,
             "keyspace": topology.keyspace,
             "epoch": topology.epoch,
             "shards": [{"name": s.name, "state": s.state.value} for s in topology.shards],
@@ -241,6 +295,7 @@ def topology_to_json(topology: Topology) -> bytes:
                     "targets": list(r.targets),
                     "state": r.state,
                     "hop_time_us": r.hop_time_us,
+                    **_decision_fields(r.decision),
                 }
                 for r in topology.reshards
             ],
@@ -248,12 +303,18 @@ def topology_to_json(topology: Topology) -> bytes:
     ).encode()
 
 
+def _decision_fields(decision: BeginDecision | None) -> dict[str, Any]:
+    if decision is None:
+        return {}
+    return {"decision": {"hop_time_us": decision.hop_time_us, "ends": dict(decision.ends)}}
+
+
 def topology_from_json(value: bytes | None, keyspace: str, where: str) -> Topology:
     """Decode a topology record; CorruptRecord if it is invalid, Halt on a newer layout."""
     try:
         fields: dict[str, Any] = json.loads(value or b"")
         version = fields["version"]
-        if version != _LAYOUT_VERSION:
+        if version not in {_LAYOUT_VERSION, _LAYOUT_WITH_DECISIONS}:
             raise Halt(
                 f"{where}: layout {version} of the topology is not known: use the release that "
                 f"wrote it",
@@ -282,7 +343,15 @@ def _topology(fields: dict[str, Any]) -> Topology:
                 tuple(r["targets"]),
                 r["state"],
                 r["hop_time_us"],
+                _decision(r.get("decision")),
             )
             for r in fields["reshards"]
         ),
     )
+
+
+def _decision(fields: dict[str, Any] | None) -> BeginDecision | None:
+    if fields is None:
+        return None
+    ends = {str(source): int(seq) for source, seq in fields["ends"].items()}
+    return BeginDecision(int(fields["hop_time_us"]), ends)
