@@ -14,6 +14,10 @@ def _all_sharded(_database: str) -> bool:
     return True
 
 
+def _none_cancelled(_reshard_id: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class DecoderOptions:
     """Options of a decoder; those without a default depend on where the log ends.
@@ -25,6 +29,7 @@ class DecoderOptions:
     `last_cell_us`: start of the grid cell of the log's last record, -1 for none.
     `ended_by`: reshards whose END is in the log, and whose CANCELLED is not.
     `is_sharded`: whether a database has sharded tables; asked where one is changed after END.
+    `is_cancelled`: whether the topology has such a reshard cancelled by now; asked then, too.
 
     `produce(topic, value, key, 0, on_delivery, on_delivery, timestamp_ms)` raises BufferError when
     its queue is full; then `on_full` is called and `produce` again. `on_delivery` is passed with a
@@ -62,6 +67,7 @@ class DecoderOptions:
     text_as_bytes: frozenset[str] = frozenset()
     ended_by: tuple[str, ...] = ()
     is_sharded: Callable[[str], bool] = _all_sharded
+    is_cancelled: Callable[[str], bool] = _none_cancelled
     rules: FilterRules | None = None
     hidden_types: HiddenTypes | None = None
     refuses_cascades: bool = False

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from producers.copy.copier import Copier
 from producers.decoder import Decoder, DecoderOptions
@@ -23,7 +24,7 @@ from producers.session.status import Committed
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
 from producers.start.choose_start import ChosenStart
-from producers.start.reshard_end import ended_by, is_sharded
+from producers.start.reshard_end import ended_by, is_cancelled, is_sharded
 from topics.kafka.client import RECORD_BYTES_MAX
 
 Notice = Callable[[str], None]
@@ -99,8 +100,7 @@ def _open_decoder(
     context: SessionContext, start: ChosenStart, publisher: Publisher, notice: Notice
 ) -> Decoder:
     settings, point, server = context.settings, start.point, start.server
-    with server_errors(server.settings, "reading the journal of"):
-        ended = ended_by(settings.kafka, context.topics, context.schema_ids, server.connection)
+    ended = ended_by(settings.kafka, context.topics, context.schema_ids)
     vindexes = sharding_columns(settings.vindexes)
     rules = None
     if settings.filters:
@@ -123,6 +123,7 @@ def _open_decoder(
         on_notice=notice,
         ended_by=ended,
         is_sharded=lambda database: is_sharded(settings.kafka, settings.keyspace, database),
+        is_cancelled=partial(is_cancelled, settings.kafka, settings.keyspace),
         vindexes=vindexes,
         rules=rules,
         text_as_bytes=settings.text_as_bytes,

@@ -1,21 +1,15 @@
 """Reads what is committed on a shard's topics, after fencing."""
 
-import time
 from dataclasses import dataclass
-from typing import Final
 
-from event_token.errors import Retry
-from topics.kafka.client import ClientConfig, open_consumer
-from topics.kafka.partition_reader import partition_bounds, read_tail
+from topics.kafka.client import ClientConfig
+from topics.kafka.partition_reader import read_tail
+from topics.kafka.stable_end import await_stable
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
 from topics.records.envelope import read_envelope
 from topics.records.schema_ids import SchemaIds
-
-# Markers of the predecessor's last transaction may still be on their way to a leader.
-STABLE_S_MAX: Final = 30.0
-STABLE_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +50,3 @@ def read_committed_tail(
         where = f"{topics.progress}, offset {last_progress.offset}"
         progress = decode_progress(last_progress.value, schema_ids, where)
     return progress, LogTail(log.start_offset, last)
-
-
-def await_stable(config: ClientConfig, topic: str, seconds: float = STABLE_S_MAX) -> None:
-    """Wait until all records of a topic are committed or aborted; Retry when that takes longer.
-
-    An open transaction hides what was committed after it began, and a producer that resumed from
-    there would write those records again.
-    """
-    committed = open_consumer(config)
-    everything = open_consumer(config, read_committed=False)
-    deadline_s = time.monotonic() + seconds
-    try:
-        while True:
-            # In this order, so that no record that comes in between makes them equal by mistake.
-            _, end = partition_bounds(everything, config, topic)
-            _, stable = partition_bounds(committed, config, topic)
-            if stable >= end:
-                return
-            if time.monotonic() > deadline_s:
-                raise Retry(
-                    f"{topic}: offsets {stable} to {end} belong to an open transaction, but the "
-                    f"shard's producers are fenced: find its producer (kafka-transactions.sh "
-                    f"find-hanging --topic {topic}) and abort it"
-                )
-            time.sleep(STABLE_POLL_S)
-    finally:
-        committed.close()
-        everything.close()

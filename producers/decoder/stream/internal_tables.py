@@ -53,12 +53,19 @@ InternalRow = dict[str, int | str | None]
 class InternalTables:
     """What the rows of `_shardstream` on this stream have said so far."""
 
-    def __init__(self, shard: str, ended_by: list[str], is_sharded: Callable[[str], bool]) -> None:
-        """`ended_by`, `is_sharded`: see DecoderOptions."""
+    def __init__(
+        self,
+        shard: str,
+        ended_by: list[str],
+        is_sharded: Callable[[str], bool],
+        is_cancelled: Callable[[str], bool],
+    ) -> None:
+        """`ended_by`, `is_sharded`, `is_cancelled`: see DecoderOptions."""
         self._shard: str = shard
         self._is_sharded: Callable[[str], bool] = is_sharded
         self._other_databases: set[str] = set()  # that are known not to be sharded
         self._ended_by: list[str] = ended_by
+        self._is_cancelled: Callable[[str], bool] = is_cancelled
         self.refuses_rows: bool = len(ended_by) > 0
         # The mark under way or just complete. Its offset is the seq of its record.
         self.mark: Mark | None = None
@@ -81,19 +88,24 @@ class InternalTables:
         if not self._is_sharded(table.database):
             self._other_databases.add(table.database)
             return
+        self._ended_by = [name for name in self._ended_by if not self._is_cancelled(name)]
+        self.refuses_rows = len(self._ended_by) > 0
+        if not self.refuses_rows:
+            return
         ids = ", ".join(self._ended_by)
         raise WriteAfterEnd(
             f"a row of {table.database}.{table.table} was changed after the END of reshard {ids}: "
             f"writes had not stopped, and the change is on no target. Find what still writes here "
             f"and stop it; then cancel the reshard (shardstream reshard cancel) and start this "
-            f"producer again, or, if the reshard has begun on a target, repeat the change there"
+            f"producer again, which logs the row. If cancel answers that the reshard is decided, "
+            f"run shardstream reshard switch and repeat the change on the target"
         )
 
     def takes(self, table: TablePlan, rows: RowsPlan, op: i64, images: bytes) -> bool:
         """Take a row event of an internal table; False if its rows are to be logged after all."""
         if not table.internal:
             self._refuse(table)
-            return False  # of a database that is not sharded
+            return False  # of a database that is not sharded, or the reshard is cancelled
         if table.internal == SILENT or op == DELETE:
             return True
         for row in _read_rows(table, rows, images):

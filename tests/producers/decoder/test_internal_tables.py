@@ -151,6 +151,21 @@ def test_a_row_behind_end_stops_the_shard(stream: Stream) -> None:
         decoder.feed(packets, taken, len(packets), ALL_ROWS)
 
 
+def test_a_row_behind_the_end_of_a_cancelled_reshard_is_logged(stream: Stream) -> None:
+    """B17: the topology is asked when such a row comes, and once if the reshard is cancelled."""
+    flavor, before, packets = stream("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
+    asked = []
+
+    def is_cancelled(reshard_id: str) -> bool:
+        asked.append(reshard_id)
+        return True
+
+    sink, _ = decode(packets, flavor, before, ended_by=("r7",), is_cancelled=is_cancelled)
+
+    assert [event.type for event in sink.events()] == [EventType.ROW] * 2
+    assert asked == ["r7"]
+
+
 def test_tables_left_out_write_nothing_behind_end(stream: Stream) -> None:
     """Filter rules leave out the server's own table: no record. The keyspace's still stops."""
     rules = TableFilters(FilterSettings(include=(TablePattern("other.t"),)), {})

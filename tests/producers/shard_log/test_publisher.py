@@ -7,7 +7,6 @@ from confluent_kafka import Producer
 
 from event_token import Retry
 from producers.errors import LogDisagrees
-from producers.shard_log.committed_tail import await_stable
 from producers.shard_log.publisher import Publisher
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.producers.session.producing import wait_for
@@ -15,6 +14,7 @@ from topics.kafka.client import ClientConfig, open_producer
 from topics.kafka.errors import Fenced
 from topics.kafka.partition_reader import read_tail, read_to_end
 from topics.kafka.provisioning import broker_transaction_timeout_ms, provision_shard
+from topics.kafka.stable_end import await_stable
 from topics.names import ShardTopics
 
 TIME_MS = 1_700_000_000_123
