@@ -1,71 +1,71 @@
-"""`switch` and `cancel`: takes the steps that `decision` chooses, on servers and topology."""
+"""`switch` and `cancel`: takes the steps that `decision` chooses, on servers, logs and topology."""
 
 import json
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import replace
 from typing import Final, Self
 
-from databases.connection import server_errors
-from event_token import GtidSet
-from event_token.errors import Halt, UsageError
-from resharding.bookkeeping import read_checkpoints
-from resharding.log_progress import has_reached, last_progress
+from event_token import Flavor
+from event_token.errors import Halt, Rebuild, Retry, UsageError
+from resharding.log_progress import last_progress
+from resharding.switch.claims import Claims
 from resharding.switch.decision import (
     Action,
     JournalRow,
     Kind,
     ReshardView,
-    SourceEnd,
     Step,
     next_cancel_step,
     next_switch_step,
 )
+from resharding.switch.observer import Observer
 from resharding.switch.readiness import check_ready
 from resharding.switch.settings import SwitchReport, SwitchSettings
-from resharding.switch.shard_writes import ShardWrites
-from resharding.switch.topology_steps import entry_of, moved
-from resharding.switch.triggers import copy_triggers, missing_triggers
-from topics.errors import TopologyChanged
+from resharding.switch.topology_steps import decided, entry_of, moved
+from resharding.switch.triggers import copy_triggers
+from resharding.switch.words import overdue, refused
 from topics.keyspace.topology import (
     ReshardEntry,
     ReshardState,
     Topology,
+    TopologyFence,
     read_topology,
-    update_topology,
 )
-from topics.names import ShardTopics
+from topics.progress.record import Mark, MarkKind
 from topics.schemas.registry import open_schema_ids
-from topics.stream.log_marks import marks_at_end
+from topics.stream.target_marks import TargetMarks
 
 # END is applied within a heartbeat and a commit; beyond this an operator must look.
 AWAIT_S_MAX: Final = 60.0
 AWAIT_POLL_S: Final = 0.02
-# An attempt fails only when another writer of the topology gets ahead of it.
+# An attempt fails only when another writer gets ahead of it, or a broker is lost meanwhile.
 TOPOLOGY_TRIES_MAX: Final = 5
 
-_AWAITS: Final = (Action.AWAIT_END, Action.AWAIT_DRAIN, Action.AWAIT_LOG)
+_AWAITS: Final = (Action.AWAIT_END, Action.AWAIT_DRAIN, Action.AWAIT_LOG, Action.AWAIT_BEGIN)
 Tell = Callable[[Step], None]
 
 
-def run_switch(settings: SwitchSettings, tell: Tell) -> SwitchReport:
+def run_switch(settings: SwitchSettings, tell: Tell, *, lost_source: bool = False) -> SwitchReport:
     """Switch to the targets, or resume a switch that was interrupted.
 
-    `tell` is called with each step before it is taken. Raises UsageError when the reshard is not
-    ready (nothing was changed then), Halt when it was cancelled or the targets do not reach END
-    (run it again, or cancel), ServerLost when a server or the claim on it is lost.
+    `tell` is called with each step before it is taken. `lost_source`: once it is decided that the
+    targets begin, sources that do not answer are taken for lost. Raises UsageError when the reshard
+    is not ready (nothing was changed then), Halt when it cannot go on (the message names the
+    command that can), ServerLost when a server or the claim on it is lost.
     """
     with _Run(settings, tell) as run:
         run.check()
-        run.go(next_switch_step)
-        return run.report()
+        return run.switch(lost_source=lost_source)
 
 
-def run_cancel(settings: SwitchSettings, tell: Tell) -> None:
-    """Return to the sources; possible until BEGIN is on the first target. Errors as above."""
+def run_cancel(settings: SwitchSettings, tell: Tell, *, lost_target: bool = False) -> None:
+    """Return to the sources; needs no target.
+
+    Possible until it is decided that the targets begin, and with `lost_target` until all of their
+    logs hold BEGIN. Errors as above.
+    """
     with _Run(settings, tell) as run:
-        run.go(next_cancel_step)
+        run.cancel(lost_target=lost_target)
 
 
 class _Run:
@@ -75,151 +75,115 @@ class _Run:
         self._settings = settings
         self._tell = tell
         self._schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
-        self._stack = ExitStack()
         self._topology: Topology | None = read_topology(settings.kafka, settings.keyspace)
-        self._writes: dict[str, ShardWrites] = {}
-        self._ends: dict[str, SourceEnd] = {}
-        # What a source had executed when END was in its journal, and when the targets had END.
-        self._at_end: dict[str, GtidSet] = {}
-        self._at_drain: dict[str, GtidSet] = {}
+        self._fence: TopologyFence | None = None
+        self._topology_tries = 0
+        self._target_marks = TargetMarks(
+            settings.kafka, settings.keyspace, settings.reshard_id, self._schema_ids
+        )
+        entry = self._entry
+        self._claims = Claims(settings, (*entry.targets, *entry.sources))
+        # Again: the command that was ended may have changed it.
+        self._topology = read_topology(settings.kafka, settings.keyspace)
+        self._databases = frozenset(vindex.database for vindex in self._known.vindexes)
+        self._observer = Observer(
+            settings, self._known, self._schema_ids, self._claims, self._target_marks
+        )
         self._stopped_s: float | None = None
         self._stopped_ms: int | None = None
-        self._hop_time_us: int | None = None
+        self._has_opened = False
 
     def __enter__(self) -> Self:
-        try:
-            entry = self._entry
-            for shard in (*entry.targets, *entry.sources):
-                server = self._settings.server_of(shard)
-                writes = ShardWrites(server, entry.reshard_id, self._settings.accounts)
-                self._stack.callback(writes.close)
-                self._writes[shard] = writes
-        except BaseException:
-            self._stack.close()
-            raise
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._stack.close()
+        self._drop_fence()
+        self._claims.close()
+
+    @property
+    def _known(self) -> Topology:
+        assert self._topology is not None  # noqa: S101 - it has the reshard
+        return self._topology
 
     @property
     def _entry(self) -> ReshardEntry:
         return entry_of(self._topology, self._settings.keyspace, self._settings.reshard_id)
 
-    @property
-    def _databases(self) -> frozenset[str]:
-        assert self._topology is not None  # noqa: S101 - it has the reshard
-        return frozenset(vindex.database for vindex in self._topology.vindexes)
-
     def check(self) -> None:
         """Check that everything is ready, unless it is decided already how the reshard ends."""
         entry = self._entry
-        rows = [writes.journal() for writes in self._writes.values()]
+        if entry.state != ReshardState.RUNNING.value or entry.decision or self._claims.missing:
+            return
+        if self._target_marks.look(entry.targets):
+            return
+        rows = [writes.journal() for writes in self._claims.writes.values()]
         kinds = {row.kind for row in rows if row is not None}
-        if entry.state == ReshardState.RUNNING.value and kinds <= {Kind.END}:
-            has_stopped = bool(kinds)
+        if Kind.CANCELLED not in kinds:
             check_ready(
-                self._settings, entry, self._writes, self._databases, has_stopped=has_stopped
+                self._settings,
+                entry,
+                self._claims.writes,
+                self._databases,
+                has_stopped=bool(kinds),
             )
 
-    def go(self, decide: Callable[[ReshardView], Step]) -> None:
-        """Take one step after the other until done or refused."""
-        deadline_s: float | None = None
+    def switch(self, *, lost_source: bool) -> SwitchReport:
+        """Take the steps of `switch`."""
+
+        def step() -> tuple[Step, ReshardView]:
+            fenced = self._fence is not None
+            view = self._observer.for_switch(self._entry, fenced=fenced)
+            return next_switch_step(view, lost_source=lost_source), view
+
+        view = self._go(step)
+        unread: tuple[str, ...] = ()
+        if self._has_opened and all(source in view.missing for source in view.sources):
+            unread = view.sources
+        return SwitchReport(self._entry.hop_time_us, self._stopped_ms, unread)
+
+    def cancel(self, *, lost_target: bool) -> None:
+        """Take the steps of `cancel`."""
+
+        def step() -> tuple[Step, ReshardView]:
+            view = self._observer.for_cancel(self._entry, fenced=self._fence is not None)
+            return next_cancel_step(view, lost_target=lost_target), view
+
+        self._go(step)
+
+    def _go(self, decide: Callable[[], tuple[Step, ReshardView]]) -> ReshardView:
+        """Take one step after the other until done or refused; return the last view."""
+        awaited: Step | None = None
+        deadline_s = 0.0
         while True:
-            view = self._view()
-            step = decide(view)
+            step, view = decide()
             if step.action is Action.DONE:
-                self._hop_time_us = view.journal[view.decider].hop_time_us
-                return
+                return view
             if step.action is Action.REFUSE:
-                raise Halt(f"reshard {self._settings.reshard_id}: {step.why}")
+                raise Halt(refused(step, self._settings))
             if step.action in _AWAITS:
-                deadline_s = deadline_s or time.monotonic() + AWAIT_S_MAX
+                if awaited is None or awaited.action is not step.action:
+                    awaited, deadline_s = step, time.monotonic() + AWAIT_S_MAX
                 if time.monotonic() > deadline_s:
-                    raise Halt(self._overdue(step, view))
+                    raise Halt(overdue(step, view, self._settings, AWAIT_S_MAX))
                 time.sleep(AWAIT_POLL_S)
                 continue
-            self._tell(step)
+            awaited = None
+            if step.action is not Action.FENCE:  # it changes nothing
+                self._tell(step)
             self._do(step, view)
 
-    def report(self) -> SwitchReport:
-        """The result of a finished switch."""
-        return SwitchReport(self._hop_time_us, self._stopped_ms)
-
-    def _view(self) -> ReshardView:
-        entry = self._entry
-        shards = (*entry.targets, *entry.sources)
-        journal = {s: row for s in shards if (row := self._writes[s].journal()) is not None}
-        view = ReshardView(
-            sources=entry.sources,
-            targets=entry.targets,
-            state=ReshardState(entry.state),
-            journal=journal,
-        )
-        if view.decision is None:
-            quiet = frozenset(s for s in shards if self._writes[s].is_quiet())
-            return self._drain(replace(view, quiet=quiet))
-        open_ones = frozenset(s for s in shards if self._writes[s].is_open())
-        return replace(view, open=open_ones, restored=self._restored(view))
-
-    def _drain(self, view: ReshardView) -> ReshardView:
-        """Add ENDs and checkpoints once END is in the journal of every source."""
-        if any(source not in view.journal for source in view.sources):
-            return view
-        for source in view.sources:
-            if source not in self._ends:
-                # END is looked for only in a log that has the present primary's: an older END may
-                # have been written to a server that was lost.
-                if not self._is_logged(source, self._at_end):
-                    return replace(view, ends=dict(self._ends))
-                topics = ShardTopics(self._settings.keyspace, source)
-                marks = marks_at_end(
-                    self._settings.kafka,
-                    topics,
-                    self._schema_ids,
-                    self._databases.__contains__,
-                )
-                mark = marks.get(self._settings.reshard_id)
-                if mark is None or mark.kind != Kind.END.value:
-                    return replace(view, ends=dict(self._ends))
-                self._ends[source] = SourceEnd(mark.seq, mark.timestamp_us)
-        checkpoints: dict[tuple[str, str], int] = {}
-        for target in view.targets:
-            writes = self._writes[target]
-            with server_errors(writes.server, "reading the checkpoint of"):
-                found = read_checkpoints(writes.connection, self._settings.reshard_id)
-            checkpoints |= {(target, source): at.seq for source, at in found.items()}
-        view = replace(view, ends=dict(self._ends), checkpoints=checkpoints)
-        if not view.is_drained:
-            return view
-        logged = frozenset(s for s in view.sources if self._is_logged(s, self._at_drain))
-        return replace(view, logged=logged)
-
-    def _is_logged(self, source: str, executed: dict[str, GtidSet]) -> bool:
-        """Whether a source's log has reached what its server had executed when asked first."""
-        if source not in executed:
-            executed[source] = self._writes[source].executed()
-        progress = last_progress(
-            self._settings.kafka, self._settings.keyspace, source, self._schema_ids
-        )
-        return has_reached(progress, executed[source])
-
-    def _restored(self, view: ReshardView) -> frozenset[str]:
-        if view.decision is not Kind.BEGIN or view.state is not ReshardState.SWITCHED:
-            return frozenset()
-        source = self._writes[min(view.sources)]
-        return frozenset(
-            target
-            for target in view.targets
-            if not missing_triggers(source, self._writes[target], self._databases)
-        )
-
     def _do(self, step: Step, view: ReshardView) -> None:
+        match step.action:
+            case Action.FENCE | Action.DECIDE | Action.CHANGE_TOPOLOGY:
+                self._do_topology(step)
+            case Action.APPEND_CANCEL:
+                self._append_cancel(step.shard, view)
+            case _:
+                self._do_on_server(step, view)
+
+    def _do_on_server(self, step: Step, view: ReshardView) -> None:
         shards = (json.dumps(sorted(view.sources)), json.dumps(sorted(view.targets)))
-        if step.action is Action.CHANGE_TOPOLOGY:
-            self._change_topology(step)
-            return
-        writes = self._writes[step.shard]
+        writes = self._claims.writes[step.shard]
         match step.action:
             case Action.STOP_WRITES:
                 if step.shard in view.sources and self._stopped_s is None:
@@ -229,56 +193,71 @@ class _Run:
                 writes.check_primary()
                 writes.check_nothing_prepared()
                 writes.insert(JournalRow(Kind.END), shards)
-            case Action.WRITE_BEGIN:
-                for shard in (*view.sources, step.shard):
-                    self._writes[shard].check_primary()
-                writes.insert(JournalRow(Kind.BEGIN, step.hop_time_us), shards)
+            case Action.WRITE_BEGIN if step.decision is not None:
+                for shard in {*view.sources, step.shard} - view.missing.keys():
+                    self._claims.writes[shard].check_primary()
+                writes.insert(JournalRow(Kind.BEGIN, step.decision.hop_time_us), shards)
             case Action.WRITE_CANCELLED:
+                writes.check_primary()
                 if step.shard in view.journal:
                     writes.cancel_end()
                 else:
                     writes.insert(JournalRow(Kind.CANCELLED), shards)
             case Action.RESTORE_TRIGGERS:
-                copy_triggers(self._writes[min(view.sources)], writes, self._databases)
+                source = min(source for source in view.sources if source not in view.missing)
+                copy_triggers(self._claims.writes[source], writes, self._databases)
             case Action.OPEN_WRITES:
+                writes.check_primary()
                 writes.open_writes()
+                self._has_opened = True
                 if self._stopped_s is not None:
                     self._stopped_ms = round((time.monotonic() - self._stopped_s) * 1000)
             case _:
                 raise UsageError(f"{step} is no step on a shard")
 
-    def _change_topology(self, step: Step) -> None:
-        settings = self._settings
-        state = step.state
-        if state is None:
-            raise UsageError(f"{step} has no state")
-        for _ in range(TOPOLOGY_TRIES_MAX):
-            try:
-                self._topology = update_topology(
-                    settings.kafka,
-                    settings.keyspace,
-                    lambda before: moved(
-                        before, settings.keyspace, settings.reshard_id, state, step.hop_time_us
-                    ),
-                )
-            except TopologyChanged:
-                continue
-            return
-        raise Halt(f"the topology of {settings.keyspace} kept changing: run the command again")
+    def _do_topology(self, step: Step) -> None:
+        """Fence or write. Fenced by another, or with an unknown outcome: all is looked at again."""
+        keyspace, reshard_id = self._settings.keyspace, self._settings.reshard_id
+        try:
+            if self._fence is None:
+                self._fence = TopologyFence(self._settings.kafka, keyspace)
+                self._topology = self._fence.read()
+                return
+            before = self._known
+            if step.decision is not None:
+                after = decided(before, keyspace, reshard_id, step.decision)
+            elif step.state is not None:
+                after = moved(before, keyspace, reshard_id, step.state)
+            else:
+                raise UsageError(f"{step} has neither a decision nor a state")
+            self._fence.write(before, after)
+            self._topology = after
+        except (Retry, Rebuild) as error:
+            self._drop_fence()
+            self._topology_tries += 1
+            if self._topology_tries >= TOPOLOGY_TRIES_MAX:
+                raise Halt(
+                    f"the topology of {keyspace} could not be changed in {TOPOLOGY_TRIES_MAX} "
+                    f"attempts ({error}): run the command again"
+                ) from error
+            self._topology = read_topology(self._settings.kafka, keyspace)
 
-    def _overdue(self, step: Step, view: ReshardView) -> str:
-        seqs = ", ".join(
-            f"END of {source} is seq {end.seq}, the target has "
-            f"{view.checkpoints.get((step.shard, source))}"
-            for source, end in view.ends.items()
+    def _append_cancel(self, target: str, view: ReshardView) -> None:
+        """Write CANCEL into the log of a target; a lost server does not matter."""
+        settings = self._settings
+        flavor = Flavor.MYSQL.value
+        for source in view.sources:
+            found = last_progress(settings.kafka, settings.keyspace, source, self._schema_ids)
+            flavor = flavor if found is None else found.flavor
+        hop_times_us = [mark.hop_time_us or 0 for mark in view.marks.values()]
+        if view.decision is not None:
+            hop_times_us.append(view.decision.hop_time_us)
+        cancel = Mark(
+            MarkKind.CANCEL, -1, settings.reshard_id, view.sources, view.targets, hop_time_us=None
         )
-        who = (
-            f"its applier ({seqs})"
-            if step.action is Action.AWAIT_DRAIN
-            else "its producer, which stops where an account that is not in `application_accounts` "
-            "changed a row after END"
-        )
-        return (
-            f"reshard {self._settings.reshard_id}: {step} took more than {AWAIT_S_MAX:g} s: check "
-            f"{who}. Writes are stopped: run switch again, or cancel"
-        )
+        self._target_marks.append_cancel(target, cancel, flavor, max(hop_times_us, default=0))
+
+    def _drop_fence(self) -> None:
+        if self._fence is not None:
+            self._fence.close()
+            self._fence = None

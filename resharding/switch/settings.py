@@ -26,7 +26,11 @@ class SwitchSettings:
 
 @dataclass(frozen=True, slots=True)
 class SwitchReport:
-    """The result. `stopped_ms`: how long writes were stopped; None if an earlier run did it."""
+    """The result. `stopped_ms`: how long writes were stopped; None if an earlier run did it.
+
+    `lost_sources`: all sources, if none answered; then their triggers are not on the targets.
+    """
 
     hop_time_us: int | None
     stopped_ms: int | None
+    lost_sources: tuple[str, ...] = ()

@@ -1,11 +1,10 @@
 """Stops and reopens an application's writes on one server by locking its accounts.
 
 Account locks replicate, so they survive a failover. Everything runs over one session that holds a
-named lock on the server: a later command kills that session first, so a command that was paused
-meanwhile can change nothing when it resumes.
+named lock on the server, the same for all reshards: a later command, also of another reshard, ends
+that session first, so a command that was paused meanwhile can change nothing when it resumes.
 """
 
-import hashlib
 import re
 import time
 from typing import Any, Final
@@ -28,6 +27,7 @@ from resharding.switch.decision import JournalRow, Kind
 # A killed session rolls its transaction back first.
 QUIET_S_MAX: Final = 30.0
 QUIET_POLL_S: Final = 0.01
+_CLAIM: Final = "shardstream.reshard"
 # The session that held the lock was killed; the server releases it when it notices.
 CLAIM_S: Final = 10
 
@@ -48,7 +48,7 @@ class ShardWrites:
     """
 
     def __init__(self, server: ReshardServer, reshard_id: str, accounts: tuple[str, ...]) -> None:
-        """Claim the server; another command of this reshard that is running there ends."""
+        """Claim the server; another command, of any reshard, that is running there ends."""
         self.server = server
         self._reshard_id = reshard_id
         self._accounts = [_account(account) for account in accounts]
@@ -77,17 +77,16 @@ class ShardWrites:
             raise UsageError(problems[0])
 
     def _claim(self) -> None:
-        name = "shardstream." + hashlib.sha256(self._reshard_id.encode()).hexdigest()[:40]
         with server_errors(self.server, "claiming"):
-            [(is_held,)] = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (name,))
+            [(is_held,)] = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (_CLAIM,))
             if is_held == 1:
                 return
-            [(holder,)] = rows(self._connection, "SELECT IS_USED_LOCK(%s)", (name,))
+            [(holder,)] = rows(self._connection, "SELECT IS_USED_LOCK(%s)", (_CLAIM,))
             if holder is not None:
                 self._kill(int(holder))
-            [(is_held,)] = rows(self._connection, "SELECT GET_LOCK(%s, %s)", (name, CLAIM_S))
+            [(is_held,)] = rows(self._connection, "SELECT GET_LOCK(%s, %s)", (_CLAIM, CLAIM_S))
         if is_held != 1:
-            raise ServerLost(f"{self.server.name}: another command of this reshard is running")
+            raise ServerLost(f"{self.server.name}: another command of a reshard is running")
 
     def close(self) -> None:
         """Release the claim."""
@@ -215,6 +214,17 @@ class ShardWrites:
                     return None
                 raise
         return JournalRow(Kind(found[0][0]), found[0][1]) if found else None
+
+    def ended_by(self) -> frozenset[str]:
+        """The reshards, this one or others, that have END here."""
+        query = f"SELECT reshard_id FROM {_JOURNAL} WHERE kind = 'END'"
+        with server_errors(self.server, "reading the journal of"):
+            try:
+                return frozenset(str(found) for (found,) in rows(self._connection, query))
+            except pymysql.err.MySQLError as error:
+                if error_code(error) in _NO_SUCH_TABLE:
+                    return frozenset()
+                raise
 
     def insert(self, row: JournalRow, shards: tuple[str, str]) -> None:
         """Insert the row unless there is one. `shards`: sources and targets as JSON lists."""

@@ -1,9 +1,18 @@
 """What switching, cancelling and completing a reshard change in the topology. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from event_token.errors import Halt, UsageError
-from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
+from topics.keyspace.topology import (
+    BeginDecision,
+    ReshardEntry,
+    ReshardState,
+    ShardEntry,
+    ShardState,
+    Topology,
+)
 
 
 def entry_of(topology: Topology | None, keyspace: str, reshard_id: str) -> ReshardEntry:
@@ -26,12 +35,16 @@ _BEFORE = {
 }
 
 
+def decided(
+    topology: Topology | None, keyspace: str, reshard_id: str, decision: BeginDecision
+) -> Topology:
+    """The topology with the decision that the targets of a reshard begin."""
+    entry = entry_of(topology, keyspace, reshard_id)
+    return _with_entry(topology, entry, replace(entry, decision=decision))
+
+
 def moved(
-    topology: Topology | None,
-    keyspace: str,
-    reshard_id: str,
-    state: ReshardState,
-    hop_time_us: int | None = None,
+    topology: Topology | None, keyspace: str, reshard_id: str, state: ReshardState
 ) -> Topology:
     """The topology with the reshard in `state`; unchanged if it is there already.
 
@@ -39,33 +52,37 @@ def moved(
     targets are retired, for a name is used once. Halt when the present state excludes that.
     """
     entry = entry_of(topology, keyspace, reshard_id)
-    assert topology is not None  # noqa: S101 - it has the entry
     if entry.state == state.value:
-        return topology
+        return _with_entry(topology, entry, entry)
     if entry.state != _BEFORE[state].value:
         raise Halt(
             f"reshard {reshard_id} of keyspace {keyspace} is {entry.state} in the topology and "
             f"cannot become {state.value}"
         )
-    shards = list(topology.shards)
-    epoch = topology.epoch
     if state is ReshardState.SWITCHED:
-        states = {
+        if entry.decision is None:
+            raise Halt(f"reshard {reshard_id} of keyspace {keyspace} is not decided: run switch")
+        after = replace(entry, state=state.value, hop_time_us=entry.decision.hop_time_us)
+        roles = {
             **dict.fromkeys(entry.sources, ShardState.RETIRED),
             **dict.fromkeys(entry.targets, ShardState.SERVING),
         }
-        shards = _with_states(shards, states)
-        epoch += 1
-    elif state is ReshardState.CANCELLED:
-        shards = _with_states(shards, dict.fromkeys(entry.targets, ShardState.RETIRED))
-    hop = entry.hop_time_us if hop_time_us is None else hop_time_us
-    after = replace(entry, state=state.value, hop_time_us=hop)
-    reshards = tuple(after if e is entry else e for e in topology.reshards)
-    return replace(topology, epoch=epoch, shards=tuple(shards), reshards=reshards)
+        topology = _with_entry(topology, entry, after, roles)
+        return replace(topology, epoch=topology.epoch + 1)
+    after = replace(entry, state=state.value, decision=None)
+    is_over = state is ReshardState.CANCELLED
+    retired = dict.fromkeys(entry.targets if is_over else (), ShardState.RETIRED)
+    return _with_entry(topology, entry, after, retired)
 
 
-def _with_states(shards: list[ShardEntry], states: dict[str, ShardState]) -> list[ShardEntry]:
-    known = {shard.name: shard for shard in shards}
-    for name, state in states.items():
-        known[name] = ShardEntry(name, state)
-    return list(known.values())
+def _with_entry(
+    topology: Topology | None,
+    before: ReshardEntry,
+    after: ReshardEntry,
+    states: Mapping[str, ShardState] = MappingProxyType({}),
+) -> Topology:
+    assert topology is not None  # noqa: S101 - it has the entry
+    known = {shard.name: shard for shard in topology.shards}
+    known |= {name: ShardEntry(name, state) for name, state in states.items()}
+    reshards = tuple(after if entry is before else entry for entry in topology.reshards)
+    return replace(topology, shards=tuple(known.values()), reshards=reshards)

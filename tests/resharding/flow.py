@@ -98,6 +98,12 @@ class Flow:
         background.process.kill()
         background.process.wait()
 
+    def wait_end(self, *arguments: str) -> int:
+        """Wait until a command has ended by itself; return its exit status."""
+        process = self._running.pop(arguments).process
+        wait_for(f"{arguments} ends", lambda: process.poll() is not None)
+        return int(process.returncode)
+
     def produce(self, *shards: str) -> None:
         """Start producers and wait until they stream."""
         started = [self.start("produce", self.keyspace, shard) for shard in shards]

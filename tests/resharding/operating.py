@@ -124,9 +124,9 @@ def start_switch(
 
 
 def frozen_switch(keyspace: Flow, reshard_id: str, *more: str) -> "subprocess.Popen[str]":
-    """A `switch` that is paused just before it writes BEGIN."""
+    """A `switch` that is paused just before it decides."""
     for _ in range(SWITCH_RUNS_MAX):
-        process = start_switch(keyspace, reshard_id, "SIGSTOP", Action.WRITE_BEGIN.value, *more)
+        process = start_switch(keyspace, reshard_id, "SIGSTOP", Action.DECIDE.value, *more)
         wait_for("it stands still", lambda process=process: stands_still(process))  # type: ignore[misc]
         if process.poll() is None:
             return process

@@ -17,9 +17,10 @@ from resharding.plan.reshard_plan import ReshardPlan
 from resharding.switch.settings import SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import producing, settings_of
+from tests.producers.session.producing import RunningProducer, producing, settings_of, wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.shards import Sources, applying, begin, sources_of, wait_applied
+from topics.kafka.errors import Fenced
 from topics.kafka.partition_reader import read_to_end
 from topics.kafka.provisioning import provision_keyspace
 from topics.kafka.topic_settings import TopicSettings
@@ -75,13 +76,14 @@ def lets_in(database: DatabaseFixture) -> bool:
 
 @dataclass
 class Switchable:
-    """The parts of one split. `servers`: by shard."""
+    """The parts of one split. `servers`: by shard; `producers`: those of the targets."""
 
     settings: SwitchSettings
     servers: dict[str, DatabaseFixture]
     sources: Sources
     plan: ReshardPlan
     schema: str
+    producers: dict[str, RunningProducer]
 
     def open_shards(self) -> set[str]:
         """Return the shards to which the application can connect now."""
@@ -134,19 +136,19 @@ def split(
     """Yield a split in progress, not yet verified, with a row for each of a hundred users."""
     by_shard = dict(zip((SOURCE, *TARGETS), servers, strict=True))
     schema = f"db_{secrets.token_hex(4)}"
-    source_databases = {SOURCE: by_shard[SOURCE]}
     targets = {shard: by_shard[shard] for shard in TARGETS}
     vindexes = (TableVindex(schema, "t", ("id",), "hash"),)
     with ExitStack() as stack:
-        sources = stack.enter_context(sources_of(source_databases, kafka, keyspace))
-        for shard, database in targets.items():
-            stack.enter_context(producing(settings_of(database, kafka, keyspace, shard=shard)))
+        sources = stack.enter_context(sources_of({SOURCE: by_shard[SOURCE]}, kafka, keyspace))
+        producers = {
+            shard: stack.enter_context(_producing_until_fenced(database, kafka, keyspace, shard))
+            for shard, database in targets.items()
+        }
         for shard, database in by_shard.items():
             with database.connect() as connection, connection.cursor() as cursor:
                 create_internal_tables(connection)
                 cursor.execute(f"CREATE DATABASE {schema}")
                 cursor.execute(f"CREATE TABLE {schema}.t (id BIGINT PRIMARY KEY)")
-                # As the page says, for an account without SUPER.
                 cursor.execute("SET GLOBAL log_bin_trust_function_creators = ON")
                 make_account(database, locked=shard != SOURCE)
                 stack.callback(_forget_account, database)
@@ -177,7 +179,20 @@ def split(
             (f"{APP}@%",),
             sources.kafka,
         )
-        yield Switchable(settings, by_shard, sources, plan, schema)
+        yield Switchable(settings, by_shard, sources, plan, schema, producers)
+
+
+@contextmanager
+def _producing_until_fenced(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, shard: str
+) -> Iterator[RunningProducer]:
+    """Run the producer of a target; a cancel may take the log from it."""
+    with producing(settings_of(database, kafka, keyspace, shard=shard)) as producer:
+        yield producer
+        producer.stop.set()
+        wait_for("the producer has ended", lambda: not producer.runs)
+        if isinstance(producer.error, Fenced):
+            producer.error = None
 
 
 def _topology(plan: ReshardPlan, vindexes: tuple[TableVindex, ...]) -> Topology:

@@ -40,6 +40,7 @@ from topics.stream.subscriber import StreamSubscriber
 
 APPLIER_KILLS = 2
 SEED = 20261121
+FENCED_STATUS = 3
 
 
 class ChangeLog:
@@ -168,7 +169,8 @@ def cancel_behind_end(keyspace: Flow, application: Application, targets: tuple[s
     assert keyspace.serving() == ["-"]
     for target in targets:
         keyspace.kill("reshard", "run", keyspace.keyspace, "first", target)
-        keyspace.kill("produce", keyspace.keyspace, target)
+        # Its log was taken from it.
+        assert keyspace.wait_end("produce", keyspace.keyspace, target) == FENCED_STATUS
         statements(
             keyspace.servers[target],
             f"DROP DATABASE {keyspace.schema}",
@@ -268,14 +270,15 @@ def merge_with_kills(keyspace: Flow, application: Application, reader: Reader) -
     sources, targets = ("-80", "80-"), ("-.2",)
     follow(keyspace, "merge", sources, targets)
     verify(keyspace, "merge", targets)
-    steps = killed_switch(keyspace, "merge", until=Action.WRITE_BEGIN)
+    steps = killed_switch(keyspace, "merge", until=Action.DECIDE)
     assert steps == ["stop writes (-80)", "stop writes (80-)", "write END (-80)", "write END (80-)"]
     reader.restart()
     frozen = frozen_switch(keyspace, "merge")
     steps = killed_switch(keyspace, "merge", until=None)
     # Writes are stopped since long; a session that is just about to connect is no writer.
     steps = [step for step in steps if not step.startswith(Action.STOP_WRITES.value)]
-    assert steps == ["write BEGIN (-.2)", "change the topology", "open writes (-.2)"]
+    written = ["decide", "write BEGIN (-.2)", "change the topology", "open writes (-.2)"]
+    assert steps == written
     application.wait_writes(*targets)
 
     wakes_for_nothing(keyspace, frozen, (*sources, *targets))

@@ -109,6 +109,13 @@ def switch(
     force: Annotated[
         bool, typer.Option("--force", help="Switch even if verify has not passed")
     ] = False,
+    lost_source: Annotated[
+        bool,
+        typer.Option(
+            "--lost-source",
+            help="Once it is decided: take sources whose servers do not answer for lost",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Stop writes, mark the logs, open the targets. Can be run again after any failure."""
@@ -118,10 +125,20 @@ def switch(
 
     settings = switch_settings(load_settings(config), keyspace, reshard_id, force=force)
     if as_json:
-        report = run_switch(settings, lambda step: typer.echo(json.dumps({"step": str(step)})))
+        report = run_switch(
+            settings,
+            lambda step: typer.echo(json.dumps({"step": str(step)})),
+            lost_source=lost_source,
+        )
         typer.echo(json.dumps(dataclasses.asdict(report)))
         return
-    report = run_switch(settings, lambda step: typer.echo(str(step)))
+    report = run_switch(settings, lambda step: typer.echo(str(step)), lost_source=lost_source)
+    if report.lost_sources:
+        typer.echo(
+            f"no server of {', '.join(report.lost_sources)} answered: create their triggers on the "
+            f"targets yourself",
+            err=True,
+        )
     if report.stopped_ms is None:
         typer.echo("switched; an earlier run had opened the targets")
     else:
@@ -129,14 +146,26 @@ def switch(
 
 
 @app.command()
-def cancel(keyspace: Keyspace, reshard_id: ReshardId, config: Config = None) -> None:
-    """Return to the sources; possible until a target has begun to serve. Can be run again."""
+def cancel(
+    keyspace: Keyspace,
+    reshard_id: ReshardId,
+    config: Config = None,
+    *,
+    lost_target: Annotated[
+        bool,
+        typer.Option(
+            "--lost-target",
+            help="Also once it is decided that the targets begin, until all logs hold BEGIN",
+        ),
+    ] = False,
+) -> None:
+    """Return to the sources; possible until it is decided that the targets begin."""
     from resharding.switch.executor import run_cancel
     from shardstream.settings.model import load_settings
     from shardstream.settings.reshard_settings import switch_settings
 
     settings = switch_settings(load_settings(config), keyspace, reshard_id)
-    run_cancel(settings, lambda step: typer.echo(str(step)))
+    run_cancel(settings, lambda step: typer.echo(str(step)), lost_target=lost_target)
     typer.echo("cancelled; the sources are serving")
 
 

@@ -94,6 +94,7 @@ def test_switch_through_kills_between_any_two_steps(
         assert [step.action for step in done] == [
             Action.STOP_WRITES,
             Action.WRITE_END,
+            Action.DECIDE,
             Action.WRITE_BEGIN,
             Action.WRITE_BEGIN,
             Action.CHANGE_TOPOLOGY,
@@ -117,7 +118,7 @@ def test_switch_through_kills_between_any_two_steps(
         }
         assert topology.epoch == 1
         assert run_switch(world.settings, nothing).stopped_ms is None
-        with pytest.raises(Halt, match="has begun on -80"):
+        with pytest.raises(Halt, match="it is SWITCHED: `shardstream reshard switch"):
             run_cancel(world.settings, nothing)
 
         check_complete(world)
@@ -176,14 +177,14 @@ def check_marks(world: Switchable) -> None:
 def test_a_paused_switch_wakes_after_a_cancel(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A switch that is about to write BEGIN loses its claim; the source continues to serve."""
+    """A switch that is about to decide is fenced, and has lost its claim; the source serves."""
     with split(servers, kafka, keyspace) as world:
         world.verified(0)
         reached, wake = threading.Event(), threading.Event()
         errors: list[BaseException] = []
 
         def pause(step: Step) -> None:
-            if step.action is Action.WRITE_BEGIN:
+            if step.action is Action.DECIDE:
                 reached.set()
                 wake.wait(WAIT_S)
 
@@ -200,14 +201,16 @@ def test_a_paused_switch_wakes_after_a_cancel(
         wake.set()
         thread.join(WAIT_S)
 
-        assert isinstance(errors[0], Rebuild)
+        assert isinstance(errors[0], Halt)
+        assert "it is cancelled" in str(errors[0])
         assert [step.action for step in done] == [
-            *[Action.WRITE_CANCELLED] * 3,
+            *[Action.APPEND_CANCEL] * 2,
             Action.CHANGE_TOPOLOGY,
+            Action.WRITE_CANCELLED,
             Action.OPEN_WRITES,
         ]
         assert world.open_shards() == {SOURCE}
-        with pytest.raises(Halt, match="was cancelled"):
+        with pytest.raises(Halt, match=r"it is cancelled \(-80, 80-\)"):
             run_switch(world.settings, nothing)
         run_cancel(world.settings, nothing)
         with app_session(world.servers[SOURCE]) as session, session.cursor() as cursor:
@@ -296,7 +299,7 @@ def test_the_end_of_a_lost_primary_does_not_count(
     """A9: where the present primary lacks END it is written again, and readers follow that one."""
 
     def die_before_begin(step: Step) -> None:
-        if step.action is Action.WRITE_BEGIN:
+        if step.action is Action.DECIDE:
             raise Killed
 
     with split(servers, kafka, keyspace) as world:
@@ -353,7 +356,7 @@ def test_a_server_that_stops_being_the_primary_gets_no_mark(
         world.verified(0)
         set_read_only(world.servers[SOURCE], on=True)
         try:
-            with pytest.raises(Rebuild, match="replica or read-only by now"):
+            with pytest.raises(Halt, match="replica or read-only by now"):
                 run_switch(world.settings, nothing)
             assert world.open_shards() == {SOURCE}
             set_read_only(world.servers[SOURCE], on=False)

@@ -1,0 +1,38 @@
+"""The servers that a command has claimed, and those that it could not claim."""
+
+from collections.abc import Iterable
+
+from databases.errors import ServerLost, ServerRefused
+from event_token.errors import UsageError
+from resharding.switch.settings import SwitchSettings
+from resharding.switch.shard_writes import ShardWrites
+
+
+class Claims:
+    """Claims of the primaries of some shards; none is claimed later, so what is lost stays lost.
+
+    `missing`: why a shard could not be claimed. `writes` has the others.
+    """
+
+    def __init__(self, settings: SwitchSettings, shards: Iterable[str]) -> None:
+        """Claim what answers."""
+        self.writes: dict[str, ShardWrites] = {}
+        self.missing: dict[str, str] = {}
+        try:
+            for shard in shards:
+                self._claim(settings, shard)
+        except BaseException:
+            self.close()
+            raise
+
+    def _claim(self, settings: SwitchSettings, shard: str) -> None:
+        try:
+            server = settings.server_of(shard)
+            self.writes[shard] = ShardWrites(server, settings.reshard_id, settings.accounts)
+        except (ServerLost, ServerRefused, UsageError) as error:
+            self.missing[shard] = str(error)
+
+    def close(self) -> None:
+        """Release the claims."""
+        for writes in self.writes.values():
+            writes.close()

@@ -1,0 +1,178 @@
+"""Looks at servers, logs and marks for `decision`, at what a step depends on and no more."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from databases.connection import server_errors
+from event_token import GtidSet
+from resharding.bookkeeping import read_checkpoints
+from resharding.log_progress import has_reached, last_progress
+from resharding.switch.claims import Claims
+from resharding.switch.decision import FirstMark, Kind, ReshardView, SourceEnd
+from resharding.switch.settings import SwitchSettings
+from resharding.switch.triggers import missing_triggers
+from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
+from topics.names import ShardTopics
+from topics.records.schema_ids import SchemaIds
+from topics.stream.log_marks import marks_at_end
+from topics.stream.target_marks import TargetMarks
+
+
+class Observer:
+    """Observes one reshard for one command."""
+
+    def __init__(
+        self,
+        settings: SwitchSettings,
+        topology: Topology,
+        schema_ids: SchemaIds,
+        claims: Claims,
+        marks: TargetMarks,
+    ) -> None:
+        """`topology`: as it is since the servers are claimed."""
+        self._settings = settings
+        self._databases = frozenset(vindex.database for vindex in topology.vindexes)
+        # The reshards that may have stopped a shard's writes since, by their sources. A server that
+        # is used again may have the END of a shard that it was before.
+        self._later: dict[str, set[str]] = {}
+        for entry in topology.reshards:
+            is_other = entry.reshard_id != settings.reshard_id
+            for source in entry.sources if is_other else ():
+                if entry.state != ReshardState.CANCELLED.value:
+                    self._later.setdefault(source, set()).add(entry.reshard_id)
+        self._schema_ids = schema_ids
+        self._claims = claims
+        self._target_marks = marks
+        self._marks: dict[str, FirstMark] | None = None
+        self._ends: dict[str, SourceEnd] = {}
+        # What a source had executed when END was in its journal, and when the targets had END.
+        self._at_end: dict[str, GtidSet] = {}
+        self._at_drain: dict[str, GtidSet] = {}
+
+    def for_cancel(self, entry: ReshardEntry, *, fenced: bool) -> ReshardView:
+        """What `cancel` depends on: of servers the sources alone, once it is cancelled."""
+        view = self._base(entry, fenced=fenced)
+        if view.state is not ReshardState.CANCELLED:
+            return view
+        here = [source for source in view.sources if source not in view.missing]
+        view = self._with_journal(view, here)
+        return replace(view, open=self._open(here), held=self._held(here))
+
+    def for_switch(self, entry: ReshardEntry, *, fenced: bool) -> ReshardView:
+        """What `switch` depends on."""
+        view = self._base(entry, fenced=fenced)
+        if view.cancelled or view.state not in {ReshardState.RUNNING, ReshardState.SWITCHED}:
+            return view
+        if view.state is ReshardState.SWITCHED:
+            return self._opening(view)
+        # A target that has begun needs no server before it is opened.
+        silent = [t for t in view.targets if t not in view.missing and t not in view.begun]
+        here = [*silent, *(source for source in view.sources if source not in view.missing)]
+        view = replace(self._with_journal(view, here), quiet=self._quiet(here))
+        if view.decision is not None:
+            return replace(view, checkpoints=self._checkpoints(silent))
+        if view.begun:
+            return replace(view, ends=self._ends_in_logs(view))
+        return view if view.missing else self._drain(view)
+
+    def _base(self, entry: ReshardEntry, *, fenced: bool) -> ReshardView:
+        # Marks are looked at where they may change what comes next.
+        if self._marks is None or fenced or entry.decision is not None:
+            found = self._target_marks.look(entry.targets)
+            self._marks = {t: FirstMark(m.kind, m.hop_time_us) for t, m in found.items()}
+        return ReshardView(
+            sources=entry.sources,
+            targets=entry.targets,
+            state=ReshardState(entry.state),
+            decision=entry.decision,
+            fenced=fenced,
+            marks=self._marks,
+            missing=self._claims.missing,
+        )
+
+    def _with_journal(self, view: ReshardView, shards: Iterable[str]) -> ReshardView:
+        writes = self._claims.writes
+        journal = {s: row for s in shards if (row := writes[s].journal()) is not None}
+        return replace(view, journal=journal)
+
+    def _quiet(self, shards: Iterable[str]) -> frozenset[str]:
+        return frozenset(s for s in shards if self._claims.writes[s].is_quiet())
+
+    def _open(self, shards: Iterable[str]) -> frozenset[str]:
+        return frozenset(s for s in shards if self._claims.writes[s].is_open())
+
+    def _held(self, shards: Iterable[str]) -> frozenset[str]:
+        later = self._later
+        return frozenset(
+            s for s in shards if self._claims.writes[s].ended_by() & later.get(s, set())
+        )
+
+    def _opening(self, view: ReshardView) -> ReshardView:
+        targets = [target for target in view.targets if target not in view.missing]
+        sources = [source for source in view.sources if source not in view.missing]
+        restored = set(targets)
+        if sources:
+            source = self._claims.writes[min(sources)]
+            for target in targets:
+                if missing_triggers(source, self._claims.writes[target], self._databases):
+                    restored.discard(target)
+        return replace(
+            view,
+            quiet=self._quiet(sources),
+            open=self._open(targets),
+            held=self._held(targets),
+            checkpoints=self._checkpoints(targets),
+            restored=frozenset(restored),
+        )
+
+    def _drain(self, view: ReshardView) -> ReshardView:
+        """Add ENDs and checkpoints once END is in the journal of every source."""
+        if any(source not in view.journal for source in view.sources):
+            return view
+        for source in view.sources:
+            if source not in self._ends:
+                # END is looked for only in a log that has the present primary's: an older END may
+                # have been written to a server that was lost.
+                if not self._is_logged(source, self._at_end):
+                    return replace(view, ends=dict(self._ends))
+                end = self._end_in_log(source)
+                if end is None:
+                    return replace(view, ends=dict(self._ends))
+                self._ends[source] = end
+        view = replace(view, ends=dict(self._ends), checkpoints=self._checkpoints(view.targets))
+        if not view.is_drained:
+            return view
+        logged = frozenset(s for s in view.sources if self._is_logged(s, self._at_drain))
+        return replace(view, logged=logged)
+
+    def _ends_in_logs(self, view: ReshardView) -> dict[str, SourceEnd]:
+        found = {source: self._end_in_log(source) for source in view.sources}
+        return {source: end for source, end in found.items() if end is not None}
+
+    def _end_in_log(self, source: str) -> SourceEnd | None:
+        topics = ShardTopics(self._settings.keyspace, source)
+        marks = marks_at_end(
+            self._settings.kafka, topics, self._schema_ids, self._databases.__contains__
+        )
+        mark = marks.get(self._settings.reshard_id)
+        if mark is None or mark.kind != Kind.END.value:
+            return None
+        return SourceEnd(mark.seq, mark.timestamp_us)
+
+    def _checkpoints(self, targets: Iterable[str]) -> dict[tuple[str, str], int]:
+        checkpoints: dict[tuple[str, str], int] = {}
+        for target in targets:
+            writes = self._claims.writes[target]
+            with server_errors(writes.server, "reading the checkpoint of"):
+                found = read_checkpoints(writes.connection, self._settings.reshard_id)
+            checkpoints |= {(target, source): at.seq for source, at in found.items()}
+        return checkpoints
+
+    def _is_logged(self, source: str, executed: dict[str, GtidSet]) -> bool:
+        """Whether a source's log has reached what its server had executed when asked first."""
+        if source not in executed:
+            executed[source] = self._claims.writes[source].executed()
+        progress = last_progress(
+            self._settings.kafka, self._settings.keyspace, source, self._schema_ids
+        )
+        return has_reached(progress, executed[source])
