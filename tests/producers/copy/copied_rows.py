@@ -67,6 +67,11 @@ class SeenByRules:
         del database, table
         return False
 
+    def leaves_out_database(self, database: str) -> bool:
+        """No database."""
+        del database
+        return False
+
     def filter_plan(self, table: TablePlan) -> None:
         """Return no rule."""
         self.columns[table.table] = [
