@@ -10,7 +10,15 @@ from types import ModuleType
 
 HOME = Path(__file__).parents[1]
 # The other top-level packages of this distribution. Their names are short, so others use them too.
-PACKAGES = ("databases", "event_token", "producers", "resharding", "spark_consumers", "topics")
+PACKAGES = (
+    "caching",
+    "databases",
+    "event_token",
+    "producers",
+    "resharding",
+    "spark_consumers",
+    "topics",
+)
 # Which extra of the distribution brings a module.
 EXTRAS = dict.fromkeys(("deltalake", "numpy", "py4j", "pyarrow", "pyspark"), "spark")
 

@@ -47,8 +47,8 @@ PARAMETERS = {
     "run_changelog": "spark keyspace target checkpoint options trigger interval_s storage_options "
     "on_progress stop",
     "check_changelog": "target storage_options",
-    "replay_changelog": "target until_us storage_options",
-    "state_as_of": "log timestamp_us",
+    "replay_changelog": "target until_us accept_skip storage_options",
+    "state_as_of": "log timestamp_us accept_skip",
 }
 
 SETTINGS = """

@@ -176,7 +176,7 @@ def test_tables_left_out_write_nothing_behind_end(stream: Stream) -> None:
     )
     behind_end: dict[str, Any] = {"ended_by": ("r7",), "is_sharded": lambda name: name != "mysql"}
     sink, _ = decode(packets, flavor, before, rules=rules, **behind_end)
-    assert {event.type for event in sink.events()} == {EventType.DDL}
+    assert list(sink.events()) == []
 
     flavor, before, packets = stream("INSERT INTO t VALUES (1)")
     with pytest.raises(WriteAfterEnd, match="END of reshard r7"):
