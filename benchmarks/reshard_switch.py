@@ -116,7 +116,7 @@ class _Split:
                     kafka=self.keyspace.client,
                     from_log=True,
                 )
-            )
+            ).plan
             for target in TARGETS:
                 self.producers[target].start()
                 stack.enter_context(_Applier(plan, self._admin(target), self.keyspace.client))

@@ -6,14 +6,13 @@ from typing import Any, Final
 from databases.grants import read_account
 from event_token import Flavor
 
-# On sources the product's own tables are written.
+# On sources the product's own tables are written. Without SHOW VIEW, TRIGGER, EVENT and PROCESS a
+# server shows less than there is, and says nothing.
 NEEDED: Final = (
     *("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER"),
-    *("CREATE TEMPORARY TABLES", "REFERENCES"),
+    *("CREATE TEMPORARY TABLES", "REFERENCES", "SHOW VIEW", "TRIGGER", "EVENT"),
 )
-
-# Without PROCESS, TRIGGER and EVENT a server shows less than there is, and says nothing.
-_TO_SWITCH: Final = ("CREATE USER", "PROCESS", "TRIGGER", "EVENT")
+_TO_SWITCH: Final = ("CREATE USER", "PROCESS")
 NEEDED_TO_SWITCH: Final = {
     Flavor.MYSQL: (*NEEDED, *_TO_SWITCH, "CONNECTION_ADMIN", "XA_RECOVER_ADMIN"),
     Flavor.MARIADB: (*NEEDED, *_TO_SWITCH, "CONNECTION ADMIN"),

@@ -23,6 +23,11 @@ _HARMLESS: Final = frozenset(("GRANT", "REVOKE", "FLUSH", "ANALYZE", "CHECK"))
 # With USER or ROLE behind them they touch no row.
 _ACCOUNT_VERBS: Final = frozenset(("CREATE", "ALTER", "DROP", "RENAME"))
 
+SEQUENCE_COLUMNS: Final = (
+    *("next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment"),
+    *("cache_size", "cycle_option", "cycle_count"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
@@ -90,6 +95,8 @@ class Routes:
         if event.type is not EventType.ROW or event.database not in self.databases:
             return []
         route = self._routes.get((event.database, event.table))
+        if route is None and _is_sequence(event):
+            return []  # each target has its own, which `switch` sets behind the source's
         if route is None:
             raise DoesNotApply(
                 f"{place_of(event)}: table {event.database}.{event.table} has no vindex: declare "
@@ -133,6 +140,16 @@ def check_skip(event: VEvent) -> None:
         f"{place_of(event)}: an operator skipped {skip.gtids} on the source ({skip.reason}), so "
         f"the targets may lack changes, or have too many. Make their rows agree, then go on with "
         f"--accept-skip {event.gtid} and verify again; or cancel the reshard and create a new one",
+    )
+
+
+def _is_sequence(event: VEvent) -> bool:
+    """Whether a row is that of a MariaDB sequence, which is a table without a key."""
+    shape = event.shape
+    return (
+        shape is not None
+        and not shape.primary_key
+        and tuple(column.name for column in shape.columns) == SEQUENCE_COLUMNS
     )
 
 

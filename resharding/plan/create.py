@@ -13,16 +13,23 @@ import pymysql
 
 from databases.connection import error_text, server_errors
 from databases.errors import ServerLost, ServerRefused
-from databases.internal_tables import create_internal_tables
+from databases.internal_tables import INTERNAL_DATABASE, create_internal_tables
 from databases.sql import quoted
-from event_token import ShardName, StreamPosition, tiles
+from event_token import KeyRange, ShardName, StreamPosition, tiles
 from event_token.errors import Retry, UsageError
 from resharding.apply.routing import Routes
 from resharding.bookkeeping import reshards_on, write_plan, write_roles
 from resharding.grants import missing_grants
+from resharding.plan.objects import (
+    SourceObject,
+    merged_objects,
+    object_problems,
+    read_objects,
+)
 from resharding.plan.reshard_plan import ReshardPlan, range_of
 from resharding.plan.tables import (
     TableDefinition,
+    counter_problems,
     databases_statement,
     read_definitions,
     source_problems,
@@ -57,6 +64,7 @@ class CreateRequest:
     """The reshard to create. `servers`: of all sources and targets.
 
     `from_log`: the logs hold all rows of the tables, so no copy (snapshot) is needed.
+    `accept_auto_increment`: the servers give different values on each shard.
     """
 
     reshard_id: str
@@ -68,9 +76,18 @@ class CreateRequest:
     registry_url: str | None = None
     topic_settings: TopicSettings = field(default_factory=TopicSettings)
     from_log: bool = False
+    accept_auto_increment: bool = False
 
 
-def create_reshard(request: CreateRequest) -> ReshardPlan:
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """A reshard that was created, and every object of its sources with what becomes of it."""
+
+    plan: ReshardPlan
+    objects: tuple[SourceObject, ...]
+
+
+def create_reshard(request: CreateRequest) -> Creation:
     """Check everything, create the tables on the targets, and add the reshard to the topology.
 
     One UsageError lists everything that is wrong; nothing was changed then.
@@ -84,7 +101,8 @@ def create_reshard(request: CreateRequest) -> ReshardPlan:
         connections = _connect(request, stack)
         # Read before the tables: a definition that changes afterwards stops the applier.
         latest = _position(request, StartWord.LATEST)
-        wanted = _check_tables(request, routes, connections)
+        objects = _read_objects(request, routes, connections)
+        wanted = _check_tables(request, routes, connections, object_problems(objects), topology)
         plan = _plan(request, topology, latest)
         # Everything up to here only reads.
         for shard in request.targets:
@@ -102,7 +120,7 @@ def create_reshard(request: CreateRequest) -> ReshardPlan:
     update_topology(request.kafka, request.keyspace, lambda now: _with_reshard(now, request))
     if not request.from_log:
         _ask_for_copies(plan, request.kafka)
-    return plan
+    return Creation(plan, tuple(merged_objects(objects.values())))
 
 
 def _ask_for_copies(plan: ReshardPlan, kafka: ClientConfig) -> None:
@@ -208,25 +226,40 @@ def _connect(request: CreateRequest, stack: ExitStack) -> dict[str, Any]:
     return connections
 
 
-def _check_tables(
+def _read_objects(
     request: CreateRequest, routes: Routes, connections: Mapping[str, Any]
+) -> dict[str, list[SourceObject]]:
+    """All objects of each source, by the name of its server."""
+    found = {}
+    for shard in request.sources:
+        server = request.servers[shard]
+        with server_errors(server, "looking at the objects of"):
+            found[server.name] = read_objects(connections[shard], routes.databases)
+    return found
+
+
+def _check_tables(
+    request: CreateRequest,
+    routes: Routes,
+    connections: Mapping[str, Any],
+    problems: list[str],
+    topology: Topology,
 ) -> list[TableDefinition]:
-    """The tables of the sources, after checking that all servers agree."""
-    problems: list[str] = []
+    """The tables of the sources, after checking that all servers agree.
+
+    `problems`: those found so far, to be reported together.
+    """
     found = {}
     for shard, connection in connections.items():
         with server_errors(request.servers[shard], "looking at the tables of"):
             found[shard] = read_definitions(connection, routes.databases)
-            # One with the same id was left by a crash: the topology gets it only at the end.
-            others = [name for name in reshards_on(connection) if name != request.reshard_id]
-            if shard in request.targets and others:
-                problems.append(
-                    f"{request.servers[shard].name}: it is a target of reshard {others[0]} "
-                    f"already: empty the server, or take another"
-                )
+            if shard in request.targets:
+                problems += _leftovers(request, topology, request.servers[shard].name, connection)
     wanted = found[request.sources[0]]
     for shard in request.sources:
         problems += source_problems(found[shard], routes, request.servers[shard].name)
+        if not (request.accept_auto_increment or _makes_one_shard(request)):
+            problems += counter_problems(found[shard], routes, request.servers[shard].name)
     for shard in (*request.sources[1:], *request.targets):
         where = request.servers[shard].name
         problems += [
@@ -236,6 +269,38 @@ def _check_tables(
         ]
     _refuse(request, problems)
     return wanted
+
+
+def _makes_one_shard(request: CreateRequest) -> bool:
+    return len(request.targets) == 1 and range_of(request.targets) == KeyRange(b"", b"")
+
+
+def _leftovers(
+    request: CreateRequest, topology: Topology, where: str, connection: Any
+) -> list[str]:
+    """What other reshards have left on a target, each with the way to get rid of it."""
+    states = {entry.reshard_id: entry.state for entry in topology.reshards}
+    problems = []
+    for name in reshards_on(connection):
+        # One with the same id was left by a crash: the topology gets it only at the end.
+        if name == request.reshard_id:
+            continue
+        state = states.get(name)
+        if state == ReshardState.RUNNING.value:
+            how = f"finish it or cancel it (shardstream reshard cancel {request.keyspace} {name})"
+        elif state == ReshardState.SWITCHED.value:
+            how = f"run shardstream reshard complete {request.keyspace} {name}"
+        else:
+            databases = sorted({vindex.database for vindex in topology.vindexes})
+            drops = " ".join(
+                f"DROP DATABASE IF EXISTS {quoted(d)};" for d in (*databases, INTERNAL_DATABASE)
+            )
+            how = f"stop its applier and producer, if they still run, and empty the server: {drops}"
+        problems.append(
+            f"{where}: it is a target of reshard {name}, which is "
+            f"{state or 'not in the topology of this keyspace'}: {how}"
+        )
+    return problems
 
 
 def _plan(

@@ -43,7 +43,10 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table on a server. `statement` creates it; `compared` is the part that must match."""
+    """A table on a server. `statement` creates it; `compared` is the part that must match.
+
+    `counter`: its AUTO_INCREMENT column. `unique_keys`: the columns of each, primary key included.
+    """
 
     database: str
     table: str
@@ -53,6 +56,8 @@ class TableDefinition:
     key: tuple[str, ...]
     is_empty: bool
     triggers: tuple[str, ...]
+    counter: str | None
+    unique_keys: tuple[tuple[str, ...], ...]
 
     @property
     def name(self) -> str:
@@ -88,16 +93,20 @@ def _definition(connection: Any, database: str, table: str, engine: str) -> Tabl
     [(_, statement)] = rows(connection, f"SHOW CREATE TABLE {name}")
     columns = rows(
         connection,
-        "SELECT column_name, data_type, column_type FROM information_schema.columns "
+        "SELECT column_name, data_type, column_type, extra FROM information_schema.columns "
         "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
         (database, table),
     )
-    key = rows(
+    indexed = rows(
         connection,
-        "SELECT column_name FROM information_schema.statistics WHERE table_schema = %s "
-        "AND table_name = %s AND index_name = 'PRIMARY' ORDER BY seq_in_index",
+        "SELECT index_name, column_name FROM information_schema.statistics WHERE table_schema = %s "
+        "AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index",
         (database, table),
     )
+    uniques: dict[str, list[str]] = {}
+    for index, column in indexed:
+        uniques.setdefault(str(index), []).append(str(column))
+    counters = [name for name, *_, extra in columns if "auto_increment" in str(extra).lower()]
     triggers = rows(
         connection,
         "SELECT trigger_name FROM information_schema.triggers "
@@ -109,10 +118,12 @@ def _definition(connection: Any, database: str, table: str, engine: str) -> Tabl
         table,
         str(statement),
         engine,
-        tuple(TableColumn(*column) for column in columns),
-        tuple(str(column) for (column,) in key),
+        tuple(TableColumn(*column) for *column, _extra in columns),
+        tuple(uniques.get("PRIMARY", ())),
         not rows(connection, f"SELECT 1 FROM {name} LIMIT 1"),
         tuple(str(trigger) for (trigger,) in triggers),
+        next(iter(counters), None),
+        tuple(map(tuple, uniques.values())),
     )
 
 
@@ -127,7 +138,9 @@ def source_problems(found: Iterable[TableDefinition], routes: Routes, where: str
         route = routes.tables.get(name)
         if route is None:
             problems.append(
-                f"{where}: table {table.name} has no vindex: declare one in the settings"
+                f"{where}: table {table.name} has no vindex: declare one in the settings. A table "
+                f"that every shard holds in full (a reference table) belongs in a database without "
+                f"sharded tables, which a reshard leaves alone"
             )
             continue
         if table.engine != "InnoDB":
@@ -147,6 +160,31 @@ def source_problems(found: Iterable[TableDefinition], routes: Routes, where: str
             problems.append(
                 f"{where}: vindex {route.declared.vindex} of {table.name} is over column "
                 f"{route.column}, and the table {has}"
+            )
+    return problems
+
+
+def counter_problems(found: Iterable[TableDefinition], routes: Routes, where: str) -> list[str]:
+    """The tables whose AUTO_INCREMENT would give one value on several shards. Pure.
+
+    A value is unique within its shard, so every unique key that holds it must hold the sharding
+    column too. As sharding column it would send a new row to any shard but the one it is on.
+    """
+    problems = []
+    for table in found:
+        route = routes.tables.get((table.database, table.table))
+        if route is None or table.counter is None:
+            continue
+        at_fault = table.counter == route.column or any(
+            table.counter in key and route.column not in key for key in table.unique_keys
+        )
+        if at_fault:
+            problems.append(
+                f"{where}: table {table.name} takes {table.counter} from AUTO_INCREMENT, and "
+                f"several shards would give the same values: let the application assign them, or "
+                f"make the key ({route.column}, {table.counter}). Where every server of each shard "
+                f"has values of its own (auto_increment_increment, auto_increment_offset), "
+                f"--accept-auto-increment takes the table as it is"
             )
     return problems
 

@@ -32,6 +32,10 @@ class Claims:
         except (ServerLost, ServerRefused, UsageError) as error:
             self.missing[shard] = str(error)
 
+    def of(self, shards: Iterable[str]) -> list[ShardWrites]:
+        """The claimed ones of some shards, by name."""
+        return [self.writes[shard] for shard in sorted(shards) if shard in self.writes]
+
     def close(self) -> None:
         """Release the claims."""
         for writes in self.writes.values():

@@ -59,7 +59,8 @@ class ReshardView:
     whose accounts are all unlocked. `checkpoints`: (target, source) -> seq. `ends`, needed before
     the decision: in the log of a source whose journal has END. `logged`: sources whose log holds
     everything that the server had executed when the targets were found to have reached END.
-    `restored`: targets with the sources' triggers. `held`: shards on which a later reshard has END.
+    `restored`: targets with the sources' triggers and counters. `held`: shards on which a later
+    reshard has END.
     """
 
     sources: tuple[str, ...]
@@ -116,7 +117,7 @@ class Action(str, Enum):
     APPEND_CANCEL = "append CANCEL to the log"
     WRITE_CANCELLED = "write CANCELLED"
     CHANGE_TOPOLOGY = "change the topology"
-    RESTORE_TRIGGERS = "create the triggers"
+    RESTORE_TRIGGERS = "create triggers, raise counters"
     OPEN_WRITES = "open writes"
     DONE = "done"
     REFUSE = "refuse"

@@ -19,10 +19,10 @@ from resharding.switch.decision import (
     next_switch_step,
 )
 from resharding.switch.observer import Observer
+from resharding.switch.opening import prepare
 from resharding.switch.readiness import check_ready
 from resharding.switch.settings import SwitchReport, SwitchSettings
 from resharding.switch.topology_steps import decided, entry_of, moved
-from resharding.switch.triggers import copy_triggers
 from resharding.switch.words import overdue, refused
 from topics.keyspace.topology import (
     ReshardEntry,
@@ -204,8 +204,7 @@ class _Run:
                 else:
                     writes.insert(JournalRow(Kind.CANCELLED), shards)
             case Action.RESTORE_TRIGGERS:
-                source = min(source for source in view.sources if source not in view.missing)
-                copy_triggers(self._claims.writes[source], writes, self._databases)
+                prepare(self._claims.of(view.sources), writes, self._databases)
             case Action.OPEN_WRITES:
                 writes.check_primary()
                 writes.open_writes()

@@ -9,8 +9,8 @@ from resharding.bookkeeping import read_checkpoints
 from resharding.log_progress import has_reached, last_progress
 from resharding.switch.claims import Claims
 from resharding.switch.decision import FirstMark, Kind, ReshardView, SourceEnd
+from resharding.switch.opening import is_prepared
 from resharding.switch.settings import SwitchSettings
-from resharding.switch.triggers import missing_triggers
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
 from topics.records.schema_ids import SchemaIds
@@ -112,9 +112,9 @@ class Observer:
         sources = [source for source in view.sources if source not in view.missing]
         restored = set(targets)
         if sources:
-            source = self._claims.writes[min(sources)]
+            answering = self._claims.of(sources)
             for target in targets:
-                if missing_triggers(source, self._claims.writes[target], self._databases):
+                if not is_prepared(answering, self._claims.writes[target], self._databases):
                     restored.discard(target)
         return replace(
             view,

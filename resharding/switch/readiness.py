@@ -10,9 +10,9 @@ from event_token import StreamPosition
 from event_token.errors import UsageError
 from resharding.bookkeeping import read_checkpoints, read_verified
 from resharding.log_progress import has_reached, last_progress
+from resharding.switch.opening import opening_problems
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
-from resharding.switch.triggers import missing_triggers, trial_problems
 from topics.keyspace.topology import ReshardEntry
 from topics.names import ShardTopics
 from topics.schemas.registry import open_schema_ids
@@ -50,8 +50,8 @@ def check_ready(
         problems += writes[source].obstacles()
         problems += _event_problems(writes[source], databases)
     for target in entry.targets:
-        missing = missing_triggers(writes[min(entry.sources)], writes[target], databases)
-        problems += trial_problems(writes[target], missing)
+        sources = [writes[source] for source in sorted(entry.sources)]
+        problems += opening_problems(sources, writes[target], databases)
     problems += _lag_problems(settings, entry, writes, databases)
     if problems:
         text = "\n".join(f"  {problem}" for problem in problems)

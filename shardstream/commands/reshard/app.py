@@ -30,13 +30,28 @@ def create(
         bool,
         typer.Option("--from-log", help="Copy nothing: the logs contain all rows"),
     ] = False,
+    accept_auto_increment: Annotated[
+        bool,
+        typer.Option(
+            "--accept-auto-increment",
+            help="The servers of each shard give AUTO_INCREMENT values that no other shard gives",
+        ),
+    ] = False,
 ) -> None:
     """Check everything, create the tables on the targets and start copying the sources."""
     from shardstream.commands.reshard.create import run_create
     from shardstream.settings.model import load_settings
 
     settings = load_settings(config)
-    run_create(settings, keyspace, reshard_id, source, target, from_log=from_log)
+    run_create(
+        settings,
+        keyspace,
+        reshard_id,
+        source,
+        target,
+        from_log=from_log,
+        accept_auto_increment=accept_auto_increment,
+    )
 
 
 @app.command(context_settings=SHARD_NAMES)

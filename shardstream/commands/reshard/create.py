@@ -6,6 +6,7 @@ from rich.console import Console
 
 from event_token.errors import UsageError
 from resharding.plan.create import CreateRequest, create_reshard
+from resharding.plan.objects import Fate, SourceObject
 from shardstream.commands.declared_topology import ensure_topology
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import filter_settings, topic_settings
@@ -20,8 +21,9 @@ def run_create(
     targets: Sequence[str],
     *,
     from_log: bool,
+    accept_auto_increment: bool,
 ) -> None:
-    """Create a reshard and print the next steps."""
+    """Create a reshard; print what becomes of each object of its sources, and the next steps."""
     _refuse_filtered(settings, keyspace)
     ensure_topology(settings, keyspace)
     request = CreateRequest(
@@ -34,9 +36,12 @@ def run_create(
         registry_url=settings.kafka.schema_registry_url,
         topic_settings=topic_settings(settings),
         from_log=from_log,
+        accept_auto_increment=accept_auto_increment,
     )
-    plan = create_reshard(request)
+    created = create_reshard(request)
+    plan = created.plan
     console = Console(soft_wrap=True, highlight=False)
+    _print_objects(console, created.objects)
     console.print(
         f"reshard {reshard_id}: {', '.join(plan.sources)} to {', '.join(plan.targets)}, "
         f"{len(plan.tables)} table(s). Next, for each target T, run:",
@@ -44,6 +49,20 @@ def run_create(
     )
     console.print(f"  shardstream produce {keyspace} T", markup=False)
     console.print(f"  shardstream reshard run {keyspace} {reshard_id} T", markup=False)
+
+
+def _print_objects(console: Console, objects: Sequence[SourceObject]) -> None:
+    for fate in Fate:
+        found = [each for each in objects if each.fate is fate]
+        if not found:
+            continue
+        console.print(f"{fate.value}:", markup=False)
+        for each in found:
+            place = f" ({each.place})" if each.place else ""
+            console.print(f"  {each.full_name}{place}", markup=False)
+        if fate in {Fate.BEFORE_SWITCH, Fate.AFTER_SWITCH}:
+            for each in found:
+                console.print(each.script(), markup=False)
 
 
 def _refuse_filtered(settings: Settings, keyspace: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from event_token import KeyRange
 from resharding.apply.literals import literal_writer
-from resharding.apply.routing import Delete, Routes, Upsert
+from resharding.apply.routing import SEQUENCE_COLUMNS, Delete, Routes, Upsert
 from resharding.apply.statements import StatementBuilder, TargetTable
 from resharding.errors import DefinitionChanged, DoesNotApply
 from topics.keyspace.topology import TableVindex
@@ -51,6 +51,19 @@ def event(op: Op, before: Row | None, after: Row | None, **changes: Any) -> VEve
         **changes,
     }
     return VEvent(**fields)
+
+
+def test_rows_of_a_sequence_are_passed_over() -> None:
+    """B18: a MariaDB sequence needs no vindex; a table that only looks like one does."""
+    columns = tuple(Column(name, ValueKind.LONG, "bigint") for name in SEQUENCE_COLUMNS)
+    row: Row = dict.fromkeys(SEQUENCE_COLUMNS, 1)
+    sequence = TableShape("shop", "ids", columns, ())
+    table = TableShape("shop", "ids", columns, (0,))
+
+    changed = event(Op.INSERT, None, row, table="ids", shape=sequence)
+    assert ROUTES.changes(changed, KeyRange.parse("-")) == []
+    with pytest.raises(DoesNotApply, match=r"table shop\.ids has no vindex"):
+        ROUTES.changes(event(Op.INSERT, None, row, table="ids", shape=table), KeyRange.parse("-"))
 
 
 def order(key: int, user: int) -> Row:

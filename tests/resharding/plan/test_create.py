@@ -135,7 +135,7 @@ def test_created_targets_follow(split: Keyspace, monkeypatch: pytest.MonkeyPatch
         patch.setattr(create, "update_topology", die)
         with pytest.raises(Killed):
             create_reshard(split.request)
-    plan = create_reshard(split.request)
+    plan = create_reshard(split.request).plan
 
     topology = split.topology()
     assert topology.reshards == (ReshardEntry("split", ("-",), ("-80", "80-"), "RUNNING"),)
@@ -231,7 +231,7 @@ BAD = {
     "bad id": (lambda s: replace(s.request, reshard_id="a b"), ["reshard id 'a b'"]),
     "no vindex": (
         _on_source("CREATE TABLE {db}.strangers (id INT PRIMARY KEY)"),
-        ["{db}.strangers has no vindex"],
+        ["{db}.strangers has no vindex", "(a reference table) belongs in a database without"],
     ),
     "no table": (
         _vindex("nowhere", "id", "hash"),
@@ -252,6 +252,14 @@ BAD = {
             "CREATE TABLE {db}.orders (id INT PRIMARY KEY)", "INSERT INTO {db}.orders VALUES (1)"
         ),
         ["{db}.orders is not empty", "not defined as on the source", "`id`"],
+    ),
+    "auto increment": (
+        _on_source("ALTER TABLE {db}.orders MODIFY id BIGINT NOT NULL AUTO_INCREMENT"),
+        ["{db}.orders takes id from AUTO_INCREMENT", "make the key (user_id, id)"],
+    ),
+    "auto increment as sharding column": (
+        _on_source("ALTER TABLE {db}.sessions MODIFY user_id BIGINT NOT NULL AUTO_INCREMENT"),
+        ["{db}.sessions takes user_id from AUTO_INCREMENT"],
     ),
     "more tables": (_on_target("CREATE TABLE {db}.more (id INT)"), ["{db}.more is on no source"]),
     "account": (_wrong_account, ["lacks INSERT", "GRANT INSERT", "as nobody", "Access denied"]),

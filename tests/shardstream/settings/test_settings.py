@@ -258,7 +258,13 @@ vindex = "hash"
     config.write_text(GOOD + rules)
     with pytest.raises(UsageError, match=r"filter rules apply to shop\.orders"):
         run_create(
-            load_settings(config), "commerce", "r1", ["80-"], ["80-c0", "c0-"], from_log=False
+            load_settings(config),
+            "commerce",
+            "r1",
+            ["80-"],
+            ["80-c0", "c0-"],
+            from_log=False,
+            accept_auto_increment=False,
         )
 
 
