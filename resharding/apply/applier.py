@@ -26,6 +26,7 @@ from resharding.bookkeeping import (
 )
 from resharding.errors import DefinitionChanged, DoesNotApply, TransactionSkipped
 from resharding.plan.reshard_plan import ReshardPlan
+from resharding.progress import applier_lock
 from resharding.server import ReshardServer
 from topics.kafka.client import ClientConfig
 from topics.records.vevent import EventType, VEvent
@@ -172,7 +173,9 @@ class _Session:
             keyspace=self._plan.keyspace,
         )
         ready: deque[VEvent] = deque()
+        lock = applier_lock(self._plan.reshard_id)
         while not stop.is_set():
+            target.show(lock)
             stream.read(ready)
             last = None
             while ready:

@@ -5,7 +5,6 @@ named lock on the server, the same for all reshards: a later command, also of an
 that session first, so a command that was paused meanwhile can change nothing when it resumes.
 """
 
-import re
 import time
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from databases.internal_tables import JOURNAL, create_internal_tables
 from databases.sql import rows
 from event_token import Flavor, GtidSet
 from event_token.errors import Halt, UsageError
+from resharding.account_locks import is_account_locked
 from resharding.grants import NEEDED_TO_SWITCH, missing_grants
 from resharding.log_progress import executed_set
 from resharding.primaries import takes_writes
@@ -35,8 +35,6 @@ _NO_SUCH_TABLE: Final = frozenset({1049, 1146})
 _DUPLICATE: Final = 1062
 # May turn out to be the application's.
 _UNAUTHENTICATED: Final = "unauthenticated user"
-_STRINGS: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'")
-_LOCKED: Final = re.compile(r"\bACCOUNT LOCK\b")
 _JOURNAL: Final = JOURNAL
 
 
@@ -108,7 +106,7 @@ class ShardWrites:
 
     def _is_locked(self, user: str, host: str) -> bool:
         try:
-            [(statement,)] = rows(self._connection, "SHOW CREATE USER %s@%s", (user, host))
+            return is_account_locked(self._connection, user, host)
         except pymysql.err.MySQLError as error:
             if is_transient(error):
                 raise
@@ -116,7 +114,6 @@ class ShardWrites:
                 f"{self.server.name}: there is no account {user}@{host}: create it, on a target "
                 f"with ACCOUNT LOCK ({error_text(error)})"
             ) from error
-        return _LOCKED.search(_STRINGS.sub("''", str(statement))) is not None
 
     def obstacles(self) -> list[str]:
         """What would outlive the lock of the accounts or keep them from being locked."""

@@ -161,6 +161,10 @@ def cancel_behind_end(keyspace: Flow, application: Application, targets: tuple[s
     """`cancel` right before BEGIN: the source continues to serve; the switch changes nothing."""
     follow(keyspace, "first", ("-",), targets)
     frozen = frozen_switch(keyspace, "first", "--force")
+    said = keyspace.reshard("status").stdout
+    assert "source -: writes were stopped, END at" in said
+    assert said.count("its applier runs") == len(targets)
+    assert f"shardstream reshard cancel {keyspace.keyspace} first goes back" in said
     done = keyspace.run("reshard", "cancel", keyspace.keyspace, "first")
     assert done.returncode == 0, done.stderr
     application.wait_writes("-")
@@ -171,6 +175,11 @@ def cancel_behind_end(keyspace: Flow, application: Application, targets: tuple[s
         keyspace.kill("reshard", "run", keyspace.keyspace, "first", target)
         # Its log was taken from it.
         assert keyspace.wait_end("produce", keyspace.keyspace, target) == FENCED_STATUS
+    assert "next: stop the producers and appliers of" in keyspace.reshard("status").stdout
+    said = keyspace.refused("create", *create_arguments("halves", ["-"], ["-80.2", "80-.2"]))
+    assert said.count("target of reshard first, which is CANCELLED") == len(targets)
+    assert f"DROP DATABASE IF EXISTS `{keyspace.schema}`; DROP DATABASE IF EXISTS" in said
+    for target in targets:
         statements(
             keyspace.servers[target],
             f"DROP DATABASE {keyspace.schema}",
@@ -259,7 +268,8 @@ def split_with_kills(
     keyspace.wait_copied("split", ("-",), targets)
     status = json.loads(keyspace.reshard("status", "--json").stdout)
     assert (status["reshard_id"], status["state"]) == ("split", ReshardState.RUNNING.value)
-    assert set(status["behind"]) == set(targets)
+    assert all(status["target_states"][target]["applier_runs"] for target in targets)
+    assert status["next"] == f"shardstream reshard verify {keyspace.keyspace} split"
     switch_over(keyspace, application, "split", targets)
     reader.restart()
     complete(keyspace, "split", ("-",), targets)

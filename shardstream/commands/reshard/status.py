@@ -4,66 +4,140 @@ import dataclasses
 import json
 import sys
 import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import TypeVar
 
-from databases.connection import server_errors
-from resharding.bookkeeping import Checkpoint, read_checkpoints
-from resharding.server import open_session
+from event_token.errors import ShardstreamError
+from resharding.progress import (
+    SourceState,
+    TargetState,
+    next_command,
+    source_log,
+    source_state,
+    target_state,
+)
 from shardstream.settings.model import Settings
-from shardstream.settings.reshard_settings import reshard_server
-from topics.kafka.partition_reader import read_tail
-from topics.keyspace.topology import ReshardEntry, read_topology
-from topics.names import ShardTopics
-from topics.progress.codec import decode_progress
+from shardstream.settings.reshard_settings import reshard_section, reshard_server
+from topics.keyspace.topology import ReshardEntry, ReshardState, Topology, read_topology
 from topics.schemas.registry import open_schema_ids
+
+# Of a cancelled reshard the last only: the others' servers may be shards again.
+_UNDER_WAY = frozenset((ReshardState.RUNNING.value, ReshardState.SWITCHED.value))
+
+State = TypeVar("State")
 
 
 def run_status(settings: Settings, keyspace: str, *, as_json: bool) -> None:
-    """Print each reshard, and the progress of the targets of those under way."""
+    """Print each reshard; of those under way each server's state and the next command."""
     settings.keyspace(keyspace)
     topology = read_topology(settings.kafka_client(), keyspace)
     entries = () if topology is None else topology.reshards
     if not entries and not as_json:
         sys.stdout.write(f"keyspace {keyspace} has no reshards\n")
-    states = {} if topology is None else {s.name: s.state.value for s in topology.shards}
     for entry in entries:
-        under_way = any(states.get(target) == "TARGET" for target in entry.targets)
-        targets = {
-            target: _target_status(settings, keyspace, entry, target) if under_way else {}
-            for target in entry.targets
-        }
-        if as_json:
-            sys.stdout.write(json.dumps({**dataclasses.asdict(entry), "behind": targets}) + "\n")
-            continue
-        sys.stdout.write(
-            f"{entry.reshard_id}: {', '.join(entry.sources)} to {', '.join(entry.targets)}, "
-            f"{entry.state}\n"
+        assert topology is not None  # noqa: S101 - it has the entry
+        is_last_cancelled = entry is entries[-1] and entry.state == ReshardState.CANCELLED.value
+        look = _Look(settings, topology, entry)
+        if entry.state in _UNDER_WAY or is_last_cancelled:
+            look.ask()
+        sys.stdout.write(look.as_json() if as_json else look.as_text())
+
+
+class _Look:
+    """One look at a reshard. A server that does not answer is a problem, not an end."""
+
+    def __init__(self, settings: Settings, topology: Topology, entry: ReshardEntry) -> None:
+        self._settings, self._topology, self._entry = settings, topology, entry
+        self._sources: dict[str, SourceState] = {}
+        self._targets: dict[str, TargetState] = {}
+        self._problems: dict[str, str] = {}
+        self._next = ""
+
+    def ask(self) -> None:
+        settings, topology, entry = self._settings, self._topology, self._entry
+        keyspace, kafka = topology.keyspace, settings.kafka_client()
+        accounts = reshard_section(settings, keyspace).application_accounts
+        schema_ids = open_schema_ids(kafka, settings.kafka.schema_registry_url)
+        self._sources = self._each(
+            entry.sources,
+            lambda shard: source_state(
+                reshard_server(settings, keyspace, shard),
+                accounts,
+                source_log(topology, shard, entry.reshard_id, kafka, schema_ids),
+            ),
         )
-        for target, sources in targets.items():
-            for source, (seq, last_seq, age_ms) in sources.items():
-                sys.stdout.write(
-                    f"  {target} has applied {source} up to seq {seq} of {last_seq}; "
-                    f"its last change is {age_ms} ms old\n"
-                )
+        self._targets = self._each(
+            entry.targets,
+            lambda shard: target_state(
+                reshard_server(settings, keyspace, shard), accounts, entry.reshard_id
+            ),
+        )
+        self._next = next_command(entry, keyspace, self._sources, self._targets)
+
+    def _each(self, shards: Iterable[str], look: Callable[[str], State]) -> dict[str, State]:
+        found = {}
+        for shard in shards:
+            try:
+                found[shard] = look(shard)
+            except ShardstreamError as error:
+                self._problems[shard] = str(error)
+        return found
+
+    def as_json(self) -> str:
+        """All of it as one line."""
+        told = {
+            **dataclasses.asdict(self._entry),
+            "source_states": {s: dataclasses.asdict(at) for s, at in self._sources.items()},
+            "target_states": {s: dataclasses.asdict(at) for s, at in self._targets.items()},
+            "problems": self._problems,
+            "next": self._next,
+        }
+        return json.dumps(told) + "\n"
+
+    def as_text(self) -> str:
+        """All of it in words."""
+        entry = self._entry
+        sources, targets = ", ".join(entry.sources), ", ".join(entry.targets)
+        lines = [f"{entry.reshard_id}: {sources} to {targets}, {entry.state}"]
+        for shard, source in self._sources.items():
+            writes = "it takes writes"
+            if source.log.ended_at_us is not None:
+                writes = f"writes were stopped, END at {_time(source.log.ended_at_us)}"
+            elif source.locked:
+                writes = "the application's accounts are locked, without END"
+            lines.append(f"  source {shard}: {writes}")
+        for shard, target in self._targets.items():
+            lines += self._target_lines(shard, target)
+        lines += [f"  {shard} cannot be asked: {text}" for shard, text in self._problems.items()]
+        lines += [f"  next: {self._next}"] if self._next else []
+        return "\n".join(lines) + "\n"
+
+    def _target_lines(self, shard: str, target: TargetState) -> list[str]:
+        applier = "runs" if target.applier_runs else "does not run"
+        lines = [f"  target {shard}: its applier {applier}, {_verified(target)}"]
+        for name, at in target.applied.items():
+            source = self._sources.get(name)
+            of = "" if source is None else f" of {source.log.last_seq}"
+            lines.append(
+                f"    {name} is applied up to seq {at.seq}{of}; the last change was committed "
+                f"{_age(at.at_us)} ago"
+                if at.at_us
+                else f"    nothing of {name} is applied yet"
+            )
+        return lines
 
 
-def _target_status(
-    settings: Settings, keyspace: str, entry: ReshardEntry, target: str
-) -> dict[str, tuple[int, int, int]]:
-    """Per source: last seq applied, last seq of the log, age of the last applied change in ms."""
-    server = reshard_server(settings, keyspace, target)
-    connection = open_session(server)
-    try:
-        with server_errors(server, "reading the checkpoint of"):
-            found = read_checkpoints(connection, entry.reshard_id)
-    finally:
-        connection.close()
-    return {source: _source_status(settings, keyspace, at) for source, at in found.items()}
+def _verified(target: TargetState) -> str:
+    if target.verified_at_us is None:
+        return "it was not verified"
+    return f"verified {_age(target.verified_at_us)} ago, {target.differing} rows differed"
 
 
-def _source_status(settings: Settings, keyspace: str, at: Checkpoint) -> tuple[int, int, int]:
-    client = settings.kafka_client()
-    schema_ids = open_schema_ids(client, settings.kafka.schema_registry_url)
-    last = read_tail(client, ShardTopics(keyspace, at.source).progress).last
-    last_seq = 0 if last is None else decode_progress(last.value, schema_ids).last_seq
-    age_ms = max(0, time.time_ns() // 1_000_000 - at.timestamp_us // 1_000)
-    return at.seq, last_seq, age_ms
+def _time(time_us: int) -> str:
+    return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _age(time_us: int) -> str:
+    seconds = max(0, round(time.time() - time_us / 1e6))
+    return f"{seconds} s" if seconds < 600 else f"{seconds // 60} min"

@@ -1,0 +1,158 @@
+"""Where a reshard is, as its servers and logs say, and which command comes next.
+
+Nothing here claims a server, so a running `switch` is not disturbed.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pymysql
+
+from databases.connection import is_transient, lost_or_refused, server_errors
+from databases.sql import rows
+from resharding.account_locks import is_account_locked
+from resharding.bookkeeping import read_checkpoints, read_verified
+from resharding.log_progress import last_progress
+from resharding.server import ReshardServer, open_session
+from topics.kafka.client import ClientConfig
+from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
+from topics.names import ShardTopics
+from topics.progress.copy_topic import CopyState, read_copies
+from topics.records.schema_ids import SchemaIds
+from topics.stream.log_marks import marks_at_end
+
+# A failed copy counts: it has to be resumed.
+_NOT_OVER: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLog:
+    """What the log of a source says: its last seq, END of the reshard, copies that are not over."""
+
+    last_seq: int
+    ended_at_us: int | None
+    copying: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """A source: its log, and whether some of the application's accounts are locked."""
+
+    log: SourceLog
+    locked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedSource:
+    """How far a target has applied a source; `at_us`: commit time of the last change."""
+
+    seq: int
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """A target: whether its applier runs, what it has applied, and the last comparison.
+
+    `differing`: rows that differed at `verified_at_us`, both None before the first comparison.
+    """
+
+    applier_runs: bool
+    applied: dict[str, AppliedSource]
+    verified_at_us: int | None
+    differing: int | None
+    locked: bool
+
+
+def applier_lock(reshard_id: str) -> str:
+    """The named lock that an applier holds on its target while it runs."""
+    return f"shardstream.applier.{hashlib.sha256(reshard_id.encode()).hexdigest()[:32]}"
+
+
+def source_log(
+    topology: Topology, source: str, reshard_id: str, kafka: ClientConfig, schema_ids: SchemaIds
+) -> SourceLog:
+    """Look at the log of a source. Raises Retry."""
+    topics = ShardTopics(topology.keyspace, source)
+    progress = last_progress(kafka, topology.keyspace, source, schema_ids)
+    sharded = {vindex.database for vindex in topology.vindexes}
+    mark = marks_at_end(kafka, topics, schema_ids, sharded.__contains__).get(reshard_id)
+    copies = read_copies(kafka, topics).values()
+    return SourceLog(
+        0 if progress is None else progress.last_seq,
+        mark.timestamp_us if mark is not None and mark.kind == "END" else None,
+        sum(copy.state in _NOT_OVER for copy in copies),
+    )
+
+
+def source_state(server: ReshardServer, accounts: Sequence[str], log: SourceLog) -> SourceState:
+    """Look at a source. Raises ServerLost, ServerRefused."""
+    doing = "looking at the accounts of"
+    with open_session(server) as connection, server_errors(server, doing, lost_or_refused):
+        locked = _any_locked(connection, accounts)
+    return SourceState(log, locked)
+
+
+def target_state(server: ReshardServer, accounts: Sequence[str], reshard_id: str) -> TargetState:
+    """Look at a target. Raises ServerLost, ServerRefused."""
+    doing = "looking at the reshard on"
+    with open_session(server) as connection, server_errors(server, doing, lost_or_refused):
+        [(holder,)] = rows(connection, "SELECT IS_USED_LOCK(%s)", (applier_lock(reshard_id),))
+        found = read_checkpoints(connection, reshard_id)
+        verified = read_verified(connection, reshard_id)
+        locked = _any_locked(connection, accounts)
+    return TargetState(
+        holder is not None,
+        {source: AppliedSource(at.seq, at.timestamp_us) for source, at in found.items()},
+        None if verified is None else verified.at_us,
+        None if verified is None else verified.differing,
+        locked,
+    )
+
+
+def _any_locked(connection: Any, accounts: Sequence[str]) -> bool:
+    for account in accounts:
+        user, _, host = account.rpartition("@")
+        try:
+            if is_account_locked(connection, user, host):
+                return True
+        except pymysql.err.MySQLError as error:
+            if is_transient(error):
+                raise
+            # It does not exist here, which `switch` says.
+    return False
+
+
+def next_command(
+    entry: ReshardEntry,
+    keyspace: str,
+    sources: dict[str, SourceState],
+    targets: dict[str, TargetState],
+) -> str:
+    """What an operator does next. Pure."""
+    verb = f"{keyspace} {entry.reshard_id}"
+    if entry.state == ReshardState.SWITCHED.value:
+        if any(target.locked for target in targets.values()):
+            return f"writes are still stopped: shardstream reshard switch {verb}"
+        return f"shardstream reshard complete {verb}"
+    stopped = [name for name, source in sources.items() if source.locked or source.log.ended_at_us]
+    if entry.state == ReshardState.CANCELLED.value:
+        if any(source.locked for source in sources.values()):
+            return f"writes are still stopped: shardstream reshard cancel {verb}"
+        return "stop the producers and appliers of the targets, and empty their servers"
+    dead = [name for name, target in targets.items() if not target.applier_runs]
+    if dead:
+        return "; ".join(f"shardstream reshard run {verb} {name}" for name in dead)
+    if stopped:
+        return (
+            f"shardstream reshard switch {verb} goes on, "
+            f"shardstream reshard cancel {verb} goes back as long as that is possible"
+        )
+    copying = [name for name, source in sources.items() if source.log.copying]
+    if copying:
+        return f"wait for the copies of {', '.join(copying)} (shardstream copy status {keyspace})"
+    if any(target.differing != 0 for target in targets.values()):
+        return f"shardstream reshard verify {verb}"
+    return f"shardstream reshard switch {verb}"

@@ -1,0 +1,116 @@
+"""What `reshard status` sees, and the command that it names next."""
+
+from dataclasses import replace
+
+import pytest
+
+from event_token.errors import Halt
+from resharding.progress import (
+    AppliedSource,
+    SourceLog,
+    SourceState,
+    TargetState,
+    next_command,
+    source_log,
+    source_state,
+    target_state,
+)
+from resharding.switch.decision import Action, Step
+from resharding.switch.executor import run_cancel, run_switch
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.database_servers import DatabaseFixture
+from tests.producers.session.producing import wait_for
+from tests.resharding.accounts import resharder_of
+from tests.resharding.switchable import APP, SOURCE, TARGETS, Switchable, split
+from topics.keyspace.topology import ReshardEntry, ReshardState, read_topology
+from topics.schemas.registry import open_schema_ids
+
+ENTRY = ReshardEntry("r1", ("-",), ("-80",), ReshardState.RUNNING.value)
+LOG = SourceLog(last_seq=9, ended_at_us=None, copying=0)
+OPEN, STOPPED = SourceState(LOG, locked=False), SourceState(LOG, locked=True)
+TARGET = TargetState(
+    applier_runs=True,
+    applied={"-": AppliedSource(9, 1)},
+    verified_at_us=1,
+    differing=0,
+    locked=True,
+)
+SERVES = replace(TARGET, locked=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "source", "target", "wanted"),
+    [
+        ("RUNNING", OPEN, replace(TARGET, applier_runs=False), "reshard run commerce r1 -80"),
+        ("RUNNING", STOPPED, replace(TARGET, applier_runs=False), "reshard run commerce r1 -80"),
+        ("RUNNING", SourceState(replace(LOG, copying=1), locked=False), TARGET, "wait for the"),
+        ("RUNNING", OPEN, replace(TARGET, differing=None), "reshard verify commerce r1"),
+        ("RUNNING", OPEN, replace(TARGET, differing=2), "reshard verify commerce r1"),
+        ("RUNNING", OPEN, TARGET, "reshard switch commerce r1"),
+        ("RUNNING", STOPPED, TARGET, "reshard cancel commerce r1 goes back"),
+        ("SWITCHED", STOPPED, TARGET, "still stopped: shardstream reshard switch commerce r1"),
+        ("SWITCHED", STOPPED, SERVES, "reshard complete commerce r1"),
+        ("CANCELLED", STOPPED, TARGET, "still stopped: shardstream reshard cancel commerce r1"),
+        ("CANCELLED", OPEN, TARGET, "stop the producers and appliers of the targets"),
+    ],
+)
+def test_each_state_names_its_next_command(
+    state: str, source: SourceState, target: TargetState, wanted: str
+) -> None:
+    """C8: whatever a reshard waits for, the operator is told what to run."""
+    entry = replace(ENTRY, state=state)
+
+    assert wanted in next_command(entry, "commerce", {"-": source}, {"-80": target})
+
+
+def die_before_begin(step: Step) -> None:
+    """Stand in for a kill after END."""
+    if step.action is Action.WRITE_BEGIN:
+        raise Halt("killed")
+
+
+def look(world: Switchable) -> tuple[SourceState, dict[str, TargetState]]:
+    """The source and the targets as their servers and logs say."""
+    kafka = world.settings.kafka
+    topology = read_topology(kafka, world.settings.keyspace)
+    assert topology is not None
+    accounts = (f"{APP}@%",)
+    reshard_id = world.settings.reshard_id
+    log = source_log(topology, SOURCE, reshard_id, kafka, open_schema_ids(kafka, None))
+    targets = {
+        shard: target_state(resharder_of(world.servers[shard], shard), accounts, reshard_id)
+        for shard in TARGETS
+    }
+    return source_state(resharder_of(world.servers[SOURCE], SOURCE), accounts, log), targets
+
+
+def test_servers_and_logs_say_how_far_a_reshard_is(
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """C8: appliers that run, what they have applied, and since when writes are stopped."""
+    with split(servers, kafka, keyspace, appliers=False) as world:
+        source, targets = look(world)
+        assert (source.log.ended_at_us, source.locked) == (None, False)
+        assert not any(target.applier_runs for target in targets.values())
+        assert {target.verified_at_us for target in targets.values()} == {None}
+
+    with split(servers, kafka, f"{keyspace}b") as world:
+        world.wait_applied()
+        world.verified(0)
+        wait_for(
+            "the appliers show themselves",
+            lambda: all(target.applier_runs for target in look(world)[1].values()),
+        )
+        with pytest.raises(Halt, match="killed"):
+            run_switch(world.settings, die_before_begin)
+        source, targets = look(world)
+        assert source.log.ended_at_us is not None
+        assert source.locked
+        for target in targets.values():
+            assert target.applied[SOURCE].seq == source.log.last_seq
+            assert target.differing == 0
+
+        run_cancel(world.settings, lambda _step: None)
+        world.sources.last_seqs()
+        source, _ = look(world)
+        assert (source.log.ended_at_us, source.locked) == (None, False)
