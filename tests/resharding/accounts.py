@@ -1,4 +1,4 @@
-"""The account that reshards, with exactly the privileges that docs/operations.md grants."""
+"""Accounts with exactly the privileges that docs/operations.md grants."""
 
 import functools
 import re
@@ -10,17 +10,42 @@ from tests.repository import ROOT
 
 RESHARDER = "resharder"
 RESHARDER_PASSWORD = "y-8-w"
-GRANT = re.compile(rf"^GRANT (.+) ON \*\.\* TO {RESHARDER}@'%';$", re.MULTILINE)
+PRODUCER = "shardstream"
+GRANT = r"^GRANT (.+) ON {on} TO {account}@'%';$"
 FOR_TRIGGERS = {Flavor.MYSQL: "SET_ANY_DEFINER", Flavor.MARIADB: "SET USER"}
 # As the page says: two privileges have other names on MariaDB, and one is not needed.
 ON_MARIADB = {"CONNECTION_ADMIN": "CONNECTION ADMIN", "SET_ANY_DEFINER": "SET USER"}
 
 
+def privileges_on_page(account: str, on: str) -> list[str]:
+    """The privileges that the page grants to an account, as it is for MySQL."""
+    text = (ROOT / "docs/operations.md").read_text("utf-8")
+    pattern = GRANT.format(on=re.escape(on), account=account)
+    found = re.findall(pattern, text, re.MULTILINE)
+    names = [name for grants in found for name in grants.split(", ")]
+    assert len(names) > 1
+    return names
+
+
+def documented_producer_grants(flavor: Flavor) -> list[str]:
+    """What the page grants to a producer on everything; MariaDB shows filters to one more."""
+    names = privileges_on_page(PRODUCER, "*.*")
+    return names if flavor is Flavor.MYSQL else [*names, "REPLICA MONITOR"]
+
+
+def grant_internal_tables(database: DatabaseFixture) -> None:
+    """Grant the producer's account of a server what the page does on `_shardstream`."""
+    names = ", ".join(privileges_on_page(PRODUCER, "_shardstream.*"))
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION sql_log_bin = 0")  # each server has an account of its own
+        cursor.execute(
+            f"GRANT {names} ON `\\_shardstream`.* TO '{database.user}'@'{database.host}'"
+        )
+
+
 def documented_grants(flavor: Flavor) -> list[str]:
     """The privileges that the page tells an operator to grant on everything."""
-    text = (ROOT / "docs/operations.md").read_text("utf-8")
-    names = [name for grants in GRANT.findall(text) for name in grants.split(", ")]
-    assert len(names) > 1
+    names = privileges_on_page(RESHARDER, "*.*")
     if flavor is Flavor.MYSQL:
         return names
     return [ON_MARIADB.get(name, name) for name in names if name != "XA_RECOVER_ADMIN"]

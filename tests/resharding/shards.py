@@ -17,6 +17,7 @@ from databases.internal_tables import create_internal_tables
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
 from resharding.bookkeeping import read_checkpoints, write_plan
 from resharding.plan.reshard_plan import ReshardPlan
+from resharding.server import open_session
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import (
@@ -121,8 +122,8 @@ def sources_of(
 
 def begin(plan: ReshardPlan, targets: dict[str, DatabaseFixture]) -> None:
     """Write the plan and its checkpoints on the targets."""
-    for database in targets.values():
-        with database.connect() as connection:
+    for shard, database in targets.items():
+        with open_session(resharder_of(database, shard)) as connection:
             create_internal_tables(connection)
             write_plan(connection, plan)
 

@@ -14,6 +14,7 @@ from event_token import StreamPosition
 from resharding.apply.applier import ApplierSettings
 from resharding.bookkeeping import write_roles
 from resharding.plan.reshard_plan import ReshardPlan
+from resharding.server import open_session
 from resharding.switch.settings import SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -159,8 +160,8 @@ def split(
                         )
         plan = sources.plan(TARGETS, vindexes, agreed_seqs=sources.last_seqs())
         begin(plan, targets)
-        for database in by_shard.values():
-            with database.connect() as connection:
+        for shard, database in by_shard.items():
+            with open_session(resharder_of(database, shard)) as connection:
                 write_roles(connection, plan)
         provision_keyspace(sources.kafka, keyspace, TopicSettings())
         update_topology(sources.kafka, keyspace, lambda _: _topology(plan, vindexes))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from databases.connection import open_connection
 from event_token import Flavor
 from producers.decoder import BatchSummary, Decoder, DecoderOptions
 from producers.preflight.hidden_types import ServerTypes
@@ -70,7 +71,7 @@ def types_of(
     if database.flavor is not Flavor.MARIADB:
         return None
     server = ServerSettings(database.host, database.port, database.user, database.password)
-    return ServerTypes(typed_columns, server, database.connect(), on_notice)
+    return ServerTypes(typed_columns, server, open_connection(server), on_notice)
 
 
 def nothing() -> None:

@@ -13,6 +13,7 @@ from producers.servers.server_list import open_server
 from producers.settings import ServerSettings, ShardProducerSettings
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import start_pair, statements
+from tests.producers.session.producing import server_of
 from topics.kafka.client import ClientConfig
 
 MARKER = "s3cret-marker"
@@ -22,11 +23,6 @@ ACCEPTED: Final[Mapping[str, Any]] = {
     "accept_unlogged_cascades": True,
     "accept_loss_at_server_crash": True,
 }
-
-
-def as_root(database: DatabaseFixture) -> ServerSettings:
-    """The server with the account that may do everything."""
-    return ServerSettings(database.host, database.port, database.root_user, "")
 
 
 def whats(problems: list[Problem]) -> str:
@@ -39,7 +35,7 @@ def test_well_set_server_has_no_problem(database: DatabaseFixture) -> None:
     flavor = Flavor(database.flavor.value)
 
     found = preflight(
-        as_root(database), flavor, accept_unlogged_cascades=True, accept_loss_at_server_crash=True
+        server_of(database), flavor, accept_unlogged_cascades=True, accept_loss_at_server_crash=True
     )
 
     assert found == []
@@ -75,14 +71,14 @@ def test_all_wrong_mysql_settings_are_listed_at_once(
     assert "GRANT REPLICATION CLIENT ON *.* TO 'poor'@'127.0.0.1';" in listed
     assert all(problem.fix for problem in found)
     assert MARKER not in listed
-    assert "binlog_ignore_db is scratch" in whats(preflight(as_root(database), Flavor.MYSQL))
+    assert "binlog_ignore_db is scratch" in whats(preflight(server_of(database), Flavor.MYSQL))
 
 
 def test_server_without_binlog_is_refused(start_mysql: Callable[..., DatabaseFixture]) -> None:
     """Without a binlog there is nothing to read."""
     database = start_mysql(("--skip-log-bin",))
 
-    found = preflight(as_root(database), Flavor.MYSQL)
+    found = preflight(server_of(database), Flavor.MYSQL)
 
     assert "log_bin is OFF" in whats(found)
 
@@ -98,7 +94,7 @@ def test_wrong_mariadb_settings_are_listed(start_mariadb: Callable[..., Database
         )
     )
 
-    listed = whats(preflight(as_root(database), Flavor.MARIADB))
+    listed = whats(preflight(server_of(database), Flavor.MARIADB))
 
     for name in ("binlog_format", "binlog_row_metadata", "gtid_strict_mode"):
         assert f"SET GLOBAL {name} = " in listed
@@ -112,10 +108,10 @@ def test_replication_filters_of_mysql_are_refused_by_name(mysql_b: DatabaseFixtu
         change = "CHANGE REPLICATION FILTER REPLICATE_IGNORE_TABLE = ({}), REPLICATE_DO_DB = ({})"
         try:
             cursor.execute(change.format("mysql.rds_history, shop.audit", "shop"))
-            listed = whats(preflight(as_root(mysql_b), Flavor.MYSQL))
+            listed = whats(preflight(server_of(mysql_b), Flavor.MYSQL))
             cursor.execute(change.format("mysql.rds_history", ""))
             of_system = preflight(
-                as_root(mysql_b),
+                server_of(mysql_b),
                 Flavor.MYSQL,
                 accept_unlogged_cascades=True,
                 accept_loss_at_server_crash=True,
@@ -144,10 +140,10 @@ def test_members_of_a_group_are_refused(start_mysql: Callable[..., DatabaseFixtu
         )
     )
 
-    [problem] = preflight(as_root(member), Flavor.MYSQL, accept_loss_at_server_crash=True)
+    [problem] = preflight(server_of(member), Flavor.MYSQL, accept_loss_at_server_crash=True)
     with member.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1")
-    of_replica = whats(preflight(as_root(member), Flavor.MYSQL))
+    of_replica = whats(preflight(server_of(member), Flavor.MYSQL))
 
     assert "a member of a group" in problem.what
     assert "slave_skip_errors is 1062" in of_replica
@@ -157,24 +153,24 @@ def test_idempotent_replicas_are_refused_by_name(start_server: StartServer) -> N
     """A3: a replica that drops what it cannot apply is refused, and accepted once it is strict."""
     _primary, replica = start_pair(start_server)
     flavor = Flavor(replica.flavor)
-    before = whats(preflight(as_root(replica), flavor))
+    before = whats(preflight(server_of(replica), flavor))
     statements(replica, "SET GLOBAL slave_exec_mode = IDEMPOTENT")
 
-    [problem] = [p for p in preflight(as_root(replica), flavor) if "IDEMPOTENT" in p.what]
+    [problem] = [p for p in preflight(server_of(replica), flavor) if "IDEMPOTENT" in p.what]
     with pytest.raises(ServerRefused, match="IDEMPOTENT"):
-        open_server(as_root(replica), shard_settings(replica))
+        open_server(server_of(replica), shard_settings(replica))
     fix, _, _ = problem.fix.partition(";")
     statements(replica, fix)
 
     assert "IDEMPOTENT" not in before
-    assert "IDEMPOTENT" not in whats(preflight(as_root(replica), flavor))
+    assert "IDEMPOTENT" not in whats(preflight(server_of(replica), flavor))
 
 
 def shard_settings(database: DatabaseFixture) -> ShardProducerSettings:
     """Settings of a shard on this server, without Kafka."""
     kafka = ClientConfig({"bootstrap.servers": "127.0.0.1:1"})
     flavor = Flavor(database.flavor)
-    return ShardProducerSettings("ks", "-", flavor, (as_root(database),), kafka)
+    return ShardProducerSettings("ks", "-", flavor, (server_of(database),), kafka)
 
 
 def test_replication_filters_of_mariadb_are_refused_by_name(mariadb_a: DatabaseFixture) -> None:
@@ -191,7 +187,7 @@ def test_replication_filters_of_mariadb_are_refused_by_name(mariadb_a: DatabaseF
             )
             cursor.execute("SET GLOBAL replicate_wild_ignore_table = 'shop.audit%'")
             cursor.execute("START SLAVE 'other'")
-            listed = whats(preflight(as_root(mariadb_a), Flavor.MARIADB))
+            listed = whats(preflight(server_of(mariadb_a), Flavor.MARIADB))
             unseen = whats(preflight(poor, Flavor.MARIADB))
         finally:
             cursor.execute("STOP ALL SLAVES")
@@ -206,7 +202,7 @@ def test_replication_filters_of_mariadb_are_refused_by_name(mariadb_a: DatabaseF
 
 def test_other_family_is_said(mysql_a: DatabaseFixture) -> None:
     """A MySQL server under the settings of MariaDB is one clear problem."""
-    found = preflight(as_root(mysql_a), Flavor.MARIADB)
+    found = preflight(server_of(mysql_a), Flavor.MARIADB)
 
     assert len(found) == 1
     assert "the server is mysql" in found[0].what
@@ -222,9 +218,9 @@ def test_unlogged_cascades_are_refused_by_name_unless_accepted(mariadb_a: Databa
             "FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)"
         )
 
-    found = preflight(as_root(mariadb_a), Flavor.MARIADB)
+    found = preflight(server_of(mariadb_a), Flavor.MARIADB)
     accepted = preflight(
-        as_root(mariadb_a),
+        server_of(mariadb_a),
         Flavor.MARIADB,
         accept_unlogged_cascades=True,
         accept_loss_at_server_crash=True,
@@ -244,10 +240,10 @@ def test_cascades_on_a_replica_of_mysql_are_its_sources(mysql_b: DatabaseFixture
         cursor.execute(
             "CREATE TABLE c (p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)"
         )
-        as_primary = preflight(as_root(mysql_b), Flavor.MYSQL, accept_loss_at_server_crash=True)
+        as_primary = preflight(server_of(mysql_b), Flavor.MYSQL, accept_loss_at_server_crash=True)
         cursor.execute("CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1")
         try:
-            as_replica = preflight(as_root(mysql_b), Flavor.MYSQL)
+            as_replica = preflight(server_of(mysql_b), Flavor.MYSQL)
         finally:
             cursor.execute("RESET REPLICA ALL")
             cursor.execute(f"DROP DATABASE {name}")
