@@ -40,22 +40,53 @@ class Flow:
         schema: str,
         servers: Mapping[str, DatabaseFixture],
         first: tuple[str, ...],
+        tables: tuple[str, ...] = VINDEXES,
     ) -> None:
-        """`first`: the shards that serve at first."""
-        self.folder, self.keyspace, self.schema, self.servers = folder, keyspace, schema, servers
+        """`first`: the shards that serve at first. `tables`: sharded by `user_id`."""
+        self.folder, self.keyspace, self.schema = folder, keyspace, schema
+        self.servers = dict(servers)
+        self._tables, self._kafka = tables, kafka
         self.client = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
         self.logs = {s: settings_of(d, kafka, keyspace, shard=s) for s, d in servers.items()}
         self._running: dict[tuple[str, ...], Background] = {}
         self._started = 0
-        targets = {s: d for s, d in servers.items() if s not in first}
+        self.write_settings(first, tuple(s for s in servers if s not in first))
+        for shard in sorted(servers, key=lambda shard: shard in first):
+            make_account(servers[shard], locked=shard not in first)
+            resharder_of(servers[shard], shard)
+
+    def add_server(self, shard: str, database: DatabaseFixture) -> None:
+        """Prepare the server of a target that is needed only later."""
+        self.servers[shard] = database
+        self.logs[shard] = settings_of(database, self._kafka, self.keyspace, shard=shard)
+        make_account(database, locked=True)
+        resharder_of(database, shard)
+
+    def write_settings(
+        self,
+        shards: tuple[str, ...],
+        targets: tuple[str, ...],
+        replicas: Mapping[str, DatabaseFixture] | None = None,
+    ) -> None:
+        """Write the settings file. `replicas`: a second server of some shards."""
+        keyspace = self.keyspace
         path = write_settings(
-            folder, kafka.bootstrap_servers, keyspace, {s: servers[s] for s in first}, targets
+            self.folder,
+            self._kafka.bootstrap_servers,
+            keyspace,
+            {shard: self.servers[shard] for shard in shards},
+            {shard: self.servers[shard] for shard in targets},
         )
         lines = []
-        for table in VINDEXES:
-            lines += [f"[[keyspaces.{keyspace}.vindexes]]", f'database = "{schema}"']
+        for shard, replica in (replicas or {}).items():
+            (self.folder / f"password_{shard}_replica").write_text(replica.password)
+            lines += [f'[[keyspaces.{keyspace}.shards."{shard}".servers]]']
+            lines += [f'host = "{replica.host}"', f"port = {replica.port}"]
+            lines += [f'user = "{replica.user}"', f'password_file = "password_{shard}_replica"']
+        for table in self._tables:
+            lines += [f"[[keyspaces.{keyspace}.vindexes]]", f'database = "{self.schema}"']
             lines += [f'table = "{table}"', 'column = "user_id"', 'vindex = "hash"']
-        (folder / "password_resharder").write_text(RESHARDER_PASSWORD)
+        (self.folder / "password_resharder").write_text(RESHARDER_PASSWORD)
         lines += [f"[keyspaces.{keyspace}.reshard]", f'user = "{RESHARDER}"']
         lines += ['password_file = "password_resharder"']
         lines += [f'application_accounts = ["{APP}@%"]']
@@ -63,9 +94,6 @@ class Flow:
         text = path.read_text().replace("[producer]\n", accept)
         path.write_text(text + "\n".join(lines) + "\n")
         self.config = str(path)
-        for shard in sorted(servers, key=lambda shard: shard in first):
-            make_account(servers[shard], locked=shard not in first)
-            resharder_of(servers[shard], shard)
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end."""
@@ -153,7 +181,7 @@ class Flow:
         def copied(source: str) -> bool:
             copies = read_copies(self.client, ShardTopics(self.keyspace, source)).values()
             states = [copy.state for copy in copies]
-            return states == [CopyState.COMPLETED] * len(VINDEXES)
+            return states == [CopyState.COMPLETED] * len(self._tables)
 
         wait_for("the tables are copied", lambda: all(map(copied, sources)))
         wanted = {source: self.last_seq(source) for source in sources}
