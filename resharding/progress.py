@@ -142,6 +142,11 @@ def next_command(
         if any(source.locked for source in sources.values()):
             return f"writes are still stopped: shardstream reshard cancel {verb}"
         return "stop the producers and appliers of the targets, and empty their servers"
+    if entry.decision is not None:
+        return (
+            f"shardstream reshard switch {verb}, or if a target is lost for good, "
+            f"shardstream reshard cancel {verb} --lost-target"
+        )
     dead = [name for name, target in targets.items() if not target.applier_runs]
     if dead:
         return "; ".join(f"shardstream reshard run {verb} {name}" for name in dead)

@@ -22,7 +22,7 @@ from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.switchable import APP, SOURCE, TARGETS, Switchable, split
-from topics.keyspace.topology import ReshardEntry, ReshardState, read_topology
+from topics.keyspace.topology import BeginDecision, ReshardEntry, ReshardState, read_topology
 from topics.schemas.registry import open_schema_ids
 
 ENTRY = ReshardEntry("r1", ("-",), ("-80",), ReshardState.RUNNING.value)
@@ -61,6 +61,17 @@ def test_each_state_names_its_next_command(
     entry = replace(ENTRY, state=state)
 
     assert wanted in next_command(entry, "commerce", {"-": source}, {"-80": target})
+
+
+def test_a_decided_reshard_is_switched() -> None:
+    """C8: once it is decided, nothing else is offered but the way past a lost target."""
+    entry = replace(ENTRY, decision=BeginDecision(1, {"-": 9}))
+    dead = replace(TARGET, applier_runs=False)
+
+    said = next_command(entry, "commerce", {"-": STOPPED}, {"-80": dead})
+    assert "reshard switch commerce r1" in said
+    assert "--lost-target" in said
+    assert "reshard run" not in said
 
 
 def die_before_begin(step: Step) -> None:

@@ -151,7 +151,7 @@ def switch(
     if report.lost_sources:
         typer.echo(
             f"no server of {', '.join(report.lost_sources)} answered: create their triggers on the "
-            f"targets yourself",
+            f"targets yourself, and raise AUTO_INCREMENT counters and sequences above their values",
             err=True,
         )
     if report.stopped_ms is None:
