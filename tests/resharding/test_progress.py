@@ -74,9 +74,9 @@ def test_a_decided_reshard_is_switched() -> None:
     assert "reshard run" not in said
 
 
-def die_before_begin(step: Step) -> None:
+def die_before_the_decision(step: Step) -> None:
     """Stand in for a kill after END."""
-    if step.action is Action.WRITE_BEGIN:
+    if step.action is Action.DECIDE:
         raise Halt("killed")
 
 
@@ -113,7 +113,7 @@ def test_servers_and_logs_say_how_far_a_reshard_is(
             lambda: all(target.applier_runs for target in look(world)[1].values()),
         )
         with pytest.raises(Halt, match="killed"):
-            run_switch(world.settings, die_before_begin)
+            run_switch(world.settings, die_before_the_decision)
         source, targets = look(world)
         assert source.log.ended_at_us is not None
         assert source.locked
