@@ -41,10 +41,13 @@ def is_cancelled(config: ClientConfig, keyspace: str, reshard_id: str) -> bool:
 def is_sharded(config: ClientConfig, keyspace: str, database: str) -> bool:
     """Whether a table of the database has a vindex in the topology by now.
 
-    Without a topology every database counts. Raises Retry or NoBrokerAnswers.
+    Without vindexes every database counts: nothing was resharded, and a search for END that passed
+    over all rows would read the whole log. Raises Retry or NoBrokerAnswers.
     """
     topology = _topology(config, keyspace)
-    return topology is None or any(vindex.database == database for vindex in topology.vindexes)
+    if topology is None or not topology.vindexes:
+        return True
+    return any(vindex.database == database for vindex in topology.vindexes)
 
 
 def _topology(config: ClientConfig, keyspace: str) -> Topology | None:
