@@ -60,7 +60,7 @@ def prove_identity(
     if server.family.flavor is not Flavor.MARIADB:
         return ShardIdentity()
     if known:
-        _check(topics, server, known)
+        check_identity(topics, server, known)
         return ShardIdentity(known)
     why = "no primary answers that it could be written on"
     try:
@@ -78,7 +78,8 @@ def prove_identity(
     return ShardIdentity(found=found, executed=str(server.history().executed))
 
 
-def _check(topics: ShardTopics, server: OpenServer, known: str) -> None:
+def check_identity(topics: ShardTopics, server: OpenServer, known: str) -> None:
+    """Raise WrongServer unless the server has the identity that the log holds."""
     found = _read(server)
     if found == known:
         return

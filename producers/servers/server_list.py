@@ -142,6 +142,10 @@ class ServerList:
                 return server
         return None
 
+    def named(self, name: str) -> OpenServer:
+        """The server of this name, which has answered."""
+        return next(server for server in self._servers if server.name == name)
+
     def _readable(self) -> set[str]:
         return {s.name for s in self._servers if s.settings.read} | self._faults.keys()
 

@@ -8,6 +8,7 @@ from typing import Final
 from event_token import GtidSet, parse_gtid_set
 from event_token.errors import UsageError
 from producers.errors import LogDisagrees
+from producers.servers.identity import check_identity
 from producers.servers.server_list import ServerList
 from producers.session.heads import now_us
 from producers.settings import ShardProducerSettings
@@ -64,7 +65,8 @@ def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> 
     """Let `decide` check everything, take over the shard, check again, and write the record.
 
     A producer that runs is fenced, but only after the first check. UsageError for an empty log or
-    an impossible reason; what `decide`, `ServerList`, `Publisher` and `resume_point` raise.
+    an impossible reason; WrongServer for a server of another shard; what `decide`, `ServerList`,
+    `Publisher` and `resume_point` raise.
     """
     if not reason.strip() or len(reason) > REASON_CHARS_MAX:
         raise UsageError(
@@ -76,7 +78,9 @@ def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> 
     with ExitStack() as opened:
         servers = ServerList.open(settings)
         opened.callback(servers.close)
-        decide(_committed_position(settings, topics, schema_ids), servers)
+        committed = _committed(settings, topics, schema_ids)
+        position = parse_gtid_set(committed.position, settings.flavor)
+        checked(decide, topics, servers, position, committed.identity)
         schema_ids.register(PROGRESS_SCHEMA_TEXT)
         schema_ids.register(SKIP_SCHEMA_TEXT)
         timeout_ms = broker_transaction_timeout_ms(settings.kafka)
@@ -87,19 +91,32 @@ def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> 
         point = resume_point(topics, settings.flavor, progress, tail)
         if point is None:
             raise _empty(topics)
-        decision = decide(point.position, servers)
+        decision = checked(decide, topics, servers, point.position, point.identity)
         return _write(settings, publisher, schema_ids, point, (decision, reason))
 
 
-def _committed_position(
+def checked(
+    decide: Decide, topics: ShardTopics, servers: ServerList, position: GtidSet, identity: str
+) -> Decision:
+    """What `decide` says, from a server that belongs to the shard.
+
+    `identity`: the log's, "" for none. By their GTIDs alone servers of MariaDB look alike: the log
+    would go on at a place of another shard's history, and repeat changes on the right server.
+    """
+    decision = decide(position, servers)
+    if identity:
+        check_identity(topics, servers.named(decision.server), identity)
+    return decision
+
+
+def _committed(
     settings: ShardProducerSettings, topics: ShardTopics, schema_ids: SchemaIds
-) -> GtidSet:
+) -> Progress:
     last = read_tail(settings.kafka, topics.progress).last
     if last is None:
         raise _empty(topics)
     where = f"{topics.progress}, offset {last.offset}"
-    progress = decode_progress(last.value, schema_ids, where)
-    return parse_gtid_set(progress.position, settings.flavor)
+    return decode_progress(last.value, schema_ids, where)
 
 
 def _empty(topics: ShardTopics) -> UsageError:

@@ -1,0 +1,42 @@
+"""A SKIP record is written only for servers that belong to the shard."""
+
+import pytest
+
+from event_token import Flavor, GtidSet, parse_gtid_set
+from producers.errors import WrongServer
+from producers.replication.family import family_of
+from producers.servers import identity
+from producers.servers.server_list import OpenServer, ServerList
+from producers.settings import ServerSettings
+from producers.skip.skip_log import Decision, checked
+from topics.names import ShardTopics
+from topics.records.skip_record import SkipKind
+
+TOPICS = ShardTopics("commerce", "-80")
+POSITION = parse_gtid_set("0-1-99", Flavor.MARIADB)
+SERVER = OpenServer(ServerSettings("db-2", 3306, "u", "p"), family_of(Flavor.MARIADB), None)
+SERVERS = ServerList([SERVER], {})
+
+
+@pytest.fixture(autouse=True)
+def server_with_an_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server answers with the identity `theirs`."""
+    monkeypatch.setattr(identity, "read_identity", lambda _: "theirs")
+
+
+def decide(position: GtidSet, servers: ServerList) -> Decision:
+    """Find nothing that speaks against it: by GTIDs alone another shard's server looks right."""
+    del servers
+    return Decision(SkipKind.LOST, "0-1-99", "0-1-99", position, SERVER.name)
+
+
+def test_another_shards_server_is_refused() -> None:
+    """The log is not set back to a place of another shard's history."""
+    with pytest.raises(WrongServer, match=r"identity ours.* db-2:3306 .* is theirs"):
+        checked(decide, TOPICS, SERVERS, POSITION, "ours")
+
+
+@pytest.mark.parametrize("known", ["", "theirs"])
+def test_a_server_of_the_shard_passes(known: str) -> None:
+    """The identity is the log's, or the log has none yet."""
+    assert checked(decide, TOPICS, SERVERS, POSITION, known).position == POSITION
