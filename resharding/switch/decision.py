@@ -90,6 +90,11 @@ class ReshardView:
         return [t for t in self.marks if self.marks[t].kind is MarkKind.CANCEL]
 
     @property
+    def lost_sources(self) -> tuple[str, ...]:
+        """The sources without a server: what they alone have cannot be brought to the targets."""
+        return tuple(source for source in self.sources if source in self.missing)
+
+    @property
     def is_drained(self) -> bool:
         """Whether every target has applied every source up to its END."""
         seqs = {source: end.seq for source, end in self.ends.items()}

@@ -136,10 +136,8 @@ class _Run:
             return next_switch_step(view, lost_source=lost_source), view
 
         view = self._go(step)
-        unread: tuple[str, ...] = ()
-        if self._has_opened and all(source in view.missing for source in view.sources):
-            unread = view.sources
-        return SwitchReport(self._entry.hop_time_us, self._stopped_ms, unread)
+        lost = view.lost_sources if self._has_opened else ()
+        return SwitchReport(self._entry.hop_time_us, self._stopped_ms, lost)
 
     def cancel(self, *, lost_target: bool) -> None:
         """Take the steps of `cancel`."""

@@ -28,8 +28,8 @@ class SwitchSettings:
 class SwitchReport:
     """The result. `stopped_ms`: how long writes were stopped; None if an earlier run did it.
 
-    `lost_sources`: all sources, if none answered; then their triggers and counters are not on the
-    targets.
+    `lost_sources`: those that did not answer when the targets were opened; their counters, and the
+    triggers that no other source has, are not on the targets.
     """
 
     hop_time_us: int | None

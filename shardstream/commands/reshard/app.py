@@ -150,8 +150,9 @@ def switch(
     report = run_switch(settings, lambda step: typer.echo(str(step)), lost_source=lost_source)
     if report.lost_sources:
         typer.echo(
-            f"no server of {', '.join(report.lost_sources)} answered: create their triggers on the "
-            f"targets yourself, and raise AUTO_INCREMENT counters and sequences above their values",
+            f"no server of {', '.join(report.lost_sources)} answered: raise AUTO_INCREMENT "
+            f"counters and sequences of the targets above their values yourself, and create those "
+            f"of their triggers that the targets lack",
             err=True,
         )
     if report.stopped_ms is None:

@@ -224,6 +224,13 @@ def test_a_switch_that_wakes_late_changes_nothing() -> None:
     a_switch_wakes_after_a_cancel(Script())
 
 
+def test_one_lost_source_of_a_merge_is_reported() -> None:
+    """Its counters were not read, so the operator has to raise them even if the other answers."""
+    view = ReshardView(("s0", "s1"), ("t0",), ReshardState.SWITCHED, missing={"s1": "gone"})
+
+    assert view.lost_sources == ("s1",)
+
+
 def test_the_hop_is_the_end_of_the_latest_cell() -> None:
     """The latest END decides the hop time; an END on a cell's first microsecond is in that cell."""
     assert hop_time_us({"a": SourceEnd(1, 10_000), "b": SourceEnd(9, 9_999)}) == 20_000
