@@ -25,9 +25,9 @@ from topics.progress.codec import (
     encode_progress,
 )
 from topics.progress.history import ProgressHistory
+from topics.progress.journal_record import JOURNAL_KEY, JOURNAL_SCHEMA_TEXT, encode_journal
 from topics.progress.record import Mark, Progress, Tick, cell_start_us
 from topics.records.envelope import read_envelope
-from topics.records.journal_record import JOURNAL_KEY, JOURNAL_SCHEMA_TEXT, encode_journal
 from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import TokenText
 
