@@ -59,7 +59,10 @@ _TIMESTAMP: Final = "timestamp:"
 # microseconds in it, so a wrong unit is noticed.
 MICROSECONDS_MIN: Final = 10**14
 MICROSECONDS_MAX: Final = 10**16 - 1
-_UNITS_US: Final = {"seconds": 1_000_000, "milliseconds": 1_000, "nanoseconds": 0.001}
+# Per unit, what a number of it is multiplied and divided by to give microseconds.
+_UNITS: Final = {"seconds": (1_000_000, 1), "milliseconds": (1_000, 1), "nanoseconds": (1, 1_000)}
+# int() refuses thousands of digits by a ValueError; a time in nanoseconds has 19.
+_DIGITS_MAX: Final = 20
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # `fromisoformat` alone takes any character between date and time.
@@ -130,8 +133,8 @@ def _time_us(text: str) -> int | None:
     """Return the microseconds of a text that looks like a time; None for any other text."""
     if text.startswith(_MICROSECONDS):
         digits = text.removeprefix(_MICROSECONDS)
-        if not (digits.isascii() and digits.isdecimal()):
-            raise UsageError("us: is followed by a number")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
+            raise UsageError(f"us: is followed by a number of at most {_DIGITS_MAX} digits")
         return _checked_us(int(digits))
     if text.isdecimal():
         raise UsageError("digits alone may be a date, seconds, milliseconds or microseconds")
@@ -157,8 +160,8 @@ def _moment_us(moment: datetime) -> int:
 def _checked_us(number: int) -> int:
     if MICROSECONDS_MIN <= number <= MICROSECONDS_MAX:
         return number
-    for unit, unit_us in _UNITS_US.items():
-        time_us = int(number * unit_us)
+    for unit, (times, by) in _UNITS.items():
+        time_us = number * times // by
         if MICROSECONDS_MIN <= time_us <= MICROSECONDS_MAX:
             moment = _EPOCH + timedelta(microseconds=time_us)
             iso = moment.isoformat(timespec="seconds").replace("+00:00", "Z")
