@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from caching.protocol.freshness import joined
 from caching.protocol.wire import read_tokens, write_tokens
-from event_token import EventToken, UsageError
+from event_token import EventToken, Order, UsageError, compare
 from event_token.opaque import FieldReader, FieldWriter
 
 FLOOR_BYTE = 0x46
@@ -29,11 +29,17 @@ class Floor:
         return self if tokens == self.tokens else Floor(self.generation, tokens)
 
     def renewed(self, generation: bytes, change: EventToken) -> "Floor":
-        """Return the floor raised by a change of which the keys are not known (DDL).
+        """Return the floor raised by a change of which the keys are not known (DDL, SKIP).
 
-        The new generation takes every cached value of the bucket out of use.
+        The new generation takes every cached value of the bucket out of use. The change replaces a
+        token of its shard that it is not ordered with: after a failover that lost transactions
+        nobody can read these again, and their union would close the bucket for good.
         """
-        return Floor(generation, joined(self.tokens, change))
+        present = self.tokens.get(change.shard)
+        tokens = dict(self.tokens)
+        if present is not None and compare(change, present) is Order.UNKNOWN:
+            del tokens[change.shard]
+        return Floor(generation, joined(tokens, change))
 
     def to_bytes(self) -> bytes:
         """Return the stored form: 0x46, generation, count, tokens."""

@@ -16,7 +16,8 @@ from caching.protocol import (
     decide_hit,
     decide_invalidation,
 )
-from tests.caching.protocol.tokens import by_shard, token
+from event_token import EventToken
+from tests.caching.protocol.tokens import OTHER_SERVER, by_shard, token
 
 GENERATION, NEXT_GENERATION = bytes(16), bytes([1] * 16)
 
@@ -91,6 +92,18 @@ def test_an_invalidation_raises_the_floor_and_removes_what_is_older() -> None:
         raised, remove=True
     )
     assert decide_invalidation(None, entry_at(5), change) is None
+
+
+def test_lost_transactions_do_not_close_a_bucket_for_good() -> None:
+    """A SKIP behind a failover replaces the token that holds what was lost."""
+    lost = Floor(GENERATION, by_shard([token("-", 9)]))
+    server = token("-", 5).position.union(token("-", 1, sid=OTHER_SERVER).position)
+    skip = EventToken(10, "-", server)
+
+    renewed = lost.renewed(NEXT_GENERATION, skip)
+    assert renewed.tokens == {"-": skip}
+    assert decide_fill(renewed.to_bytes(), None, {"-": skip}) == Fill(NEXT_GENERATION)
+    assert decide_fill(lost.raised(skip).to_bytes(), None, {"-": skip}) is Refusal.OLDER
 
 
 def test_a_renewed_floor_closes_its_bucket() -> None:
