@@ -5,9 +5,9 @@ from typing import Final
 
 from event_token import parse_gtid_set
 from event_token.errors import UsageError
-from producers.errors import ReplicaBehindLog, ServerBehindLog
-from producers.servers.identity import ShardIdentity, prove_identity
-from producers.servers.server_list import OpenServer, ServerList
+from producers.errors import ReplicaBehindLog, ServerBehindLog, ServerDiverged
+from producers.servers.identity import ShardIdentity, check_identity, prove_identity
+from producers.servers.server_list import Chosen, OpenServer, ServerList
 from producers.settings import ShardProducerSettings
 from producers.shard_log.committed_tail import read_committed_tail
 from producers.start.last_transaction import check_last
@@ -51,7 +51,7 @@ def choose_start(
     if point is None:
         server, point, identity, notes = _first(settings, topics, servers)
     else:
-        chosen = servers.choose(topics, point.position)
+        chosen = _chosen(topics, servers, point)
         server, notes = chosen.server, chosen.passed_over
         identity = prove_identity(topics, server, servers.primary(), point.identity)
         if identity.found:
@@ -66,6 +66,17 @@ def choose_start(
     if is_replica and len(settings.servers) == 1:
         notes.append(_REPLICA_NOTE)
     return ChosenStart(server, is_replica, point, identity, "; ".join(notes))
+
+
+def _chosen(topics: ShardTopics, servers: ServerList, point: ResumePoint) -> Chosen:
+    """The server that continues; WrongServer first, for its GTIDs look as if some were lost."""
+    try:
+        return servers.choose(topics, point.position)
+    except (ServerBehindLog, ServerDiverged):
+        primary = servers.primary()
+        if primary is not None and point.identity:
+            check_identity(topics, primary, point.identity)
+        raise
 
 
 def _first(

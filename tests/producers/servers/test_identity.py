@@ -57,6 +57,27 @@ def known_identity(settings: ShardProducerSettings) -> str:
     return read_log(settings).progress[-1].identity
 
 
+def test_server_that_lacks_what_the_log_holds_is_told_by_its_identity(
+    start_server: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A2: with other GTIDs too, the wrong server is named, not a way to go on with it."""
+    right, wrong = (start_server((f"--server-id={number}",)) for number in (77, 78))
+    settings = settings_of(right, kafka, keyspace)
+    others = replace(settings_of(wrong, kafka, keyspace), shard="80-")
+    fill(right, 1, 2)
+    fill(wrong, 10)
+    with caught_up(settings), caught_up(others):
+        pass
+
+    error = RunningProducer(replace(settings, servers=others.servers)).wait_error()
+
+    if right.flavor is Flavor.MYSQL:
+        assert isinstance(error, ServerBehindLog)
+        assert "this is the wrong server" in str(error)
+    else:
+        assert isinstance(error, WrongServer)
+
+
 def test_shard_pointed_at_another_shards_server_stops(
     start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
