@@ -59,6 +59,7 @@ class StopsBehindOthers(Rebuild):
         """Name the transaction, and what stops the shard there."""
         super().__init__(str(error))
         self.gtid = gtid
+        self.error = error
 
 
 class TransactionTooLong(PublisherSpent):

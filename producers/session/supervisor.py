@@ -5,7 +5,7 @@ from threading import Event
 from typing import Final
 
 from databases.errors import ServerLost
-from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
+from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
 from producers.copy.errors import RowNotCopied
 from producers.decoder.errors import RolledBack
 from producers.errors import StopsBehindOthers, TransactionTooLong
@@ -77,15 +77,22 @@ class Supervisor:
 
     def run(self) -> None:
         """Run sessions until the stop. Raises what `run_shard` says."""
+        behind: StopsBehindOthers | None = None
         while not self._context.stop.is_set():
-            session = ShardSession(self._context)
+            session, before, behind = ShardSession(self._context), behind, None
             try:
                 session.run()
             except RolledBack as rollback:
                 # No fault: the next session reads the transaction without its rows.
                 self._context.rolled_back.add(rollback.gtid)
-            except StopsBehindOthers as behind:
-                self._context.stops_at.add(behind.gtid)
+            except StopsBehindOthers as stopped:
+                self._context.stops_at.add(stopped.gtid)
+                behind = stopped
+            except UsageError as refused:
+                if before is None:
+                    raise
+                # The checks of a new session see the same problem, but not at which transaction.
+                raise before.error from refused
             except RowNotCopied as failure:
                 # The next session marks the copy as failed; the stream is not affected.
                 self._context.failed_copies[failure.copy_id] = str(failure)
