@@ -14,7 +14,7 @@ def run_skip(
 ) -> None:
     """Write the SKIP record; exactly one of `gtid` and `lost` is not empty."""
     if bool(gtid) == bool(lost):
-        raise UsageError("say what to skip: either --gtid GTID or --lost GTIDS")
+        raise UsageError("say what to skip: either --gtid GTID or --lost GTIDS, not both")
     producer = shard_producer_settings(settings, keyspace, shard)
     report = skip_transaction(producer, gtid, reason) if gtid else skip_lost(producer, lost, reason)
     sys.stdout.write(
