@@ -24,13 +24,7 @@ from spark_consumers.row_columns.images import (
 )
 from spark_consumers.row_columns.records import ROW, SKIP, STATEMENT, Plan
 from topics.errors import UnknownEnvelope
-from topics.records.table_shape import (
-    ENVELOPE_VERSION,
-    SKIP_ENVELOPE_VERSION,
-    Column,
-    TableShape,
-    shape_of,
-)
+from topics.records.table_shape import TYPES_BY_ENVELOPE, Column, TableShape, shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +38,10 @@ class PlanMaker:
     def plan_of(self, schema_id: int) -> Plan:
         """Return the plan. Raises UnknownEnvelope and ShapeConflict."""
         schema = json.loads(self.text_of(schema_id))
-        if schema.get("envelope") not in {ENVELOPE_VERSION, SKIP_ENVELOPE_VERSION}:
+        if schema.get("envelope") not in TYPES_BY_ENVELOPE:
             raise UnknownEnvelope(
                 f"schema {schema_id} has envelope version {schema.get('envelope')}; this release "
-                f"reads {ENVELOPE_VERSION} and {SKIP_ENVELOPE_VERSION}: upgrade the reader"
+                f"reads {' and '.join(map(str, TYPES_BY_ENVELOPE))}: upgrade the reader"
             )
         shape = shape_of(schema)
         if shape is None:

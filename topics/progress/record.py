@@ -3,6 +3,7 @@
 Its `head_us`, the head, is the watermark of the shard: no later record is older.
 """
 
+import json
 from dataclasses import dataclass
 from enum import Enum
 
@@ -46,6 +47,18 @@ class Mark:
     sources: tuple[str, ...]
     targets: tuple[str, ...]
     hop_time_us: int | None
+
+    def journal_text(self) -> str:
+        """Return the mark's row of the journal as JSON, the statement of its JOURNAL record."""
+        return json.dumps(
+            {
+                "reshard_id": self.reshard_id,
+                "kind": "CANCELLED" if self.kind is MarkKind.CANCEL else self.kind.value,
+                "sources": list(self.sources),
+                "targets": list(self.targets),
+                "hop_time_us": self.hop_time_us,
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)

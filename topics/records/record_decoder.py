@@ -8,10 +8,8 @@ from topics.records.envelope import EnvelopeReader
 from topics.records.record_reader import RecordReader
 from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import (
-    ALL_EVENT_TYPES,
-    ENVELOPE_VERSION,
-    EVENT_TYPES,
     SKIP_ENVELOPE_VERSION,
+    TYPES_BY_ENVELOPE,
     TableShape,
     ddl_schema,
     envelope_fields,
@@ -25,8 +23,6 @@ from topics.records.wire import schema_id_of
 
 # Raised by reading bytes that do not follow the schema.
 _BROKEN: Final = (IndexError, OverflowError, ValueError)
-# The event types of each envelope version that this release reads.
-_TYPES_BY_VERSION: Final = {ENVELOPE_VERSION: EVENT_TYPES, SKIP_ENVELOPE_VERSION: ALL_EVENT_TYPES}
 
 
 class RecordDecoder:
@@ -61,13 +57,13 @@ class RecordDecoder:
     def _reader_of(self, schema_id: int, shard: str, offset: int) -> RecordReader:
         schema = json.loads(self._schema_ids.text_of(schema_id))
         version = schema.get("envelope", 0) if isinstance(schema, dict) else 0
-        types = _TYPES_BY_VERSION.get(version)
+        types = TYPES_BY_ENVELOPE.get(version)
         expected = [] if types is None else plain_schema(envelope_fields(types))
         if types is None or plain_schema(schema["fields"][: len(expected)]) != expected:
             raise UnknownEnvelope(
                 f"log of shard {shard}, offset {offset}: schema {schema_id} is not a shard log's "
                 f"with an envelope version that this release knows "
-                f"({', '.join(map(str, _TYPES_BY_VERSION))}): read it with the release that wrote "
+                f"({', '.join(map(str, TYPES_BY_ENVELOPE))}): read it with the release that wrote "
                 f"it",
             )
         shape = shape_of(schema)

@@ -3,22 +3,19 @@
 import json
 from dataclasses import dataclass
 from enum import Enum
-from io import BytesIO
 from typing import Final, Self
-
-from fastavro import parse_schema, schemaless_writer
 
 from topics.errors import CorruptRecord
 from topics.records.schema_ids import SchemaIds
-from topics.records.table_shape import plain_schema, schema_text, skip_schema
-from topics.records.vevent import TokenText, VEvent
-from topics.records.wire import wire_header
+from topics.records.statement_record import StatementEncoder
+from topics.records.table_shape import skip_schema
+from topics.records.vevent import EventType, TokenText, VEvent
 
-SKIP_SCHEMA_TEXT: Final = schema_text(skip_schema())
 # As of every record that belongs to no table: two empty Avro strings.
 SKIP_KEY: Final = b"\0\0"
 
-_AVRO: Final = parse_schema(plain_schema(skip_schema()))
+_ENCODER: Final = StatementEncoder(EventType.SKIP, skip_schema())
+SKIP_SCHEMA_TEXT: Final = _ENCODER.schema_text
 
 
 class SkipKind(str, Enum):
@@ -63,33 +60,4 @@ def encode_skip(
 
     `gtid`: as the operator named what is skipped.
     """
-    stream = BytesIO()
-    stream.write(wire_header(schema_ids.register(SKIP_SCHEMA_TEXT)))
-    schemaless_writer(
-        stream,
-        _AVRO,
-        {
-            "type": "SKIP",
-            "seq": seq,
-            "token": {
-                "timestamp_us": token.timestamp_us,
-                "shard": token.shard,
-                "position": token.position,
-                "origin": None,
-            },
-            "commit_us": token.timestamp_us,
-            "gtid": gtid,
-            "row_index": 0,
-            "last": True,
-            "database": "",
-            "table": "",
-            "op": "NONE",
-            "keyspace_id_before": None,
-            "keyspace_id_after": None,
-            "columns_before": b"",
-            "columns_after": b"",
-            "off_calendar": [],
-            "statement": skip.to_json(),
-        },
-    )
-    return stream.getvalue()
+    return _ENCODER.encode(skip.to_json(), seq=seq, token=token, schema_ids=schema_ids, gtid=gtid)

@@ -128,6 +128,8 @@ EVENT_TYPES = ("ROW", "DDL", "JOURNAL", "LAST_PK", "COPY_COMPLETED")
 # that does not know it refuses them by name, and the schemas of tables stay as they are.
 SKIP_ENVELOPE_VERSION = 2
 ALL_EVENT_TYPES = (*EVENT_TYPES, "SKIP")
+# The event types of each envelope version that this release reads, by their index on the wire.
+TYPES_BY_ENVELOPE = {ENVELOPE_VERSION: EVENT_TYPES, SKIP_ENVELOPE_VERSION: ALL_EVENT_TYPES}
 OPS = ("NONE", "INSERT", "UPDATE", "DELETE", "READ")
 
 _STATEMENT = {"name": "statement", "type": "string"}
@@ -179,14 +181,16 @@ def envelope_fields(types: tuple[str, ...] = EVENT_TYPES) -> list[dict[str, Any]
     ]
 
 
-def _record(body: list[dict[str, Any]], **attributes: Any) -> dict[str, Any]:
+def _record(
+    body: list[dict[str, Any]], envelope: int = ENVELOPE_VERSION, **attributes: Any
+) -> dict[str, Any]:
     return {
         "type": "record",
         "name": "VEvent",
         "namespace": "shardstream",
-        "envelope": ENVELOPE_VERSION,
+        "envelope": envelope,
         **attributes,
-        "fields": [*envelope_fields(), *body],
+        "fields": [*envelope_fields(TYPES_BY_ENVELOPE[envelope]), *body],
     }
 
 
@@ -228,13 +232,7 @@ def ddl_schema() -> dict[str, Any]:
 
 def skip_schema() -> dict[str, Any]:
     """Return the Avro schema of SKIP events, whose `statement` is JSON text."""
-    return {
-        "type": "record",
-        "name": "VEvent",
-        "namespace": "shardstream",
-        "envelope": SKIP_ENVELOPE_VERSION,
-        "fields": [*envelope_fields(ALL_EVENT_TYPES), _STATEMENT],
-    }
+    return _record([_STATEMENT], SKIP_ENVELOPE_VERSION)
 
 
 def shape_of(schema: dict[str, Any]) -> TableShape | None:

@@ -149,7 +149,7 @@ class InternalTables:
             prefix,
             statement_header(INTERNAL_DATABASE.encode("ascii")),
             encode_string(INTERNAL_DATABASE) + encode_string(""),
-            _mark_text(self.mark).encode("utf-8"),
+            self.mark.journal_text().encode("utf-8"),
         )
 
     def _check_mark(self, mark: Mark, kind: str) -> None:
@@ -200,20 +200,6 @@ class InternalTables:
         at_us = row.get("at_us")
         if row.get("shard") == self._shard and isinstance(at_us, int):
             self.heartbeat_us = max(self.heartbeat_us, at_us)
-
-
-def _mark_text(mark: Mark) -> str:
-    """Return the journal row as JSON, which is the statement of a JOURNAL record."""
-    kind = "CANCELLED" if mark.kind == MarkKind.CANCEL else mark.kind.value
-    return json.dumps(
-        {
-            "reshard_id": mark.reshard_id,
-            "kind": kind,
-            "sources": list(mark.sources),
-            "targets": list(mark.targets),
-            "hop_time_us": mark.hop_time_us,
-        }
-    )
 
 
 def _text(row: InternalRow, table: str, column: str) -> str:

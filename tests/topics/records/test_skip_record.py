@@ -51,7 +51,7 @@ def test_readers_of_an_earlier_release_refuse_a_skip_by_name(
     """B3: a reader that does not know the type must not pass the record."""
     ids = MemorySchemaIds()
     known = {ENVELOPE_VERSION: EVENT_TYPES}
-    monkeypatch.setattr(record_decoder, "_TYPES_BY_VERSION", known)
+    monkeypatch.setattr(record_decoder, "TYPES_BY_ENVELOPE", known)
 
     with pytest.raises(UnknownEnvelope, match=r"offset 41: .* with the release that wrote it"):
         RecordDecoder(ids).decode(encoded(ids), SHARD, 41)
