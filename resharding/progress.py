@@ -14,11 +14,11 @@ from databases.connection import is_transient, lost_or_refused, server_errors
 from databases.sql import rows
 from resharding.account_locks import is_account_locked
 from resharding.bookkeeping import read_checkpoints, read_verified
-from resharding.log_progress import last_progress
 from resharding.server import ReshardServer, open_session
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
+from topics.progress.committed_tail import last_progress
 from topics.progress.copy_topic import CopyState, read_copies
 from topics.records.schema_ids import SchemaIds
 from topics.stream.log_marks import marks_at_end
@@ -76,7 +76,7 @@ def source_log(
 ) -> SourceLog:
     """Look at the log of a source. Raises Retry."""
     topics = ShardTopics(topology.keyspace, source)
-    progress = last_progress(kafka, topology.keyspace, source, schema_ids)
+    progress = last_progress(kafka, topics, schema_ids)
     sharded = {vindex.database for vindex in topology.vindexes}
     mark = marks_at_end(kafka, topics, schema_ids, sharded.__contains__).get(reshard_id)
     copies = read_copies(kafka, topics).values()

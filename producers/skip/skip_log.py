@@ -12,18 +12,16 @@ from producers.servers.identity import check_identity
 from producers.servers.server_list import ServerList
 from producers.session.heads import now_us
 from producers.settings import ShardProducerSettings
-from producers.shard_log.committed_tail import read_committed_tail
 from producers.shard_log.publisher import Publisher
 from producers.start.resume_point import ResumePoint, resume_point
-from topics.kafka.partition_reader import read_tail
 from topics.kafka.provisioning import broker_transaction_timeout_ms
 from topics.names import ShardTopics
 from topics.progress.codec import (
     PROGRESS_KEY,
     PROGRESS_SCHEMA_TEXT,
-    decode_progress,
     encode_progress,
 )
+from topics.progress.committed_tail import last_progress, read_committed_tail
 from topics.progress.record import Progress, Tick, cell_start_us
 from topics.records.schema_ids import SchemaIds
 from topics.records.skip_record import SKIP_KEY, SKIP_SCHEMA_TEXT, Skip, SkipKind, encode_skip
@@ -78,7 +76,9 @@ def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> 
     with ExitStack() as opened:
         servers = ServerList.open(settings)
         opened.callback(servers.close)
-        committed = _committed(settings, topics, schema_ids)
+        committed = last_progress(settings.kafka, topics, schema_ids)
+        if committed is None:
+            raise _empty(topics)
         position = parse_gtid_set(committed.position, settings.flavor)
         checked(decide, topics, servers, position, committed.identity)
         schema_ids.register(PROGRESS_SCHEMA_TEXT)
@@ -107,16 +107,6 @@ def checked(
     if identity:
         check_identity(topics, servers.named(decision.server), identity)
     return decision
-
-
-def _committed(
-    settings: ShardProducerSettings, topics: ShardTopics, schema_ids: SchemaIds
-) -> Progress:
-    last = read_tail(settings.kafka, topics.progress).last
-    if last is None:
-        raise _empty(topics)
-    where = f"{topics.progress}, offset {last.offset}"
-    return decode_progress(last.value, schema_ids, where)
 
 
 def _empty(topics: ShardTopics) -> UsageError:

@@ -9,11 +9,11 @@ from producers.errors import ReplicaBehindLog, ServerBehindLog, ServerDiverged
 from producers.servers.identity import ShardIdentity, check_identity, prove_identity
 from producers.servers.server_list import Chosen, OpenServer, ServerList
 from producers.settings import ShardProducerSettings
-from producers.shard_log.committed_tail import read_committed_tail
 from producers.start.last_transaction import check_last
 from producers.start.position_at_time import find_position
 from producers.start.resume_point import ResumePoint, first_point, resume_point
 from topics.names import ShardTopics
+from topics.progress.committed_tail import read_committed_tail
 from topics.records.schema_ids import SchemaIds
 from topics.start.start_forms import GtidStart, StartWord, parse_producer_start
 

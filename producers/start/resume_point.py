@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from event_token import Flavor, GtidSet, parse_gtid_set
 from event_token.errors import UsageError
 from producers.errors import LogDisagrees
-from producers.shard_log.committed_tail import LogTail
 from topics.names import ShardTopics
+from topics.progress.committed_tail import LogTail
 from topics.progress.record import LastTransaction, Progress, cell_start_us
 
 

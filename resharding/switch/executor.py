@@ -7,7 +7,6 @@ from typing import Final, Self
 
 from event_token import Flavor
 from event_token.errors import Halt, Rebuild, Retry, UsageError
-from resharding.log_progress import last_progress
 from resharding.switch.claims import Claims
 from resharding.switch.decision import (
     Action,
@@ -31,6 +30,8 @@ from topics.keyspace.topology import (
     TopologyFence,
     read_topology,
 )
+from topics.names import ShardTopics
+from topics.progress.committed_tail import last_progress
 from topics.progress.record import Mark, MarkKind
 from topics.schemas.registry import open_schema_ids
 from topics.stream.target_marks import TargetMarks
@@ -244,7 +245,8 @@ class _Run:
         settings = self._settings
         flavor = Flavor.MYSQL.value
         for source in view.sources:
-            found = last_progress(settings.kafka, settings.keyspace, source, self._schema_ids)
+            topics = ShardTopics(settings.keyspace, source)
+            found = last_progress(settings.kafka, topics, self._schema_ids)
             flavor = flavor if found is None else found.flavor
         hop_times_us = [mark.hop_time_us or 0 for mark in view.marks.values()]
         if view.decision is not None:

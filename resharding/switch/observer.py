@@ -6,13 +6,14 @@ from dataclasses import replace
 from databases.connection import server_errors
 from event_token import GtidSet
 from resharding.bookkeeping import read_checkpoints
-from resharding.log_progress import has_reached, last_progress
+from resharding.log_progress import has_reached
 from resharding.switch.claims import Claims
 from resharding.switch.decision import FirstMark, Kind, ReshardView, SourceEnd
 from resharding.switch.opening import is_prepared
 from resharding.switch.settings import SwitchSettings
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
+from topics.progress.committed_tail import last_progress
 from topics.records.schema_ids import SchemaIds
 from topics.stream.log_marks import marks_at_end
 from topics.stream.target_marks import TargetMarks
@@ -172,7 +173,6 @@ class Observer:
         """Whether a source's log has reached what its server had executed when asked first."""
         if source not in executed:
             executed[source] = self._claims.writes[source].executed()
-        progress = last_progress(
-            self._settings.kafka, self._settings.keyspace, source, self._schema_ids
-        )
+        topics = ShardTopics(self._settings.keyspace, source)
+        progress = last_progress(self._settings.kafka, topics, self._schema_ids)
         return has_reached(progress, executed[source])

@@ -9,12 +9,13 @@ from databases.internal_tables import VERIFIED, create_internal_tables
 from event_token import StreamPosition
 from event_token.errors import UsageError
 from resharding.bookkeeping import read_checkpoints, read_verified
-from resharding.log_progress import has_reached, last_progress
+from resharding.log_progress import has_reached
 from resharding.switch.opening import opening_problems
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
 from topics.keyspace.topology import ReshardEntry
 from topics.names import ShardTopics
+from topics.progress.committed_tail import last_progress
 from topics.schemas.registry import open_schema_ids
 from topics.stream.log_marks import marks_at_end
 
@@ -115,14 +116,14 @@ def _lag_problems(
     while True:
         problems = []
         for shard, wanted in executed.items():
-            progress = last_progress(settings.kafka, settings.keyspace, shard, schema_ids)
+            topics = ShardTopics(settings.keyspace, shard)
+            progress = last_progress(settings.kafka, topics, schema_ids)
             if progress is None or not has_reached(progress, wanted):
                 problems.append(
                     f"the log of shard {shard} is behind {writes[shard].server.name}: check its "
                     f"producer"
                 )
             elif shard in entry.sources and shard not in seqs:
-                topics = ShardTopics(settings.keyspace, shard)
                 marks = marks_at_end(settings.kafka, topics, schema_ids, databases.__contains__)
                 mark = marks.get(settings.reshard_id)
                 # Appliers stop at END; databases that are not sharded may be written after it.

@@ -20,7 +20,7 @@ from event_token.errors import Halt, Retry, UsageError
 from resharding.apply.routing import Route, Routes
 from resharding.apply.target_session import TargetSession
 from resharding.bookkeeping import merged_position, read_checkpoints, write_verified
-from resharding.log_progress import executed_set, has_reached, last_progress
+from resharding.log_progress import executed_set, has_reached
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.plan.tables import TableDefinition, read_definitions
 from resharding.server import ReshardServer, open_session
@@ -28,6 +28,8 @@ from resharding.verify.rows import Key, Place, RawRow, TableReader, give_bytes
 from resharding.verify.window import Window
 from topics.kafka.client import ClientConfig
 from topics.kafka.deadline import Deadline
+from topics.names import ShardTopics
+from topics.progress.committed_tail import last_progress
 from topics.progress.record import Progress
 from topics.reading.planner import ShardRange
 from topics.records.schema_ids import SchemaIds
@@ -163,9 +165,8 @@ class _Comparison:
             connection.close()
         deadline = Deadline(LOG_WAIT_S)
         while True:
-            progress = last_progress(
-                self._settings.kafka, self._plan.keyspace, server.shard, schema_ids
-            )
+            topics = ShardTopics(self._plan.keyspace, server.shard)
+            progress = last_progress(self._settings.kafka, topics, schema_ids)
             if progress is not None and has_reached(progress, executed):
                 return progress
             if deadline.passed:

@@ -14,9 +14,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from event_token.errors import Rebuild, Retry
 from topics.kafka.client import ClientConfig, open_producer
 from topics.kafka.errors import Fenced, kafka_errors
-from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader, read_tail
+from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.kafka.provisioning import provision_shard
-from topics.kafka.stable_end import await_stable
 from topics.names import ShardTopics
 from topics.progress.codec import (
     PROGRESS_KEY,
@@ -24,10 +23,10 @@ from topics.progress.codec import (
     decode_progress,
     encode_progress,
 )
+from topics.progress.committed_tail import read_committed_tail
 from topics.progress.history import ProgressHistory
 from topics.progress.journal_record import JOURNAL_KEY, JOURNAL_SCHEMA_TEXT, encode_journal
 from topics.progress.record import Mark, Progress, Tick, cell_start_us
-from topics.records.envelope import read_envelope
 from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import TokenText
 
@@ -116,11 +115,13 @@ class TargetMarks:
             transaction_timeout_ms=round(_APPEND_TIMEOUT_S * 1000),
         )
         producer.init_transactions(_APPEND_TIMEOUT_S)
-        for topic in (topics.log, topics.progress):
-            await_stable(self._config, topic)
+        stored, tail = read_committed_tail(self._config, topics, self._schema_ids)
         if topics.shard in self.look([topics.shard]):
             return
-        last_us, before = self._end(topics, flavor)
+        # A record of the past would be removed by retention at once.
+        now_us = time.time_ns() // 1000
+        before = stored or Progress(1, 0, 0, flavor, "", now_us, (), None, "", now_us, 0)
+        last_us = -1 if tail.last is None else tail.last.timestamp_us
         at_us = max(last_us, before.head_us, not_before_us)
         token = TokenText(at_us, topics.shard, before.position, None)
         seq = before.last_seq + 1
@@ -140,19 +141,6 @@ class TargetMarks:
         record = encode_progress(progress, self._schema_ids)
         producer.produce(topics.progress, record, PROGRESS_KEY, 0, timestamp=at_us // 1000)
         producer.commit_transaction(_APPEND_TIMEOUT_S)
-
-    def _end(self, topics: ShardTopics, flavor: str) -> tuple[int, Progress]:
-        """The time of the log's last record, -1 if it has none, and the last progress."""
-        last = read_tail(self._config, topics.log).last
-        last_us = -1
-        if last is not None:
-            last_us = read_envelope(last.value or b"", topics.log, last.offset)[2]
-        stored = read_tail(self._config, topics.progress).last
-        if stored is not None:
-            return last_us, decode_progress(stored.value, self._schema_ids, topics.progress)
-        # A record of the past would be removed by retention at once.
-        now_us = time.time_ns() // 1000
-        return last_us, Progress(1, 0, 0, flavor, "", now_us, (), None, "", now_us, 0)
 
 
 def _delivered(producer: Producer, topic: str, value: bytes, at_us: int) -> int:

@@ -1,4 +1,4 @@
-"""Reads what is committed on a shard's topics, after fencing."""
+"""Reads what is committed at the ends of a shard's topics."""
 
 from dataclasses import dataclass
 
@@ -29,6 +29,16 @@ class LogTail:
     last: LastRow | None
 
 
+def last_progress(
+    config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
+) -> Progress | None:
+    """The last committed progress record of a shard; None where there is none."""
+    last = read_tail(config, topics.progress).last
+    if last is None:
+        return None
+    return decode_progress(last.value, schema_ids, f"{topics.progress}, offset {last.offset}")
+
+
 def read_committed_tail(
     config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
 ) -> tuple[Progress | None, LogTail]:
@@ -40,13 +50,8 @@ def read_committed_tail(
     for topic in (topics.log, topics.progress):
         await_stable(config, topic)
     log = read_tail(config, topics.log)
-    last_progress = read_tail(config, topics.progress).last
     last = None
     if log.last is not None:
         _, seq, timestamp_us, _ = read_envelope(log.last.value or b"", topics.log, log.last.offset)
         last = LastRow(log.last.offset, seq, timestamp_us)
-    progress = None
-    if last_progress is not None:
-        where = f"{topics.progress}, offset {last_progress.offset}"
-        progress = decode_progress(last_progress.value, schema_ids, where)
-    return progress, LogTail(log.start_offset, last)
+    return last_progress(config, topics, schema_ids), LogTail(log.start_offset, last)
