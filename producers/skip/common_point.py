@@ -1,15 +1,13 @@
 """Where the log and a MariaDB server parted: the last transaction of a domain that both have."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from event_token import MariadbGtidSet
 from event_token.mariadb_gtid import Last, parse_mariadb_gtid
 from producers.servers.choice import ServerView, is_known
 from producers.settings import ShardProducerSettings
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader, StoredRecord
+from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.records.record_decoder import RecordDecoder
@@ -17,9 +15,6 @@ from topics.records.schema_ids import SchemaIds
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType, VEvent
 from topics.schemas.registry import open_schema_ids
-
-# Records read at a time. A failover loses few transactions, so some windows suffice.
-_WINDOW: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +50,19 @@ def _in_log(
     domain, view = what
     codec = RecordDecoder(schema_ids)
     lost: list[str] = []
-    for record in _newest_first(config, topics.log):
-        event = codec.decode(record.value, topics.shard, record.offset)
-        # Records of copies have no GTID, and that of an earlier loss names what no server has.
-        if not event.gtid or _tells_loss(event):
-            continue
-        found_domain, server, number = parse_mariadb_gtid(event.gtid)
-        if found_domain != domain:
-            continue
-        if is_known(view, domain, server, number):
-            return (server, number), lost[::-1]
-        if event.gtid not in lost[-1:]:
-            lost.append(event.gtid)
+    with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S) as reader:
+        for record in reader.newest_first():
+            event = codec.decode(record.value, topics.shard, record.offset)
+            # Records of copies have no GTID, and that of an earlier loss names what no server has.
+            if not event.gtid or _tells_loss(event):
+                continue
+            found_domain, server, number = parse_mariadb_gtid(event.gtid)
+            if found_domain != domain:
+                continue
+            if is_known(view, domain, server, number):
+                return (server, number), lost[::-1]
+            if event.gtid not in lost[-1:]:
+                lost.append(event.gtid)
     return None, lost[::-1]
 
 
@@ -78,19 +74,11 @@ def _in_progress(
     config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds, what: tuple[int, ServerView]
 ) -> Last | None:
     domain, view = what
-    for record in _newest_first(config, topics.progress):
-        where = f"{topics.progress}, offset {record.offset}"
-        progress = decode_progress(record.value, schema_ids, where)
-        last = MariadbGtidSet.parse(progress.position).by_domain().get(domain)
-        if last is not None and is_known(view, domain, *last):
-            return last
+    with PartitionReader(config, topics.progress, 0, TAIL_TIMEOUT_S) as reader:
+        for record in reader.newest_first():
+            where = f"{topics.progress}, offset {record.offset}"
+            progress = decode_progress(record.value, schema_ids, where)
+            last = MariadbGtidSet.parse(progress.position).by_domain().get(domain)
+            if last is not None and is_known(view, domain, *last):
+                return last
     return None
-
-
-def _newest_first(config: ClientConfig, topic: str) -> Iterator[StoredRecord]:
-    with PartitionReader(config, topic, 0, TAIL_TIMEOUT_S) as reader:
-        start, upper = reader.bounds()
-        while upper > start:
-            lower = max(start, upper - _WINDOW)
-            yield from reversed(list(reader.records(lower, upper)))
-            upper = lower

@@ -23,6 +23,8 @@ from topics.kafka.requests import retry_request
 # that a long aborted transaction costs a handful of reads and no offset is read twice.
 _WINDOW_FIRST: Final = 64
 _WINDOW_GROWTH: Final = 16
+# Records held at a time where all are read backwards.
+_BACKWARDS_WINDOW: Final = 1024
 
 # An aborted transaction of millions of rows may follow the last committed record.
 TAIL_TIMEOUT_S: Final = 120.0
@@ -175,6 +177,14 @@ class PartitionReader:
                 return last
             upper, window = begin, window * _WINDOW_GROWTH
         return None
+
+    def newest_first(self) -> Iterator[StoredRecord]:
+        """Yield the committed records that the partition has now, the newest first."""
+        start, upper = self.bounds()
+        while upper > start:
+            lower = max(start, upper - _BACKWARDS_WINDOW)
+            yield from reversed(list(self.records(lower, upper)))
+            upper = lower
 
     def _poll(self, doing: str) -> Message:
         """Return the next record or end of partition; Retry when the deadline has expired."""

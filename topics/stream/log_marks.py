@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
@@ -12,9 +11,6 @@ from topics.records.envelope import read_envelope
 from topics.records.record_decoder import RecordDecoder
 from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import TYPES_BY_INDEX, EventType
-
-# Records read at a time. DDL, marks and rows of other databases follow an END, mostly few.
-_WINDOW: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +37,17 @@ def marks_at_end(
     codec = RecordDecoder(schema_ids)
     newest: dict[str, LoggedMark] = {}
     with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S) as reader:
-        start, upper = reader.bounds()
-        while upper > start:
-            lower = max(start, upper - _WINDOW)
-            for record in reversed(list(reader.records(lower, upper))):
-                envelope = read_envelope(record.value or b"", topics.log, record.offset)
-                kind = TYPES_BY_INDEX[envelope[0]]
-                if kind not in {EventType.ROW, EventType.JOURNAL}:
-                    continue
-                event = codec.decode(record.value, topics.shard, record.offset)
-                if kind is EventType.ROW and is_sharded(event.database):
-                    return newest
-                if kind is EventType.JOURNAL:
-                    row = json.loads(event.statement or "")
-                    mark = LoggedMark(row["reshard_id"], row["kind"], event.seq, event.timestamp_us)
-                    newest.setdefault(mark.reshard_id, mark)
-            upper = lower
+        # DDL, marks and rows of other databases follow an END, mostly few.
+        for record in reader.newest_first():
+            envelope = read_envelope(record.value or b"", topics.log, record.offset)
+            kind = TYPES_BY_INDEX[envelope[0]]
+            if kind not in {EventType.ROW, EventType.JOURNAL}:
+                continue
+            event = codec.decode(record.value, topics.shard, record.offset)
+            if kind is EventType.ROW and is_sharded(event.database):
+                return newest
+            if kind is EventType.JOURNAL:
+                row = json.loads(event.statement or "")
+                mark = LoggedMark(row["reshard_id"], row["kind"], event.seq, event.timestamp_us)
+                newest.setdefault(mark.reshard_id, mark)
     return newest

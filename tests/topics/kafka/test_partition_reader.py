@@ -40,6 +40,23 @@ def test_last_committed_record_lies_behind_aborted_ones(config: ClientConfig, to
     assert [r.value for r in read_to_end(config, topic, 1)] == [b"b"]
 
 
+def test_records_come_newest_first_over_all_windows(
+    config: ClientConfig, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read backwards, each committed record comes once, also where a window has only markers."""
+    monkeypatch.setattr(tail, "_BACKWARDS_WINDOW", 2)
+    producer = transactional(config, topic)
+    write(producer, topic, [b"a", b"b", b"c"])
+    commit(config, producer, topic)
+    write(producer, topic, [b"aborted"] * 5)
+    producer.abort_transaction()
+    write(producer, topic, [b"d"])
+    commit(config, producer, topic)
+
+    with tail.PartitionReader(config, topic, 0, tail.TAIL_TIMEOUT_S) as reader:
+        assert [record.value for record in reader.newest_first()] == [b"d", b"c", b"b", b"a"]
+
+
 def test_only_aborted_records_leave_no_last_one(config: ClientConfig, topic: str) -> None:
     """An aborted first transaction leaves the topic empty."""
     producer = transactional(config, topic)
