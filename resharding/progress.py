@@ -77,8 +77,8 @@ def source_log(
     """Look at the log of a source. Raises Retry."""
     topics = ShardTopics(topology.keyspace, source)
     progress = last_progress(kafka, topics, schema_ids)
-    sharded = {vindex.database for vindex in topology.vindexes}
-    mark = marks_at_end(kafka, topics, schema_ids, sharded.__contains__).get(reshard_id)
+    is_sharded = topology.sharded_databases.__contains__
+    mark = marks_at_end(kafka, topics, schema_ids, is_sharded).get(reshard_id)
     copies = read_copies(kafka, topics).values()
     return SourceLog(
         0 if progress is None else progress.last_seq,

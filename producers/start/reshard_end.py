@@ -47,7 +47,7 @@ def is_sharded(config: ClientConfig, keyspace: str, database: str) -> bool:
     topology = _topology(config, keyspace)
     if topology is None or not topology.vindexes:
         return True
-    return any(vindex.database == database for vindex in topology.vindexes)
+    return database in topology.sharded_databases
 
 
 def _topology(config: ClientConfig, keyspace: str) -> Topology | None:

@@ -291,7 +291,7 @@ def _leftovers(
         elif state == ReshardState.SWITCHED.value:
             how = f"run shardstream reshard complete {request.keyspace} {name}"
         else:
-            databases = sorted({vindex.database for vindex in topology.vindexes})
+            databases = sorted(topology.sharded_databases)
             drops = " ".join(
                 f"DROP DATABASE IF EXISTS {quoted(d)};" for d in (*databases, INTERNAL_DATABASE)
             )

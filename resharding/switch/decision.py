@@ -59,8 +59,8 @@ class ReshardView:
     whose accounts are all unlocked. `checkpoints`: (target, source) -> seq. `ends`, needed before
     the decision: in the log of a source whose journal has END. `logged`: sources whose log holds
     everything that the server had executed when the targets were found to have reached END.
-    `restored`: targets with the sources' triggers and counters. `held`: shards on which a later
-    reshard has END.
+    `restored`: targets that have the sources' triggers and counters, or are open already. `held`:
+    shards on which a later reshard has END.
     """
 
     sources: tuple[str, ...]

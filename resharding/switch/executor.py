@@ -86,7 +86,7 @@ class _Run:
         self._claims = Claims(settings, (*entry.targets, *entry.sources))
         # Again: the command that was ended may have changed it.
         self._topology = read_topology(settings.kafka, settings.keyspace)
-        self._databases = frozenset(vindex.database for vindex in self._known.vindexes)
+        self._databases = self._known.sharded_databases
         self._observer = Observer(
             settings, self._known, self._schema_ids, self._claims, self._target_marks
         )

@@ -32,7 +32,7 @@ class Observer:
     ) -> None:
         """`topology`: as it is since the servers are claimed."""
         self._settings = settings
-        self._databases = frozenset(vindex.database for vindex in topology.vindexes)
+        self._databases = topology.sharded_databases
         # The reshards that may have stopped a shard's writes since, by their sources. A server that
         # is used again may have the END of a shard that it was before.
         self._later: dict[str, set[str]] = {}
@@ -111,19 +111,22 @@ class Observer:
     def _opening(self, view: ReshardView) -> ReshardView:
         targets = [target for target in view.targets if target not in view.missing]
         sources = [source for source in view.sources if source not in view.missing]
-        restored = set(targets)
-        if sources:
-            answering = self._claims.of(sources)
-            for target in targets:
-                if not is_prepared(answering, self._claims.writes[target], self._databases):
-                    restored.discard(target)
+        opened, held = self._open(targets), self._held(targets)
+        answering = self._claims.of(sources)
+        # Only those still closed are looked at: writes are stopped meanwhile.
+        unprepared = {
+            target
+            for target in set(targets) - opened - held
+            if answering
+            and not is_prepared(answering, self._claims.writes[target], self._databases)
+        }
         return replace(
             view,
             quiet=self._quiet(sources),
-            open=self._open(targets),
-            held=self._held(targets),
+            open=opened,
+            held=held,
             checkpoints=self._checkpoints(targets),
-            restored=frozenset(restored),
+            restored=frozenset(targets) - unprepared,
         )
 
     def _drain(self, view: ReshardView) -> ReshardView:

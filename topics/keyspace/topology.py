@@ -129,6 +129,11 @@ class Topology:
                 f"once",
             )
 
+    @property
+    def sharded_databases(self) -> frozenset[str]:
+        """The databases of which a table has a vindex."""
+        return frozenset(vindex.database for vindex in self.vindexes)
+
     def serving(self) -> tuple[ShardEntry, ...]:
         """Return the shards that take writes."""
         return tuple(shard for shard in self.shards if shard.state is ShardState.SERVING)
