@@ -13,8 +13,6 @@ GROUPS = 64
 BUCKETS_DEFAULT = 16_384
 # 150 bytes for each bucket and shard: beyond this the floors alone take a gigabyte.
 BUCKETS_MAX = 4_194_304
-# The protocol's limit of memcached; what is longer is stored under its hash.
-MEMCACHED_KEY_BYTES_MAX = 250
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

@@ -42,6 +42,12 @@ def rows_of(producer: Background) -> int:
     return max((line["rows_total"] for line in producer.lines), default=0)
 
 
+def produce(keyspace: str, config: Path) -> list[str]:
+    """The arguments of a producer that reports every second."""
+    options = ["--from", "latest", "--json", "--every", "1", "--config", str(config)]
+    return ["produce", keyspace, "-", *options]
+
+
 def test_too_few_file_handles_are_waited_out_by_name(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str, tmp_path: Path
 ) -> None:
@@ -49,19 +55,7 @@ def test_too_few_file_handles_are_waited_out_by_name(
     name = mysql_a.new_database()
     config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
     statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
-    produce = [
-        "produce",
-        keyspace,
-        "-",
-        "--from",
-        "latest",
-        "--json",
-        "--every",
-        "1",
-        "--config",
-        str(config),
-    ]
-    with background(tmp_path, "produce", *produce) as producer:
+    with background(tmp_path, "produce", *produce(keyspace, config)) as producer:
         producer.wait_for("streaming", streaming)
         # Those below the limit that are open now are closed, and opened again, by the reconnect.
         with limited(producer.process, resource.RLIMIT_NOFILE, 3):
@@ -82,19 +76,7 @@ def test_too_little_memory_ends_in_one_sentence_and_loses_nothing(
     name = database.new_database()
     config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": database})
     statements(database, f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v LONGTEXT)")
-    produce = [
-        "produce",
-        keyspace,
-        "-",
-        "--from",
-        "latest",
-        "--json",
-        "--every",
-        "1",
-        "--config",
-        str(config),
-    ]
-    with background(tmp_path, "produce", *produce) as producer:
+    with background(tmp_path, "produce", *produce(keyspace, config)) as producer:
         producer.wait_for("streaming", streaming)
         statements(database, f"INSERT INTO {name}.t VALUES (1, 'x')")
         producer.wait_for("a row", lambda p: rows_of(p) > 0)
