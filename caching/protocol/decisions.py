@@ -6,12 +6,12 @@ compare-and-set behind a placeholder on memcached. So no clock and no TTL takes 
 may stop for an hour between any two steps.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from caching.protocol.entry import Entry, Placeholder, parse_slot
-from caching.protocol.floor import Floor
+from caching.protocol.entry import ENTRY_BYTE, Entry, Placeholder, parse_slot, read_value
+from caching.protocol.floor import FLOOR_BYTE, GENERATION_BYTES, Floor
 from caching.protocol.freshness import Freshness, Tokens, freshness, holds, is_not_older
 from event_token import EventToken
 
@@ -38,9 +38,20 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The entry may be returned."""
+    """The value may be returned; None if the entry says that there is no such row.
 
-    entry: Entry
+    `stored` is the whole entry: its tokens are read only by those who need them.
+    """
+
+    codec: int
+    value: bytes | None
+    stored: bytes
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of the reads that the value was made of; none if they are broken."""
+        found = parse_slot(self.stored)
+        return found.tokens if isinstance(found, Entry) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,8 @@ class Invalidation:
     remove: bool
 
 
+_GENERATION_END = 1 + GENERATION_BYTES
+
 _REFUSALS = {
     Freshness.OLDER: Refusal.OLDER,
     Freshness.UNKNOWN: Refusal.UNKNOWN,
@@ -73,22 +86,28 @@ _REFUSALS = {
 
 
 def decide_hit(
-    floor: bytes | None, slot: bytes | None, newer_than: Iterable[EventToken] = ()
+    floor: bytes | None, slot: bytes | None, newer_than: Collection[EventToken] = ()
 ) -> Hit | Miss:
-    """Decide whether the slot answers a read that must hold every change in `newer_than`."""
-    found = parse_slot(slot)
+    """Decide whether the slot answers a read that must hold every change in `newer_than`.
+
+    Of the floor only the generation counts, so a hit does not read its tokens.
+    """
+    if not slot:
+        return Miss(MissReason.ABSENT)
+    if slot[0] != ENTRY_BYTE:
+        is_leased = isinstance(parse_slot(slot), Placeholder)
+        return Miss(MissReason.LEASED if is_leased else MissReason.ABSENT)
+    found = read_value(slot)
     if found is None:
         return Miss(MissReason.ABSENT)
-    if isinstance(found, Placeholder):
-        return Miss(MissReason.LEASED)
-    present = Floor.parse(floor)
-    if present is None:
+    if floor is None or len(floor) <= _GENERATION_END or floor[0] != FLOOR_BYTE:
         return Miss(MissReason.NO_FLOOR)
-    if found.generation != present.generation:
+    if slot[1:_GENERATION_END] != floor[1:_GENERATION_END]:
         return Miss(MissReason.GENERATION)
-    if not all(holds(found.tokens, change) for change in newer_than):
+    hit = Hit(*found, slot)
+    if newer_than and not all(holds(hit.tokens, change) for change in newer_than):
         return Miss(MissReason.TOO_OLD)
-    return Hit(found)
+    return hit
 
 
 def decide_fill(floor: bytes | None, slot: bytes | None, read: Tokens) -> Fill | Refusal:

@@ -14,7 +14,10 @@ ENTRY_NONCE_BYTES = 8
 PLACEHOLDER_NONCE_BYTES = 16
 
 _NEGATIVE = 1
-_TAIL_BYTES = 2  # flags and codec
+_FLAGS_AT = 1 + GENERATION_BYTES + ENTRY_NONCE_BYTES
+_CODEC_AT = _FLAGS_AT + 1
+_LENGTH_AT = _CODEC_AT + 1
+_TOKENS_AT = _LENGTH_AT + 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,17 @@ class Entry:
     value: bytes | None
 
     def to_bytes(self) -> bytes:
-        """Return the stored form: 0x56, generation, nonce, tokens, flags, codec, value."""
+        """Return the stored form.
+
+        0x56, generation, nonce, flags, codec, length of the tokens (4 bytes, little-endian),
+        tokens, value: a hit finds its value without reading the tokens.
+        """
         writer = FieldWriter()
         write_tokens(writer, self.tokens)
-        flags = _NEGATIVE if self.value is None else 0
-        head = bytes([ENTRY_BYTE]) + self.generation + self.nonce + writer.getvalue()
-        return head + bytes([flags, self.codec]) + (self.value or b"")
+        tokens = writer.getvalue()
+        head = bytes([ENTRY_BYTE]) + self.generation + self.nonce
+        head += bytes([_NEGATIVE if self.value is None else 0, self.codec])
+        return head + len(tokens).to_bytes(4, "little") + tokens + (self.value or b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +74,36 @@ def parse_slot(stored: bytes | None) -> Slot | None:
     return None
 
 
+def read_value(stored: bytes) -> tuple[int, bytes | None] | None:
+    """Return codec and value of a stored entry, None for a negative one; its tokens are not read.
+
+    None for bytes of another layout.
+    """
+    value_at = _value_at(stored)
+    if value_at is None:
+        return None
+    value = None if stored[_FLAGS_AT] & _NEGATIVE else stored[value_at:]
+    return stored[_CODEC_AT], value
+
+
+def _value_at(stored: bytes) -> int | None:
+    if len(stored) < _TOKENS_AT or stored[0] != ENTRY_BYTE:
+        return None
+    value_at = _TOKENS_AT + int.from_bytes(stored[_LENGTH_AT:_TOKENS_AT], "little")
+    flags, size = stored[_FLAGS_AT], len(stored)
+    is_valid = not flags & ~_NEGATIVE and value_at <= size and (not flags or value_at == size)
+    return value_at if is_valid else None
+
+
 def _parse_entry(stored: bytes) -> Entry | None:
-    tokens_at = 1 + GENERATION_BYTES + ENTRY_NONCE_BYTES
-    reader = FieldReader(stored[tokens_at:])
+    found, value_at = read_value(stored), _value_at(stored)
+    if found is None or value_at is None:
+        return None
+    reader = FieldReader(stored[_TOKENS_AT:value_at])
     try:
         tokens = read_tokens(reader)
+        reader.finish()
     except UsageError:
         return None
-    tail = reader.rest()
-    if len(tail) < _TAIL_BYTES or tail[0] & ~_NEGATIVE or (tail[0] and len(tail) > _TAIL_BYTES):
-        return None
-    value = None if tail[0] & _NEGATIVE else tail[_TAIL_BYTES:]
-    generation, nonce = stored[1 : 1 + GENERATION_BYTES], stored[1 + GENERATION_BYTES : tokens_at]
-    return Entry(generation, nonce, tokens, tail[1], value)
+    generation = stored[1 : 1 + GENERATION_BYTES]
+    return Entry(generation, stored[1 + GENERATION_BYTES : _FLAGS_AT], tokens, *found)

@@ -88,10 +88,10 @@ class World:
             if NODE_OF_BUCKET[bucket] == number:
                 self.applied[key] = dict(saved.get(key, {}))
 
-    def check_hit(self, key: str, entry: Entry, newer_than: list[OwnWrite]) -> None:
+    def check_hit(self, key: str, value: bytes | None, newer_than: list[OwnWrite]) -> None:
         """SAFE: a hit holds every applied change. OWN: it holds the reader's own writes."""
         self.hits += 1
-        versions = json.loads(entry.value or b"{}")
+        versions = json.loads(value or b"{}")
         for row, applied in self.applied[key].items():
             if versions[row] < applied:
                 self.violations.append(f"SAFE: {key} has {row}@{versions[row]} after @{applied}")
@@ -124,9 +124,10 @@ def hit_of(world: World, key: str, own: list[OwnWrite]) -> Hit | None:
     found = decide_hit(floor, slot, newer_than)
     if not world.keeps("3"):
         entry = parse_slot(slot)
-        found = Hit(entry) if isinstance(entry, Entry) else found
+        if isinstance(entry, Entry) and slot is not None:
+            found = Hit(entry.codec, entry.value, slot)
     if isinstance(found, Hit):
-        world.check_hit(key, found.entry, own)
+        world.check_hit(key, found.value, own)
         return found
     return None
 

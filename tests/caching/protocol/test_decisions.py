@@ -54,8 +54,22 @@ def test_a_hit_of_the_floors_generation() -> None:
     """A value older than the floor is a hit: the newer change was of another key."""
     found = decide_hit(floor_at(9), entry_at(5), (token("-", 5),))
 
-    assert isinstance(found, Hit)
-    assert found.entry.value == b"v"
+    assert found == Hit(0, b"v", entry_at(5))
+    assert found.tokens == by_shard([token("-", 5)])
+
+
+def test_a_hit_reads_no_tokens() -> None:
+    """Only the generation of a floor counts for a hit, so its tokens may be of any length."""
+    floor = Floor(GENERATION, by_shard(token(f"{n:02x}-{n + 1:02x}", 9) for n in range(100)))
+    stored = bytearray(entry_at(5))
+    stored[35] ^= 0xFF
+
+    hit = decide_hit(floor.to_bytes() + b"broken", bytes(stored))
+
+    assert isinstance(hit, Hit)
+    assert hit.value == b"v"
+    assert hit.tokens == {}
+    assert decide_hit(floor.to_bytes(), bytes(stored), (token("-", 1),)) == Miss(MissReason.TOO_OLD)
 
 
 def test_fills_need_proof() -> None:
