@@ -1,7 +1,9 @@
 """Our own tables in the database `_shardstream`, which producers never log as rows."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
+
+from databases.sql import rows
 
 INTERNAL_DATABASE: Final = "_shardstream"
 
@@ -17,9 +19,11 @@ IDENTITY: Final = f"{INTERNAL_DATABASE}.identity"
 _COLUMNS: Final = {
     # Written on the primary while a replica is read: how far the replica is.
     HEARTBEAT: "shard VARCHAR(128) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
-    # The marks of a reshard: END on sources, BEGIN on targets, CANCELLED on both.
-    JOURNAL: "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, kind VARCHAR(16) NOT NULL, "
-    "sources TEXT NOT NULL, targets TEXT NOT NULL, hop_time_us BIGINT NULL",
+    # The marks of a reshard: END on sources, BEGIN on targets, CANCELLED on both. A server may hold
+    # shards of several keyspaces; rows of earlier releases have none.
+    JOURNAL: "reshard_id VARCHAR(64) NOT NULL, kind VARCHAR(16) NOT NULL, "
+    "sources TEXT NOT NULL, targets TEXT NOT NULL, hop_time_us BIGINT NULL, "
+    "keyspace VARCHAR(128) NOT NULL DEFAULT '', PRIMARY KEY (keyspace, reshard_id)",
     # How far a target has each source; its token is the origin of the rows behind it.
     CHECKPOINT: "reshard_id VARCHAR(64) NOT NULL, source_shard VARCHAR(128) NOT NULL, "
     "seq BIGINT NOT NULL, position LONGTEXT NOT NULL, timestamp_us BIGINT NOT NULL, "
@@ -40,11 +44,29 @@ _COLUMNS: Final = {
 _CHARSET: Final = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 
-def create_internal_tables(connection: Any, tables: Iterable[str] = tuple(_COLUMNS)) -> None:
+def create_internal_tables(connection: Any, tables: Collection[str] = tuple(_COLUMNS)) -> None:
     """Create the database and those of the tables that do not exist."""
     with connection.cursor() as cursor:
         for statement in create_statements(tables):
             cursor.execute(statement)
+    if JOURNAL in tables:
+        upgrade_journal(connection)
+
+
+def upgrade_journal(connection: Any) -> None:
+    """Add the column for the keyspace to the journal of an earlier release, if there is one."""
+    names = rows(
+        connection,
+        "SELECT column_name FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = 'journal'",
+        (INTERNAL_DATABASE,),
+    )
+    if names and ("keyspace",) not in names:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"ALTER TABLE {JOURNAL} ADD COLUMN keyspace VARCHAR(128) NOT NULL DEFAULT '', "
+                f"DROP PRIMARY KEY, ADD PRIMARY KEY (keyspace, reshard_id)"
+            )
 
 
 def create_statements(tables: Iterable[str]) -> list[str]:

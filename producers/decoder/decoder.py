@@ -69,7 +69,11 @@ class Decoder:
             parse_gtid_set(options.position, options.flavor)
         )
         self._internal: InternalTables = InternalTables(
-            options.shard, list(options.ended_by), options.is_sharded, options.is_cancelled
+            options.keyspace,
+            options.shard,
+            list(options.ended_by),
+            options.is_sharded,
+            options.is_cancelled,
         )
         self._transaction: Transaction = Transaction(
             self._position, self._record, self._clock, self._internal, TransactionEnds()

@@ -48,6 +48,7 @@ class DecoderOptions:
     """
 
     topic: str
+    keyspace: str
     shard: str
     flavor: Flavor
     position: str

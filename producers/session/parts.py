@@ -107,6 +107,7 @@ def _open_decoder(
         rules = TableFilters(settings.filters, vindexes, _rule_check(context, server))
     options = DecoderOptions(
         topic=context.topics.log,
+        keyspace=settings.keyspace,
         shard=settings.shard,
         flavor=settings.flavor,
         position=str(point.position),

@@ -18,7 +18,7 @@ from databases.sql import quoted
 from event_token import KeyRange, ShardName, StreamPosition, tiles
 from event_token.errors import Retry, UsageError
 from resharding.apply.routing import Routes
-from resharding.bookkeeping import reshards_on, write_plan, write_roles
+from resharding.bookkeeping import read_plan, reshards_on, write_plan, write_roles
 from resharding.grants import missing_grants
 from resharding.plan.objects import (
     SourceObject,
@@ -282,6 +282,14 @@ def _leftovers(
     states = {entry.reshard_id: entry.state for entry in topology.reshards}
     problems = []
     for name in reshards_on(connection):
+        plan = read_plan(connection, name, where)
+        keyspace = request.keyspace if plan is None else plan.keyspace
+        if keyspace != request.keyspace:
+            problems.append(
+                f"{where}: it is a target of reshard {name} of keyspace {keyspace}: end that one "
+                f"(shardstream reshard status {keyspace} says how), or take another server"
+            )
+            continue
         # One with the same id was left by a crash: the topology gets it only at the end.
         if name == request.reshard_id:
             continue

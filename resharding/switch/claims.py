@@ -28,7 +28,9 @@ class Claims:
     def _claim(self, settings: SwitchSettings, shard: str) -> None:
         try:
             server = settings.server_of(shard)
-            self.writes[shard] = ShardWrites(server, settings.reshard_id, settings.accounts)
+            self.writes[shard] = ShardWrites(
+                server, settings.keyspace, settings.reshard_id, settings.accounts
+            )
         except (ServerLost, ServerRefused, UsageError) as error:
             self.missing[shard] = str(error)
 

@@ -13,7 +13,7 @@ import pymysql
 from databases.connection import error_code, error_text, is_transient, server_errors
 from databases.errors import ServerLost
 from databases.grants import read_account
-from databases.internal_tables import JOURNAL, create_internal_tables
+from databases.internal_tables import JOURNAL, create_internal_tables, upgrade_journal
 from databases.sql import rows
 from event_token import Flavor, GtidSet
 from event_token.errors import Halt, UsageError
@@ -36,6 +36,8 @@ _DUPLICATE: Final = 1062
 # May turn out to be the application's.
 _UNAUTHENTICATED: Final = "unauthenticated user"
 _JOURNAL: Final = JOURNAL
+# Rows of earlier releases have no keyspace.
+_OWN: Final = "reshard_id = %s AND keyspace IN (%s, '')"
 
 
 class ShardWrites:
@@ -45,9 +47,12 @@ class ShardWrites:
     ServerLost when the server or the claim is lost: the command ends and can be run again.
     """
 
-    def __init__(self, server: ReshardServer, reshard_id: str, accounts: tuple[str, ...]) -> None:
+    def __init__(
+        self, server: ReshardServer, keyspace: str, reshard_id: str, accounts: tuple[str, ...]
+    ) -> None:
         """Claim the server; another command, of any reshard, that is running there ends."""
         self.server = server
+        self._keyspace = keyspace
         self._reshard_id = reshard_id
         self._accounts = [_account(account) for account in accounts]
         if any(user == server.user for user, _ in self._accounts):
@@ -63,6 +68,8 @@ class ShardWrites:
             self._check_grants()
             self.check_primary()
             self._claim()
+            with server_errors(server, "looking at the journal of"):
+                upgrade_journal(self._connection)
         except BaseException:
             self.close()
             raise
@@ -202,10 +209,10 @@ class ShardWrites:
 
     def journal(self) -> JournalRow | None:
         """The reshard's row in this server's journal."""
-        query = f"SELECT kind, hop_time_us FROM {_JOURNAL} WHERE reshard_id = %s"
+        query = f"SELECT kind, hop_time_us FROM {_JOURNAL} WHERE {_OWN}"
         with server_errors(self.server, "reading the journal of"):
             try:
-                found = rows(self._connection, query, (self._reshard_id,))
+                found = rows(self._connection, query, (self._reshard_id, self._keyspace))
             except pymysql.err.MySQLError as error:
                 if error_code(error) in _NO_SUCH_TABLE:
                     return None
@@ -213,11 +220,12 @@ class ShardWrites:
         return JournalRow(Kind(found[0][0]), found[0][1]) if found else None
 
     def ended_by(self) -> frozenset[str]:
-        """The reshards, this one or others, that have END here."""
-        query = f"SELECT reshard_id FROM {_JOURNAL} WHERE kind = 'END'"
+        """The reshards of the keyspace, this one or others, that have END here."""
+        query = f"SELECT reshard_id FROM {_JOURNAL} WHERE kind = 'END' AND keyspace IN (%s, '')"
         with server_errors(self.server, "reading the journal of"):
             try:
-                return frozenset(str(found) for (found,) in rows(self._connection, query))
+                found = rows(self._connection, query, (self._keyspace,))
+                return frozenset(str(reshard_id) for (reshard_id,) in found)
             except pymysql.err.MySQLError as error:
                 if error_code(error) in _NO_SUCH_TABLE:
                     return frozenset()
@@ -229,8 +237,11 @@ class ShardWrites:
             try:
                 with self._connection.cursor() as cursor:
                     cursor.execute(
-                        f"INSERT INTO {_JOURNAL} VALUES (%s, %s, %s, %s, %s)",
-                        (self._reshard_id, row.kind.value, *shards, row.hop_time_us),
+                        f"INSERT INTO {_JOURNAL} VALUES (%s, %s, %s, %s, %s, %s)",
+                        (
+                            *(self._reshard_id, row.kind.value, *shards, row.hop_time_us),
+                            self._keyspace,
+                        ),
                     )
             except pymysql.err.MySQLError as error:
                 if error_code(error) in _NO_SUCH_TABLE:
@@ -245,8 +256,8 @@ class ShardWrites:
             self._connection.cursor() as cursor,
         ):
             cursor.execute(
-                f"UPDATE {_JOURNAL} SET kind = 'CANCELLED' WHERE reshard_id = %s AND kind = 'END'",
-                (self._reshard_id,),
+                f"UPDATE {_JOURNAL} SET kind = 'CANCELLED' WHERE {_OWN} AND kind = 'END'",
+                (self._reshard_id, self._keyspace),
             )
 
     def query(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -44,7 +44,7 @@ def test_the_servers_say_which_is_the_primary(pair: Pair, tmp_path: Path) -> Non
     servers = [resharder_of(database, "-") for database in pair]
     assert find_primary(servers) == servers[0]
     with pytest.raises(ServerLost, match="replica or read-only by now"):
-        ShardWrites(servers[1], "r", ("shop@%",))
+        ShardWrites(servers[1], "ks", "r", ("shop@%",))
 
     promote(second)
     with pytest.raises(UsageError, match="take writes: a reshard needs one primary per shard"):

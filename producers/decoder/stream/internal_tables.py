@@ -55,12 +55,14 @@ class InternalTables:
 
     def __init__(
         self,
+        keyspace: str,
         shard: str,
         ended_by: list[str],
         is_sharded: Callable[[str], bool],
         is_cancelled: Callable[[str], bool],
     ) -> None:
         """`ended_by`, `is_sharded`, `is_cancelled`: see DecoderOptions."""
+        self._keyspace: str = keyspace
         self._shard: str = shard
         self._is_sharded: Callable[[str], bool] = is_sharded
         self._other_databases: set[str] = set()  # that are known not to be sharded
@@ -118,6 +120,13 @@ class InternalTables:
         return True
 
     def _take_mark(self, row: InternalRow) -> None:
+        """Take a journal row, unless it is a mark of another keyspace on the same server.
+
+        Rows of earlier releases have no keyspace.
+        """
+        keyspace = row.get("keyspace")
+        if keyspace and keyspace != self._keyspace:
+            return
         if self.mark is not None:
             raise UnsupportedEvent(MARK_NOT_ALONE)
         kind = _text(row, "journal", "kind")

@@ -82,6 +82,7 @@ def new_decoder(sink: Sink, flavor: Flavor, position: str, **changes: Any) -> De
     """A decoder that begins an empty log behind a position."""
     arguments: dict[str, Any] = {
         "topic": "ks.-80",
+        "keyspace": "ks",
         "shard": SHARD,
         "flavor": flavor,
         "position": position,

@@ -31,7 +31,14 @@ from topics.keyspace.topology import (
 from topics.progress.record import Mark, MarkKind
 from topics.records.vevent import EventType, Op
 
-END = "INSERT INTO _shardstream.journal VALUES ('r1', 'END', '[\"-\"]', '[\"-80\",\"80-\"]', NULL)"
+COLUMNS = "(reshard_id, kind, sources, targets, hop_time_us, keyspace)"
+END_VALUES = "('r1', 'END', '[\"-\"]', '[\"-80\",\"80-\"]', NULL, '{keyspace}')"
+BEGIN_VALUES = "('r2', 'BEGIN', '[\"c0-\"]', '[\"c0-e0\",\"e0-\"]', 1, '{keyspace}')"
+
+
+def insert_mark(values: str, keyspace: str) -> str:
+    """The statement that writes a mark of a keyspace; "" as earlier releases wrote them."""
+    return f"INSERT INTO _shardstream.journal {COLUMNS} VALUES {values.format(keyspace=keyspace)}"
 
 
 def declare(settings: ShardProducerSettings, schema: str) -> None:
@@ -70,7 +77,7 @@ def test_a_log_with_end_stays_ended_until_it_is_cancelled(
         cursor.execute(f"CREATE TABLE {other}.heartbeat (id INT PRIMARY KEY)")
         with producing(settings):
             cursor.execute("INSERT INTO t VALUES (1)")
-            cursor.execute(END)
+            cursor.execute(insert_mark(END_VALUES, keyspace))
             cursor.execute("CREATE TABLE u (id INT PRIMARY KEY)")
             cursor.execute(f"INSERT INTO {other}.heartbeat VALUES (1)")
             wait_caught_up(settings)
@@ -103,3 +110,33 @@ def test_a_log_with_end_stays_ended_until_it_is_cancelled(
         Mark(MarkKind.CANCEL, cancel_offset, "r1", (SHARD,), ("-80", "80-"), None),
     ]
     assert [p.end_offset for p in marked] == [end_offset + 1, cancel_offset + 1]
+
+
+def test_marks_of_other_keyspaces_are_passed(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A server holds shards of two keyspaces: the marks of the other one change nothing here.
+
+    Neither does END of a reshard with the same id and the same names of shards.
+    """
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    declare(settings, name)
+    with database.connect(database=name) as connection, connection.cursor() as cursor:
+        create_internal_tables(connection, (JOURNAL,))
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        with producing(settings):
+            cursor.execute("INSERT INTO t VALUES (1)")
+            cursor.execute(insert_mark(BEGIN_VALUES, "another"))
+            cursor.execute(insert_mark(END_VALUES, "another"))
+            cursor.execute("INSERT INTO t VALUES (2)")
+            wait_caught_up(settings)
+            cursor.execute(insert_mark(END_VALUES, keyspace))
+            wait_caught_up(settings)
+        cursor.execute("DROP DATABASE _shardstream")
+    log = read_log(settings)
+
+    check_log(log)
+    check_progress(log)
+    assert [e.type for e in log.events] == [EventType.ROW, EventType.ROW, EventType.JOURNAL]
+    assert [p.mark.kind for p in log.progress if p.mark is not None] == [MarkKind.END]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from databases.internal_tables import PLAN, create_internal_tables
 from event_token.errors import UsageError
 from resharding.plan import create
 from resharding.plan.create import CreateRequest, create_reshard
@@ -222,6 +223,16 @@ def _wrong_account(split: Keyspace) -> CreateRequest:
     return replace(split.request, servers={**split.request.servers, "-": account, "80-": nobody})
 
 
+def _plan_of_another_keyspace(split: Keyspace) -> CreateRequest:
+    shards = (split.request.sources, split.request.targets)
+    plan = ReshardPlan(split.request.reshard_id, "another", *shards, (), "", {})
+    with split.targets[0].connect() as connection, connection.cursor() as cursor:
+        create_internal_tables(connection, (PLAN,))
+        values = (plan.reshard_id, plan.to_json())
+        cursor.execute("INSERT INTO _shardstream.plan VALUES (%s, %s)", values)
+    return split.request
+
+
 BAD = {
     "gap": (_ranges("-80", "90-"), ["a gap or an overlap"]),
     "overlap": (_ranges("-80", "70-"), ["a gap or an overlap"]),
@@ -263,6 +274,10 @@ BAD = {
     ),
     "more tables": (_on_target("CREATE TABLE {db}.more (id INT)"), ["{db}.more is on no source"]),
     "account": (_wrong_account, ["lacks INSERT", "GRANT INSERT", "as nobody", "Access denied"]),
+    "target of another keyspace": (
+        _plan_of_another_keyspace,
+        ["it is a target of reshard split of keyspace another: end that one"],
+    ),
 }
 
 

@@ -243,7 +243,9 @@ def test_an_old_cancel_wakes(
         # What the switch of a later reshard does on the source.
         entry = ReshardEntry("later", (SOURCE,), ("-40", "40-"), ReshardState.RUNNING.value)
         update_topology(world.settings.kafka, keyspace, functools.partial(with_entry, entry))
-        later = ShardWrites(world.settings.server_of(SOURCE), "later", world.settings.accounts)
+        later = ShardWrites(
+            world.settings.server_of(SOURCE), keyspace, "later", world.settings.accounts
+        )
         later.stop_writes()
         later.insert(JournalRow(Kind.END), (json.dumps([SOURCE]), json.dumps(TARGETS)))
         wake.set()

@@ -1,11 +1,9 @@
 """Switch, cancel and complete on real servers, killed between any two steps and racing."""
 
 import functools
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pymysql
 import pytest
@@ -26,13 +24,10 @@ from tests.resharding.accounts import RESHARDER, resharder_of
 from tests.resharding.flow import reading
 from tests.resharding.switchable import (
     APP,
-    APP_PASSWORD,
     SOURCE,
     TARGETS,
     Switchable,
     app_session,
-    lets_in,
-    make_account,
     split,
 )
 from topics.keyspace.topology import ReshardState, ShardState, read_topology
@@ -391,7 +386,7 @@ def test_a_trigger_is_tried_without_a_trace(database: DatabaseFixture) -> None:
             f"CREATE DEFINER = {RESHARDER}@'%' TRIGGER tr AFTER DELETE ON t "
             "FOR EACH ROW SET @gone = OLD.id"
         )
-        writes = ShardWrites(server, "r-trial", (f"{APP}@%",))
+        writes = ShardWrites(server, "ks", "r-trial", (f"{APP}@%",))
         found = read_triggers(writes, frozenset({schema}))
         assert trial_problems(writes, found) == []
         broken = [replace(found[0], body="SET @gone = OLD.nothing")]
@@ -432,108 +427,3 @@ def test_switch_refuses_what_is_not_ready(
             run_switch(world.settings, nothing)
         with pytest.raises(UsageError, match=r"no reshard 'other'.*has: r-"):
             run_switch(replace(world.settings, reshard_id="other"), nothing)
-
-
-def users_of(database: DatabaseFixture) -> list[str]:
-    """The users of the sessions that there are."""
-    with database.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SHOW PROCESSLIST")
-        return [row[1] for row in cursor.fetchall()]
-
-
-def test_writes_stop_on_both_families(database: DatabaseFixture) -> None:
-    """Sessions end, logins are refused until writes open again; the journal keeps its first row."""
-    make_account(database, locked=False)
-    with pytest.raises(UsageError, match=r"lacks .*PROCESS.*: GRANT .* TO 'shop'@'%'"):
-        ShardWrites(
-            replace(resharder_of(database, SOURCE), user=APP, password=APP_PASSWORD), "r", ("x@%",)
-        )
-    session = app_session(database)
-    server = resharder_of(database, SOURCE)
-    writes = ShardWrites(server, "r-accounts", (f"{APP}@%",))
-    assert (writes.is_open(), writes.is_quiet()) == (True, False)
-    writes.stop_writes()
-    assert (writes.is_open(), writes.is_quiet()) == (False, True)
-    # An application that tries again and again holds nothing up: it cannot get in any more.
-    with socket.create_connection((database.host, database.port)):
-        wait_for("it is connecting", lambda: "unauthenticated user" in users_of(database))
-        assert writes.is_quiet()
-    with pytest.raises(pymysql.err.Error):
-        session.cursor().execute("SELECT 1")
-    assert not lets_in(database)
-
-    shards = ('["-"]', '["-80", "80-"]')
-    while writes.journal() is None:
-        writes.insert(JournalRow(Kind.END), shards)
-    writes.insert(JournalRow(Kind.CANCELLED), shards)
-    assert writes.journal() == JournalRow(Kind.END)
-    later = ShardWrites(server, "r-accounts", (f"{APP}@%",))
-    with pytest.raises(Rebuild):
-        writes.open_writes()
-    later.cancel_end()
-    assert later.journal() == JournalRow(Kind.CANCELLED)
-    assert not lets_in(database)
-    later.open_writes()
-    assert lets_in(database)
-    later.close()
-    with database.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("DELETE FROM _shardstream.journal WHERE reshard_id = 'r-accounts'")
-        cursor.execute(f"DROP USER '{APP}'@'%'")
-
-
-def test_what_outlives_the_lock_is_named(database: DatabaseFixture) -> None:
-    """B20: prepared transactions, and accounts that cannot be locked, on either family."""
-    make_account(database, locked=False)
-    schema = database.new_database()
-    writes = ShardWrites(resharder_of(database, SOURCE), "r-xa", (f"{APP}@%",))
-    assert writes.obstacles() == []
-    with database.connect(database=schema) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
-        prepare(cursor, "INSERT INTO t VALUES (1)")
-        assert "1 prepared XA transaction(s) could still commit" in writes.obstacles()[0]
-        with pytest.raises(Halt, match="Writes are stopped"):
-            writes.check_nothing_prepared()
-        cursor.execute("XA ROLLBACK 'x'")
-        assert writes.obstacles() == []
-        if database.flavor.value == "mysql":
-            cursor.execute(f"GRANT SYSTEM_USER ON *.* TO '{APP}'@'%'")
-            assert f"account {APP}@% has SYSTEM_USER" in writes.obstacles()[0]
-        cursor.execute(f"DROP USER '{APP}'@'%'")
-        cursor.execute(f"DROP DATABASE {schema}")
-    writes.close()
-
-
-def prepare(cursor: Any, statement: str) -> None:
-    """Prepare an XA transaction of one statement."""
-    for text in ("XA START 'x'", statement, "XA END 'x'", "XA PREPARE 'x'"):
-        cursor.execute(text)
-
-
-def test_a_transaction_prepared_during_the_switch_stops_it_before_end(
-    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
-) -> None:
-    """B20: it is looked for before writes stop, and again when they have stopped."""
-
-    def prepare_late(step: Step) -> None:
-        if step.action is Action.WRITE_END:
-            prepare(cursor, insert)
-
-    with (
-        split(servers, kafka, keyspace) as world,
-        world.servers[SOURCE].connect() as connection,
-        connection.cursor() as cursor,
-    ):
-        world.verified(0)
-        insert = f"INSERT INTO {world.schema}.t VALUES (7000)"
-        prepare(cursor, insert)
-        with pytest.raises(UsageError, match="1 prepared XA transaction"):
-            run_switch(world.settings, nothing)
-        assert world.open_shards() == {SOURCE}
-        cursor.execute("XA ROLLBACK 'x'")
-
-        with pytest.raises(Halt, match="could still commit after END"):
-            run_switch(world.settings, prepare_late)
-        assert marks(world, SOURCE) == []
-        cursor.execute("XA COMMIT 'x'")
-        run_switch(world.settings, nothing)
-        assert 7000 in world.ids("-80") + world.ids("80-")
