@@ -153,7 +153,9 @@ def check_batch_reads(spark: SparkSession, resharded: Keyspace) -> None:
     batch = spark.read.format("shardstream").options(keyspace=resharded.name, **options)
     expected = {s: list(range(first, last + 1)) for s, (first, last) in resharded.genuine.items()}
     assert seqs(merged_order(batch.option("start", "earliest").load().collect())) == expected
-    until = batch.option("start", "earliest").option("end", str(START_US + 2 * SECOND_US + 10_000))
+    until = batch.option("start", "earliest").option(
+        "end", f"us:{START_US + 2 * SECOND_US + 10_000}"
+    )
     assert {s: len(of) for s, of in seqs(until.load().collect()).items()} == {
         "-80": 10,
         "80-": 11,

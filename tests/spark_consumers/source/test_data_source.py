@@ -261,16 +261,23 @@ def test_a_silent_shard_is_warned_of(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C1: a shard that holds the frontier back is a warning, once, which Spark's log shows."""
-    monkeypatch.setattr(micro_batches, "STALL_MS", 0)
+    monkeypatch.setattr(micro_batches, "STALL_MS", QUERY_S_MAX * 1_000)
     shop.write(10)
     shop.write(10, ("-80",))
     options = SourceOptions.parse(shop.options())
     schema_ids = schema_ids_of(options.kafka, None)
     planning = micro_batches.BatchPlanning(options, schema_ids)
-    start = stream_start(options, schema_ids)
-    while (end := planning.next_end(start, None)) is not None:
-        start = end
-    planning.next_end(start, None)
+    position = stream_start(options, schema_ids)
+
+    def waits_for_one_shard() -> bool:
+        nonlocal position
+        position = planning.next_end(position, None) or position
+        return planning.waiting is not None and set(planning.waiting.shards) == {"80-"}
+
+    wait_until(waits_for_one_shard, lambda: planning.waiting)
+    monkeypatch.setattr(micro_batches, "STALL_MS", 0)
+    planning.next_end(position, None)
+    planning.next_end(position, None)
     planning.close()
 
     warnings = [r.getMessage() for r in caplog.records if r.name == "shardstream.spark"]
