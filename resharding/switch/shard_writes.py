@@ -28,6 +28,8 @@ from resharding.switch.decision import JournalRow, Kind
 QUIET_S_MAX: Final = 30.0
 QUIET_POLL_S: Final = 0.01
 _CLAIM: Final = "shardstream.reshard"
+# The accounts stay locked, so writes are stopped once, and again for sessions that were connecting.
+STOPS_MAX: Final = 10
 # The session that held the lock was killed; the server releases it when it notices.
 CLAIM_S: Final = 10
 
@@ -63,6 +65,8 @@ class ShardWrites:
         # Sessions that were connecting when the accounts were first seen locked: these may have
         # passed the lock check before. Later ones cannot, however often an application retries.
         self._connecting: frozenset[int] | None = None
+        self._stops = 0
+        self._last_seen: dict[int, str] = {}
         self._connection: Any = open_session(server)
         try:
             self._check_grants()
@@ -126,11 +130,32 @@ class ShardWrites:
         """What would outlive the lock of the accounts or keep them from being locked."""
         problems = [problem] if (problem := self._prepared()) else []
         with server_errors(self.server, "looking at the accounts of"):
+            problems += self._unlisted_accounts()
             if self.server.flavor is Flavor.MYSQL and not read_account(self._connection).has(
                 "SYSTEM_USER"
             ):
                 problems += self._system_users()
         return problems
+
+    def _unlisted_accounts(self) -> list[str]:
+        """Accounts of the application's users that would stay open, for connections of some hosts.
+
+        MariaDB lists roles too, which have no host.
+        """
+        users = sorted({user for user, _ in self._accounts})
+        marks = ", ".join(["%s"] * len(users))
+        found = rows(
+            self._connection,
+            f"SELECT user, host FROM mysql.user WHERE host <> '' AND user IN ({marks})",
+            users,
+        )
+        return [
+            f"{self.server.name}: account {user}@{host} is not in `application_accounts`, so it "
+            f"could go on writing after END: add it there, or lock it (ALTER USER "
+            f"'{user}'@'{host}' ACCOUNT LOCK)"
+            for user, host in sorted(set(found) - set(self._accounts))
+            if not self._is_locked(user, host)
+        ]
 
     def _system_users(self) -> list[str]:
         found = rows(
@@ -169,33 +194,51 @@ class ShardWrites:
         """Whether all accounts may connect."""
         return not any(self.is_locked())
 
-    def _sessions(self) -> list[int]:
-        """Sessions of the accounts, locked by now, that may still write."""
+    def _sessions(self) -> dict[int, str]:
+        """Sessions of the accounts, locked by now, that may still write; by id, whose and where."""
         users = {user for user, _ in self._accounts}
         with server_errors(self.server, "listing the sessions of"):
             found = rows(self._connection, "SHOW FULL PROCESSLIST")
         connecting = frozenset(int(row[0]) for row in found if row[1] == _UNAUTHENTICATED)
         if self._connecting is None:
             self._connecting = connecting
-        own = [int(row[0]) for row in found if row[1] in users]
-        return [*own, *(connecting & self._connecting)]
+        late = connecting & self._connecting
+        sessions = {
+            int(row[0]): f"{row[1]} from {row[2]}"
+            for row in found
+            if row[1] in users or int(row[0]) in late
+        }
+        self._last_seen = sessions or self._last_seen
+        return sessions
 
     def stop_writes(self) -> None:
-        """Lock the accounts, end their sessions, wait until all have ended."""
+        """Lock the accounts, end their sessions, wait until all have ended.
+
+        Raises Halt, naming the sessions, when they do not end or new ones keep coming.
+        """
         self._set_lock("LOCK")
         self._connecting = None
+        self._stops += 1
+        if self._stops > STOPS_MAX:
+            raise self._never_quiet()
         deadline_s = time.monotonic() + QUIET_S_MAX
         while sessions := self._sessions():
             with server_errors(self.server, "ending sessions of"):
                 for session in sessions:
                     self._kill(session)
             if time.monotonic() > deadline_s:
-                raise Halt(
-                    f"{self.server.name}: the application's sessions "
-                    f"{', '.join(map(str, sessions))} have not ended within {QUIET_S_MAX:g} s: "
-                    f"run the command again, or cancel"
-                )
+                raise self._never_quiet()
             time.sleep(QUIET_POLL_S)
+
+    def _never_quiet(self) -> Halt:
+        named = ", ".join(f"{session} ({who})" for session, who in self._last_seen.items())
+        return Halt(
+            f"{self.server.name}: the application's accounts are locked and its sessions were "
+            f"ended, but there are sessions of its users: {named or 'none now'}. They take long to "
+            f"end, or use an account that is not in `application_accounts` (SELECT user, host FROM "
+            f"mysql.user lists it), or something unlocks the accounts. End what connects, and add "
+            f"its account there or lock it. Writes are stopped: then run switch again, or cancel"
+        )
 
     def open_writes(self) -> None:
         """Unlock the accounts."""

@@ -1,6 +1,8 @@
 """Writes are stopped and opened on one server, and what keeps them from being stopped."""
 
 import socket
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -8,17 +10,20 @@ import pymysql
 import pytest
 
 from event_token.errors import Halt, Rebuild, UsageError
+from resharding.switch import shard_writes
 from resharding.switch.decision import Action, JournalRow, Kind, Step
 from resharding.switch.executor import run_switch
-from resharding.switch.shard_writes import ShardWrites
+from resharding.switch.shard_writes import STOPS_MAX, ShardWrites
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import wait_for
+from tests.producers.servers.replication import statements
+from tests.producers.session.producing import WAIT_S, wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.switchable import (
     APP,
     APP_PASSWORD,
     SOURCE,
+    TARGETS,
     app_session,
     lets_in,
     make_account,
@@ -78,6 +83,83 @@ def test_writes_stop_on_both_families(database: DatabaseFixture) -> None:
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute("DELETE FROM _shardstream.journal WHERE reshard_id = 'r-accounts'")
         cursor.execute(f"DROP USER '{APP}'@'%'")
+
+
+NEAR = f"'{APP}'@'127.0.0.1'"
+
+
+def add_near_account(database: DatabaseFixture) -> None:
+    """Create an account of the application's user that local connections use instead."""
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE USER {NEAR} IDENTIFIED BY '{APP_PASSWORD}'")
+
+
+def test_an_account_that_is_not_listed_cannot_hold_up_a_switch(
+    servers: list[DatabaseFixture],
+    kafka: KafkaCluster,
+    keyspace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is named before writes stop; an application that goes on by it ends the switch."""
+    monkeypatch.setattr(shard_writes, "QUIET_S_MAX", 1.0)
+    stop = threading.Event()
+
+    def connect_again() -> None:
+        while not stop.is_set():
+            with suppress(pymysql.err.Error), app_session(world.servers[SOURCE]) as session:
+                session.cursor().execute("SELECT SLEEP(60)")
+
+    def come_late(step: Step) -> None:
+        if step.action is Action.WRITE_END:
+            add_near_account(world.servers[SOURCE])
+            thread.start()
+
+    with split(servers, kafka, keyspace) as world:
+        world.verified(0)
+        thread = threading.Thread(target=connect_again)
+        add_near_account(world.servers[SOURCE])
+        try:
+            with pytest.raises(UsageError, match=r"account shop@127.0.0.1 is not in `application_"):
+                run_switch(world.settings, nothing)
+            assert SOURCE in world.open_shards()
+            statements(world.servers[SOURCE], f"DROP USER {NEAR}")
+            with pytest.raises(Halt, match=r"\d+ \(shop from .*\)\. They take long .* or cancel"):
+                run_switch(world.settings, come_late)
+        finally:
+            stop.set()
+            if thread.ident:
+                thread.join(WAIT_S)
+            statements(world.servers[SOURCE], f"DROP USER IF EXISTS {NEAR}")
+        run_switch(world.settings, nothing)
+        assert world.open_shards() == set(TARGETS)
+
+
+def test_unlisted_accounts_are_named(database: DatabaseFixture) -> None:
+    """Accounts of the same user for other hosts are obstacles unless locked.
+
+    Writes are not stopped again and again for their sessions, which the error names.
+    """
+    make_account(database, locked=False)
+    writes = ShardWrites(resharder_of(database, SOURCE), "ks", "r-hosts", (f"{APP}@%",))
+    assert writes.obstacles() == []
+    add_near_account(database)
+    [text] = writes.obstacles()
+    assert "account shop@127.0.0.1 is not in `application_accounts`" in text
+    statements(database, f"ALTER USER {NEAR} ACCOUNT LOCK")
+    assert writes.obstacles() == []
+    statements(database, f"ALTER USER {NEAR} ACCOUNT UNLOCK")
+    for _ in range(STOPS_MAX):
+        with app_session(database):
+            assert not writes.is_quiet()
+            writes.stop_writes()
+    with app_session(database) as session:
+        assert not writes.is_quiet()
+        with pytest.raises(Halt) as never_quiet:
+            writes.stop_writes()
+    assert f": {session.thread_id()} (shop from 127.0.0.1:" in str(never_quiet.value)
+    writes.open_writes()
+    writes.close()
+    statements(database, f"DROP USER {NEAR}, '{APP}'@'%'")
 
 
 def test_a_server_of_two_keyspaces_has_a_journal_for_each(database: DatabaseFixture) -> None:
