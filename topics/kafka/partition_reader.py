@@ -128,21 +128,41 @@ def partition_bounds(
     return retry_request(f"reading the offsets of {topic}[{partition}]", config, ask)
 
 
-class PartitionReader:
-    """A consumer of one partition, with one time budget for everything it reads."""
+def open_end_consumer(config: ClientConfig) -> Consumer:
+    """Return a consumer that reports the end of a partition at once."""
+    return open_consumer(config, fetch_wait_ms=_FETCH_WAIT_MS)
 
-    def __init__(self, config: ClientConfig, topic: str, partition: int, timeout_s: float) -> None:
+
+class PartitionReader:
+    """Reads one partition, with one time budget for everything.
+
+    A consumer that is given stays open afterwards, without an assignment: opening one costs some
+    round trips.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        topic: str,
+        partition: int,
+        timeout_s: float,
+        consumer: Consumer | None = None,
+    ) -> None:
         self._config = config
         self._topic = topic
         self._partition = partition
         self._deadline = Deadline(timeout_s)
-        self._consumer = open_consumer(config, fetch_wait_ms=_FETCH_WAIT_MS)
+        self._is_kept = consumer is not None
+        self._consumer = consumer or open_end_consumer(config)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._consumer.close()
+        if self._is_kept:
+            self._consumer.unassign()  # it would go on to ask for records
+        else:
+            self._consumer.close()
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset and the last stable one."""

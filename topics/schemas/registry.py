@@ -4,13 +4,13 @@ import threading
 import time
 from typing import Final
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 
-from event_token.errors import Halt, Retry, ShardstreamError
+from event_token.errors import Halt, Retry
 from topics.kafka.client import ClientConfig, open_producer
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_error, kafka_errors
-from topics.kafka.partition_reader import PartitionReader
+from topics.kafka.partition_reader import PartitionReader, open_end_consumer
 from topics.names import SCHEMAS_TOPIC
 from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import fingerprint
@@ -38,8 +38,10 @@ class TopicSchemaIds:
     """Schema ids of the topic: the offset of the first record with a schema's fingerprint as key.
 
     Producers that write the same schema concurrently find the same first record, so they agree
-    without coordination. Schemas are written outside transactions and read back before their id
-    is used. Thread-safe. No connection is made before the first call.
+    without coordination. Schemas are written outside transactions, and their id is used once all
+    records before them have been read. Thread-safe. No connection is made before the first call;
+    its clients serve the next ones until a call fails: a new producer waits half a second for its
+    id.
     """
 
     def __init__(self, config: ClientConfig, topic: str = SCHEMAS_TOPIC) -> None:
@@ -49,6 +51,8 @@ class TopicSchemaIds:
         self._texts: dict[int, str] = {}  # of every record, including repeated ones
         self._ids: dict[str, int] = {}  # by text
         self._next_offset = 0
+        self._consumer: Consumer | None = None
+        self._producer: Producer | None = None
 
     def register(self, text: str) -> int:
         """Return the id of a schema. UsageError without the topic, Retry on a broker fault."""
@@ -56,8 +60,11 @@ class TopicSchemaIds:
             if text not in self._ids:
                 self._read_new()
             if text not in self._ids:
-                self._write(text)
-                self._read_back(text)
+                offset = self._write(text)
+                if offset == self._next_offset:  # nobody else has written since the last read
+                    self._note(offset, text)
+                else:
+                    self._read_back(text)
             schema_id = self._ids[text]
         if schema_id > SCHEMA_ID_MAX:
             raise Halt(f"{self._topic} is full: offset {schema_id} is too large for a schema id")
@@ -83,7 +90,8 @@ class TopicSchemaIds:
 
     def _read_new(self) -> None:
         """Read the records written since the last call."""
-        with PartitionReader(self._config, self._topic, 0, _READ_TIMEOUT_S) as reader:
+        consumer, self._consumer = self._consumer or open_end_consumer(self._config), None
+        with PartitionReader(self._config, self._topic, 0, _READ_TIMEOUT_S, consumer) as reader:
             start, end = reader.bounds()
             if start > 0 or end < self._next_offset:
                 raise Halt(
@@ -97,19 +105,25 @@ class TopicSchemaIds:
                         f"{self._topic}, offset {record.offset}: the key is not the fingerprint "
                         f"of the value: another program wrote to this topic",
                     )
-                self._texts[record.offset] = text
-                self._ids.setdefault(text, record.offset)
+                self._note(record.offset, text)
             self._next_offset = end
+        self._consumer = consumer
 
-    def _write(self, text: str) -> None:
-        outcome: list[KafkaError | None] = []
+    def _note(self, offset: int, text: str) -> None:
+        self._texts[offset] = text
+        self._ids.setdefault(text, offset)
+        self._next_offset = offset + 1
 
-        def on_delivery(error: KafkaError | None, _message: Message) -> None:
-            outcome.append(error)
+    def _write(self, text: str) -> int | None:
+        """Write a schema and return its offset; None if the broker did not tell."""
+        outcome: list[tuple[KafkaError | None, int | None]] = []
+
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            outcome.append((error, message.offset()))
 
         doing = f"registering a schema in {self._topic}"
         brokers = self._config.brokers
-        producer = open_producer(self._config)
+        producer, self._producer = self._producer or open_producer(self._config), None
         with kafka_errors(doing, brokers):
             producer.produce(
                 self._topic,
@@ -122,9 +136,11 @@ class TopicSchemaIds:
         if not outcome:
             # The record may still arrive; another one with the same fingerprint is harmless.
             raise Retry(f"{doing} (brokers {brokers}): no answer in {_WRITE_TIMEOUT_S:g} s")
-        if outcome[0] is not None:
-            error: ShardstreamError = kafka_error(outcome[0], doing, brokers)
-            raise error
+        error, offset = outcome[0]
+        if error is not None:
+            raise kafka_error(error, doing, brokers)
+        self._producer = producer
+        return offset
 
     def _read_back(self, text: str) -> None:
         deadline = Deadline(_READ_TIMEOUT_S)

@@ -11,6 +11,7 @@ from topics.kafka.client import ClientConfig, open_admin, open_producer
 from topics.kafka.partition_reader import read_to_end
 from topics.kafka.provisioning import provision_schemas_topic
 from topics.records.table_shape import fingerprint
+from topics.schemas import registry
 from topics.schemas.registry import TopicSchemaIds, open_schema_ids
 
 
@@ -46,6 +47,30 @@ def test_a_text_registered_later_is_found(config: ClientConfig, topic: str) -> N
 
     for text in (first, second):
         assert reader.text_of(writer.register(text)) == text
+
+
+def test_later_schemas_need_no_new_client(
+    config: ClientConfig, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new table version costs round trips, not the opening of a producer and a consumer."""
+    first, second = texts(2)
+    writer, reader = TopicSchemaIds(config, topic), TopicSchemaIds(config, topic)
+    reader.text_of(writer.register(first))
+    for name in ("open_producer", "open_end_consumer"):
+        monkeypatch.delattr(registry, name)
+
+    assert reader.text_of(writer.register(second)) == second
+
+
+def test_an_id_counts_the_records_that_others_wrote(config: ClientConfig, topic: str) -> None:
+    """Whether another producer has written since the last read changes no id."""
+    one, other = TopicSchemaIds(config, topic), TopicSchemaIds(config, topic)
+    first, second, third = texts(3)
+
+    given = [one.register(first), other.register(second), one.register(third)]
+
+    assert given == [0, 1, 2]
+    assert [other.register(text) for text in (first, second, third)] == given
 
 
 def test_the_first_of_equal_records_gives_the_id(config: ClientConfig, topic: str) -> None:
