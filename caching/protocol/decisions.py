@@ -90,8 +90,11 @@ def decide_hit(
 ) -> Hit | Miss:
     """Decide whether the slot answers a read that must hold every change in `newer_than`.
 
-    Of the floor only the generation counts, so a hit does not read its tokens.
+    Of the floor only the generation counts, so a hit does not read its tokens. A missing floor is
+    told first, because somebody has to ask for it.
     """
+    if floor is None or len(floor) <= _GENERATION_END or floor[0] != FLOOR_BYTE:
+        return Miss(MissReason.NO_FLOOR)
     if not slot:
         return Miss(MissReason.ABSENT)
     if slot[0] != ENTRY_BYTE:
@@ -100,8 +103,6 @@ def decide_hit(
     found = read_value(slot)
     if found is None:
         return Miss(MissReason.ABSENT)
-    if floor is None or len(floor) <= _GENERATION_END or floor[0] != FLOOR_BYTE:
-        return Miss(MissReason.NO_FLOOR)
     if slot[1:_GENERATION_END] != floor[1:_GENERATION_END]:
         return Miss(MissReason.GENERATION)
     hit = Hit(*found, slot)

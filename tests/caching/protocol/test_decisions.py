@@ -39,6 +39,8 @@ def entry_at(count: int, generation: bytes = GENERATION) -> bytes:
         (floor_at(5), b"foreign", (), MissReason.ABSENT),
         (floor_at(5), Placeholder(bytes(16)).to_bytes(), (), MissReason.LEASED),
         (None, entry_at(5), (), MissReason.NO_FLOOR),
+        (None, None, (), MissReason.NO_FLOOR),
+        (b"claim", Placeholder(bytes(16)).to_bytes(), (), MissReason.NO_FLOOR),
         (floor_at(5, NEXT_GENERATION), entry_at(5), (), MissReason.GENERATION),
         (floor_at(5), entry_at(5), (token("-", 6),), MissReason.TOO_OLD),
     ],

@@ -1,0 +1,321 @@
+"""The decisions of a client, without a store, a thread or a clock: generators of steps.
+
+`look_up` finds hits; `load` reads the database and fills in what it is proven to be allowed to. A
+store that does not answer costs the cache, never the answer.
+"""
+
+import os
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from caching.client.codecs import Codec
+from caching.client.counters import Counted, Counters
+from caching.client.options import CacheOptions
+from caching.client.positions import PositionWatch
+from caching.client.refusals import RefusedKeys
+from caching.client.steps import Load, Loaded, Pause, Steps, StoreCall
+from caching.errors import StoreError
+from caching.protocol import Entry, Hit, MissReason, Refusal, decide_fill, decide_hit
+from caching.protocol.entry import ENTRY_NONCE_BYTES
+from caching.protocol.freshness import Tokens
+from caching.stores.store import AsyncStore, KeyChange, Pair, Store
+from event_token import EventToken
+from event_token.errors import UsageError
+
+# A fill is decided on this often: more than the changes of one bucket during one fill.
+FILL_ATTEMPTS = 3
+# Values live up to this share shorter, so that those filled together do not end together.
+TTL_JITTER = 0.1
+# Looks at a value that another client loads, within `lease_ms`.
+LEASE_LOOKS = 8
+
+_REFUSED: Mapping[Refusal, Counted] = {
+    Refusal.OLDER: "fills_refused_older",
+    Refusal.UNKNOWN: "fills_refused_unknown",
+    Refusal.UNCOVERED: "fills_refused_uncovered",
+    Refusal.NO_FLOOR: "fills_refused_no_floor",
+    Refusal.REPLACED: "fills_refused_replaced",
+}
+# Where a primary may do better than a replica.
+_TOO_OLD = frozenset((Refusal.OLDER, Refusal.UNKNOWN))
+# One client loads and the others wait where the slot has nothing that anybody wants.
+_SHARED = frozenset((MissReason.ABSENT, MissReason.GENERATION, MissReason.LEASED))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A hit with its value."""
+
+    value: object
+    hit: Hit
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A key that is no hit: its pair, and why.
+
+    `pair` is None where the store was bypassed or did not answer; `reason` is None for a value
+    that cannot be decoded.
+    """
+
+    pair: Pair | None
+    reason: MissReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value as it is stored (None: there is no such row), and what it is proven to hold."""
+
+    encoded: bytes | None
+    tokens: Tokens
+
+
+_NOT_READ = Missed(None)
+
+
+class Core:
+    """The decisions of one cache's clients in one process; any thread may use it."""
+
+    def __init__(
+        self,
+        store: Store | AsyncStore,
+        options: CacheOptions,
+        codec: Codec,
+        *,
+        primary_after: int,
+        clock: Callable[[], float],
+    ) -> None:
+        """The store is only asked where keys lie; `clock` gives monotonic seconds."""
+        self.options = options
+        self.counters = Counters()
+        self._codec = codec
+        self._store = store
+        self._clock = clock
+        self._positions = PositionWatch(options.max_behind_s, clock)
+        self._refused = RefusedKeys(primary_after)
+
+    def look_up(
+        self, keys: Sequence[str], newer_than: tuple[EventToken, ...]
+    ) -> Steps[list[Found | Missed]]:
+        """Return what the store has of each key."""
+        behind = yield from self._keys_behind(keys)
+        asked = keys
+        if behind and self.options.on_behind == "bypass":
+            asked = [key for key in keys if key not in behind]
+            self.counters.add("bypassed", len(behind))
+        try:
+            pairs: list[Pair] = (yield StoreCall("read", (asked,))) if asked else []
+        except StoreError:
+            self.counters.add("store_errors")
+            return [_NOT_READ] * len(keys)
+        found = dict(zip(asked, (self._decide(pair, newer_than) for pair in pairs), strict=True))
+        self._count(found, behind)
+        return [found.get(key, _NOT_READ) for key in keys]
+
+    def load(self, key: str, missed: Missed, newer_than: tuple[EventToken, ...]) -> Steps[Value]:
+        """Read a key that was no hit and fill it in, or find it filled by another client."""
+        prepared = None
+        try:
+            if missed.reason is not MissReason.LEASED:
+                prepared = yield from self._prepare(key, missed)
+            if prepared is None and missed.reason in _SHARED:
+                found = yield from self._wait(key, newer_than)
+                if isinstance(found, Found):
+                    return Value(found.hit.value, found.hit.tokens)
+                prepared = found
+        except StoreError:
+            self.counters.add("store_errors")
+        values = yield from self._load({key: prepared}, newer_than)
+        return values[key]
+
+    def load_many(
+        self, missed: Mapping[str, Missed], newer_than: tuple[EventToken, ...]
+    ) -> Steps[dict[str, Value]]:
+        """Read several keys at once and fill them in; other clients are not waited for."""
+        prepared: dict[str, Pair | None] = dict.fromkeys(missed)
+        try:
+            for key, each in missed.items():
+                prepared[key] = yield from self._prepare(key, each)
+        except StoreError:
+            self.counters.add("store_errors")
+        return (yield from self._load(prepared, newer_than))
+
+    def forget(self, keys: Sequence[str]) -> Steps[bool]:
+        """Delete values; tell whether the store did."""
+        return (yield from self._try(StoreCall("forget", (keys,))))
+
+    def invalidate(self, keys: Iterable[str], token: EventToken) -> Steps[bool]:
+        """Apply a change of these keys; tell whether the store did."""
+        changes = [KeyChange(key, token) for key in keys]
+        return (yield from self._try(StoreCall("invalidate", (changes,))))
+
+    def decode(self, key: str, value: Value) -> object:
+        """Return a loaded value as a hit returns it; UsageError if the codec cannot read it."""
+        if value.encoded is None:
+            return None
+        try:
+            return self._codec.decode(value.encoded)
+        except Exception as error:
+            raise UsageError(f"{key}: {self._codec.name} cannot read its value: {error}") from error
+
+    def _encode(self, key: str, value: object) -> bytes | None:
+        if value is None:
+            return None
+        try:
+            return self._codec.encode(value)
+        except Exception as error:
+            raise UsageError(
+                f"{key}: {self._codec.name} cannot encode its value ({error}); convert it in the "
+                "loader, or choose another codec"
+            ) from error
+
+    def _decide(self, pair: Pair, newer_than: tuple[EventToken, ...]) -> Found | Missed:
+        decision = decide_hit(pair.floor, pair.slot, newer_than)
+        if not isinstance(decision, Hit):
+            return Missed(pair, decision.reason)
+        if decision.value is None:
+            return Found(None, decision)
+        if decision.codec == self._codec.number:
+            try:
+                return Found(self._codec.decode(decision.value), decision)
+            except Exception:  # noqa: BLE001 - a class that was renamed raises anything
+                self.counters.add("unreadable")
+                return Missed(pair)
+        self.counters.add("unreadable")
+        return Missed(pair)
+
+    def _count(self, found: Mapping[str, Found | Missed], behind: Collection[str]) -> None:
+        hits = {key: each.hit for key, each in found.items() if isinstance(each, Found)}
+        if hits:
+            self.counters.add("hits", len(hits))
+        if len(found) > len(hits):
+            self.counters.add("misses", len(found) - len(hits))
+        negative = sum(hit.value is None for hit in hits.values())
+        if negative:
+            self.counters.add("negative_hits", negative)
+        if behind:
+            self.counters.add("behind_hits", sum(key in behind for key in hits))
+
+    def _keys_behind(self, keys: Sequence[str]) -> Steps[Collection[str]]:
+        """Return the keys whose node's position has not moved for too long (rule 16)."""
+        behind = []
+        for key in keys:
+            node = self._store.node_of(self._store.layout.bucket(key))
+            for key_range in self.options.key_ranges:
+                place = (node, key_range)
+                if self._positions.is_due(place):
+                    try:
+                        position: bytes | None = yield StoreCall("position", place)
+                        self._positions.look(place, position)
+                    except StoreError:
+                        self.counters.add("store_errors")
+                if self._positions.is_behind(place):
+                    behind.append(key)
+        return behind
+
+    def _prepare(self, key: str, missed: Missed) -> Steps[Pair | None]:
+        """Announce a fill; None if there is to be none."""
+        if missed.pair is None:
+            return None
+        if missed.reason is MissReason.NO_FLOOR:
+            self.counters.add("fills_refused_no_floor")
+            yield StoreCall("want_floors", ([self._store.layout.bucket(key)],))
+            return None
+        lease_ms = self.options.lease_ms if missed.reason in _SHARED else 0
+        prepared: Pair | None = yield StoreCall("prepare", (key, missed.pair, lease_ms))
+        return prepared
+
+    def _wait(self, key: str, newer_than: tuple[EventToken, ...]) -> Steps[Found | Pair | None]:
+        """Wait for the client that loads a key now; then take its place, or read without filling.
+
+        Whoever loads takes no longer than `lease_ms`, or another one takes over.
+        """
+        missed = _NOT_READ
+        for _ in range(LEASE_LOOKS if self.options.lease_ms else 0):
+            self.counters.add("lease_waits")
+            yield Pause(self.options.lease_ms / 1_000 / LEASE_LOOKS)
+            [pair] = yield StoreCall("read", ([key],))
+            found = self._decide(pair, newer_than)
+            if isinstance(found, Found):
+                return found
+            missed = found
+            if missed.reason not in _SHARED:
+                break
+            if missed.reason is not MissReason.LEASED:
+                prepared = yield from self._prepare(key, missed)
+                if prepared is not None:
+                    return prepared
+        prepared = (yield from self._prepare(key, missed)) if missed.pair is not None else None
+        if prepared is None:
+            self.counters.add("fills_refused_leased")
+        return prepared
+
+    def _load(
+        self, prepared: Mapping[str, Pair | None], newer_than: tuple[EventToken, ...]
+    ) -> Steps[dict[str, Value]]:
+        needs_primary = any(self._refused.need_primary(key) for key in prepared)
+        started = self._clock()
+        try:
+            loaded: Loaded = yield Load(
+                tuple(prepared), newer_than, "primary" if needs_primary else "any"
+            )
+            values = {
+                key: Value(self._encode(key, loaded.values.get(key)), loaded.tokens)
+                for key in prepared
+            }
+        except Exception:
+            for key, pair in prepared.items():
+                yield from self._release(key, pair)
+            raise
+        self.counters.add("loads")
+        self.counters.add("load_seconds", self._clock() - started)
+        for key, pair in prepared.items():
+            if pair is not None:
+                yield from self._fill(key, pair, values[key])
+        return values
+
+    def _fill(self, key: str, prepared: Pair, value: Value) -> Steps[None]:
+        ttl_ms = int(self.options.ttl_s * 1_000 * (1 - TTL_JITTER * random.random()))  # noqa: S311
+        expected = prepared
+        try:
+            for _ in range(FILL_ATTEMPTS):
+                decision = decide_fill(expected.floor, expected.slot, value.tokens)
+                if isinstance(decision, Refusal):
+                    self._refuse(key, decision)
+                    yield StoreCall("release", (key, prepared))
+                    return
+                entry = self._entry(decision.generation, value)
+                if (yield StoreCall("fill", (key, expected, entry, ttl_ms))):
+                    self.counters.add("fills")
+                    self._refused.clear(key)
+                    return
+                present: Pair | None = yield StoreCall("read_again", (key,))
+                if present is None:
+                    break
+                expected = present
+            self.counters.add("fills_refused_changed")
+        except StoreError:
+            self.counters.add("store_errors")
+
+    def _entry(self, generation: bytes, value: Value) -> bytes:
+        nonce = os.urandom(ENTRY_NONCE_BYTES)
+        entry = Entry(generation, nonce, value.tokens, self._codec.number, value.encoded)
+        return entry.to_bytes()
+
+    def _refuse(self, key: str, refusal: Refusal) -> None:
+        self.counters.add(_REFUSED[refusal])
+        if refusal in _TOO_OLD:
+            self._refused.add(key)
+
+    def _release(self, key: str, prepared: Pair | None) -> Steps[None]:
+        if prepared is not None:
+            yield from self._try(StoreCall("release", (key, prepared)))
+
+    def _try(self, call: StoreCall) -> Steps[bool]:
+        try:
+            yield call
+        except StoreError:
+            self.counters.add("store_errors")
+            return False
+        return True

@@ -1,0 +1,103 @@
+"""The servers that a loader reads, by shard."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from caching.client.steps import ServerChoice
+from event_token import EventToken, ShardName
+from event_token.errors import UsageError
+from topics.keyspace.vindexes import vindex_named
+
+
+class Rows(Protocol):
+    """What a query returned, as `FreshRows` has it."""
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """The rows, as the driver gives them."""
+
+    @property
+    def token(self) -> EventToken | None:
+        """What the rows are proven to hold; None if that could not be found out."""
+
+
+class Reader(Protocol):
+    """Reads one shard, as `FreshReader` does. Safe to use from several threads."""
+
+    def execute(
+        self,
+        sql: str,
+        args: Sequence[Any] = (),
+        *,
+        at_least: EventToken | None = None,
+        server: ServerChoice = "any",
+    ) -> Rows:
+        """Run a query on a server that has `at_least`; Stale if none has."""
+
+
+class Readers:
+    """The readers of a keyspace, by shard name; their key ranges do not overlap.
+
+    `vindex` is the function that places rows, for queries that name a value (`on=`).
+    """
+
+    def __init__(self, readers: Mapping[str, Reader], vindex: str) -> None:
+        """Check them; UsageError if two overlap or there is none."""
+        if not readers:
+            raise UsageError("a cache needs the reader of at least one shard")
+        self._readers = dict(readers)
+        self._ranges = {shard: ShardName.parse(shard).key_range for shard in readers}
+        self._vindex = vindex_named(vindex)
+        for shard, key_range in self._ranges.items():
+            for other, other_range in self._ranges.items():
+                if shard < other and key_range.overlaps(other_range):
+                    raise UsageError(
+                        f"the readers of shards {shard} and {other} overlap: name those that serve"
+                    )
+
+    def shard_of(self, on: object, shard: str | None) -> str:
+        """Return the shard that was named, or the one that has a value's keyspace id.
+
+        UsageError if there is no reader of it, or neither was given and there are several shards.
+        """
+        if shard is not None:
+            if shard not in self._readers:
+                raise UsageError(f"no reader of shard {shard}: {self._names()}")
+            return shard
+        if on is None:
+            if len(self._readers) > 1:
+                raise UsageError(
+                    f"a read of one of several shards ({self._names()}) takes on=, the value of "
+                    "the sharding column, or shard=, a name"
+                )
+            return next(iter(self._readers))
+        keyspace_id = self._vindex.keyspace_id(on)  # type: ignore[arg-type]  # it checks the type
+        for name, key_range in self._ranges.items():
+            if key_range.contains(keyspace_id):
+                return name
+        raise UsageError(
+            f"no reader of the shard with keyspace id {keyspace_id.hex()}: {self._names()}"
+        )
+
+    def reader(self, shard: str) -> Reader:
+        """Return the reader of a shard."""
+        return self._readers[shard]
+
+    def _names(self) -> str:
+        return "the readers are of " + ", ".join(sorted(self._readers))
+
+
+def requirement(
+    newer_than: Iterable[EventToken], shard: str, server: ServerChoice
+) -> tuple[EventToken | None, ServerChoice]:
+    """Return what a read of a shard has to hold, and on which kind of server, for these writes.
+
+    Writes on another shard count where a reshard has moved a part of it here. A replica can be
+    asked for one token; where there are several to hold, the primary has them all.
+    """
+    key_range = ShardName.parse(shard).key_range
+    tokens = [
+        token for token in newer_than if ShardName.parse(token.shard).key_range.overlaps(key_range)
+    ]
+    tokens.sort(key=lambda token: token.shard != shard)
+    return next(iter(tokens), None), "primary" if len(tokens) > 1 else server

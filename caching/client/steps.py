@@ -1,0 +1,54 @@
+"""What a client's decisions ask for: the steps between them, which a shell carries out."""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from caching.protocol.freshness import Tokens
+from event_token import EventToken
+
+ServerChoice = Literal["any", "replica", "primary"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """Call this method of the store."""
+
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Let the application read these keys from the database, and answer with `Read`.
+
+    Its reads have to hold every change in `newer_than`, and go to servers of this kind.
+    """
+
+    keys: Sequence[str]
+    newer_than: tuple[EventToken, ...]
+    server: ServerChoice
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait for a number of seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Values that the application has read, by key, and what they are proven to hold.
+
+    A value is None where there is no such row. Without tokens nothing is proven.
+    """
+
+    values: Mapping[str, object]
+    tokens: Tokens
+
+
+Step = StoreCall | Load | Pause
+T = TypeVar("T")
+# Yields steps and is sent their answers; a store's errors are thrown into it.
+Steps = Generator[Step, Any, T]
