@@ -7,6 +7,10 @@ class LayoutError(UsageError):
     """Raised on a number of buckets, a cache name or a list of nodes that cannot be used."""
 
 
+class StoreExtraMissing(UsageError):  # noqa: N818 - what happened
+    """Raised when a store's client library is missing, which an extra of shardstream installs."""
+
+
 class StoreError(Retry):
     """A store did not do what it was asked; `node` names which. Clients read the database."""
 

@@ -20,7 +20,11 @@ PACKAGES = (
     "topics",
 )
 # Which extra of the distribution brings a module.
-EXTRAS = dict.fromkeys(("deltalake", "numpy", "py4j", "pyarrow", "pyspark"), "spark")
+EXTRAS = {
+    **dict.fromkeys(("deltalake", "numpy", "py4j", "pyarrow", "pyspark"), "spark"),
+    "redis": "redis",
+    "pymemcache": "memcached",
+}
 
 
 class HiddenPackageError(ImportError):

@@ -67,5 +67,13 @@ class Layout:
         """Return the name under which the invalidator of a key range publishes its position."""
         return f"{self.prefix}:{{{group}}}:pos:{key_range}"
 
+    def wanted_key(self, group: int) -> str:
+        """Return the name of the list of a group's buckets whose floors clients found missing."""
+        return f"{self.prefix}:{{{group}}}:wanted"
+
+    def lease_key(self, key_range: str) -> str:
+        """Return the name of the lease of the invalidator of a key range; it lies in group 0."""
+        return f"{self.prefix}:{{0}}:lease:{key_range}"
+
     def _group_prefix(self, bucket: int) -> str:
         return f"{self.prefix}:{{{self.group(bucket)}}}"

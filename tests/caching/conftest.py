@@ -5,19 +5,43 @@ from functools import partial
 
 import pytest
 
+from shardstream.local.cache_server import RedisServer
 from tests.caching.stores.opened import Opened, open_async_memory, open_memory
+from tests.caching.stores.redis_stores import open_async_redis, open_redis
 
-OPENERS: dict[str, Callable[[], Opened]] = {
+IN_MEMORY: dict[str, Callable[[], Opened]] = {
     "memory": open_memory,
     "memory-async": partial(open_async_memory, in_threads=False),
     "memory-threads": partial(open_async_memory, in_threads=True),
 }
+ON_REDIS: dict[str, Callable[[RedisServer], Opened]] = {
+    "redis": open_redis,
+    "redis-async": open_async_redis,
+}
 
 
-@pytest.fixture(params=OPENERS)
+@pytest.fixture(scope="session")
+def redis_server(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RedisServer]:
+    """A Redis server."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"), die_with_parent=True)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(
+    params=[*IN_MEMORY, *(pytest.param(name, marks=pytest.mark.servers) for name in ON_REDIS)]
+)
 def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
     """A store of each kind in turn."""
-    found = OPENERS[request.param]()
+    if request.param in IN_MEMORY:
+        found = IN_MEMORY[request.param]()
+    else:
+        found = ON_REDIS[request.param](request.getfixturevalue("redis_server"))
     yield found
     found.floors.close()
     found.store.close()

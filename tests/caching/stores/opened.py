@@ -17,6 +17,8 @@ from tests.caching.stores.blocking import Blocking
 BUCKETS = 64
 RANGE = "-"
 TTL_MS = 600_000
+# A test waits for a busy machine.
+TIMEOUT_MS = 120_000
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,105 @@
+"""Connections to the servers of a store, for threads."""
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+from redis import ConnectionPool
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from caching.errors import LayoutError, StoreUnreachable
+from caching.protocol import Layout
+from caching.stores.circuit import Circuit
+from caching.stores.on_redis.exchange import CALLS_MAX, SENDS_MAX, Exchange, slots_of, unsettled
+from caching.stores.on_redis.routes import Address, Location, Routes
+from caching.stores.on_redis.scripts import CLUSTER_SLOTS, Call, Word
+from caching.stores.on_redis.steps import Steps, T
+from caching.stores.on_redis.wire import NO_ANSWER, options, send
+
+
+class Servers:
+    """A pool of connections per server; after a failure its circuit is open."""
+
+    def __init__(self, layout: Layout, url: str, *, timeout_ms: int, open_s: float) -> None:
+        """Connect to nothing yet. LayoutError on a URL that cannot be used."""
+        self._location = Location.parse(url)
+        self._routes = Routes(self._location, layout)
+        self._options = options(timeout_ms)
+        self._open_s = open_s
+        self._pools: dict[Address, tuple[ConnectionPool, Circuit]] = {}
+        self._lock = Lock()
+        self._server(self._routes.address[0])
+
+    def carry_out(self, steps: Steps[T]) -> T:
+        """Run the steps of a call to its result."""
+        try:
+            calls = next(steps)
+            while True:
+                calls = steps.send(self.run(calls))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    def run(self, calls: Sequence[Call]) -> list[Any]:
+        """Send each call to the primary of its group; return the replies in their order."""
+        exchange = Exchange(calls)
+        for _ in range(SENDS_MAX):
+            self._learn_routes()
+            self._check({calls[number].group for number in exchange.waiting})
+            for address, numbers in exchange.by_address(self._routes).items():
+                for at in range(0, len(numbers), CALLS_MAX):
+                    part = numbers[at : at + CALLS_MAX]
+                    replies = self._send(address, [exchange.words[number] for number in part])
+                    exchange.take(address, part, replies)
+            if not exchange.waiting:
+                return exchange.replies
+            if exchange.has_moved:
+                self._routes.forget()
+        raise unsettled(self._routes)
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            for pool, _ in self._pools.values():
+                pool.close()
+
+    def _check(self, groups: set[int]) -> None:
+        """Look at the groups that commands are about to be sent to; any connection will do."""
+
+    def _server(self, address: Address) -> tuple[ConnectionPool, Circuit]:
+        with self._lock:
+            if address not in self._pools:
+                url, retry = self._location.url(address), Retry(NoBackoff(), 0)
+                try:
+                    pool = ConnectionPool.from_url(url, **self._options, retry=retry)
+                except ValueError as fault:
+                    raise LayoutError(f"the URL of Redis store {address}: {fault}") from fault
+                self._pools[address] = pool, Circuit(str(address), self._open_s)
+            return self._pools[address]
+
+    def _send(self, address: Address, words: Sequence[tuple[Word, ...]]) -> list[Any]:
+        pool, circuit = self._server(address)
+        circuit.check()
+        try:
+            connection = pool.get_connection()
+            try:
+                return send(connection, words)
+            finally:
+                pool.release(connection)
+        except NO_ANSWER as fault:
+            self._routes.forget()
+            raise circuit.failed(fault) from fault
+
+    def _learn_routes(self) -> None:
+        """Ask the servers of a cluster, until one answers, which server holds which slots."""
+        faults: list[StoreUnreachable] = []
+        for address in [] if self._routes.is_known else self._routes.candidates():
+            try:
+                self._routes.learn(slots_of(address, self._send(address, [CLUSTER_SLOTS])), address)
+            except StoreUnreachable as fault:
+                faults.append(fault)
+            else:
+                return
+        if faults:
+            raise faults[0]

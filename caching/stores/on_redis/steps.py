@@ -1,0 +1,154 @@
+"""The calls of a client on Redis, without I/O: each yields commands and is sent their replies."""
+
+import os
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, TypeVar
+
+from caching.errors import StoreError
+from caching.protocol import Layout, Placeholder
+from caching.protocol.entry import PLACEHOLDER_NONCE_BYTES
+from caching.stores.on_redis.scripts import (
+    FILL,
+    PREPARE,
+    RELEASE,
+    SWAP,
+    SWAP_CLOSED,
+    SWAP_LOST,
+    Call,
+)
+from caching.stores.store import Invalidated, KeyChange, Pair
+from caching.stores.swaps import Swap, by_bucket, decide_swap
+
+T = TypeVar("T")
+Steps = Generator[list[Call], list[Any], T]
+
+# An invalidation reads only the head of a slot: generation and tokens of a hundred shards. A slot
+# whose tokens are longer is removed without a look at them.
+SLOT_HEAD_BYTES = 4_096
+# Whoever lost has seen somebody else win; more rounds than processes write to one bucket at once.
+ROUNDS_MAX = 1_000
+
+
+def read(layout: Layout, keys: Sequence[str]) -> Steps[list[Pair]]:
+    """See `Store.read`: both of a key in one MGET, which is one step on the server."""
+    calls = []
+    for key in keys:
+        bucket = layout.bucket(key)
+        words = ("MGET", layout.floor_key(bucket), layout.slot_key(key))
+        calls.append(Call(layout.group(bucket), words))
+    replies = yield calls
+    return [Pair(floor, slot) for floor, slot in replies]
+
+
+def prepare(layout: Layout, key: str, seen: Pair, lease_ms: int) -> Steps[Pair | None]:
+    """See `Store.prepare`."""
+    if not lease_ms:
+        return seen
+    placeholder = Placeholder(os.urandom(PLACEHOLDER_NONCE_BYTES)).to_bytes()
+    [reply] = yield [
+        PREPARE.call(*_floor_and_slot(layout, key), (seen.slot or b"", placeholder, lease_ms))
+    ]
+    return None if reply == 0 else Pair(reply[0], seen.slot, placeholder)
+
+
+def fill(
+    layout: Layout, key: str, expected: Pair, entry: bytes, ttl_ms: int
+) -> Steps[bool]:  # fmt: skip
+    """See `Store.fill`."""
+    if expected.floor is None:
+        return False
+    slot = expected.version or expected.slot or b""
+    [reply] = yield [
+        FILL.call(*_floor_and_slot(layout, key), (expected.floor, slot, entry, ttl_ms))
+    ]
+    return bool(reply)
+
+
+def release(layout: Layout, key: str, prepared: Pair) -> Steps[None]:
+    """See `Store.release`."""
+    if prepared.version is not None:
+        group = layout.group(layout.bucket(key))
+        yield [RELEASE.call(group, (layout.slot_key(key),), (prepared.version,))]
+
+
+def forget(layout: Layout, keys: Sequence[str]) -> Steps[None]:
+    """See `Store.forget`."""
+    yield [
+        Call(layout.group(layout.bucket(key)), ("DEL", layout.slot_key(key))) for key in keys
+    ]  # fmt: skip
+
+
+def want_floors(layout: Layout, buckets: Iterable[int]) -> Steps[None]:
+    """See `Store.want_floors`."""
+    groups = {bucket: layout.group(bucket) for bucket in buckets}
+    yield [
+        Call(group, ("SADD", layout.wanted_key(group), bucket)) for bucket, group in groups.items()
+    ]
+
+
+def position(layout: Layout, node: str, key_range: str) -> Steps[bytes | None]:
+    """See `Store.position`."""
+    [reply] = yield [Call(int(node), ("GET", layout.position_key(int(node), key_range)))]
+    return reply if reply is None else bytes(reply)
+
+
+def invalidate(layout: Layout, changes: Iterable[KeyChange]) -> Steps[Invalidated]:
+    """See `Store.invalidate`: read all buckets, swap all, and again those that lost."""
+    waiting = by_bucket(layout, changes)
+    raised = removed = repeats = 0
+    closed: set[int] = set()
+    for _ in range(ROUNDS_MAX):
+        if not waiting:
+            return Invalidated(raised, removed, repeats, frozenset(closed))
+        swaps = yield from _decide(layout, waiting)
+        closed |= waiting.keys() - {swap.bucket for swap in swaps}
+        replies = yield [swap_call(layout, swap) for swap in swaps]
+        lost = set()
+        for swap, reply in zip(swaps, replies, strict=True):
+            if reply == SWAP_LOST:
+                lost.add(swap.bucket)
+            elif reply == SWAP_CLOSED or swap.floor is None:
+                closed.add(swap.bucket)
+            else:
+                raised += swap.floor != swap.seen
+                removed += reply
+        repeats += len(lost)
+        waiting = {bucket: waiting[bucket] for bucket in waiting if bucket in lost}
+    bucket = next(iter(waiting))
+    raise StoreError(str(layout.group(bucket)), f"bucket {bucket} was written to all the time")
+
+
+def swap_call(layout: Layout, swap: Swap) -> Call:
+    """Return the call that carries a swap out."""
+    slots = [layout.slot_key(key) for key in (*swap.kept, *swap.removed)]
+    keys = [layout.floor_key(swap.bucket), *slots]
+    args = (swap.seen, swap.floor or b"", *swap.kept.values())
+    return SWAP.call(layout.group(swap.bucket), keys, args)
+
+
+def _decide(layout: Layout, waiting: dict[int, list[KeyChange]]) -> Steps[list[Swap]]:
+    keys = {
+        bucket: list(dict.fromkeys(each.key for each in changes))
+        for bucket, changes in waiting.items()
+    }
+    calls = []
+    for bucket, of_bucket in keys.items():
+        group = layout.group(bucket)
+        calls.append(Call(group, ("GET", layout.floor_key(bucket))))
+        calls += [
+            Call(group, ("GETRANGE", layout.slot_key(key), 0, SLOT_HEAD_BYTES - 1))
+            for key in of_bucket
+        ]
+    replies = iter((yield calls))
+    swaps = []
+    for bucket, of_bucket in keys.items():
+        floor = next(replies)
+        slots = {key: next(replies) or None for key in of_bucket}
+        if (swap := decide_swap(bucket, waiting[bucket], floor, slots)) is not None:
+            swaps.append(swap)
+    return swaps
+
+
+def _floor_and_slot(layout: Layout, key: str) -> tuple[int, tuple[str, str]]:
+    bucket = layout.bucket(key)
+    return layout.group(bucket), (layout.floor_key(bucket), layout.slot_key(key))

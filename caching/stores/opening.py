@@ -1,0 +1,92 @@
+"""Open the store that a URL names."""
+
+from importlib import import_module
+from types import ModuleType
+
+from caching.errors import LayoutError, StoreExtraMissing
+from caching.protocol import Layout
+from caching.protocol.layout import BUCKETS_DEFAULT
+from caching.stores.async_over import AsyncOver
+from caching.stores.circuit import FLOORS_TIMEOUT_MS, OPEN_S, TIMEOUT_MS
+from caching.stores.memory import MemoryStore
+from caching.stores.store import AsyncStore, FloorStore, Store
+
+REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+SCHEMES = (*REDIS_SCHEMES, "memory")
+
+
+def open_store(
+    url: str,
+    cache: str,
+    buckets: int = BUCKETS_DEFAULT,
+    *,
+    timeout_ms: int = TIMEOUT_MS,
+    open_s: float = OPEN_S,
+) -> Store:
+    """Open a client's side of a cache's store; it connects when it is first used.
+
+    `timeout_ms` is how long it waits for a server, `open_s` how long it leaves one alone that did
+    not answer. Raises LayoutError on a URL, name or number of buckets that cannot be used,
+    StoreExtraMissing if the client library is not installed.
+    """
+    if _scheme(url) == "memory":
+        return MemoryStore(Layout(cache, buckets))
+    module = _import("caching.stores.on_redis.store", "redis")
+    store: Store = module.RedisStore(
+        Layout(cache, buckets), url, timeout_ms=timeout_ms, open_s=open_s
+    )
+    return store
+
+
+def open_async_store(
+    url: str,
+    cache: str,
+    buckets: int = BUCKETS_DEFAULT,
+    *,
+    timeout_ms: int = TIMEOUT_MS,
+    open_s: float = OPEN_S,
+) -> AsyncStore:
+    """Open a client's side for asyncio; see `open_store`."""
+    if _scheme(url) == "memory":
+        return AsyncOver(MemoryStore(Layout(cache, buckets)), in_threads=False)
+    module = _import("caching.stores.on_redis.async_store", "redis")
+    store: AsyncStore = module.AsyncRedisStore(
+        Layout(cache, buckets), url, timeout_ms=timeout_ms, open_s=open_s
+    )
+    return store
+
+
+def open_floors(
+    url: str, cache: str, buckets: int = BUCKETS_DEFAULT, *, timeout_ms: int = FLOORS_TIMEOUT_MS
+) -> FloorStore:
+    """Open the invalidator's side; see `open_store`. LayoutError for a store in memory."""
+    if _scheme(url) == "memory":
+        raise LayoutError(
+            "a store in memory belongs to one process, which invalidates it by itself; an "
+            "invalidator needs Redis or memcached"
+        )
+    module = _import("caching.stores.on_redis.floors", "redis")
+    floors: FloorStore = module.RedisFloors(Layout(cache, buckets), url, timeout_ms=timeout_ms)
+    return floors
+
+
+def _scheme(url: str) -> str:
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in SCHEMES:
+        raise LayoutError(
+            f"'{url}' is not the URL of a cache's store: it begins with "
+            f"{', '.join(f'{each}://' for each in SCHEMES)}"
+        )
+    return scheme
+
+
+def _import(module: str, extra: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("caching"):
+            raise
+        raise StoreExtraMissing(
+            f"{error.name} is not installed; it comes with an extra: "
+            f"pip install 'shardstream[{extra}]'"
+        ) from error

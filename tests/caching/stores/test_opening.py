@@ -1,0 +1,100 @@
+"""What a URL opens, and what is said about one that opens nothing."""
+
+import subprocess
+import sys
+
+import pytest
+
+from caching.errors import LayoutError
+from caching.protocol import Layout
+from caching.protocol.layout import GROUPS
+from caching.stores.memory import MemoryStore
+from caching.stores.on_redis.floors import RedisFloors
+from caching.stores.on_redis.routes import Address, Location, Routes
+from caching.stores.on_redis.store import RedisStore
+from caching.stores.opening import open_async_store, open_floors, open_store
+from tests.repository import ROOT
+
+TIMEOUT_S = 120
+
+
+def test_a_url_names_the_store() -> None:
+    """Nothing is connected to before the first call, so a server may still be down."""
+    assert isinstance(open_store("memory://", "shop"), MemoryStore)
+    assert isinstance(open_store("redis://localhost:1", "shop", 128), RedisStore)
+    assert isinstance(open_floors("redis+cluster://a,b:2/", "shop"), RedisFloors)
+    assert open_async_store("redis://localhost:1", "shop", 128).layout == Layout("shop", 128)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "redis",
+        "http://a",
+        "redis://a,b",
+        "redis://a:port",
+        "unix+cluster://a",
+        "redis://a?db=x",
+    ],
+)
+def test_a_url_that_opens_nothing_is_refused(url: str) -> None:
+    """The message names what stands in the URL, or which URLs there are."""
+    with pytest.raises(LayoutError):
+        open_store(url, "shop")
+
+
+def test_an_invalidator_needs_a_shared_store() -> None:
+    """A cache in the memory of one process is out of another one's reach."""
+    with pytest.raises(LayoutError, match="belongs to one process"):
+        open_floors("memory://", "shop")
+
+
+@pytest.mark.parametrize(("url", "extra"), [("redis://a", "redis")])
+def test_a_missing_library_names_its_extra(url: str, extra: str) -> None:
+    """Who installed shardstream without the extra reads what to install."""
+    script = (
+        f"import sys; sys.modules[{extra!r}] = None\n"
+        "from caching.stores.opening import open_store\n"
+        f"open_store({url!r}, 'shop')"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+    assert done.stderr.splitlines()[-1].endswith(f"pip install 'shardstream[{extra}]'")
+
+
+def test_the_parts_of_a_url() -> None:
+    """Account, options and further servers reach the library as they were written."""
+    location = Location.parse("rediss+cluster://user:p%40ss@a:1,[::1]:2,c/?health_check_interval=3")
+
+    assert location.is_cluster
+    assert location.seeds == (Address("a", 1), Address("::1", 2), Address("c", 6379))
+    urls = [location.url(each) for each in location.seeds]
+    assert urls[1] == "rediss://user:p%40ss@[::1]:2/?health_check_interval=3"
+    assert Location.parse("unix:///run/redis.sock?db=1").url(Address("/run/redis.sock", 0)) == (
+        "unix:///run/redis.sock?db=1"
+    )
+
+
+def test_a_cluster_serves_each_group_from_one_server() -> None:
+    """CLUSTER SLOTS is taken as it comes: with empty hosts, and replicas after the primary."""
+    layout = Layout("shop", 64)
+    routes = Routes(Location.parse("redis+cluster://a:1"), layout)
+    assert not routes.is_known
+
+    routes.learn(
+        [[0, 8191, [b"", 1, b"id"]], [8192, 16383, [b"b", 2, b"id"], [b"c", 3, b"id"]]],
+        Address("a", 1),
+    )
+
+    assert routes.is_known
+    assert len(routes.address) == GROUPS
+    assert set(routes.address) == {Address("a", 1), Address("b", 2)}
