@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     )
     from topics.keyspace.topology_watch import watch_topology
     from topics.keyspace.vindexes import vindex_named
-    from topics.reading.planner import MaxHold, Strict, Wait
+    from topics.reading.followed_shards import Wait
+    from topics.reading.planner import MaxHold, Strict
+    from topics.reading.unmerged import Unmerged
     from topics.records.event_json import event_to_json_dict, event_to_json_text
     from topics.records.table_shape import Column, TableShape
     from topics.records.vevent import EventType, InvalidDate, Op, Row, Value, VEvent
@@ -63,7 +65,8 @@ _MODULES = {
     "Start": "topics.start.start_forms",
     "Strict": "topics.reading.planner",
     "MaxHold": "topics.reading.planner",
-    "Wait": "topics.reading.planner",
+    "Unmerged": "topics.reading.unmerged",
+    "Wait": "topics.reading.followed_shards",
     # Events and what they hold.
     "VEvent": "topics.records.vevent",
     "EventType": "topics.records.vevent",
@@ -170,6 +173,7 @@ __all__ = [
     "TableVindex",
     "Topology",
     "UnknownEnvelope",
+    "Unmerged",
     "UsageError",
     "VEvent",
     "Value",

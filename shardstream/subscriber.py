@@ -5,8 +5,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Self
 
-from topics.reading.planner import Mode, Strict
+from topics.reading.planner import Strict
 from topics.start.start_forms import Start
+from topics.stream.arguments import ReadingMode
 from topics.stream.subscriber import StreamSubscriber
 
 
@@ -28,6 +29,11 @@ class Subscriber(StreamSubscriber):
     `clock`: how far the servers' clocks may be off. A start at a time begins so much earlier, and
     `compare` calls two changes of different shards UNKNOWN that are closer than that.
 
+    `mode`: Strict() (default) waits for a silent shard, MaxHold(max_hold_ms) continues without it
+    after that time. Unmerged() delivers each shard log as it comes, in order per shard and in no
+    order between shards: a silent shard delays no other, and events come up to half a heartbeat
+    sooner. A start at a time does not wait for a log that has not reached it.
+
     One thread iterates; any may call `close`, which ends the iteration; a new one raises
     ReaderClosed (Rebuild). No connection is made before the first event is
     requested. After a Retry the iteration may continue, after the last event delivered. Errors:
@@ -43,7 +49,7 @@ class Subscriber(StreamSubscriber):
         key_range: str = "-",
         start: Start = "latest",
         *,
-        mode: Mode = Strict(),  # noqa: B008 - frozen, and has no state
+        mode: ReadingMode = Strict(),  # noqa: B008 - frozen, and has no state
         idle_timeout_s: float | None = None,
         tables: Iterable[str] | None = None,
     ) -> Self:

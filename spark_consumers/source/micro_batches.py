@@ -13,15 +13,8 @@ from topics.keyspace.lineage import retired_us
 from topics.keyspace.topology import read_topology
 from topics.progress.history import ProgressHistory
 from topics.progress.record import Progress
-from topics.reading.planner import (
-    Batch,
-    Planner,
-    ShardRange,
-    Strict,
-    Wait,
-    is_hop,
-    ranges_between,
-)
+from topics.reading.followed_shards import Wait
+from topics.reading.planner import Batch, Planner, ShardRange, Strict, is_hop, ranges_between
 from topics.reading.stall import Stall
 from topics.records.schema_ids import SchemaIds
 from topics.start.unmarked_hop import unmarked_hop

@@ -10,19 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from event_token import KeyRange, ShardName, tiles
+from event_token import KeyRange
 from event_token.errors import UsageError
 from event_token.position import ShardPosition, StreamPosition
-from topics.errors import PositionTooOld
 from topics.progress.cells import Cut
-from topics.progress.record import Progress
-from topics.reading.hops import Hop, Hops, Target
+from topics.reading.followed_shards import TICKS_MAX, FollowedShards, Wait
 from topics.reading.shard_ticks import ShardTicks
 from topics.reading.silence import Silence
-
-# One minute of a shard that is busy in every grid cell: far more than a batch needs, in a few
-# hundred kilobytes. The progress topic of a shard that is further ahead is paused.
-TICKS_MAX = 6_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +84,6 @@ class Batch:
         return sum(part.rows for part in self.ranges.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing can be read yet: `shards` hold the frontier back, for `reason`."""
-
-    reason: str
-    shards: tuple[str, ...]
-
-
 def ranges_between(start: StreamPosition, end: StreamPosition) -> dict[str, ShardRange]:
     """Return the non-empty ranges between two positions, by shard.
 
@@ -135,7 +121,7 @@ def is_hop(start: StreamPosition, end: StreamPosition) -> bool:
     )
 
 
-class Planner:
+class Planner(FollowedShards):
     """Plans batches from a position on: takes progress by `observe`, plans by `next_batch`.
 
     `position` may lie between any two records, even inside a batch or a transaction, and may be of
@@ -157,48 +143,10 @@ class Planner:
 
         `retired_us`: hop times of shards whose logs are known to have an END.
         """
-        check_shards(position, key_range)
-        self.position = position
+        super().__init__(position, key_range, ticks_max=ticks_max, retired_us=retired_us)
         self.mode = mode
-        self._ticks_max = ticks_max
         self._until_us = [] if until_us is None else [until_us]
-        self._retired_us = retired_us
-        self._shards = {shard: ShardTicks(shard, at) for shard, at in position.shards.items()}
-        self._hops = Hops(key_range)
         self._silence = Silence(mode.max_hold_ms) if isinstance(mode, MaxHold) else None
-
-    @property
-    def targets(self) -> Mapping[str, Target]:
-        """Shards whose progress is needed besides those of `position`: targets of coming hops."""
-        return self._hops.targets
-
-    def observe(self, shard: str, progress: Progress, seen_at_ms: int) -> None:
-        """Process the next progress record of a shard, in the order of its topic.
-
-        The first one must cover or precede the position, else PositionTooOld; ProgressBroken
-        when one does not follow its predecessor. Shards that are not wanted are ignored.
-        """
-        target = self.targets.get(shard)
-        if shard in self._shards:
-            self._shards[shard].observe(progress, seen_at_ms)
-            if progress.mark is not None:
-                self._hops.update(self._shards)
-        elif target is not None:
-            target.observe(progress, seen_at_ms)
-
-    def wants(self, shard: str) -> bool:
-        """Tell whether to keep reading the progress of a shard; False bounds memory."""
-        known = self._shards.get(shard)
-        if known is None and (target := self.targets.get(shard)) is not None:
-            if target.begin and not self._hops.needs_more(shard):
-                return False
-            known = target.known if target.begin else None
-        # A target needs little memory until it begins; after an END, only CANCEL can come.
-        if known is None or known.end is not None:
-            return True
-        # A shard that holds the frontier back is always wanted: clocks that were ahead can leave
-        # many ticks beyond the head.
-        return known.ticks < self._ticks_max or known.head_cell_us <= self.position.frontier_us
 
     def next_batch(self, now_ms: int, max_rows: int | None = None) -> Batch | Wait:
         """Return the next batch, or what it waits for. Nothing changes before `advance`.
@@ -211,7 +159,8 @@ class Planner:
         self._hops.check_begins(self._retired_us)
         hop = self._hops.due(self._shards, self.position.frontier_us)
         if hop is not None:
-            return self._hop_step(hop)
+            at, end = self.position, self._after_hop(hop)
+            return Batch(at.frontier_us, at.frontier_us, {}, end, frozenset())
         frontier_us = self._frontier_us(now_ms)
         cuts = self._late_cuts(max_rows)
         late_rows = sum(cut.seq - self._shards[shard].at.seq for shard, cut in cuts.items())
@@ -228,27 +177,15 @@ class Planner:
     def advance(self, batch: Batch) -> None:
         """Mark a batch as read; the next one begins at its end."""
         if batch.end.shards.keys() != self.position.shards.keys():
-            new = [shard for shard in batch.end.shards if shard not in self._shards]
-            self._shards |= {shard: self._hops.begun(shard) for shard in new}
-            self._shards = {shard: self._shards[shard] for shard in batch.end.shards}
-            self._hops.update(self._shards)
+            self._hop_to(batch.end)
         for shard, known in self._shards.items():
             to = batch.end.shards[shard]
             known.advance(Cut(to.offset, to.seq))
         self.position = batch.end
 
-    def _hop_step(self, hop: Hop) -> Batch:
-        at = self.position
-        shards = {shard: to for shard, to in at.shards.items() if shard not in hop.sources}
-        for shard in hop.targets:
-            begin = self._hops.begun(shard).at
-            shards[shard] = ShardPosition(begin.offset, begin.seq, None)
-        end = StreamPosition(at.epoch + 1, at.frontier_us, shards)
-        return Batch(at.frontier_us, at.frontier_us, {}, end, frozenset())
-
     def _counting(self) -> list[ShardTicks]:
         """Return the shards whose heads determine the frontier."""
-        known = [s for s in self._shards.values() if not self._hops.is_over(s)]
+        known = super()._counting()
         return known if self._silence is None else self._silence.taking_part(known)
 
     def _frontier_us(self, now_ms: int) -> int:
@@ -256,27 +193,11 @@ class Planner:
         so_far_us = self.position.frontier_us
         bounds_us = self._hops.bounds_us(self._shards) + self._until_us + self._ends_missed()
         if self._silence is not None:
-            running = [s for s in self._shards.values() if not self._hops.is_over(s)]
+            running = super()._counting()
             held = min(bounds_us, default=so_far_us + 1) <= so_far_us
             self._silence.update(running, so_far_us, now_ms, held=held)
         heads_us = [known.head_cell_us for known in self._counting()]
         return max(so_far_us, min(heads_us + bounds_us))
-
-    def _ends_missed(self) -> list[int]:
-        """Return bounds for retired shards still without END; PositionTooOld if none can come."""
-        bounds_us = []
-        for shard, known in self._shards.items():
-            hop_time_us = self._retired_us.get(shard)
-            if hop_time_us is None or known.end is not None:
-                continue
-            if known.head_cell_us >= hop_time_us:
-                raise PositionTooOld(
-                    f"shard {shard}: it was resharded at {hop_time_us} us, and its progress no "
-                    f"longer shows the END: it is unknown where its targets begin. Start again "
-                    f"from earliest, or from a time",
-                )
-            bounds_us.append(hop_time_us)
-        return bounds_us
 
     def _late_cuts(self, max_rows: int | None) -> dict[str, Cut]:
         """Return cuts of shards with more rows before the current frontier than fit into a batch.
@@ -354,29 +275,3 @@ class Planner:
             end=end,
             late_shards=frozenset(late),
         )
-
-    def _wait(self, now_ms: int) -> Wait:
-        so_far_us = self.position.frontier_us
-        holding = [known for known in self._counting() if known.head_cell_us <= so_far_us]
-        waits = self._hops.waits(self._shards, so_far_us)
-        waits += [(_silence(known, now_ms), (known.shard,)) for known in holding]
-        reason = "; ".join(reason for reason, _ in waits)
-        return Wait(reason, tuple(shard for _, shards in waits for shard in shards))
-
-
-def check_shards(position: StreamPosition, key_range: KeyRange) -> None:
-    """Raise UsageError unless the shards of the position, old or new, make up the key range."""
-    parts = [ShardName.parse(shard).key_range.intersection(key_range) for shard in position.shards]
-    if not tiles([part for part in parts if part], key_range) or None in parts:
-        raise UsageError(
-            f"the position is of the shards {', '.join(position.shards) or '(none)'}, the "
-            f"stream of the key range {key_range}: start from a time, or from a position of this "
-            f"stream",
-        )
-
-
-def _silence(known: ShardTicks, now_ms: int) -> str:
-    if known.head_us is None or known.moved_at_ms is None:
-        return f"shard {known.shard} has no progress yet: is its producer running?"
-    age_ms = max(0, now_ms - known.moved_at_ms)
-    return f"shard {known.shard} is at head {known.head_us} us, unchanged for {age_ms} ms"

@@ -46,6 +46,13 @@ class ShardTicks:
         return 0 if self.head_us is None else cell_start_us(self.head_us)
 
     @property
+    def read_cell_us(self) -> int:
+        """A grid time that no record after the position is older than; 0 while it is unknown."""
+        if self.at.seq >= self._end.seq:
+            return self.head_cell_us
+        return self._times_us[0] if self._cuts and self._cuts[0].seq <= self.at.seq else 0
+
+    @property
     def ticks(self) -> int:
         """Number of ticks kept."""
         return len(self._times_us)

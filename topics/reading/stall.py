@@ -1,6 +1,6 @@
 """Tells an idle stream from one that shards hold back. Pure; times are on a clock of the caller."""
 
-from topics.reading.planner import Wait
+from topics.reading.followed_shards import Wait
 
 
 class Stall:

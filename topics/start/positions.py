@@ -13,7 +13,7 @@ from topics.keyspace.lineage import era_of, has_marks, overlapping, switched
 from topics.keyspace.topology import ReshardEntry, Topology
 from topics.progress.history import ProgressHistory
 from topics.progress.record import MarkKind, cell_start_us
-from topics.reading.planner import check_shards
+from topics.reading.followed_shards import check_shards
 from topics.records.schema_ids import SchemaIds
 from topics.start.from_copy import Name, copy_start_us
 from topics.start.shard_points import earliest_point, latest_point, point_at_time, start_frontier_us
@@ -35,6 +35,7 @@ def resolve_start(
     tables: Collection[Name] | None = None,
     clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
     wait_s: float = START_WAIT_S,
+    at_end_if_behind: bool = False,
 ) -> StreamPosition:
     """Return the position of `start` for a reader of a key range.
 
@@ -44,6 +45,7 @@ def resolve_start(
     timestamps may lie behind, so that nothing committed since is left out. COPY: the time at which
     the newest copies of `tables` (None: all) began; missing ones are requested. The shards are
     those that served at that time; no start on a target of a reshard lies before its BEGIN.
+    `at_end_if_behind`: a log that has not reached the time is started at its end, not waited for.
 
     UsageError when a position is of another range, PositionTooOld (Halt) when records of that time
     were removed, StartNotReached (Retry) when the log of a shard does not reach the time within
@@ -58,6 +60,7 @@ def resolve_start(
         check_shards(start, key_range)
         return start
     places = _Places(start, config, topology.keyspace, schema_ids, Deadline(wait_s))
+    places.at_end_if_behind = at_end_if_behind
     if start is StartWord.EARLIEST:
         era = era_of(topology, key_range, lambda r: places.are_whole(r, key_range))
     elif start is StartWord.LATEST:
@@ -102,6 +105,7 @@ class _Places:
     ) -> None:
         self._start = start
         self.time_us = 0 if isinstance(start, StartWord) else cell_start_us(start)
+        self.at_end_if_behind = False
         self._deadline = deadline
         self._open = partial(ProgressHistory, config, keyspace, schema_ids=schema_ids)
         self._heads: list[int | None] = []
@@ -175,14 +179,16 @@ class _Places:
         offset = history.offset_for_time(self.time_us)
         log_start = history.log_start()
         while True:
+            last = history.last()
             records = (found.progress for found in history.records(offset))
             point = point_at_time(shard, records, self.time_us, log_start)
             if point is not None:
                 return point
             if end is not None:
                 return end  # everything that the shard ever logged is older
+            if self.at_end_if_behind:
+                return latest_point(last.progress if last else None, log_start)
             if self._deadline.passed:
-                last = history.last()
                 reached = "nothing yet" if last is None else f"{last.progress.head_us} us"
                 raise StartNotReached(
                     f"shard {shard}: its log has reached {reached}, not the start at "

@@ -51,15 +51,16 @@ def unmarked_hop(
     schema_ids: SchemaIds,
     is_exact: bool,
     taken_us: Mapping[str, int] | None = None,
+    read_us: Mapping[str, int] | None = None,
     clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
     wait_s: float = START_WAIT_S,
 ) -> tuple[StreamPosition, dict[str, SeenBefore]] | None:
     """Return where a reader waiting at `position` continues, and what it has seen.
 
-    None: there is no hop, or the sources have more to read. `is_exact`: the reader has read
-    everything before its frontier (mode Strict). `taken_us`: heads (watermarks) up to which it has
-    read the progress of the sources. `clock`: how far the clocks may be off. Errors: see
-    `resolve_start`.
+    None: no hop, or the sources have more to read. `is_exact`: the reader has read everything
+    before its frontier (mode Strict). `taken_us`: heads up to which it has read the progress of the
+    sources. `read_us`: the time before which each shard has been read; None: the frontier. `clock`:
+    how far the clocks may be off. Errors: see `resolve_start`.
     """
     for reshard in declared(topology):
         sources = overlapping(reshard.sources, key_range)
@@ -68,11 +69,12 @@ def unmarked_hop(
         if not sources or not position.shards.keys() >= set(sources):
             continue
         heads_us = {s: _head_us(config, topology.keyspace, s, schema_ids) for s in sources}
-        read_us = _read_us(heads_us, taken_us, position.frontier_us, hop_time_us)
-        if read_us is None:
+        frontier_us = min(read_us[s] for s in sources) if read_us else position.frontier_us
+        end_us = _read_us(heads_us, taken_us, frontier_us, hop_time_us)
+        if end_us is None:
             continue
         begin = resolve_start_of(
-            max(0, min(hop_time_us, read_us) - _overlap_us(clock)),
+            max(0, min(hop_time_us, end_us) - _overlap_us(clock)),
             config=config,
             keyspace=topology.keyspace,
             shards=targets,
@@ -80,16 +82,15 @@ def unmarked_hop(
             wait_s=wait_s,
         )
         # A source that MaxHold left out was not read up to the frontier.
-        exact = is_exact and position.frontier_us == read_us
+        exact = is_exact and frontier_us == end_us
         tokens = {shard: position.shards[shard].token for shard in sources}
         if not exact:
             for shard in (shard for shard, token in tokens.items() if token is None):
-                topics = ShardTopics(topology.keyspace, shard)
-                tokens[shard] = _last_token(config, topics, position.shards[shard], schema_ids)
+                topics, at = ShardTopics(topology.keyspace, shard), position.shards[shard]
+                tokens[shard] = _last_token(config, topics, at, schema_ids)
         kept = {s: at for s, at in position.shards.items() if s not in sources}
         end = StreamPosition(position.epoch + 1, position.frontier_us, {**kept, **begin.shards})
-        seen = SeenBefore(hop_time_us, position.frontier_us, exact, tokens)
-        return end, dict.fromkeys(targets, seen)
+        return end, dict.fromkeys(targets, SeenBefore(hop_time_us, frontier_us, exact, tokens))
     return None
 
 

@@ -9,8 +9,10 @@ from event_token import ClockUncertainty, KeyRange
 from event_token.errors import UsageError
 from topics.kafka.client import ClientConfig
 from topics.reading.planner import MaxHold, Mode, Strict
+from topics.reading.unmerged import Unmerged
 
 Table = tuple[str, str]
+ReadingMode = Mode | Unmerged
 
 
 def checked_config(config: object) -> ClientConfig:
@@ -27,11 +29,11 @@ def checked_key_range(key_range: object) -> KeyRange:
     raise _wrong("key_range", key_range, "a text such as '-80', or '-' for all")
 
 
-def checked_mode(mode: object) -> Mode:
-    """Return the mode unchanged; UsageError for anything but Strict and MaxHold."""
-    if isinstance(mode, Strict | MaxHold):
+def checked_mode(mode: object) -> ReadingMode:
+    """Return the mode unchanged; UsageError for anything but the three modes."""
+    if isinstance(mode, Strict | MaxHold | Unmerged):
         return mode
-    raise _wrong("mode", mode, "Strict() or MaxHold(max_hold_ms)")
+    raise _wrong("mode", mode, "Strict(), MaxHold(max_hold_ms) or Unmerged()")
 
 
 def checked_clock(clock: object) -> ClockUncertainty:

@@ -61,6 +61,15 @@ class Place:
             },
         )
 
+    def settled_at(self, epoch: int, frontier_us: int) -> "Place":
+        """Return the same place in the logs, with this epoch and frontier."""
+        return Place(epoch, frontier_us, self.shards)
+
+    def past(self, shard: str, offset: int, seq: int) -> "Place":
+        """Return the place with a shard moved to the end of what was read of it."""
+        at = _At(offset, seq, self.shards[shard].token)
+        return Place(self.epoch, self.frontier_us, {**self.shards, shard: at})
+
     def moved_to(self, position: StreamPosition) -> "Place":
         """Return the place of a position without tokens, with the last tokens known here."""
         shards = {}
@@ -129,7 +138,7 @@ class Delivery:
         self._unmarked = unmarked or {}
         self._tables = tables
         self.read_shards(position.shards)
-        self._held: VEvent | None = None
+        self._held: dict[str, VEvent] = {}  # by shard, until its transaction's next visible event
         self._trail = Trail(Place.of(position))
         tokens = (at.token for at in position.shards.values() if at.token is not None)
         self._newest_us = max((token.timestamp_us or 0 for token in tokens), default=0)
@@ -167,12 +176,12 @@ class Delivery:
                 break
         return rows
 
-    def end_batch(self) -> None:
-        """Raise ProgressBroken unless the batch has ended at the end of a transaction."""
-        if self._held is not None:
+    def end_ranges(self, shards: Iterable[str]) -> None:
+        """Raise ProgressBroken unless the ranges of these shards end with a transaction."""
+        for held in (self._held[shard] for shard in shards if shard in self._held):
             raise ProgressBroken(
-                f"shard {self._held.shard}, {self._held.gtid}: a batch ends inside this "
-                f"transaction, at seq {self._held.seq}: its records do not have the same time",
+                f"shard {held.shard}, {held.gtid}: a batch ends inside this "
+                f"transaction, at seq {held.seq}: its records do not have the same time",
             )
 
     def _take(self, record: RawRecord, ready: deque[VEvent]) -> None:
@@ -181,18 +190,18 @@ class Delivery:
             ready.append(self._delivered(decoded))
             return
         event = self._visible(decoded)
-        held, self._held = self._held, None
+        held = self._held.pop(record.shard, None)
         if held is not None:
-            # The records of a transaction are contiguous, so this one is of the same.
+            # The records of a shard's transaction are contiguous, so this one is of the same.
             if event is None and not record.last:
-                self._held = held
+                self._held[record.shard] = held
                 return
             ready.append(self._delivered(held if event else replace(held, last=True)))
         if event is not None:
             if event.last:
                 ready.append(self._delivered(event))
             else:
-                self._held = event
+                self._held[record.shard] = event
 
     def _visible(self, event: VEvent) -> VEvent | None:
         tables = self._tables
@@ -208,10 +217,21 @@ class Delivery:
         return event if key_range is None else in_key_range(event, key_range)
 
     def _delivered(self, event: VEvent) -> VEvent:
-        timestamp_us = event.timestamp_us
-        late = timestamp_us < self._newest_us
-        if not late:
-            self._newest_us = timestamp_us
+        late = self._is_late(event.timestamp_us)
         count = self._trail.add(event)
         event.deliver(partial(self._trail.position_after, count), late=late)
         return event
+
+    def _is_late(self, timestamp_us: int) -> bool:
+        """Tell whether an event is older than one delivered before it."""
+        if timestamp_us < self._newest_us:
+            return True
+        self._newest_us = timestamp_us
+        return False
+
+
+class UnmergedDelivery(Delivery):
+    """The delivery of a stream that promises no order between shards: nothing is late."""
+
+    def _is_late(self, timestamp_us: int) -> bool:  # noqa: ARG002 - the same for every time
+        return False

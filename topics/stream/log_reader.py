@@ -90,6 +90,16 @@ class ShardLogReader:
                 value,
             )
 
+    def ready(self, part: ShardRange) -> int:
+        """Return how many records at the beginning of a range can be read without waiting."""
+        self._begin(part)
+        if not self._taken and self._consumer is not None:
+            try:
+                self._taken.extend(self._consumer.take(0, TAKE_MAX))
+            except OffsetOutOfRangeError as error:
+                self._pass_retention(self._consumer, part, error)
+        return min(len(self._taken), part.rows)
+
     def read_many(self, part: ShardRange, batch_rows: int) -> Iterator[list[Message]]:
         """Yield the Kafka messages of a range, in lists of at most `batch_rows` and some megabytes.
 

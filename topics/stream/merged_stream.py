@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from event_token import StreamPosition
+from topics.reading.followed_shards import Wait
 from topics.reading.merge import RawRecord, merge
-from topics.reading.planner import Batch, Planner, Wait
+from topics.reading.planner import Batch, Planner
 from topics.records.vevent import VEvent
 from topics.stream.delivery import Delivery, Place
 from topics.stream.log_reader import ShardLogReader
@@ -48,6 +49,8 @@ class MergedStream:
         self._batch: Batch | None = None
         self._records: Iterator[RawRecord] = iter(())
         self._rows_left = 0
+
+    read_us: Final = None  # see UnmergedStream: here the frontier tells it for all shards
 
     @property
     def position(self) -> StreamPosition:
@@ -102,7 +105,7 @@ class MergedStream:
     def _end_batch(self) -> None:
         batch, self._batch = self._batch, None
         if batch is not None:
-            self._delivery.end_batch()
+            self._delivery.end_ranges(batch.ranges)
             self._place = self._place.moved_to(batch.end)
             if batch.end.shards.keys() != self._readers.keys():
                 self._read_shards(batch.end)

@@ -9,7 +9,7 @@ from topics.kafka.consumer import BROKERS_DOWN_S_MAX, OffsetOutOfRangeError, Str
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.history import ProgressHistory
-from topics.reading.planner import Planner
+from topics.reading.followed_shards import FollowedShards
 from topics.records.schema_ids import SchemaIds
 
 # Progress records per poll; shards that the planner no longer wants are paused after these.
@@ -53,12 +53,12 @@ class ProgressFeed:
         self._paused: set[str] = set()
         self._consumer: StreamConsumer | None = None
 
-    def poll(self, planner: Planner, timeout_s: float) -> int:
+    def poll(self, planner: FollowedShards, timeout_s: float) -> int:
         """Pass new progress records to the planner; return their number.
 
-        Waits up to `timeout_s` only if there are none. Raises the errors of `Planner.observe`, such
-        as PositionTooOld when progress does not reach back to its position, and LogShrank (Halt)
-        when a progress topic is gone.
+        Waits up to `timeout_s` only if there are none. Raises the errors of
+        `FollowedShards.observe`, such as PositionTooOld when progress does not reach back to its
+        position, and LogShrank (Halt) when a progress topic is gone.
         """
         consumer = self._follow(planner)
         self._follow_wants(consumer, planner)
@@ -78,7 +78,7 @@ class ProgressFeed:
             planner.observe(self._shard_of[topic], progress, seen_at_ms)
         return len(messages)
 
-    def _follow(self, planner: Planner) -> StreamConsumer:
+    def _follow(self, planner: FollowedShards) -> StreamConsumer:
         """Follow the shards that the planner wants now; a hop changes them."""
         wanted: dict[str, str | None] = dict.fromkeys(planner.position.shards)
         wanted |= {shard: target.reshard_id for shard, target in planner.targets.items()}
@@ -114,7 +114,7 @@ class ProgressFeed:
         self._paused.clear()
         return self._consumer
 
-    def _first_offset(self, planner: Planner, shard: str) -> int | None:
+    def _first_offset(self, planner: FollowedShards, shard: str) -> int | None:
         """Return the first progress offset to read; None for a target that does not exist."""
         position = planner.position
         with ProgressHistory(self._config, self._keyspace, shard, self._schema_ids) as history:
@@ -124,7 +124,7 @@ class ProgressFeed:
                 return None
             return history.offset_for_time(planner.targets[shard].from_us)
 
-    def _follow_wants(self, consumer: StreamConsumer, planner: Planner) -> None:
+    def _follow_wants(self, consumer: StreamConsumer, planner: FollowedShards) -> None:
         unwanted = {topic for topic, shard in self._shard_of.items() if not planner.wants(shard)}
         if unwanted == self._paused:
             return

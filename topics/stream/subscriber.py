@@ -13,8 +13,10 @@ from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import retired_us
 from topics.keyspace.topology import read_topology
 from topics.names import check_keyspace
-from topics.reading.planner import Mode, Planner, Strict, Wait
+from topics.reading.followed_shards import Wait
+from topics.reading.planner import Planner, Strict
 from topics.reading.seen_before import SeenBefore
+from topics.reading.unmerged import Unmerged, UnmergedPlanner
 from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import VEvent
 from topics.schemas.registry import open_schema_ids
@@ -23,6 +25,7 @@ from topics.start.positions import resolve_start
 from topics.start.start_forms import ParsedStart, Start, parse_start
 from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
 from topics.stream.arguments import (
+    ReadingMode,
     checked_clock,
     checked_config,
     checked_key_range,
@@ -30,10 +33,11 @@ from topics.stream.arguments import (
     checked_tables,
     checked_timeout_s,
 )
-from topics.stream.delivery import Delivery
+from topics.stream.delivery import Delivery, UnmergedDelivery
 from topics.stream.log_reader import ShardLogReader
 from topics.stream.merged_stream import MergedStream
 from topics.stream.progress_feed import ProgressFeed
+from topics.stream.unmerged_stream import UnmergedStream
 
 # Events made ready at a time; each keeps its run alive for its position.
 RUN_ROWS_MAX: Final = 256
@@ -56,7 +60,7 @@ class StreamSubscriber:
         *,
         config: ClientConfig,
         registry_url: str | None = None,
-        mode: Mode = Strict(),  # noqa: B008 - frozen, and has no state
+        mode: ReadingMode = Strict(),  # noqa: B008 - frozen, and has no state
         idle_timeout_s: float | None = None,
         tables: Iterable[str] | None = None,
         clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
@@ -72,7 +76,7 @@ class StreamSubscriber:
         self._tables = checked_tables(tables)
         self.clock = checked_clock(clock)
         self._ready: deque[VEvent] = deque()
-        self._session: MergedStream | None = None
+        self._session: MergedStream | UnmergedStream | None = None
         self._last: VEvent | None = None
         self._failure: ShardstreamError | None = None
         self._unmarked: dict[str, SeenBefore] = {}
@@ -164,7 +168,7 @@ class StreamSubscriber:
         self._failure = error
         self._leave()
 
-    def _open(self) -> MergedStream:
+    def _open(self) -> MergedStream | UnmergedStream:
         topology = known_topology(self._config, self.keyspace)
         schema_ids = open_schema_ids(self._config, self._registry_url)
         start = resolve_start(
@@ -175,21 +179,37 @@ class StreamSubscriber:
             schema_ids=schema_ids,
             tables=self._tables,
             clock=self.clock,
+            at_end_if_behind=isinstance(self._mode, Unmerged),
         )
         self._unmarked = unmarked_targets(topology) | self._unmarked
+        feed = ProgressFeed(self._config, self.keyspace, schema_ids)
+        decoder, retired = RecordDecoder(schema_ids), retired_us(topology)
+        if isinstance(self._mode, Unmerged):
+            return UnmergedStream(
+                start,
+                run_rows_max=RUN_ROWS_MAX,
+                poll_s=POLL_S,
+                planner=UnmergedPlanner(start, self.key_range, retired_us=retired),
+                feed=feed,
+                open_reader=self._reader,
+                delivery=UnmergedDelivery(
+                    decoder, self.key_range, self._tables, start, self._unmarked
+                ),
+            )
         return MergedStream(
             start,
             run_rows_max=RUN_ROWS_MAX,
             poll_s=POLL_S,
-            planner=Planner(start, self.key_range, self._mode, retired_us=retired_us(topology)),
-            feed=ProgressFeed(self._config, self.keyspace, schema_ids),
-            open_reader=lambda shard: ShardLogReader(self._config, self.keyspace, shard),
-            delivery=Delivery(
-                RecordDecoder(schema_ids), self.key_range, self._tables, start, self._unmarked
-            ),
+            planner=Planner(start, self.key_range, self._mode, retired_us=retired),
+            feed=feed,
+            open_reader=self._reader,
+            delivery=Delivery(decoder, self.key_range, self._tables, start, self._unmarked),
         )
 
-    def _follow_declared(self, session: MergedStream) -> None:
+    def _reader(self, shard: str) -> ShardLogReader:
+        return ShardLogReader(self._config, self.keyspace, shard)
+
+    def _follow_declared(self, session: MergedStream | UnmergedStream) -> None:
         """While the stream waits, look for a reshard declared without marks, and hop."""
         now_s = time.monotonic()
         if session.waiting is None or now_s < self._look_s:
@@ -204,6 +224,7 @@ class StreamSubscriber:
                 key_range=self.key_range,
                 schema_ids=open_schema_ids(self._config, self._registry_url),
                 is_exact=isinstance(self._mode, Strict),
+                read_us=session.read_us,
                 clock=self.clock,
             )
         except Retry:

@@ -3,14 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Generic, TypeVar
 
 from hypothesis import strategies as st
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from topics.progress.cells import ordered_from_seq
 from topics.progress.record import Mark, Progress, Tick, cell_start_us
+from topics.reading.followed_shards import FollowedShards
 from topics.reading.merge import RawRecord, merge
 from topics.reading.planner import Batch, Planner, ShardRange
+from topics.reading.unmerged import UnmergedPlanner
 
 START_US = 1_700_000_000_000_000
 # How far a generated commit may lie beyond the head that is promised with it.
@@ -154,12 +157,15 @@ def target_start(history: History, from_us: int) -> int:
     return max(0, sum(long_ago) - 1)
 
 
+AnyPlanner = TypeVar("AnyPlanner", bound=FollowedShards)
+
+
 @dataclass
-class Reading:
+class Feeding(Generic[AnyPlanner]):
     """A planner fed with histories in any order, as long as it wants."""
 
     made: Sequence[History]
-    planner: Planner
+    planner: AnyPlanner
     random: Random
     now_ms: int = 0
     silent: frozenset[str] = frozenset()  # shards whose progress does not come for now
@@ -206,13 +212,8 @@ class Reading:
         return True
 
     def plan(self, max_rows: int | None = None) -> tuple[Batch, list[RawRecord]] | None:
-        """Plan and take a batch with its merged rows; None if the planner waits."""
-        plan = self.planner.next_batch(self.now_ms, max_rows)
-        if not isinstance(plan, Batch):
-            return None
-        streams = [iter(self.by_shard[s].range_rows(r)) for s, r in plan.ranges.items()]
-        self.planner.advance(plan)
-        return plan, list(merge(streams, plan.frontier_us))
+        """Plan and take what is next with its rows; None if the planner waits."""
+        raise NotImplementedError
 
     def batches(self, max_rows: int | None = None) -> Iterator[tuple[Batch, list[RawRecord]]]:
         """Feed and plan until nothing is left; yield each batch with its merged rows."""
@@ -225,3 +226,38 @@ class Reading:
                 yield planned
             elif not self.feed():
                 return
+
+
+class Reading(Feeding[Planner]):
+    """The reading of a merged stream."""
+
+    def plan(self, max_rows: int | None = None) -> tuple[Batch, list[RawRecord]] | None:
+        """Plan and take a batch with its merged rows; None if the planner waits."""
+        plan = self.planner.next_batch(self.now_ms, max_rows)
+        if not isinstance(plan, Batch):
+            return None
+        streams = [iter(self.by_shard[s].range_rows(r)) for s, r in plan.ranges.items()]
+        self.planner.advance(plan)
+        return plan, list(merge(streams, plan.frontier_us))
+
+
+class UnmergedReading(Feeding[UnmergedPlanner]):
+    """The reading of each shard for itself, in any order of the shards."""
+
+    def plan(self, max_rows: int | None = None) -> tuple[Batch, list[RawRecord]] | None:
+        """Hop if that is due, else take the next range of some shard."""
+        before = self.planner.position
+        if self.planner.settle():
+            return self._step(before), []
+        shards = sorted(self.planner.position.shards)
+        self.random.shuffle(shards)
+        for shard in shards:
+            part = self.planner.next_range(shard, max_rows or 10_000)
+            if part is not None:
+                self.planner.advance(part)
+                return self._step(before), self.by_shard[shard].range_rows(part)
+        return None
+
+    def _step(self, before: StreamPosition) -> Batch:
+        end = self.planner.position
+        return Batch(before.frontier_us, end.frontier_us, {}, end, frozenset())

@@ -8,10 +8,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from tests.topics.reading.reshard_histories import SLOTS, Keyspace, name_of
-from tests.topics.reading.shard_histories import CLOCK_AHEAD_US, STEPS_US, Reading
+from tests.topics.reading.shard_histories import (
+    CLOCK_AHEAD_US,
+    STEPS_US,
+    Reading,
+    UnmergedReading,
+)
 from topics.progress.record import cell_start_us
 from topics.reading.merge import RawRecord
 from topics.reading.planner import Batch, MaxHold, Mode, Planner, Strict
+from topics.reading.unmerged import UnmergedPlanner
 
 steps = st.sampled_from(STEPS_US)
 # A clock that jumps: backwards it stands still in the log, for the producer clamps.
@@ -40,7 +46,7 @@ class HopMachine(RuleBasedStateMachine):
         self.delivered: list[RawRecord] = []
         self.reading = self.open()
 
-    def open(self) -> Reading:
+    def open(self) -> Reading | UnmergedReading:
         """A reader at the position."""
         planner = Planner(self.position, self.key_range, self.mode, ticks_max=4)
         return Reading(list(self.keyspace.histories.values()), planner, self.random)
@@ -229,7 +235,21 @@ class MaxHoldMachine(HopMachine):
             ]
 
 
+class UnmergedMachine(MaxHoldMachine):
+    """The same with a reader of each shard for itself, which may go on as a merged one."""
+
+    def open(self) -> Reading | UnmergedReading:
+        """A reader at the position, mostly unmerged."""
+        made = list(self.keyspace.histories.values())
+        if self.random.randint(0, 3) == 0:
+            return Reading(made, Planner(self.position, self.key_range, ticks_max=4), self.random)
+        planner = UnmergedPlanner(self.position, self.key_range, ticks_max=4)
+        return UnmergedReading(made, planner, self.random)
+
+
 TestHop = HopMachine.TestCase
 TestHop.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestMaxHoldHop = MaxHoldMachine.TestCase
 TestMaxHoldHop.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestUnmergedHop = UnmergedMachine.TestCase
+TestUnmergedHop.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -6,7 +6,8 @@ from event_token import KeyRange, ShardPosition, StreamPosition
 from tests.topics.reading.shard_histories import START_US, History
 from topics.errors import PositionTooOld, ProgressBroken
 from topics.progress.record import GRID_US, Mark, MarkKind
-from topics.reading.planner import Batch, Planner, Wait
+from topics.reading.followed_shards import Wait
+from topics.reading.planner import Batch, Planner
 
 HOP_US = START_US + 5 * GRID_US
 

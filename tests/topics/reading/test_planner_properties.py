@@ -13,8 +13,9 @@ from tests.topics.reading.shard_histories import (
     whole_range,
 )
 from topics.progress.record import GRID_US, Progress, Tick, cell_start_us
+from topics.reading.followed_shards import Wait
 from topics.reading.merge import RawRecord
-from topics.reading.planner import Batch, MaxHold, Planner, Strict, Wait, ranges_between
+from topics.reading.planner import Batch, MaxHold, Planner, Strict, ranges_between
 
 randoms = st.randoms(use_true_random=False)
 bounds = st.one_of(st.none(), st.integers(1, 12))

@@ -8,7 +8,8 @@ from tests.topics.reading.shard_histories import START_US, History
 from topics.errors import PositionTooOld, ProgressBroken
 from topics.progress.cells import Cut
 from topics.progress.record import Mark, MarkKind, Progress, Tick
-from topics.reading.planner import Batch, MaxHold, Planner, Wait, ranges_between
+from topics.reading.followed_shards import Wait
+from topics.reading.planner import Batch, MaxHold, Planner, ranges_between
 from topics.reading.shard_ticks import ShardTicks
 
 CELL_US = 10_000

@@ -1,6 +1,6 @@
 """When a stream counts as held back: the same shards, and no progress in between."""
 
-from topics.reading.planner import Wait
+from topics.reading.followed_shards import Wait
 from topics.reading.stall import Stall
 
 BOTH = Wait("two shards are silent", ("-80", "80-"))

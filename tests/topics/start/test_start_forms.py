@@ -154,8 +154,8 @@ def test_positions_pass() -> None:
     [
         ({"keyspace": None}, "keyspace None"),
         ({"key_range": None}, "key_range None is of type NoneType"),
-        ({"mode": "strict"}, r"mode 'strict' is of type str: pass Strict\(\) or MaxHold"),
-        ({"mode": SimpleNamespace()}, r"pass Strict\(\) or MaxHold"),
+        ({"mode": "strict"}, r"mode 'strict' is of type str: pass Strict\(\), MaxHold"),
+        ({"mode": SimpleNamespace()}, r"pass Strict\(\), MaxHold"),
         ({"tables": "shop.orders"}, "tables 'shop.orders' is of type str: pass a list"),
         ({"tables": ["orders"]}, r"write it as database\.table"),
         ({"tables": [None]}, r"write it as database\.table"),

@@ -1,0 +1,152 @@
+"""One run of an unmerged stream: each shard log is read and delivered as it comes."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from event_token import StreamPosition
+from topics.reading.followed_shards import Wait
+from topics.reading.planner import ShardRange
+from topics.reading.unmerged import UnmergedPlanner
+from topics.records.vevent import VEvent
+from topics.stream.delivery import Delivery, Place
+from topics.stream.log_reader import ShardLogReader
+from topics.stream.progress_feed import ProgressFeed, clock_ms
+
+# Rows per range of a shard with a backlog, as in a merged stream's batches.
+RANGE_ROWS_MAX: Final = 10_000
+# Wait for rows whose progress is readable already: markers reach partitions one by one, within
+# milliseconds, and the other shards' rows may come first.
+UNREADABLE_POLL_S: Final = 0.005
+
+
+class UnmergedStream:
+    """One run of the stream: planner, consumers and their positions.
+
+    Nothing here waits for one shard: the rows of a shard whose broker does not answer are asked
+    for again at the next `read`, while those of the others are delivered.
+    """
+
+    def __init__(
+        self,
+        start: StreamPosition,
+        *,
+        run_rows_max: int,
+        poll_s: float,
+        planner: UnmergedPlanner,
+        feed: ProgressFeed,
+        open_reader: Callable[[str], ShardLogReader],
+        delivery: Delivery,
+    ) -> None:
+        """Begin at a position, which names the shards. No connection is made before `read`.
+
+        `run_rows_max`: events made ready at a time per shard. `poll_s`: after which a waiting
+        `read` returns.
+        """
+        self.start = start
+        self.waiting: Wait | None = None
+        self._run_rows_max = run_rows_max
+        self._poll_s = poll_s
+        self._place = Place.of(start)  # after the last event made ready
+        self._planner = planner
+        self._feed = feed
+        self._open_reader = open_reader
+        self._readers: dict[str, ShardLogReader] = {}
+        self._delivery = delivery
+        self._left: dict[str, ShardRange] = {}  # what is planned and not yet made ready
+
+    @property
+    def position(self) -> StreamPosition:
+        """The position after the last event made ready."""
+        return self._place.position()
+
+    @property
+    def read_us(self) -> dict[str, int]:
+        """For each shard, the time before which it has been read."""
+        return self._planner.read_us()
+
+    @property
+    def heads_us(self) -> dict[str, int]:
+        """The head of each shard, 0 while it is unknown."""
+        return self._planner.heads_us()
+
+    def read(self, ready: deque[VEvent]) -> None:
+        """Make the next events of every shard ready, or wait up to `poll_s`."""
+        if not self._readers:
+            self._read_shards(self.start)
+        self._feed.poll(self._planner, 0)
+        if not self._run_all(ready):
+            self._feed.poll(self._planner, UNREADABLE_POLL_S if self._left else self._poll_s)
+            self._run_all(ready)
+        self._settle()
+        self.waiting = None if ready else self._wait()
+
+    def _run_all(self, ready: deque[VEvent]) -> int:
+        """Make ready what can be read without waiting; return the number of records."""
+        return sum([self._run(shard, ready) for shard in list(self._readers)])
+
+    def _run(self, shard: str, ready: deque[VEvent]) -> int:
+        left = self._left.get(shard) or self._planner.next_range(shard, RANGE_ROWS_MAX)
+        if left is None:
+            return 0
+        self._left[shard] = left
+        reader = self._readers[shard]
+        count = min(reader.ready(left), self._run_rows_max)
+        if count == 0:
+            return 0
+        records = reader.read(replace(left, last_seq=left.first_seq + count - 1))
+        try:
+            rows = self._delivery.run(records, count, self._place, ready)
+        finally:
+            self._place = self._delivery.place
+        left = replace(left, first_seq=left.first_seq + rows)
+        if left.rows:
+            self._left[shard] = left
+        else:
+            del self._left[shard]
+            self._delivery.end_ranges([shard])
+            self._place = self._place.past(shard, left.end_offset, left.last_seq)
+            self._planner.advance(left)
+        return rows
+
+    def _settle(self) -> None:
+        """Move the frontier; hop where a reshard is due, which is only at the end of ranges."""
+        while self._planner.settle():
+            position = self._planner.position
+            kept = {**position.shards, **self._place.position().shards}
+            shards = {shard: kept[shard] for shard in position.shards}
+            self._place = Place.of(replace(position, shards=shards))
+            self._read_shards(self._place.position())
+        at = self._planner.position
+        self._place = self._place.settled_at(at.epoch, at.frontier_us)
+
+    def _read_shards(self, position: StreamPosition) -> None:
+        """Read the logs of a position: at the start and after each hop."""
+        for shard in self._readers.keys() - position.shards.keys():
+            self._readers.pop(shard).close()
+        for shard in position.shards.keys() - self._readers.keys():
+            at = position.shards[shard]
+            self._readers[shard] = reader = self._open_reader(shard)
+            # Fetch rows while their progress is still arriving.
+            reader.seek(at.offset, at.seq + 1)
+        self._delivery.read_shards(position.shards)
+
+    def _wait(self) -> Wait:
+        found = self._planner.wait(clock_ms())
+        if not self._left:
+            return found
+        shards = tuple(sorted(self._left))
+        reason = f"progress announces rows of {', '.join(shards)} that are not readable yet"
+        return Wait("; ".join(filter(None, (reason, found.reason))), (*shards, *found.shards))
+
+    def stop(self) -> None:
+        """End a wait, from any thread."""
+        for reader in list(self._readers.values()):
+            reader.stop()
+
+    def close(self) -> None:
+        """Close all consumers."""
+        self._feed.close()
+        for reader in self._readers.values():
+            reader.close()
