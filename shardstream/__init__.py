@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING
 from shardstream.installation import import_own
 
 if TYPE_CHECKING:
+    from caching.client.codecs import Codec
+    from caching.client.options import CacheOptions
+    from caching.client.reads import AsyncRead, Read
+    from caching.errors import StoreUnreachable
+    from caching.stores.opening import open_async_store, open_store
     from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
     from event_token.gtid_flavor import Flavor
     from event_token.key_range import KeyRange
     from event_token.position import ShardPosition, StreamPosition
     from event_token.token import ClockUncertainty, EventToken, Order, compare
+    from shardstream.cache import AsyncCache, Cache
     from shardstream.subscriber import Subscriber
     from spark_consumers.applying.tables import AppliedTable
     from spark_consumers.change_log.check import ChangeLogReport, check_changelog
@@ -97,6 +103,16 @@ _MODULES = {
     "read_topology": "topics.keyspace.topology",
     "watch_topology": "topics.keyspace.topology_watch",
     "vindex_named": "topics.keyspace.vindexes",
+    # Caches of rows, what their loaders read through, and their stores.
+    "Cache": "shardstream.cache",
+    "AsyncCache": "shardstream.cache",
+    "CacheOptions": "caching.client.options",
+    "Codec": "caching.client.codecs",
+    "Read": "caching.client.reads",
+    "AsyncRead": "caching.client.reads",
+    "open_store": "caching.stores.opening",
+    "open_async_store": "caching.stores.opening",
+    "StoreUnreachable": "caching.errors",
     # Errors, by what the caller does about them, and those that a reader may meet by name.
     "ShardstreamError": "event_token.errors",
     "UsageError": "event_token.errors",
@@ -130,12 +146,17 @@ _MODULES = {
 
 __all__ = [
     "AppliedTable",
+    "AsyncCache",
+    "AsyncRead",
     "BrokersUnreachable",
+    "Cache",
+    "CacheOptions",
     "CannotApply",
     "ChangeLogProgress",
     "ChangeLogReport",
     "ClientConfig",
     "ClockUncertainty",
+    "Codec",
     "Column",
     "CorruptRecord",
     "EventToken",
@@ -153,6 +174,7 @@ __all__ = [
     "Order",
     "PositionTooOld",
     "ProgressBroken",
+    "Read",
     "Rebuild",
     "ReshardEntry",
     "ReshardState",
@@ -166,6 +188,7 @@ __all__ = [
     "ShardstreamError",
     "Start",
     "StartNotReached",
+    "StoreUnreachable",
     "StreamPosition",
     "Strict",
     "Subscriber",
@@ -183,6 +206,8 @@ __all__ = [
     "compare",
     "event_to_json_dict",
     "event_to_json_text",
+    "open_async_store",
+    "open_store",
     "read_topology",
     "register",
     "replay_changelog",

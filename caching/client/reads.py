@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from caching.client.counters import Counters
 from caching.client.readers import Readers, Rows, requirement
@@ -13,8 +13,16 @@ from caching.client.steps import Load
 from caching.protocol.freshness import Tokens, oldest
 from event_token import EventToken
 
-# A write, or several: an EventToken, or anything that yields them, such as ReadYourWrites.
-Writes = EventToken | Iterable[EventToken]
+
+class OwnWrites(Protocol):
+    """A session's writes, as `ReadYourWrites` has them."""
+
+    @property
+    def tokens(self) -> Iterable[EventToken]:
+        """The newest write per shard."""
+
+
+Writes = EventToken | OwnWrites | Iterable[EventToken]
 
 
 class Recorder:
@@ -59,7 +67,12 @@ def writes_of(newer_than: Writes | None) -> tuple[EventToken, ...]:
 
     What a loader takes from a cache is older than its reads, so its own value is not cached.
     """
-    given = (newer_than,) if isinstance(newer_than, EventToken) else tuple(newer_than or ())
+    if newer_than is None:
+        given: tuple[EventToken, ...] = ()
+    elif isinstance(newer_than, EventToken):
+        given = (newer_than,)
+    else:
+        given = tuple(newer_than if isinstance(newer_than, Iterable) else newer_than.tokens)
     loading = _LOADING.get()
     if loading is None:
         return given

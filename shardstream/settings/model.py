@@ -22,6 +22,7 @@ from pydantic_settings import (
 from event_token import ClockUncertainty, Flavor, KeyRange, ShardName, tiles
 from event_token.errors import UsageError
 from producers.options import CopySettings, ProducerOptions
+from shardstream.settings.cache_section import CacheSection
 from shardstream.settings.problems import describe
 from topics.kafka.client import ClientConfig
 from topics.kafka.topic_settings import KEEP_ALL, TopicSettings
@@ -192,6 +193,7 @@ class Settings(BaseSettings):
     producer: ProducerSection = ProducerSection()
     copying: CopySettings = CopySettings()
     clock: ClockSection = ClockSection()
+    caches: dict[str, CacheSection] = {}
     # Where the settings came from: relative paths in them start here.
     folder: Path = Path()
 
@@ -211,6 +213,21 @@ class Settings(BaseSettings):
             message = f"unknown keyspace {keyspace!r}; the settings name: {known}"
             raise UsageError(message)
         return self.keyspaces[keyspace]
+
+    def cache(self, name: str) -> CacheSection:
+        """The settings of one cache; UsageError names those that there are."""
+        if name not in self.caches:
+            known = ", ".join(sorted(self.caches)) or "none"
+            raise UsageError(f"unknown cache {name!r}; the settings name: {known}")
+        return self.caches[name]
+
+    def cache_url(self, name: str) -> str:
+        """The URL of a cache's store with its password, read now."""
+        section = self.cache(name)
+        what = f"caches.{name}"
+        return section.url(
+            read_secret(what, section.password_file, section.password_env, self.folder)
+        )
 
     def clock_uncertainty(self) -> ClockUncertainty:
         """How far the clocks may be off, as readers and `compare` take it."""
@@ -343,5 +360,7 @@ def _check_names(path: Path, settings: Settings) -> None:
         if not overlapping and not tiles(ranges.values(), KeyRange.parse("-")):
             gaps = ", ".join(_gaps(ranges.values()))
             problems.append(f"  {keyspace}: no shard has the keys {gaps}")
+    for name, cache in settings.caches.items():
+        problems += [f"  {problem}" for problem in cache.problems(name, settings.keyspaces)]
     if problems:
         raise UsageError("\n".join([f"{path}: {len(problems)} wrong setting(s)", *problems]))

@@ -15,7 +15,7 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 # pydantic adds the tried member of a union to the place of an error.
 _UNION_MEMBER: Final = re.compile(r"literal\[.*\]|str|int|bool|TruncateSection")
 # Their values may be secrets that belong elsewhere.
-_NOT_SHOWN: Final = re.compile(r"kafka\.(client|secrets)|password|secret|_key\b|\.key\b")
+_NOT_SHOWN: Final = re.compile(r"kafka\.(client|secrets)|\.store\b|password|secret|_key\b|\.key\b")
 
 _WORDS: Final = {
     "missing": "is missing",
@@ -34,6 +34,8 @@ _WORDS: Final = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "less_than": "must be less than {lt}",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "string_pattern_mismatch": "must be of the form {pattern}",
     "too_short": "must not be empty",
 }
 _UNKNOWN: Final = ("extra_forbidden", "unexpected_keyword_argument")

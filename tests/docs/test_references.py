@@ -10,6 +10,7 @@ import pytest
 from producers.options import CopySettings
 from shardstream import Subscriber, VEvent
 from shardstream.settings import model as settings
+from shardstream.settings.cache_section import CacheSection
 from spark_consumers.decoding.output_columns import ENVELOPE_TYPES
 from spark_consumers.source.options import KNOWN_OPTIONS
 from tests.docs.page_run import make_targets
@@ -46,7 +47,9 @@ def test_every_setting_is_documented() -> None:
     text = (ROOT / "docs/settings.md").read_text()
     names = {name for section in SECTIONS for name in section.model_fields}
     names |= {
-        field.name for part in (settings.ProducerSection, CopySettings) for field in fields(part)
+        field.name
+        for part in (settings.ProducerSection, CopySettings, CacheSection)
+        for field in fields(part)
     }
 
     assert {name for name in names if f"`{name}`" not in text} == set()

@@ -49,6 +49,21 @@ PARAMETERS = {
     "check_changelog": "target storage_options",
     "replay_changelog": "target until_us accept_skip storage_options",
     "state_as_of": "log timestamp_us accept_skip",
+    "Cache": "store readers options codec vindex primary_after",
+    "Cache.from_settings": "path name readers codec vindex",
+    "Cache.get_or_load": "self key load newer_than",
+    "Cache.get_many": "self keys load_many newer_than",
+    "Cache.forget": "self keys",
+    "Cache.invalidate": "self keys token",
+    "Cache.cached": "self key",
+    "Cache.counters": "self",
+    "Cache.set_readers": "self readers",
+    "AsyncCache": "store readers options codec vindex primary_after",
+    "AsyncCache.from_settings": "path name readers codec vindex",
+    "AsyncCache.get_or_load": "self key load newer_than",
+    "AsyncCache.get_many": "self keys load_many newer_than",
+    "Read.__call__": "self sql args on shard",
+    "Codec": "number name encode decode",
 }
 
 SETTINGS = """
@@ -121,6 +136,13 @@ def test_a_subscriber_loads_neither_spark_nor_producers() -> None:
     )
 
     assert loaded_modules(f"from shardstream import {names}").isdisjoint(NOT_FOR_SUBSCRIBERS)
+
+
+def test_a_cache_loads_neither_kafka_nor_a_store_that_is_not_used() -> None:
+    """An application server with a cache needs no broker's client, and no Redis client it lacks."""
+    loaded = loaded_modules("from shardstream import Cache, AsyncCache, open_store")
+
+    assert loaded.isdisjoint({*NOT_FOR_SUBSCRIBERS, "confluent_kafka", "redis", "fastavro"})
 
 
 def test_settings_load_no_more_than_pydantic(tmp_path: Path) -> None:
