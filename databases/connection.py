@@ -9,7 +9,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
-from databases.errors import ServerLost, ServerRefused
+from databases.errors import ServerLost, ServerRefused, ServerSilent
 from databases.server import DatabaseServer, TlsSettings
 from event_token.errors import ShardstreamError
 
@@ -49,9 +49,9 @@ def open_connection(
     """A PyMySQL connection in UTC and autocommit that is shown all rows and keys.
 
     `many_statements` allows several statements per packet. Raises ServerRefused on credentials,
-    privileges or certificates, ServerLost on anything else that keeps it from connecting.
+    privileges or certificates, ServerSilent where none answers, ServerLost on anything else.
     """
-    with server_errors(server, "connecting to", lost_or_refused):
+    with server_errors(server, "connecting to", _not_connected):
         return Connection(
             host=server.host,
             port=server.port,
@@ -96,6 +96,12 @@ def known_error(code: int, text: str, where: str) -> ShardstreamError | None:
 def lost_or_refused(code: int, text: str, where: str) -> ShardstreamError:
     """ServerRefused, or ServerLost for all other errors. Pure."""
     return known_error(code, text, where) or ServerLost(f"{where}: server error {code}: {text}")
+
+
+def _not_connected(code: int, text: str, where: str) -> ShardstreamError:
+    if code in _CLIENT_ERRORS and code not in ACCESS_REFUSED:
+        return ServerSilent(f"{where}: server error {code}: {text}")
+    return lost_or_refused(code, text, where)
 
 
 def _is_transient(code: int) -> bool:

@@ -7,5 +7,9 @@ class ServerLost(Rebuild):
     """Raised when a connection is lost or the server rolls back: connect again and go on."""
 
 
+class ServerSilent(ServerLost):
+    """Raised when a server cannot be reached, or breaks off a connection that is being opened."""
+
+
 class ServerRefused(UsageError):  # noqa: N818 - named by what happened
     """Raised when a server refuses the account, its privileges, its certificate or its settings."""

@@ -1,6 +1,10 @@
 """What stops a reshard."""
 
-from event_token.errors import Halt
+from event_token.errors import Halt, UsageError
+
+
+class ShardNotListed(UsageError):  # noqa: N818 - named by what happened
+    """Raised when the settings do not have a shard of a reshard, or no longer."""
 
 
 class DoesNotApply(Halt):

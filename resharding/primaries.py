@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from databases.connection import server_errors
-from databases.errors import ServerLost, ServerRefused
+from databases.errors import ServerLost, ServerRefused, ServerSilent
 from databases.server_facts import facts_of
 from event_token.errors import UsageError
 from resharding.server import ReshardServer, open_session
@@ -19,18 +19,24 @@ def takes_writes(connection: Any, server: ReshardServer) -> bool:
 def find_primary(servers: Sequence[ReshardServer]) -> ReshardServer:
     """The one of a shard's servers that takes writes.
 
-    Servers that do not answer are left out if another one is the primary. Raises ServerLost or
-    ServerRefused when none is and some do not answer, UsageError when none or several are.
+    Servers that do not answer are left out if another one is the primary. Raises ServerSilent when
+    none of them answers, ServerLost or ServerRefused when none is the primary and some do not
+    answer or refuse, UsageError when none or several are.
     """
     primaries: list[ReshardServer] = []
-    unanswered: list[ServerLost | ServerRefused] = []
+    others: list[str] = []
+    silent: list[ServerSilent] = []
+    refusing: list[ServerLost | ServerRefused] = []
     for server in servers:
         try:
             with open_session(server) as connection:
-                if takes_writes(connection, server):
-                    primaries.append(server)
+                takes = takes_writes(connection, server)
+                primaries += [server] if takes else []
+                others += [] if takes else [server.name]
+        except ServerSilent as error:
+            silent.append(error)
         except (ServerLost, ServerRefused) as error:
-            unanswered.append(error)
+            refusing.append(error)
     if len(primaries) == 1:
         return primaries[0]
     if primaries:
@@ -39,10 +45,16 @@ def find_primary(servers: Sequence[ReshardServer]) -> ReshardServer:
             f"{names} take writes: a reshard needs one primary per shard. Set read_only on those "
             f"that are not"
         )
-    if unanswered:
-        raise unanswered[0]
-    names = ", ".join(server.name for server in servers)
+    if refusing:
+        raise refusing[0]
+    if silent and others:
+        raise ServerLost(
+            f"{silent[0]}; {', '.join(others)} answers and is a replica or read-only: promote it "
+            f"if the primary is lost"
+        )
+    if silent:
+        raise silent[0]
     raise UsageError(
-        f"no primary among {names}: each is a replica or read-only. Add the primary to `servers` "
-        f"in the settings"
+        f"no primary among {', '.join(others)}: each is a replica or read-only. Add the primary to "
+        f"`servers` in the settings"
     )

@@ -4,7 +4,7 @@ Nothing here claims a server, so a running `switch` is not disturbed.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
 from topics.progress.committed_tail import last_progress
 from topics.progress.copy_topic import CopyState, read_copies
+from topics.progress.record import Mark, MarkKind
 from topics.records.schema_ids import SchemaIds
 from topics.stream.log_marks import marks_at_end
 
@@ -130,8 +131,9 @@ def next_command(
     keyspace: str,
     sources: dict[str, SourceState],
     targets: dict[str, TargetState],
+    marks: Mapping[str, Mark],
 ) -> str:
-    """What an operator does next. Pure."""
+    """What an operator does next. `marks`: the first one in each target's log. Pure."""
     verb = f"{keyspace} {entry.reshard_id}"
     if entry.state == ReshardState.SWITCHED.value:
         if any(target.locked for target in targets.values()):
@@ -142,7 +144,12 @@ def next_command(
         if any(source.locked for source in sources.values()):
             return f"writes are still stopped: shardstream reshard cancel {verb}"
         return "stop the producers and appliers of the targets, and empty their servers"
-    if entry.decision is not None:
+    kinds = [mark.kind for mark in marks.values()]
+    if MarkKind.CANCEL in kinds:
+        return f"it is cancelled in a target's log: shardstream reshard cancel {verb}"
+    if len(kinds) == len(entry.targets):
+        return f"all targets have begun: shardstream reshard switch {verb}"
+    if entry.decision is not None or kinds:
         return (
             f"shardstream reshard switch {verb}, or if a target is lost for good, "
             f"shardstream reshard cancel {verb} --lost-target"

@@ -53,7 +53,7 @@ class ReshardView:
     `state` and `decision`: the topology's. `fenced`: this command holds the topology's fence, and
     has read it and the marks since. `marks`: by target. `missing`: shards whose server was not
     claimed, and why; what is known of servers (journal, `quiet`, `open`, checkpoints, `restored`)
-    is known of the others alone.
+    is known of the others alone. `gone`: those of them where no server answers.
 
     `quiet`: shards whose application accounts are all locked and have no session. `open`: shards
     whose accounts are all unlocked. `checkpoints`: (target, source) -> seq. `ends`, needed before
@@ -70,6 +70,7 @@ class ReshardView:
     fenced: bool = False
     marks: Mapping[str, FirstMark] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
     journal: Mapping[str, JournalRow] = field(default_factory=dict)
     quiet: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
@@ -90,9 +91,9 @@ class ReshardView:
         return [t for t in self.marks if self.marks[t].kind is MarkKind.CANCEL]
 
     @property
-    def lost_sources(self) -> tuple[str, ...]:
-        """The sources without a server: what they alone have cannot be brought to the targets."""
-        return tuple(source for source in self.sources if source in self.missing)
+    def lost_sources(self) -> dict[str, str]:
+        """The sources without a server, and why: what they alone have comes to no target."""
+        return {source: self.missing[source] for source in self.sources if source in self.missing}
 
     @property
     def is_drained(self) -> bool:
@@ -240,11 +241,17 @@ def _lock_sources(view: ReshardView, *, lost_source: bool) -> Step | None:
     """A failover may have lost a source's locks: they are looked at until the targets are open."""
     for source in sorted(view.sources):
         if source in view.missing:
+            if source not in view.gone:
+                return refusal(
+                    f"{source} is not lost, but it cannot be used ({view.missing[source]}), so it "
+                    f"is unknown whether its accounts are still locked: fix that",
+                    Way.SWITCH,
+                )
             if not lost_source:
                 return refusal(
-                    f"{source} cannot be used ({view.missing[source]}), so it is unknown whether "
-                    f"its accounts are still locked: bring it back, or, if it is lost for good, "
-                    f"say so",
+                    f"no server of {source} answers ({view.missing[source]}), so it is unknown "
+                    f"whether its accounts are still locked: bring it back, or, if it is lost for "
+                    f"good, say so",
                     *(Way.SWITCH, Way.SWITCH_LOST_SOURCE),
                 )
         elif source not in view.quiet:

@@ -50,9 +50,9 @@ def run_switch(settings: SwitchSettings, tell: Tell, *, lost_source: bool = Fals
     """Switch to the targets, or resume a switch that was interrupted.
 
     `tell` is called with each step before it is taken. `lost_source`: once it is decided that the
-    targets begin, sources that do not answer are taken for lost. Raises UsageError when the reshard
-    is not ready (nothing was changed then), Halt when it cannot go on (the message names the
-    command that can), ServerLost when a server or the claim on it is lost.
+    targets begin, sources none of whose servers answers are taken for lost. Raises UsageError when
+    the reshard is not ready (nothing was changed then), Halt when it cannot go on (the message
+    names the command that can), ServerLost when a server or the claim on it is lost.
     """
     with _Run(settings, tell) as run:
         run.check()
@@ -137,7 +137,7 @@ class _Run:
             return next_switch_step(view, lost_source=lost_source), view
 
         view = self._go(step)
-        lost = view.lost_sources if self._has_opened else ()
+        lost = view.lost_sources if self._has_opened else {}
         return SwitchReport(self._entry.hop_time_us, self._stopped_ms, lost)
 
     def cancel(self, *, lost_target: bool) -> None:

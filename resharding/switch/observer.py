@@ -89,6 +89,7 @@ class Observer:
             fenced=fenced,
             marks=self._marks,
             missing=self._claims.missing,
+            gone=frozenset(self._claims.gone),
         )
 
     def _with_journal(self, view: ReshardView, shards: Iterable[str]) -> ReshardView:

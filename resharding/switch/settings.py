@@ -1,7 +1,7 @@
 """Settings and results of `switch`, `cancel` and `complete`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from resharding.server import ReshardServer
 from topics.kafka.client import ClientConfig
@@ -28,10 +28,10 @@ class SwitchSettings:
 class SwitchReport:
     """The result. `stopped_ms`: how long writes were stopped; None if an earlier run did it.
 
-    `lost_sources`: those that did not answer when the targets were opened; their counters, and the
-    triggers that no other source has, are not on the targets.
+    `lost_sources`: those that did not answer when the targets were opened, each with what was
+    found; their counters, and the triggers that no other source has, are not on the targets.
     """
 
     hop_time_us: int | None
     stopped_ms: int | None
-    lost_sources: tuple[str, ...] = ()
+    lost_sources: dict[str, str] = field(default_factory=dict)

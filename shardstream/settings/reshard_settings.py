@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from databases.errors import ServerLost
 from event_token.errors import UsageError
+from resharding.errors import ShardNotListed
 from resharding.primaries import find_primary
 from resharding.server import ReshardServer
 from resharding.switch.settings import SwitchSettings
@@ -24,9 +25,15 @@ def reshard_section(settings: Settings, keyspace: str) -> ReshardSection:
 
 
 def reshard_server(settings: Settings, keyspace: str, shard: str) -> ReshardServer:
-    """The primary of a shard, as its servers say, with the account that reshards."""
+    """The primary of a shard, as its servers say, with the account that reshards.
+
+    Raises ShardNotListed, and what `find_primary` raises.
+    """
     account = reshard_section(settings, keyspace)
-    section = settings.shard(keyspace, shard)
+    try:
+        section = settings.shard(keyspace, shard)
+    except UsageError as error:
+        raise ShardNotListed(str(error)) from error
     password = account.password(settings.folder).get_secret_value()
     return find_primary(
         [

@@ -4,7 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardstream.local.database_server import NOT_DURABLE, MysqlServer
+from shardstream.local.database_server import (
+    NOT_DURABLE,
+    DatabaseServer,
+    MariadbServer,
+    MysqlServer,
+)
 from tests.database_servers import DatabaseFixture, own_account, running
 
 
@@ -13,10 +18,32 @@ def mysql_c(
     real_servers: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DatabaseFixture]:
     """A third MySQL server."""
+    yield from _running(MysqlServer, tmp_path_factory, 9004)
+
+
+@pytest.fixture(scope="session")
+def mariadb_b(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DatabaseFixture]:
+    """A second MariaDB server."""
+    yield from _running(MariadbServer, tmp_path_factory, 9005)
+
+
+@pytest.fixture(scope="session")
+def mariadb_c(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DatabaseFixture]:
+    """A third MariaDB server."""
+    yield from _running(MariadbServer, tmp_path_factory, 9006)
+
+
+def _running(
+    kind: type[DatabaseServer], tmp_path_factory: pytest.TempPathFactory, server_id: int
+) -> Iterator[DatabaseFixture]:
     yield from running(
-        MysqlServer(
-            tmp_path_factory.mktemp("mysql_c"),
-            server_id=9004,
+        kind(
+            tmp_path_factory.mktemp(f"server_{server_id}"),
+            server_id=server_id,
             account=own_account(),
             extra_args=NOT_DURABLE,
             die_with_parent=True,
@@ -30,6 +57,12 @@ def servers(
 ) -> list[DatabaseFixture]:
     """Three MySQL servers: enough to split a shard or to merge two."""
     return [mysql_a, mysql_b, mysql_c]
+
+
+@pytest.fixture(params=[("mysql_a", "mysql_b", "mysql_c"), ("mariadb_a", "mariadb_b", "mariadb_c")])
+def either_servers(real_servers: None, request: pytest.FixtureRequest) -> list[DatabaseFixture]:
+    """Three servers of each family in turn."""
+    return [request.getfixturevalue(name) for name in request.param]
 
 
 @pytest.fixture

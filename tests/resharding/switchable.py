@@ -77,7 +77,7 @@ def lets_in(database: DatabaseFixture) -> bool:
 
 @dataclass
 class Switchable:
-    """The parts of one split. `servers`: by shard; `producers`: those of the targets."""
+    """The parts of one reshard. `servers`: by shard; `producers`: those of the targets."""
 
     settings: SwitchSettings
     servers: dict[str, DatabaseFixture]
@@ -106,7 +106,7 @@ class Switchable:
 
     def wait_applied(self) -> None:
         """Wait until the targets have everything the source has now."""
-        targets = {shard: self.servers[shard] for shard in TARGETS}
+        targets = {shard: self.servers[shard] for shard in self.plan.targets}
         wait_applied(self.sources, self.plan.reshard_id, targets)
 
     def trust_function_creators(self, shards: Iterable[str], *, on: bool) -> None:
@@ -122,7 +122,7 @@ class Switchable:
         at = replace(
             start, shards={s: replace(p, seq=p.seq + ahead) for s, p in start.shards.items()}
         )
-        for shard in TARGETS:
+        for shard in self.plan.targets:
             with self.servers[shard].connect() as connection, connection.cursor() as cursor:
                 cursor.execute(
                     "REPLACE INTO _shardstream.verified VALUES (%s, %s, %s, %s)",
@@ -132,33 +132,31 @@ class Switchable:
 
 @contextmanager
 def split(
-    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str, *, appliers: bool = True
+    servers: list[DatabaseFixture],
+    kafka: KafkaCluster,
+    keyspace: str,
+    *,
+    appliers: bool = True,
+    from_shards: tuple[str, ...] = (SOURCE,),
+    to_shards: tuple[str, ...] = TARGETS,
 ) -> Iterator[Switchable]:
-    """Yield a split in progress, not yet verified, with a row for each of a hundred users."""
-    by_shard = dict(zip((SOURCE, *TARGETS), servers, strict=True))
+    """Yield a split in progress, not yet verified, with a hundred users on each source."""
+    by_shard = dict(zip((*from_shards, *to_shards), servers, strict=True))
     schema = f"db_{secrets.token_hex(4)}"
-    targets = {shard: by_shard[shard] for shard in TARGETS}
+    targets = {shard: by_shard[shard] for shard in to_shards}
     vindexes = (TableVindex(schema, "t", ("id",), "hash"),)
     with ExitStack() as stack:
-        sources = stack.enter_context(sources_of({SOURCE: by_shard[SOURCE]}, kafka, keyspace))
+        sources = stack.enter_context(
+            sources_of({shard: by_shard[shard] for shard in from_shards}, kafka, keyspace)
+        )
         producers = {
             shard: stack.enter_context(_producing_until_fenced(database, kafka, keyspace, shard))
             for shard, database in targets.items()
         }
         for shard, database in by_shard.items():
-            with database.connect() as connection, connection.cursor() as cursor:
-                create_internal_tables(connection)
-                cursor.execute(f"CREATE DATABASE {schema}")
-                cursor.execute(f"CREATE TABLE {schema}.t (id BIGINT PRIMARY KEY)")
-                cursor.execute("SET GLOBAL log_bin_trust_function_creators = ON")
-                make_account(database, locked=shard != SOURCE)
-                stack.callback(_forget_account, database)
-                if shard == SOURCE:
-                    for trigger in TRIGGERS:
-                        cursor.execute(
-                            f"CREATE DEFINER = {APP}@'%' {trigger.format(schema=schema)}"
-                        )
-        plan = sources.plan(TARGETS, vindexes, agreed_seqs=sources.last_seqs())
+            _make_shard(database, schema, serves=shard in from_shards)
+            stack.callback(_forget_account, database)
+        plan = sources.plan(to_shards, vindexes, agreed_seqs=sources.last_seqs())
         begin(plan, targets)
         for shard, database in by_shard.items():
             with open_session(resharder_of(database, shard)) as connection:
@@ -169,10 +167,10 @@ def split(
             for shard, database in targets.items():
                 admin = resharder_of(database, shard)
                 stack.enter_context(applying(ApplierSettings(plan, admin, sources.kafka)))
-        with app_session(by_shard[SOURCE]) as session, session.cursor() as cursor:
-            cursor.execute(
-                f"INSERT INTO {schema}.t VALUES " + ", ".join(f"({i})" for i in range(100))
-            )
+        for number, shard in enumerate(from_shards):
+            ids = range(number, 100 * len(from_shards), len(from_shards))
+            with app_session(by_shard[shard]) as session, session.cursor() as cursor:
+                cursor.execute(f"INSERT INTO {schema}.t VALUES " + ", ".join(f"({i})" for i in ids))
         settings = SwitchSettings(
             plan.reshard_id,
             keyspace,
@@ -196,10 +194,22 @@ def _producing_until_fenced(
             producer.error = None
 
 
+def _make_shard(database: DatabaseFixture, schema: str, *, serves: bool) -> None:
+    """Create the table, the application's account, and the triggers of a shard that serves."""
+    make_account(database, locked=not serves)
+    with database.connect() as connection, connection.cursor() as cursor:
+        create_internal_tables(connection)
+        cursor.execute(f"CREATE DATABASE {schema}")
+        cursor.execute(f"CREATE TABLE {schema}.t (id BIGINT PRIMARY KEY)")
+        cursor.execute("SET GLOBAL log_bin_trust_function_creators = ON")
+        for trigger in TRIGGERS if serves else ():
+            cursor.execute(f"CREATE DEFINER = {APP}@'%' {trigger.format(schema=schema)}")
+
+
 def _topology(plan: ReshardPlan, vindexes: tuple[TableVindex, ...]) -> Topology:
-    serving = Topology(plan.keyspace, 0, (ShardEntry(SOURCE),), vindexes)
+    serving = Topology(plan.keyspace, 0, tuple(map(ShardEntry, plan.sources)), vindexes)
     entry = ReshardEntry(plan.reshard_id, plan.sources, plan.targets, ReshardState.RUNNING.value)
-    targets = tuple(ShardEntry(shard, ShardState.TARGET) for shard in TARGETS)
+    targets = tuple(ShardEntry(shard, ShardState.TARGET) for shard in plan.targets)
     return replace(serving, shards=(*serving.shards, *targets), reshards=(entry,))
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from databases.errors import ServerLost
+from databases.errors import ServerLost, ServerSilent
 from event_token.errors import UsageError
+from resharding.errors import ShardNotListed
 from resharding.primaries import find_primary
 from resharding.switch.shard_writes import ShardWrites
 from shardstream.settings.model import load_settings
@@ -53,6 +54,8 @@ def test_the_servers_say_which_is_the_primary(pair: Pair, tmp_path: Path) -> Non
     assert find_primary(servers) == servers[1]
     path = settings_file(tmp_path, pair)
     assert reshard_server(load_settings(path), "shop", "-").port == second.port
+    with pytest.raises(ShardNotListed, match="no shard '-80'; the settings name: -"):
+        reshard_server(load_settings(path), "shop", "-80")
 
     statements(second, "SET GLOBAL read_only = ON")
     with pytest.raises(UsageError, match=r"no primary among .*each is a replica or read-only"):
@@ -60,8 +63,15 @@ def test_the_servers_say_which_is_the_primary(pair: Pair, tmp_path: Path) -> Non
     statements(second, "SET GLOBAL read_only = OFF")
     first.server.kill()
     assert find_primary(servers) == servers[1]
+    # Its replica still answers: the shard is not lost.
+    statements(second, "SET GLOBAL read_only = ON")
+    with pytest.raises(
+        ServerLost, match="answers and is a replica or read-only: promote it"
+    ) as lost:
+        find_primary(servers)
+    assert not isinstance(lost.value, ServerSilent)
     second.server.kill()
-    with pytest.raises(ServerLost, match="connecting to"):
+    with pytest.raises(ServerSilent, match="connecting to"):
         find_primary(servers)
 
 

@@ -23,6 +23,7 @@ from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.switchable import APP, SOURCE, TARGETS, Switchable, split
 from topics.keyspace.topology import BeginDecision, ReshardEntry, ReshardState, read_topology
+from topics.progress.record import Mark, MarkKind
 from topics.schemas.registry import open_schema_ids
 
 ENTRY = ReshardEntry("r1", ("-",), ("-80",), ReshardState.RUNNING.value)
@@ -60,7 +61,7 @@ def test_each_state_names_its_next_command(
     """C8: whatever a reshard waits for, the operator is told what to run."""
     entry = replace(ENTRY, state=state)
 
-    assert wanted in next_command(entry, "commerce", {"-": source}, {"-80": target})
+    assert wanted in next_command(entry, "commerce", {"-": source}, {"-80": target}, {})
 
 
 def test_a_decided_reshard_is_switched() -> None:
@@ -68,10 +69,27 @@ def test_a_decided_reshard_is_switched() -> None:
     entry = replace(ENTRY, decision=BeginDecision(1, {"-": 9}))
     dead = replace(TARGET, applier_runs=False)
 
-    said = next_command(entry, "commerce", {"-": STOPPED}, {"-80": dead})
+    said = next_command(entry, "commerce", {"-": STOPPED}, {"-80": dead}, {})
     assert "reshard switch commerce r1" in said
     assert "--lost-target" in said
     assert "reshard run" not in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        (MarkKind.BEGIN, "all targets have begun: shardstream reshard switch commerce r1"),
+        (MarkKind.CANCEL, "it is cancelled in a target's log: shardstream reshard cancel commerce"),
+    ],
+)
+def test_the_first_marks_of_targets_leave_one_way(kind: MarkKind, wanted: str) -> None:
+    """C8: a lost target is no way back once all have begun, nor is `switch` one after CANCEL."""
+    entry = replace(ENTRY, decision=BeginDecision(1, {"-": 9}))
+    marks = {"-80": Mark(kind, 7, "r1", ("-",), ("-80",), None)}
+
+    said = next_command(entry, "commerce", {"-": STOPPED}, {"-80": TARGET}, marks)
+    assert said.startswith(wanted)
+    assert "--lost-target" not in said
 
 
 def die_before_the_decision(step: Step) -> None:

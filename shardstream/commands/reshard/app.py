@@ -128,7 +128,7 @@ def switch(
         bool,
         typer.Option(
             "--lost-source",
-            help="Once it is decided: take sources whose servers do not answer for lost",
+            help="Once it is decided: take sources none of whose servers answers for lost",
         ),
     ] = False,
     as_json: Json = False,
@@ -148,11 +148,11 @@ def switch(
         typer.echo(json.dumps(dataclasses.asdict(report)))
         return
     report = run_switch(settings, lambda step: typer.echo(str(step)), lost_source=lost_source)
-    if report.lost_sources:
+    for source, found in report.lost_sources.items():
         typer.echo(
-            f"no server of {', '.join(report.lost_sources)} answered: raise AUTO_INCREMENT "
-            f"counters and sequences of the targets above their values yourself, and create those "
-            f"of their triggers that the targets lack",
+            f"{source} was taken for lost ({found}): raise AUTO_INCREMENT counters and sequences "
+            f"of the targets above its values yourself, and create those of its triggers that the "
+            f"targets lack",
             err=True,
         )
     if report.stopped_ms is None:

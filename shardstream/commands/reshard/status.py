@@ -21,6 +21,7 @@ from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_section, reshard_server
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology, read_topology
 from topics.schemas.registry import open_schema_ids
+from topics.stream.target_marks import TargetMarks
 
 # Of a cancelled reshard the last only: the others' servers may be shards again.
 _UNDER_WAY = frozenset((ReshardState.RUNNING.value, ReshardState.SWITCHED.value))
@@ -73,7 +74,15 @@ class _Look:
                 reshard_server(settings, keyspace, shard), accounts, entry.reshard_id
             ),
         )
-        self._next = next_command(entry, keyspace, self._sources, self._targets)
+        marks = {}
+        if entry.state == ReshardState.RUNNING.value and self._has_ended():
+            marks = TargetMarks(kafka, keyspace, entry.reshard_id, schema_ids).look(entry.targets)
+        self._next = next_command(entry, keyspace, self._sources, self._targets, marks)
+
+    def _has_ended(self) -> bool:
+        """Whether a target may have a mark, which takes a while to look for."""
+        ended = any(source.log.ended_at_us is not None for source in self._sources.values())
+        return ended or self._entry.decision is not None or bool(self._problems)
 
     def _each(self, shards: Iterable[str], look: Callable[[str], State]) -> dict[str, State]:
         found = {}

@@ -354,6 +354,7 @@ class World:
             command.fenced,
             command.marks,
             {s: "it is down" for s in shards if s not in command.claimed},
+            frozenset(shards) - command.claimed.keys(),
         )
         here = [
             s
@@ -393,6 +394,7 @@ class World:
             view.fenced,
             view.marks,
             view.missing,
+            view.gone,
             {s: server.row for s, server in here.items() if server.row is not None},
             frozenset(s for s, server in here.items() if server.locked),
             frozenset(s for s, server in here.items() if not server.locked),

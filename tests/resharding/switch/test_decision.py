@@ -228,7 +228,7 @@ def test_one_lost_source_of_a_merge_is_reported() -> None:
     """Its counters were not read, so the operator has to raise them even if the other answers."""
     view = ReshardView(("s0", "s1"), ("t0",), ReshardState.SWITCHED, missing={"s1": "gone"})
 
-    assert view.lost_sources == ("s1",)
+    assert view.lost_sources == {"s1": "gone"}
 
 
 def test_the_hop_is_the_end_of_the_latest_cell() -> None:

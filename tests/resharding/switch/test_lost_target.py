@@ -11,6 +11,7 @@ import pytest
 from databases.errors import ServerLost
 from event_token.errors import Halt
 from producers.decoder.errors import WriteAfterEnd
+from resharding.primaries import find_primary
 from resharding.server import ReshardServer
 from resharding.switch.decision import Action, JournalRow, Kind, Step
 from resharding.switch.executor import run_cancel, run_switch
@@ -18,8 +19,10 @@ from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
+from tests.producers.servers.replication import statements
 from tests.producers.session.producing import WAIT_S, producing, wait_caught_up, wait_for
 from tests.resharding.switchable import (
+    APP,
     SOURCE,
     TARGETS,
     Switchable,
@@ -36,6 +39,8 @@ from topics.keyspace.topology import (
 from topics.progress.record import Mark, MarkKind
 
 LOST, KEPT = TARGETS
+# A port where nothing listens.
+NOBODY = 1
 
 
 class Killed(Exception):  # noqa: N818 - what happened
@@ -60,9 +65,8 @@ def without(settings: SwitchSettings, *lost: str) -> SwitchSettings:
     """The settings when the servers of these shards do not answer."""
 
     def server_of(shard: str) -> ReshardServer:
-        if shard in lost:
-            raise ServerLost(f"the server of {shard} does not answer")
-        return settings.server_of(shard)
+        server = settings.server_of(shard)
+        return find_primary([replace(server, port=NOBODY)]) if shard in lost else server
 
     return replace(settings, server_of=server_of)
 
@@ -92,13 +96,13 @@ def insert(world: Switchable, row: int) -> None:
 
 
 def test_cancel_needs_no_target_before_the_decision(
-    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B17: END is written and a target is lost: the message names both ways; cancel goes on.
 
     A row that came behind END by an account that was not locked is an ordinary row by then.
     """
-    with split(servers, kafka, keyspace) as world:
+    with split(either_servers, kafka, keyspace) as world:
         world.verified(0)
         with pytest.raises(Killed):
             run_switch(world.settings, before(Action.DECIDE))
@@ -132,13 +136,13 @@ def test_cancel_needs_no_target_before_the_decision(
 
 
 def test_cancel_after_the_decision_needs_to_be_told(
-    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B17: one target has begun and the other is lost for good: with --lost-target it is cancelled.
 
     BEGIN that reaches the log behind CANCEL changes nothing.
     """
-    with split(servers, kafka, keyspace) as world:
+    with split(either_servers, kafka, keyspace) as world:
         world.verified(0)
         with pytest.raises(Killed):
             run_switch(world.settings, before(Action.WRITE_BEGIN, max(TARGETS)))
@@ -192,21 +196,64 @@ def test_a_failover_that_loses_begin(
 
 
 def test_a_source_that_is_lost_after_the_decision(
-    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B17: whether it is locked is unknown, so the operator says that it is lost."""
-    with split(servers, kafka, keyspace) as world:
+    with split(either_servers, kafka, keyspace) as world:
         world.verified(0)
         with pytest.raises(Killed):
             run_switch(world.settings, before(Action.WRITE_BEGIN))
         settings = without(world.settings, SOURCE)
-        with pytest.raises(Halt, match=r"shardstream reshard switch .* --lost-source`"):
+        with pytest.raises(Halt, match=r"no server of - answers .*switch .* --lost-source`"):
             run_switch(settings, nothing)
+        # It answers, but the account lacks grants: that is no lost source, whatever is said.
+        answers = replace(world.settings, server_of=as_producer(world))
+        for lost_source in (False, True):
+            with pytest.raises(Halt, match=r"- is not lost, but .* lacks .*: `shardstream [^`]*`$"):
+                run_switch(answers, nothing, lost_source=lost_source)
+        assert world.open_shards() == set()
 
         report = run_switch(settings, nothing, lost_source=True)
 
-        assert report.lost_sources == (SOURCE,)
+        assert list(report.lost_sources) == [SOURCE]
+        assert "connecting to 127.0.0.1:1" in report.lost_sources[SOURCE]
         assert world.open_shards() == set(TARGETS)
+
+
+def as_producer(world: Switchable) -> Callable[[str], ReshardServer]:
+    """Finds the servers, the source's with the account of its producer."""
+
+    def server_of(shard: str) -> ReshardServer:
+        server, database = world.settings.server_of(shard), world.servers[shard]
+        if shard == SOURCE:
+            return replace(server, user=database.user, password=database.password)
+        return server
+
+    return server_of
+
+
+def test_a_merge_that_loses_one_of_its_sources(
+    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """B17: it is named, and the other source is still looked at before the target opens."""
+    merge = split(either_servers, kafka, keyspace, from_shards=TARGETS, to_shards=(SOURCE,))
+    with merge as world:
+        world.verified(0)
+        with pytest.raises(Killed):
+            run_switch(world.settings, before(Action.WRITE_BEGIN))
+        settings = without(world.settings, LOST)
+        with pytest.raises(Halt, match=f"no server of {LOST} answers .* --lost-source`"):
+            run_switch(settings, nothing)
+        steps: list[Step] = []
+        kept = world.servers[KEPT]
+        statements(kept, f"ALTER USER '{APP}'@'%' ACCOUNT UNLOCK")
+
+        report = run_switch(settings, steps.append, lost_source=True)
+
+        assert list(report.lost_sources) == [LOST]
+        assert Step(Action.STOP_WRITES, KEPT) in steps
+        assert world.open_shards() == {SOURCE}
+        assert len(world.ids(SOURCE)) == 200
 
 
 def with_entry(entry: ReshardEntry, topology: Topology | None) -> Topology:
