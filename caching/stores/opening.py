@@ -12,7 +12,7 @@ from caching.stores.memory import MemoryStore
 from caching.stores.store import AsyncStore, FloorStore, Store
 
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
-SCHEMES = (*REDIS_SCHEMES, "memory")
+SCHEMES = (*REDIS_SCHEMES, "memcached", "memory")
 
 
 def open_store(
@@ -31,6 +31,12 @@ def open_store(
     """
     if _scheme(url) == "memory":
         return MemoryStore(Layout(cache, buckets))
+    if _scheme(url) == "memcached":
+        module = _import("caching.stores.on_memcached.store", "memcached")
+        cached: Store = module.MemcachedStore(
+            cache, url, buckets, timeout_ms=timeout_ms, open_s=open_s
+        )
+        return cached
     module = _import("caching.stores.on_redis.store", "redis")
     store: Store = module.RedisStore(
         Layout(cache, buckets), url, timeout_ms=timeout_ms, open_s=open_s
@@ -49,6 +55,9 @@ def open_async_store(
     """Open a client's side for asyncio; see `open_store`."""
     if _scheme(url) == "memory":
         return AsyncOver(MemoryStore(Layout(cache, buckets)), in_threads=False)
+    if _scheme(url) == "memcached":
+        cached = open_store(url, cache, buckets, timeout_ms=timeout_ms, open_s=open_s)
+        return AsyncOver(cached, in_threads=True)
     module = _import("caching.stores.on_redis.async_store", "redis")
     store: AsyncStore = module.AsyncRedisStore(
         Layout(cache, buckets), url, timeout_ms=timeout_ms, open_s=open_s
@@ -65,6 +74,10 @@ def open_floors(
             "a store in memory belongs to one process, which invalidates it by itself; an "
             "invalidator needs Redis or memcached"
         )
+    if _scheme(url) == "memcached":
+        module = _import("caching.stores.on_memcached.floors", "memcached")
+        cached: FloorStore = module.MemcachedFloors(cache, url, buckets, timeout_ms=timeout_ms)
+        return cached
     module = _import("caching.stores.on_redis.floors", "redis")
     floors: FloorStore = module.RedisFloors(Layout(cache, buckets), url, timeout_ms=timeout_ms)
     return floors

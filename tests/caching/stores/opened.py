@@ -64,9 +64,14 @@ class Opened:
         return self.store.read([key])[0].slot
 
 
-def own_layout(nodes: tuple[str, ...] = ()) -> Layout:
+def own_name() -> str:
+    """The name of a cache that no other test uses."""
+    return f"test-{secrets.token_hex(8)}"
+
+
+def own_layout() -> Layout:
     """A layout that no other test uses."""
-    return Layout(f"test-{secrets.token_hex(8)}", BUCKETS, nodes)
+    return Layout(own_name(), BUCKETS)
 
 
 def open_memory() -> Opened:

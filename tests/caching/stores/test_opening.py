@@ -9,6 +9,7 @@ from caching.errors import LayoutError
 from caching.protocol import Layout
 from caching.protocol.layout import GROUPS
 from caching.stores.memory import MemoryStore
+from caching.stores.on_memcached.store import MemcachedStore
 from caching.stores.on_redis.floors import RedisFloors
 from caching.stores.on_redis.routes import Address, Location, Routes
 from caching.stores.on_redis.store import RedisStore
@@ -22,6 +23,8 @@ def test_a_url_names_the_store() -> None:
     """Nothing is connected to before the first call, so a server may still be down."""
     assert isinstance(open_store("memory://", "shop"), MemoryStore)
     assert isinstance(open_store("redis://localhost:1", "shop", 128), RedisStore)
+    assert isinstance(open_store("memcached://b,a:1", "shop"), MemcachedStore)
+    assert open_floors("memcached://b,a:1", "shop").nodes == ("a:1", "b:11211")
     assert isinstance(open_floors("redis+cluster://a,b:2/", "shop"), RedisFloors)
     assert open_async_store("redis://localhost:1", "shop", 128).layout == Layout("shop", 128)
 
@@ -50,11 +53,11 @@ def test_an_invalidator_needs_a_shared_store() -> None:
         open_floors("memory://", "shop")
 
 
-@pytest.mark.parametrize(("url", "extra"), [("redis://a", "redis")])
+@pytest.mark.parametrize(("url", "extra"), [("redis://a", "redis"), ("memcached://a", "memcached")])
 def test_a_missing_library_names_its_extra(url: str, extra: str) -> None:
     """Who installed shardstream without the extra reads what to install."""
     script = (
-        f"import sys; sys.modules[{extra!r}] = None\n"
+        "import sys; sys.modules['redis'] = sys.modules['pymemcache'] = None\n"
         "from caching.stores.opening import open_store\n"
         f"open_store({url!r}, 'shop')"
     )
