@@ -124,6 +124,32 @@ def preflight(
 
 
 @app.command()
+def status(
+    keyspace: Annotated[str | None, typer.Argument(help="Keyspace (default: all)")] = None,
+    config: Config = None,
+    max_behind_s: Annotated[
+        float,
+        typer.Option(
+            "--max-behind-s",
+            help="Exit with status 1 if what can be read is further behind than this",
+            min=0,
+        ),
+    ] = 30.0,
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Look every second, until Ctrl-C")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show all shards: what can be read, how far behind it is, and who holds readers back."""
+    from shardstream.commands.fleet.status import run_status
+    from shardstream.settings.model import load_settings
+
+    if not run_status(
+        load_settings(config), keyspace, max_behind_s=max_behind_s, watch=watch, as_json=as_json
+    ):
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
 def tail(
     keyspace: Keyspace,
     config: Config = None,

@@ -50,7 +50,7 @@ def show_copies(
         rate = f"{copy.rows_per_s:.0f}" if copy.state is CopyState.COPYING else ""
         table.add_row(
             *(shard, copy.name, copy.state.value, f"{copy.rows:,}", f"{copy.rows_estimated:,}"),
-            *(rate, "" if left is None else _duration(left), copy.note),
+            *(rate, "" if left is None else duration(left), copy.note),
         )
     Console().print(table if found else "no copies")
 
@@ -116,7 +116,7 @@ def _watch_bars(feeds: dict[str, CopyFeed], tables: Sequence[str]) -> None:
                     total=copy.rows_read if is_done else max(copy.rows_estimated, copy.rows_read),
                     rows=f"{copy.rows:,}",
                     rate=f"{copy.rows_per_s:,.0f}",
-                    left=copy.state.value if left is None else f"{_duration(left)} left",
+                    left=copy.state.value if left is None else f"{duration(left)} left",
                 )
             if not _advance(feeds, tables):
                 return
@@ -169,6 +169,7 @@ def copy_json(shard: str, copy: TableCopy) -> dict[str, Any]:
     }
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return hours:minutes:seconds."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

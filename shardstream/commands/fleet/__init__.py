@@ -1,0 +1,1 @@
+"""`shardstream status`: the state of all shards, as their topics tell it."""

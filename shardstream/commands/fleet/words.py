@@ -1,0 +1,109 @@
+"""What `shardstream status` says of a keyspace. Pure."""
+
+import dataclasses
+import json
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shardstream.commands.copy.progress import copy_json, duration, seconds_left
+from topics.fleet.view import KeyspaceView, ShardCondition, ShardView
+
+_STYLES: Final = {
+    ShardCondition.SERVING: "green",
+    ShardCondition.SILENT: "bold red",
+    ShardCondition.FILLING: "yellow",
+    ShardCondition.ENDED: "dim",
+}
+
+
+def headline(view: KeyspaceView, max_behind_s: float) -> str:
+    """Return the sentence an operator reads first: what can be read, and who holds readers back."""
+    if view.frontier_us is None:
+        return f"{view.keyspace}: nothing can be read yet: {_holders(view)}"
+    moment = _time(view.frontier_us)
+    behind = _seconds(view.behind_ms or 0)
+    if view.held_by and view.is_held_back(round(max_behind_s * 1_000)):
+        return f"{view.keyspace}: {_holders(view)}; only what is older than {moment} can be read"
+    return f"{view.keyspace}: everything older than {moment} can be read, {behind} behind"
+
+
+def as_text(view: KeyspaceView, max_behind_s: float) -> RenderableType:
+    """Return the headline, a table of shards, and copies and reshards that are under way."""
+    bad = view.is_held_back(round(max_behind_s * 1_000))
+    table = Table(
+        *("shard", "state", "behind", "records", "records/s", "source lag", "server", "progress")
+    )
+    for shard in view.shards:
+        table.add_row(*_cells(shard), style=_STYLES[shard.condition])
+    parts: list[RenderableType] = [
+        Text(headline(view, max_behind_s), style="bold red" if bad else "bold"),
+        table,
+    ]
+    for name, copy in view.copies:
+        left = seconds_left(copy)
+        rest = f", {duration(left)} left" if left is not None else ""
+        note = f": {copy.note}" if copy.note else ""
+        parts.append(
+            Text(
+                f"copy of {copy.name} on {name}: {copy.state.value}, {copy.rows:,} of about "
+                f"{copy.rows_estimated:,} rows, {copy.rows_per_s:,.0f} rows/s{rest}{note}"
+            )
+        )
+    parts += [
+        Text(
+            f"reshard {entry.reshard_id}: {', '.join(entry.sources)} to "
+            f"{', '.join(entry.targets)}, {entry.state}; see shardstream reshard status "
+            f"{view.keyspace}"
+        )
+        for entry in view.reshards
+    ]
+    return Group(*parts)
+
+
+def as_json_line(view: KeyspaceView) -> str:
+    """Return all of it as one line of JSON."""
+    told = {
+        **dataclasses.asdict(view),
+        "shards": [_shard_json(shard) for shard in view.shards],
+        "copies": [copy_json(shard, copy) for shard, copy in view.copies],
+    }
+    return json.dumps(told) + "\n"
+
+
+def _shard_json(view: ShardView) -> dict[str, object]:
+    fields = dataclasses.asdict(view)
+    del fields["condition"]
+    return {"state": view.condition.value, **fields}
+
+
+def _holders(view: KeyspaceView) -> str:
+    verb = "holds" if len(view.held_by) == 1 else "hold"
+    return f"{', '.join(view.held_by)} {verb} all readers back: {view.reason}"
+
+
+def _cells(view: ShardView) -> tuple[str, ...]:
+    progress = "never" if view.silent_ms is None else f"{_seconds(view.silent_ms)} ago"
+    return (
+        view.shard,
+        view.condition.value,
+        "" if view.behind_ms is None else _seconds(view.behind_ms),
+        f"{view.records:,}",
+        f"{view.records_per_s:,.0f}",
+        _seconds(view.source_lag_ms),
+        view.server,
+        progress,
+    )
+
+
+def _seconds(milliseconds: int) -> str:
+    seconds = milliseconds / 1_000
+    return f"{seconds:.1f} s" if seconds < 600 else duration(seconds)
+
+
+def _time(time_us: int) -> str:
+    moment = datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")

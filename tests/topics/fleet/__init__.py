@@ -1,0 +1,1 @@
+"""What fleets of shards look like from their topics."""

@@ -1,0 +1,119 @@
+from topics.fleet.view import KeyspaceView, ShardCondition, ShardLook, keyspace_view
+from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
+from topics.progress.copy_topic import CopyState, TableCopy
+from topics.progress.record import Progress
+
+NOW_US = 1_700_000_100_000_000
+SECOND_US = 1_000_000
+
+
+def look(*, head_s_ago: float = 0.2, written_s_ago: float = 0.1, seq: int = 7) -> ShardLook:
+    """The end of a shard's topics with this watermark, written then."""
+    head_us = NOW_US - round(head_s_ago * SECOND_US)
+    progress = Progress(
+        first_seq=seq,
+        last_seq=seq,
+        end_offset=seq,
+        flavor="mysql",
+        position="",
+        head_us=head_us,
+        ticks=(),
+        mark=None,
+        server="db-a:3306",
+        server_time_us=head_us,
+        lag_ms=0,
+    )
+    return ShardLook(progress, NOW_US - round(written_s_ago * SECOND_US), 3.5)
+
+
+def view(looks: dict[str, ShardLook], *shards: ShardEntry) -> KeyspaceView:
+    """The view of a keyspace of two shards, or of those."""
+    entries = shards or (ShardEntry("-80"), ShardEntry("80-"))
+    return keyspace_view(Topology("commerce", 3, entries), looks, NOW_US)
+
+
+def test_the_frontier_is_the_lowest_watermark() -> None:
+    """What can be read ends where the shard that is furthest behind is."""
+    found = view({"-80": look(head_s_ago=4), "80-": look()})
+
+    assert found.frontier_us == NOW_US - 4 * SECOND_US
+    assert found.behind_ms == 4_000
+    assert found.held_by == ()
+    assert not found.is_held_back(30_000)
+    assert [s.condition for s in found.shards] == [ShardCondition.SERVING] * 2
+
+
+def test_a_silent_shard_is_named() -> None:
+    """A producer that has written nothing for long holds readers back, and the others do not."""
+    found = view({"-80": look(), "80-": look(head_s_ago=41, written_s_ago=41)})
+
+    assert found.held_by == ("80-",)
+    assert found.reason == "no progress for 41 s, last from db-a:3306"
+    assert found.is_held_back(30_000)
+    assert found.shards[1].condition is ShardCondition.SILENT
+    assert found.shards[1].records_per_s == 0
+
+
+def test_a_shard_without_a_producer_is_named() -> None:
+    """Before the first progress nothing can be read, whatever the others do."""
+    found = view({"-80": look()})
+
+    assert found.frontier_us is None
+    assert found.held_by == ("80-",)
+    assert found.is_held_back(10**9)
+
+
+def test_a_producer_that_catches_up_is_named() -> None:
+    """A shard that advances far behind the others is late, not silent."""
+    found = view({"-80": look(), "80-": look(head_s_ago=600)})
+
+    assert found.held_by == ("80-",)
+    assert "still reading what was committed 600 s ago" in found.reason
+
+
+def test_targets_and_sources_of_reshards_hold_nothing_back() -> None:
+    """Readers wait neither for a target that is being filled nor for a source that has ended."""
+    entries = (
+        ShardEntry("-80"),
+        ShardEntry("80-"),
+        ShardEntry("-40", ShardState.TARGET),
+        ShardEntry("80-c0", ShardState.RETIRED),
+    )
+    old = look(head_s_ago=9_000, written_s_ago=9_000)
+
+    found = view({"-80": look(), "80-": look(), "-40": old, "80-c0": old}, *entries)
+
+    assert found.held_by == ()
+    assert {s.shard: s.condition for s in found.shards} == {
+        "-40": ShardCondition.FILLING,
+        "-80": ShardCondition.SERVING,
+        "80-": ShardCondition.SERVING,
+        "80-c0": ShardCondition.ENDED,
+    }
+
+
+def test_only_what_is_under_way_is_shown() -> None:
+    """Copies that run or failed, and reshards that are not completed."""
+    copies = tuple(
+        TableCopy("shop", state.value, "id", state, NOW_US, NOW_US)
+        for state in (CopyState.COPYING, CopyState.FAILED, CopyState.COMPLETED)
+    )
+    reshards = tuple(
+        ReshardEntry(state.value, ("-",), ("-80", "80-"), state.value)
+        for state in (ReshardState.COMPLETED, ReshardState.SWITCHED)
+    )
+    entries = (ShardEntry("-80"), ShardEntry("80-"))
+    topology = Topology("commerce", 1, entries, reshards=reshards)
+    first = look()
+
+    found = keyspace_view(
+        topology,
+        {"-80": ShardLook(first.progress, first.written_us, copies=copies), "80-": look()},
+        NOW_US,
+    )
+
+    assert [(shard, copy.state) for shard, copy in found.copies] == [
+        ("-80", CopyState.COPYING),
+        ("-80", CopyState.FAILED),
+    ]
+    assert [entry.state for entry in found.reshards] == [ReshardState.SWITCHED.value]

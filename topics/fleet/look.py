@@ -1,0 +1,83 @@
+"""Reads the ends of all progress topics of a keyspace: no database is asked."""
+
+import time
+from typing import Final, Self
+
+from event_token.errors import UsageError
+from topics.fleet.view import KeyspaceView, ShardLook, keyspace_view
+from topics.kafka.client import ClientConfig
+from topics.kafka.partition_reader import PartitionReader, StoredRecord, open_end_consumer
+from topics.kafka.requests import retry_request
+from topics.keyspace.topology import ShardState, read_topology
+from topics.names import ShardTopics
+from topics.progress.codec import decode_progress
+from topics.progress.copy_topic import TableCopy, read_copies
+from topics.records.schema_ids import SchemaIds
+
+# Offsets from which a rate is taken; commits and their markers share them. Some seconds of an idle
+# shard's heartbeats, and a moment of a busy one.
+_RATE_OFFSETS: Final = 64
+_TIMEOUT_S: Final = 30.0
+
+
+class FleetWatch:
+    """Looks at keyspaces again and again with one consumer. A context manager."""
+
+    def __init__(self, config: ClientConfig, schema_ids: SchemaIds) -> None:
+        """Open a consumer; nothing is read."""
+        self._config = config
+        self._schema_ids = schema_ids
+        self._consumer = open_end_consumer(config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._consumer.close()
+
+    def look(self, keyspace: str) -> KeyspaceView:
+        """Return how the shards are now; UsageError for a keyspace without topics."""
+        topology = read_topology(self._config, keyspace)
+        if topology is None:
+            raise UsageError(f"keyspace {keyspace} has no topology: start a producer of it first")
+        known = retry_request("listing the topics", self._config, self._topics)
+        looks = {
+            entry.name: self._shard_look(
+                ShardTopics(keyspace, entry.name), known, is_live=entry.state != ShardState.RETIRED
+            )
+            for entry in topology.shards
+        }
+        return keyspace_view(topology, looks, time.time_ns() // 1_000)
+
+    def _topics(self, timeout_s: float) -> frozenset[str]:
+        return frozenset(self._consumer.list_topics(timeout=timeout_s).topics)
+
+    def _shard_look(
+        self, topics: ShardTopics, known: frozenset[str], *, is_live: bool
+    ) -> ShardLook:
+        if topics.progress not in known:
+            return ShardLook()
+        last = self._last_records(topics.progress)
+        if not last:
+            return ShardLook()
+        newest = last[-1]
+        where = f"{topics.progress}, offset {newest.offset}"
+        progress = decode_progress(newest.value, self._schema_ids, where)
+        rate = 0.0
+        seconds = (newest.timestamp_ms - last[0].timestamp_ms) / 1_000
+        if seconds > 0:
+            oldest = decode_progress(last[0].value, self._schema_ids, where)
+            rate = (progress.last_seq - oldest.last_seq) / seconds
+        copies: tuple[TableCopy, ...] = ()
+        if is_live and topics.copy in known:
+            copies = tuple(read_copies(self._config, topics).values())
+        return ShardLook(progress, newest.timestamp_ms * 1_000, rate, copies)
+
+    def _last_records(self, topic: str) -> list[StoredRecord]:
+        with PartitionReader(self._config, topic, 0, _TIMEOUT_S, self._consumer) as reader:
+            start, end = reader.bounds()
+            found = list(reader.records(max(start, end - _RATE_OFFSETS), end))
+            if found:
+                return found
+            last = reader.last_between(start, end)
+            return [] if last is None else [last]

@@ -1,0 +1,171 @@
+"""The state of a keyspace's shards, from their progress records alone. Pure.
+
+A producer that is dead reports nothing, but its progress topic stands still: what readers depend on
+is seen there, whatever happened to the process, its machine or its network.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from topics.keyspace.topology import ReshardEntry, ReshardState, ShardState, Topology
+from topics.progress.copy_topic import CopyState, TableCopy
+from topics.progress.record import GRID_US, Progress
+
+# A producer advances its watermark every 250 ms, so this is forty missing heartbeats.
+SILENT_MS: Final = 10_000
+
+_UNDER_WAY: Final = frozenset((ReshardState.RUNNING.value, ReshardState.SWITCHED.value))
+_COPYING: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
+
+
+class ShardCondition(str, Enum):
+    """The condition of a shard for its readers."""
+
+    SERVING = "serving"
+    SILENT = "silent"  # serves, but its producer has written nothing for SILENT_MS
+    FILLING = "filling"  # a target of a reshard, which nobody reads yet
+    ENDED = "ended"  # a source after its reshard
+
+
+_READ: Final = frozenset((ShardCondition.SERVING, ShardCondition.SILENT))
+_ADVANCING: Final = frozenset((ShardCondition.SERVING, ShardCondition.FILLING))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLook:
+    """The end of a shard's topics: its last progress, when Kafka got it, its rate, its copies.
+
+    `progress` is None, and `written_us` too, while no producer of the shard has written anything.
+    """
+
+    progress: Progress | None = None
+    written_us: int | None = None
+    records_per_s: float = 0.0
+    copies: tuple[TableCopy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """One shard. `watermark_us`: no later record is older; `behind_ms`: its age.
+
+    `source_lag_ms` is the age of the newest transaction when the producer read it. `silent_ms` is
+    how long the producer has written nothing, None if it never has.
+    """
+
+    shard: str
+    condition: ShardCondition
+    watermark_us: int | None
+    behind_ms: int | None
+    records: int
+    records_per_s: float
+    source_lag_ms: int
+    silent_ms: int | None
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyspaceView:
+    """All shards in the order of their key ranges.
+
+    `frontier_us`: everything older can be read, None while a serving shard has no progress.
+    `held_by`: the shards that readers wait for longer than for the others, with the reason.
+    """
+
+    keyspace: str
+    epoch: int
+    shards: tuple[ShardView, ...]
+    frontier_us: int | None
+    behind_ms: int | None
+    held_by: tuple[str, ...]
+    reason: str
+    reshards: tuple[ReshardEntry, ...]
+    copies: tuple[tuple[str, TableCopy], ...]
+
+    def is_held_back(self, behind_ms_max: int) -> bool:
+        """Whether readers lack what is older than that."""
+        return self.behind_ms is None or self.behind_ms > behind_ms_max
+
+
+def keyspace_view(topology: Topology, looks: Mapping[str, ShardLook], now_us: int) -> KeyspaceView:
+    """Combine a topology with the ends of its shards' topics; a shard without a look has none."""
+    entries = sorted(topology.shards, key=lambda entry: (entry.key_range.start, entry.name))
+    shards = tuple(
+        _shard_view(entry.name, entry.state, looks.get(entry.name, ShardLook()), now_us)
+        for entry in entries
+    )
+    serving = [
+        view for view in shards if view.condition in {ShardCondition.SERVING, ShardCondition.SILENT}
+    ]
+    watermarks = [view.watermark_us for view in serving if view.watermark_us is not None]
+    frontier_us = None
+    if len(watermarks) == len(serving):
+        frontier_us = min(watermarks) // GRID_US * GRID_US
+    held_by, reason = _held_by(serving)
+    return KeyspaceView(
+        topology.keyspace,
+        topology.epoch,
+        shards,
+        frontier_us,
+        None if frontier_us is None else max(0, now_us - frontier_us) // 1_000,
+        held_by,
+        reason,
+        tuple(entry for entry in topology.reshards if entry.state in _UNDER_WAY),
+        tuple(
+            (view.shard, copy)
+            for view in shards
+            for copy in looks.get(view.shard, ShardLook()).copies
+            if copy.state in _COPYING
+        ),
+    )
+
+
+def _shard_view(shard: str, state: ShardState, look: ShardLook, now_us: int) -> ShardView:
+    progress = look.progress
+    silent_ms = None
+    if look.written_us is not None:
+        silent_ms = max(0, now_us - look.written_us) // 1_000
+    condition = ShardCondition.SERVING
+    if state is ShardState.TARGET:
+        condition = ShardCondition.FILLING
+    elif state is ShardState.RETIRED:
+        condition = ShardCondition.ENDED
+    elif silent_ms is None or silent_ms > SILENT_MS:
+        condition = ShardCondition.SILENT
+    if progress is None:
+        return ShardView(shard, condition, None, None, 0, 0.0, 0, silent_ms, "")
+    return ShardView(
+        shard,
+        condition,
+        progress.head_us,
+        max(0, now_us - progress.head_us) // 1_000,
+        progress.last_seq,
+        look.records_per_s
+        if condition in {ShardCondition.SERVING, ShardCondition.FILLING}
+        else 0.0,
+        progress.lag_ms,
+        silent_ms,
+        progress.server,
+    )
+
+
+def _held_by(serving: list[ShardView]) -> tuple[tuple[str, ...], str]:
+    """Return the shards that hold readers back and why; none where all keep up."""
+    new = [view for view in serving if view.silent_ms is None]
+    if new:
+        return _names(new), "no producer has written progress yet"
+    silent = [view for view in serving if view.condition is ShardCondition.SILENT]
+    if silent:
+        silent_s = max(view.silent_ms or 0 for view in silent) // 1_000
+        servers = ", ".join(sorted({view.server for view in silent}))
+        return _names(silent), f"no progress for {silent_s} s, last from {servers}"
+    late = [view for view in serving if (view.behind_ms or 0) > SILENT_MS]
+    if late:
+        behind_s = max(view.behind_ms or 0 for view in late) // 1_000
+        return _names(late), f"the producer is still reading what was committed {behind_s} s ago"
+    return (), ""
+
+
+def _names(views: list[ShardView]) -> tuple[str, ...]:
+    return tuple(view.shard for view in views)
