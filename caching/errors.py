@@ -1,5 +1,6 @@
 """The errors of caches and fresh reads."""
 
+from event_token import EventToken
 from event_token.errors import Rebuild, Retry, UsageError
 
 
@@ -39,3 +40,17 @@ class Reconnected(Rebuild):
         """Name the node."""
         super().__init__(f"cache node {node}: a new connection, its position must be read again")
         self.node = node
+
+
+class Stale(Retry):
+    """Raised when no server of a shard holds a change that a read asked for.
+
+    `wanted` is the change's token. `is_lost`: the primary itself lacks it, as it does when a
+    failover lost the change. Otherwise the same read may succeed later.
+    """
+
+    def __init__(self, message: str, wanted: EventToken, *, is_lost: bool) -> None:
+        """Keep the token and the verdict."""
+        super().__init__(message)
+        self.wanted = wanted
+        self.is_lost = is_lost

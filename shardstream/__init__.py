@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from caching.client.codecs import Codec
     from caching.client.options import CacheOptions
     from caching.client.reads import AsyncRead, Read
-    from caching.errors import StoreUnreachable
+    from caching.errors import Stale, StoreUnreachable
+    from caching.reading.fresh_reader import FreshReader, FreshRows
+    from caching.reading.own_writes import ReadYourWrites
     from caching.stores.opening import open_async_store, open_store
+    from databases.errors import ServerLost, ServerRefused
     from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
     from event_token.gtid_flavor import Flavor
     from event_token.key_range import KeyRange
@@ -131,6 +134,13 @@ _MODULES = {
     "BrokersUnreachable": "topics.errors",
     "RowsNotReadable": "topics.errors",
     "StartNotReached": "topics.errors",
+    # Fresh reads: rows that say what they hold, and a session's own writes.
+    "FreshReader": "caching.reading.fresh_reader",
+    "FreshRows": "caching.reading.fresh_reader",
+    "ReadYourWrites": "caching.reading.own_writes",
+    "Stale": "caching.errors",
+    "ServerLost": "databases.errors",
+    "ServerRefused": "databases.errors",
     # Spark: the data source, the change log and queries over it.
     "register": "spark_consumers.session",
     "build_session": "spark_consumers.session",
@@ -162,6 +172,8 @@ __all__ = [
     "EventToken",
     "EventType",
     "Flavor",
+    "FreshReader",
+    "FreshRows",
     "Halt",
     "InvalidDate",
     "KeyRange",
@@ -175,6 +187,7 @@ __all__ = [
     "PositionTooOld",
     "ProgressBroken",
     "Read",
+    "ReadYourWrites",
     "Rebuild",
     "ReshardEntry",
     "ReshardState",
@@ -182,10 +195,13 @@ __all__ = [
     "Row",
     "RowImageMissing",
     "RowsNotReadable",
+    "ServerLost",
+    "ServerRefused",
     "ShardEntry",
     "ShardPosition",
     "ShardState",
     "ShardstreamError",
+    "Stale",
     "Start",
     "StartNotReached",
     "StoreUnreachable",

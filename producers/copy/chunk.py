@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
+from databases.mariadb_snapshot import Place
 from producers.copy.definition import TableDefinition
 
 # A chunk stays in memory until the log has reached it.
 CHUNK_BYTES_MAX: Final = 32 * 1024 * 1024
-
-# File and offset of a binlog.
-Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from typing import Any, Final, Protocol
 
 import pymysql
 
+from databases.mariadb_snapshot import SHOW_PLACE, START_SNAPSHOT, Place, snapshot_place
 from databases.sql import rows
 from event_token import Flavor
-from producers.copy.chunk import Chunk, ChunkJob, ChunkRows, Piece, Place
+from producers.copy.chunk import Chunk, ChunkJob, ChunkRows, Piece
 from producers.copy.chunk_rows import ChunkConnection
 from producers.copy.chunk_sql import chunk_select, keys_alone
 from producers.copy.definition import TableDefinition, read_definition
@@ -79,7 +80,7 @@ class MariadbSnapshot:
         That is so if the binlog ends with both. An idle server is read this way: without commits
         the stream would never pass a place that is not the end of a transaction.
         """
-        rows(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        rows(connection, START_SNAPSHOT)
         self._place = _snapshot_place(connection)
         # In this order: if the binlog has not grown since the snapshot, the set is the snapshot's.
         [(executed,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
@@ -96,11 +97,7 @@ class MariadbSnapshot:
 
 
 def _snapshot_place(connection: Any) -> Place:
-    found = {
-        str(name).lower(): value
-        for name, value in rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")
-    }
-    return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
+    return snapshot_place(rows(connection, SHOW_PLACE))
 
 
 def _binlog_end(connection: Any) -> Place:

@@ -22,6 +22,9 @@ KAFKA = re.compile(r"kafka-1:9092(?:,kafka-\d:9092)*")
 DATABASES = ("db-a", "db-b", "db-c", "db-d")
 HOST = 'host = "{name}"'
 ADDRESS = 'host = "127.0.0.1", port = {port}'
+# The same in Python.
+HOST_ARGUMENT = HOST.replace(" ", "")
+ADDRESS_ARGUMENTS = 'host="127.0.0.1", port={port}'
 
 # An account of no use: those of a page are made by the page.
 NOBODY = Account("nobody", "nothing")
@@ -39,7 +42,7 @@ class PageServers:
         self.databases: dict[str, DatabaseServer] = {
             name: self._database(MysqlServer, name, SERVER_ID_FIRST + number)
             for number, name in enumerate(DATABASES)
-            if HOST.format(name=name) in page
+            if HOST.format(name=name) in page or HOST_ARGUMENT.format(name=name) in page
         }
         if "on=mariadb" in page:
             self.databases["mariadb"] = self._database(
@@ -76,6 +79,9 @@ class PageServers:
             text = KAFKA.sub(self.kafka.bootstrap_servers, text)
         for name, server in self.databases.items():
             text = text.replace(HOST.format(name=name), ADDRESS.format(port=server.port))
+            text = text.replace(
+                HOST_ARGUMENT.format(name=name), ADDRESS_ARGUMENTS.format(port=server.port)
+            )
         return text
 
     def run_sql(self, statements: str, on: str | None) -> None:

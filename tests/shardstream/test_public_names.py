@@ -42,6 +42,15 @@ PARAMETERS = {
     "vindex_named": "name",
     "event_to_json_dict": "event",
     "event_to_json_text": "event",
+    "FreshReader": "keyspace shard servers flavor",
+    "FreshReader.execute": "self sql args include_event_token compare_event_token at_least wait_s "
+    "server",
+    "FreshReader.committed": "self connection",
+    "FreshRows": "rows token fresher server",
+    "ReadYourWrites": "writes",
+    "ReadYourWrites.from_cookie": "text",
+    "ReadYourWrites.wrote": "self token",
+    "ReadYourWrites.to_cookie": "self",
     "register": "spark",
     "build_session": "name master settings",
     "run_changelog": "spark keyspace target checkpoint options trigger interval_s storage_options "

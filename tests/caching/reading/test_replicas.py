@@ -1,0 +1,133 @@
+"""Fresh reads from replicas: lag, waiting, and roles that change."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from caching.errors import Stale
+from databases.errors import ServerLost
+from event_token import Flavor
+from tests.caching.reading.reading import Pair, reader_of, run, server_name, written
+from tests.database_servers import DatabaseFixture
+from tests.producers.servers.replication import REPLICA, follow, promote, wait_same
+from tests.producers.session.producing import WAIT_S
+
+# Longer than any test.
+DELAY_S = 3_600
+
+
+def set_delay(replica: DatabaseFixture, delay_s: int) -> None:
+    """Hold the replica back; 0 lets it go on."""
+    word = REPLICA[replica.flavor]
+    change = f"CHANGE REPLICATION SOURCE TO SOURCE_DELAY = {delay_s}"
+    if replica.flavor is Flavor.MARIADB:
+        change = f"CHANGE MASTER TO MASTER_DELAY = {delay_s}"
+    run(replica, f"STOP {word}", change, f"START {word}")
+
+
+@contextmanager
+def held_back(pair: Pair) -> Iterator[None]:
+    """The replica lags for the whole block."""
+    set_delay(pair.replica, DELAY_S)
+    try:
+        yield
+    finally:
+        set_delay(pair.replica, 0)
+        wait_same(pair.replica, pair.primary)
+
+
+def test_a_lagging_replica_says_that_it_is_not_fresh(pair: Pair) -> None:
+    """Its rows are returned with their own token, and `fresher` is False; none is claimed."""
+    rows = f"SELECT id FROM {pair.name}.t"
+    with reader_of(pair.replica, pair.primary) as reader, held_back(pair):
+        token = written(reader, pair.primary, f"INSERT INTO {pair.name}.t VALUES (1)")
+
+        old = reader.execute(rows, compare_event_token=token)
+        new = reader.execute(rows, compare_event_token=token, server="primary")
+
+    assert (old.rows, old.fresher, old.server) == ([], False, server_name(pair.replica))
+    assert (new.rows, new.fresher, new.server) == ([(1,)], True, server_name(pair.primary))
+    assert old.token is not None
+    assert not old.token.position.includes(token.position)
+
+
+def test_an_own_write_is_read_from_the_primary_while_the_replica_lacks_it(pair: Pair) -> None:
+    """H8: `at_least` never returns rows from before the write, however far the replica lags."""
+    rows = f"SELECT id FROM {pair.name}.t"
+    with reader_of(pair.replica, pair.primary) as reader, held_back(pair):
+        for number in range(3):
+            token = written(reader, pair.primary, f"INSERT INTO {pair.name}.t VALUES ({number})")
+
+            found = reader.execute(rows, at_least=token)
+
+            assert len(found.rows) == number + 1
+            assert found.server == server_name(pair.primary)
+        with pytest.raises(Stale, match="no server that has it answers") as raised:
+            reader_of(pair.replica).execute(rows, at_least=token)
+    assert not raised.value.is_lost
+    assert server_name(pair.replica) in str(raised.value)
+
+
+def test_a_replica_that_catches_up_is_waited_for(pair: Pair) -> None:
+    """Within `wait_s` the replica itself answers, as soon as it has the write."""
+    set_delay(pair.replica, 1)
+    try:
+        with reader_of(pair.replica, pair.primary) as reader:
+            token = written(reader, pair.primary, f"INSERT INTO {pair.name}.t VALUES (1)")
+
+            found = reader.execute(f"SELECT id FROM {pair.name}.t", at_least=token, wait_s=WAIT_S)
+    finally:
+        set_delay(pair.replica, 0)
+
+    assert found.rows == [(1,)]
+    assert found.server == server_name(pair.replica)
+
+
+def test_roles_are_asked_of_the_servers(pair: Pair) -> None:
+    """A promoted replica is the primary at the next read, whatever the order in the settings."""
+    rows = f"SELECT id FROM {pair.name}.t"
+    with reader_of(pair.replica) as reader:
+        assert reader.execute(rows, server="replica").server == server_name(pair.replica)
+        with pytest.raises(ServerLost, match=r"no primary answers.*has the other role"):
+            reader.execute(rows, server="primary")
+        promote(pair.replica)
+        try:
+            assert reader.execute(rows, server="primary").token is not None
+            with pytest.raises(ServerLost, match="no replica answers"):
+                reader.execute(rows, server="replica")
+        finally:
+            follow(pair.replica, pair.primary)
+
+
+def test_a_write_that_a_failover_lost_is_named(pair: Pair) -> None:
+    """The promoted replica never got the write: Stale says so, with its GTIDs."""
+    with reader_of(pair.primary, pair.replica) as reader, held_back(pair):
+        token = written(reader, pair.primary, f"INSERT INTO {pair.name}.t VALUES (1)")
+        promote(pair.replica)
+        try:
+            with pytest.raises(Stale, match="a failover has lost the change") as raised:
+                reader_of(pair.replica).execute("SELECT 1", at_least=token)
+        finally:
+            follow(pair.replica, pair.primary)
+
+    assert raised.value.is_lost
+    lost = str(raised.value).partition(" lacks ")[2].partition(":")[0]
+    assert lost
+    assert lost in str(token.position)
+
+
+def test_a_server_that_is_gone_is_passed_over(pair: Pair) -> None:
+    """The next server answers; what was wrong is said only if nobody does."""
+
+    def nobody() -> object:
+        raise ConnectionRefusedError("nobody listens")
+
+    with reader_of(pair.replica, pair.primary) as reader:
+        reader._servers[0]._connect = nobody
+
+        found = reader.execute(f"SELECT id FROM {pair.name}.t")
+
+        assert found.server == server_name(pair.primary)
+        with pytest.raises(ServerLost, match="nobody listens"):
+            reader.execute(f"SELECT id FROM {pair.name}.t", server="replica")
