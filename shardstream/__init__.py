@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from caching.client.options import CacheOptions
     from caching.client.reads import AsyncRead, Read
     from caching.errors import Stale, StoreUnreachable
+    from caching.key_map import CannotJudge, KeyMap, MapperFailed, MissingColumn, RowImage
     from caching.reading.fresh_reader import FreshReader, FreshRows
     from caching.reading.own_writes import ReadYourWrites
     from caching.stores.opening import open_async_store, open_store
@@ -116,6 +117,11 @@ _MODULES = {
     "open_store": "caching.stores.opening",
     "open_async_store": "caching.stores.opening",
     "StoreUnreachable": "caching.errors",
+    "KeyMap": "caching.key_map",
+    "RowImage": "caching.key_map",
+    "CannotJudge": "caching.key_map",
+    "MissingColumn": "caching.key_map",
+    "MapperFailed": "caching.key_map",
     # Errors, by what the caller does about them, and those that a reader may meet by name.
     "ShardstreamError": "event_token.errors",
     "UsageError": "event_token.errors",
@@ -162,6 +168,7 @@ __all__ = [
     "Cache",
     "CacheOptions",
     "CannotApply",
+    "CannotJudge",
     "ChangeLogProgress",
     "ChangeLogReport",
     "ClientConfig",
@@ -176,11 +183,14 @@ __all__ = [
     "FreshRows",
     "Halt",
     "InvalidDate",
+    "KeyMap",
     "KeyRange",
     "LogGap",
     "LogRepeat",
     "LogShrank",
+    "MapperFailed",
     "MaxHold",
+    "MissingColumn",
     "NoBrokerAnswers",
     "Op",
     "Order",
@@ -193,6 +203,7 @@ __all__ = [
     "ReshardState",
     "Retry",
     "Row",
+    "RowImage",
     "RowImageMissing",
     "RowsNotReadable",
     "ServerLost",
