@@ -2,10 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from shardstream.local.cache_server import MemcachedServer, RedisServer
+from tests.caching.cache_servers import (
+    StartServer,
+    cluster_member,
+    form_cluster,
+    started,
+    starter,
+)
 from tests.caching.stores.memcached_stores import open_async_memcached, open_memcached
 from tests.caching.stores.opened import Opened, open_async_memory, open_memory
 from tests.caching.stores.redis_stores import open_async_redis, open_redis
@@ -15,28 +23,36 @@ IN_MEMORY: dict[str, Callable[[], Opened]] = {
     "memory-async": partial(open_async_memory, in_threads=False),
     "memory-threads": partial(open_async_memory, in_threads=True),
 }
-ON_REDIS: dict[str, Callable[[RedisServer], Opened]] = {
-    "redis": open_redis,
-    "redis-async": open_async_redis,
+# By name, the fixture with the servers, and what opens a cache on them.
+ON_SERVERS: dict[str, tuple[str, Callable[..., Opened]]] = {
+    "redis": ("redis_servers", open_redis),
+    "redis-async": ("redis_servers", open_async_redis),
+    "redis-cluster": ("redis_cluster", open_redis),
+    "redis-cluster-async": ("redis_cluster", open_async_redis),
+    "memcached": ("memcached_servers", open_memcached),
+    "memcached-async": ("memcached_servers", open_async_memcached),
 }
-ON_MEMCACHED: dict[str, Callable[[Sequence[MemcachedServer]], Opened]] = {
-    "memcached": open_memcached,
-    "memcached-async": open_async_memcached,
-}
-ON_SERVERS = [pytest.param(name, marks=pytest.mark.servers) for name in (*ON_REDIS, *ON_MEMCACHED)]
 
 
 @pytest.fixture(scope="session")
-def redis_server(
+def redis_servers(
     real_servers: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RedisServer]:
-    """A Redis server."""
-    server = RedisServer(tmp_path_factory.mktemp("redis"), die_with_parent=True)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.kill()
+) -> Iterator[Sequence[RedisServer]]:
+    """One Redis server."""
+    folder = tmp_path_factory.mktemp("redis")
+    with started([RedisServer(folder / "one", die_with_parent=True)]) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sequence[RedisServer]]:
+    """A Redis Cluster of two primaries."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with started([cluster_member(folder / name) for name in ("a", "b")]) as servers:
+        form_cluster(servers)
+        yield servers
 
 
 @pytest.fixture(scope="session")
@@ -45,25 +61,39 @@ def memcached_servers(
 ) -> Iterator[Sequence[MemcachedServer]]:
     """Two memcached servers."""
     folder = tmp_path_factory.mktemp("memcached")
-    servers = [MemcachedServer(folder / name, die_with_parent=True) for name in ("a", "b")]
-    try:
-        for server in servers:
-            server.start()
+    members = [MemcachedServer(folder / name, die_with_parent=True) for name in ("a", "b")]
+    with started(members) as servers:
         yield servers
-    finally:
-        for server in servers:
-            server.kill()
 
 
-@pytest.fixture(params=[*IN_MEMORY, *ON_SERVERS])
+@pytest.fixture
+def start_redis(real_servers: None, tmp_path: Path) -> Iterator[StartServer[RedisServer]]:
+    """Start Redis servers with the test's own arguments; they end with the test."""
+    running: list[RedisServer] = []
+    yield starter(RedisServer, tmp_path / "redis", running)
+    for server in running:
+        server.kill()
+
+
+@pytest.fixture
+def start_memcached(real_servers: None, tmp_path: Path) -> Iterator[StartServer[MemcachedServer]]:
+    """Start memcached servers with the test's own arguments; they end with the test."""
+    running: list[MemcachedServer] = []
+    yield starter(MemcachedServer, tmp_path / "memcached", running)
+    for server in running:
+        server.kill()
+
+
+@pytest.fixture(
+    params=[*IN_MEMORY, *(pytest.param(each, marks=pytest.mark.servers) for each in ON_SERVERS)]
+)
 def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
     """A store of each kind in turn."""
     if request.param in IN_MEMORY:
         found = IN_MEMORY[request.param]()
-    elif request.param in ON_MEMCACHED:
-        found = ON_MEMCACHED[request.param](request.getfixturevalue("memcached_servers"))
     else:
-        found = ON_REDIS[request.param](request.getfixturevalue("redis_server"))
+        fixture, opener = ON_SERVERS[request.param]
+        found = opener(request.getfixturevalue(fixture))
     yield found
     found.floors.close()
     found.store.close()

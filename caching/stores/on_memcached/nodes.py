@@ -48,9 +48,12 @@ class PooledNode:
         try:
             with self._pooled.client_pool.get_and_release(destroy_on_fail=True) as client:
                 yield client
-        except NO_ANSWER as fault:
-            # The other connections are to the same server, which may have been restarted.
+        except (ConnectionResetError, BrokenPipeError, MemcacheUnexpectedCloseError) as fault:
+            # A server that was restarted: the other idle connections are dead, too.
             self._pooled.close()
+            message = f"cache server {self.name} has closed the connection"
+            raise StoreUnreachable(self.name, message) from fault
+        except OSError as fault:
             raise self._circuit.failed(fault) from fault
         except MemcacheError as fault:
             raise _explained(self.name, fault) from fault

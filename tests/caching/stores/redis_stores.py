@@ -1,40 +1,46 @@
 """Stores on real Redis servers under test."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-
-from redis import Redis
 
 from caching.stores.on_redis.async_store import AsyncRedisStore
 from caching.stores.on_redis.floors import RedisFloors
 from caching.stores.on_redis.store import RedisStore
 from shardstream.local.cache_server import RedisServer
+from tests.caching.cache_servers import admin
 from tests.caching.stores.blocking import Blocking
 from tests.caching.stores.opened import TIMEOUT_MS, Opened, own_layout
 
 
-def open_redis(server: RedisServer) -> Opened:
-    """A cache on one server, which other tests use too."""
-    url = f"redis://{server.address}"
-    layout = own_layout()
-    admin = Redis(port=server.port)
+def redis_url(servers: Sequence[RedisServer]) -> str:
+    """The URL of one server, or of a cluster."""
+    scheme = "redis+cluster" if "--cluster-enabled" in servers[0].extra_args else "redis"
+    return f"{scheme}://{','.join(server.address for server in servers)}"
+
+
+def open_redis(servers: Sequence[RedisServer]) -> Opened:
+    """A cache on servers that other tests use too."""
+    url, layout = redis_url(servers), own_layout()
+    admins = [admin(server) for server in servers]
 
     def floors() -> RedisFloors:
         return RedisFloors(layout, url, timeout_ms=TIMEOUT_MS)
 
     def flush() -> None:
-        for name in admin.scan_iter(f"{layout.prefix}:*"):
-            admin.delete(name)
+        for client in admins:
+            for name in client.scan_iter(f"{layout.prefix}:*"):
+                client.delete(name)
 
     def disconnect() -> None:
-        admin.client_kill_filter(_type="normal", skipme=True)
+        for client in admins:
+            client.client_kill_filter(_type="normal", skipme=True)
 
     store = RedisStore(layout, url, timeout_ms=TIMEOUT_MS)
     return Opened(store, floors(), floors, flush, disconnect)
 
 
-def open_async_redis(server: RedisServer) -> Opened:
+def open_async_redis(servers: Sequence[RedisServer]) -> Opened:
     """The same with a client for asyncio."""
-    opened = open_redis(server)
-    url = f"redis://{server.address}"
-    store = AsyncRedisStore(opened.layout, url, timeout_ms=TIMEOUT_MS)
+    opened = open_redis(servers)
+    store = AsyncRedisStore(opened.layout, redis_url(servers), timeout_ms=TIMEOUT_MS)
     return replace(opened, store=Blocking(store))
