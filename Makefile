@@ -56,7 +56,7 @@ test: build $(OLD_SPARK)/.installed  ## all tests, on real servers
 bench: build  ## run the benchmarks; writes benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks
 
-mutants: $(STAMP)  ## the share of random mutants of the pure cores that their tests notice; an hour
+mutants: $(STAMP)  ## the share of all mutants of the pure cores that their tests notice; half an hour
 	$(BIN)/python -m tests.mutants
 
 demo: build  ## the whole system at work, with a live shard split, in two minutes

@@ -70,13 +70,13 @@ def _unreachable(
 def _split(position: GtidSet, view: ServerView) -> str:
     """The log's last GTIDs that a MariaDB server lacks although its numbers are higher."""
     executed = view.history.executed
-    if not (isinstance(position, MariadbGtidSet) and isinstance(executed, MariadbGtidSet)):
+    if not isinstance(position, MariadbGtidSet) or not isinstance(executed, MariadbGtidSet):
         return ""
     there = executed.by_domain()
     passed = [
         f"{domain}-{server}-{number}"
         for domain, server, number in position.domains
-        if there.get(domain, (0, 0))[1] >= number and not is_known(view, domain, server, number)
+        if _reached(there, domain) >= number and not is_known(view, domain, server, number)
     ]
     return ",".join(passed)
 
@@ -141,7 +141,7 @@ def _own_in(view: ServerView, others: Sequence[ServerView], position: GtidSet | 
         (domain, server, number)
         for (domain, server), number in view.state.items()
         if str(server) == view.own
-        and number > there.get(domain, (0, 0))[1]
+        and number > _reached(there, domain)
         and all(not is_known(other, domain, server, number) for other in others)
     )
 
@@ -159,10 +159,17 @@ def is_known(view: ServerView, domain: int, server: int, number: int) -> bool:
     if view.state.get((domain, server), 0) >= number:
         return True
     purged = view.history.purged
-    gone = purged.by_domain() if isinstance(purged, MariadbGtidSet) else {}
-    writer, last = gone.get(domain, (0, 0))
+    gone = purged.by_domain().get(domain) if isinstance(purged, MariadbGtidSet) else None
+    if gone is None:
+        return False
+    writer, last = gone
     # With server 0 (UnlistedNumbers) one more is gone; which server wrote it is unknown.
-    return number <= (last if writer else last + 1) and last > 0
+    return number <= (last if writer else last + 1)
+
+
+def _reached(there: Mapping[int, tuple[int, int]], domain: int) -> int:
+    """The last sequence number of a domain, 0 where it has none."""
+    return there[domain][1] if domain in there else 0
 
 
 def _listed(gtids: Iterable[tuple[int, int, int]]) -> str:

@@ -3,10 +3,10 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from event_token import KeyRange, KeyRangeError, ShardName, tiles
+from event_token import KeyRange, KeyRangeError, ShardName, covers, tiles
 
 # Bounds close together and at both ends, in one and two bytes, so that ranges often meet.
 _bounds = st.sampled_from(
@@ -140,9 +140,22 @@ def test_cutting_a_range_tiles_it(whole: KeyRange, cuts: set[int]) -> None:
         assert not tiles([*parts, parts[at]], whole)
 
 
+@given(key_ranges, st.lists(key_ranges, max_size=4))
+@example(KeyRange(b"\x40", b"\x80"), [KeyRange(b"\x40", b"\x80")])
+@example(KeyRange(b"\x40", b""), [KeyRange(b"", b"\x80"), KeyRange(b"\x80", b"")])
+@example(KeyRange(b"\x40", b""), [KeyRange(b"", b"\x80"), KeyRange(b"\x80", b"\xff\xff")])
+@example(KeyRange(b"", b""), [KeyRange(b"", b"\x80"), KeyRange(b"\x40", b"\x7f")])
+def test_covers_agrees_with_ids(whole: KeyRange, ranges: list[KeyRange]) -> None:
+    """Ranges cover a whole when each of its ids lies in one of them, at least."""
+    ids = set().union(*(_ids(each) for each in ranges))
+
+    assert covers(ranges, whole) == (ids >= set(_ids(whole)))
+
+
 def test_no_range_tiles_nothing() -> None:
     """An empty list covers no range."""
     assert not tiles([], KeyRange.parse("-"))
+    assert not covers([], KeyRange.parse("-"))
 
 
 @pytest.mark.parametrize("text", ["-", "-80", "80-c0.2", "-.3", "80-.1000000"])

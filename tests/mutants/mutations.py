@@ -1,7 +1,7 @@
 """Small changes of a module's source, one at a time, each of which a test should notice."""
 
 import ast
-import copy
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -32,17 +32,17 @@ _SYMMETRIC = {"min", "max", "isinstance", "getattr", "cast"}
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A changed source. `line` is the line in the original, `change` says what was changed."""
+    """A change of a module. `line` is the line in the original, `change` says what is changed.
+
+    `function`: the dotted name of the class and the function that it stands in, "" outside of all.
+    `times`: 1 for the first such change there, 2 for the second: they do not move with the lines.
+    """
 
     line: int
     change: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Edit:
-    """Replaces the node that has the number `node` of a walk through the tree."""
-
+    function: str
+    times: int
+    # The node with the number `node` of a walk through the tree is replaced.
     node: int
     replacement: ast.AST
 
@@ -53,14 +53,44 @@ def mutants_of(source: str) -> list[Mutant]:
     Texts, annotations, decorators and what `raise` says are left alone.
     """
     tree = ast.parse(source)
+    functions = dict(_functions(tree, ""))
+    seen: Counter[tuple[str, str]] = Counter()
     found = []
     for number, node in enumerate(_changeable(tree)):
         for replacement in _replacements(node):
-            changed = _with(tree, _Edit(number, replacement))
             before, after = (_in_one_line(each) for each in (node, replacement))
-            line = getattr(node, "lineno", 0)
-            found.append(Mutant(line, f"{before} -> {after}", ast.unparse(changed)))
+            change, function = f"{before} -> {after}", functions[node]
+            seen[function, change] += 1
+            line, times = getattr(node, "lineno", 0), seen[function, change]
+            found.append(Mutant(line, change, function, times, number, replacement))
     return sorted(found, key=lambda mutant: mutant.line)
+
+
+def changed(source: str, mutant: Mutant) -> str:
+    """Return the source with a mutant of it."""
+    tree = ast.parse(source)
+    target = next(node for number, node in enumerate(_changeable(tree)) if number == mutant.node)
+    for parent in ast.walk(tree):
+        for name, value in ast.iter_fields(parent):
+            if value is target:
+                setattr(parent, name, mutant.replacement)
+            elif isinstance(value, list) and any(each is target for each in value):
+                replaced = [mutant.replacement if each is target else each for each in value]
+                setattr(parent, name, replaced)
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _functions(node: ast.AST, name: str) -> Iterator[tuple[ast.AST, str]]:
+    """Yield each node with the dotted name of the class and the function that runs it."""
+    yield node, name
+    inside = name
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        inside = f"{name}.{node.name}".removeprefix(".")
+    for field, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                # Defaults and decorators are evaluated where the function is defined.
+                yield from _functions(child, inside if field == "body" else name)
 
 
 def _in_one_line(node: ast.AST) -> str:
@@ -123,16 +153,3 @@ def _replacements(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Pass()
         case _:
             pass
-
-
-def _with(tree: ast.Module, edit: _Edit) -> ast.Module:
-    changed = copy.deepcopy(tree)
-    target = next(node for number, node in enumerate(_changeable(changed)) if number == edit.node)
-    for parent in ast.walk(changed):
-        for name, value in ast.iter_fields(parent):
-            if value is target:
-                setattr(parent, name, edit.replacement)
-            elif isinstance(value, list) and any(each is target for each in value):
-                replaced = [edit.replacement if each is target else each for each in value]
-                setattr(parent, name, replaced)
-    return ast.fix_missing_locations(changed)

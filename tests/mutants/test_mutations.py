@@ -2,7 +2,7 @@
 
 import ast
 
-from tests.mutants.mutations import mutants_of
+from tests.mutants.mutations import changed, mutants_of
 
 SOURCE = '''"""Docstring."""
 LIMIT: Final = 10
@@ -40,7 +40,7 @@ def test_each_thing_that_a_module_decides_is_changed_once() -> None:
 
 def test_each_mutant_differs_from_the_others_and_compiles() -> None:
     """None is the module itself, and all of them are modules."""
-    sources = [mutant.source for mutant in mutants_of(SOURCE)]
+    sources = [changed(SOURCE, mutant) for mutant in mutants_of(SOURCE)]
 
     assert len({ast.unparse(ast.parse(SOURCE)), *sources}) == len(sources) + 1
     for source in sources:

@@ -6,10 +6,17 @@ import pytest
 
 from databases.errors import ServerLost, ServerRefused
 from databases.server_facts import ServerHistory
-from event_token import Flavor, GtidSet, Halt, MysqlGtidSet, parse_gtid_set
+from event_token import Flavor, GtidError, GtidSet, Halt, MysqlGtidSet, parse_gtid_set
 from event_token.errors import ShardstreamError
 from producers.errors import BinlogPurged, ReplicaBehindLog, ServerBehindLog, ServerDiverged
-from producers.servers.choice import ServerView, find_faults, must_stop, none_usable
+from producers.servers.choice import (
+    ServerView,
+    find_faults,
+    is_known,
+    lacking,
+    must_stop,
+    none_usable,
+)
 from producers.servers.watch import Trail
 from topics.names import ShardTopics
 
@@ -218,6 +225,57 @@ def test_first_transactions_count_like_all_others() -> None:
     assert faults(mariadb_set("0-1-1"), lost) == {"n": ServerBehindLog}
     assert faults(mariadb_set("0-1-5"), errant) == {"r": ServerDiverged}
     assert faults(mariadb_set("0-1-5,7-1-1"), behind) == {"r": ReplicaBehindLog}
+
+
+def test_replica_of_another_history_is_not_waited_for() -> None:
+    """Where another server wrote the log's last number, the replica never gets what the log has."""
+    split = mariadb("r", "0-1-12,0-2-13", replica=True)
+
+    assert faults(mariadb_set("0-1-13"), split) == {"r": ServerDiverged}
+    assert faults(mariadb_set("0-1-14"), split) == {"r": ReplicaBehindLog}
+
+
+def test_server_of_the_other_family_is_refused() -> None:
+    """A log of MySQL's GTIDs cannot go on with a MariaDB server, nor the other way round."""
+    for position, view in (
+        (at(f"{P}:1-5"), mariadb("n", "0-1-9")),
+        (mariadb_set("0-1-9"), mysql("n", f"{P}:1-5")),
+    ):
+        with pytest.raises(GtidError, match="cannot be combined"):
+            find_faults(TOPICS, position, [view])
+
+
+def test_what_a_server_lacks_is_what_an_operator_may_give_up() -> None:
+    """`skip --lost` names exactly the log's GTIDs that the server does not have, on each family."""
+    assert lacking(at(f"{P}:1-9"), mysql("n", f"{P}:1-7")) == at(f"{P}:8-9")
+    for state in ("0-1-9,7-1-2", "0-1-8,0-2-11,7-1-3"):
+        missing = lacking(mariadb_set("0-1-9,7-1-3"), mariadb("n", state))
+        assert missing == mariadb_set("7-1-3" if state.startswith("0-1-9") else "0-1-9")
+
+
+@pytest.mark.parametrize(
+    ("purged", "known"),
+    [("", 0), ("0-3-1", 1), ("0-3-7", 7), ("0-0-7", 8), ("7-3-7", 0)],
+)
+def test_purged_numbers_are_known_and_no_more(purged: str, known: int) -> None:
+    """What a MariaDB server has purged it had; one number more where server 0 stands for it."""
+    view = mariadb("n", "5-1-1", purged)
+
+    assert [number for number in range(1, 10) if is_known(view, 0, 2, number)] == [
+        *range(1, known + 1)
+    ]
+
+
+def test_only_a_primary_s_history_stops_the_shard() -> None:
+    """Errant replicas and primaries that are merely away are passed over; later views count."""
+    replica, away = mysql("r", f"{P}:1", replica=True), mysql("p1", f"{P}:1")
+    wrong = mysql("p2", f"{P}:1")
+    diverged = ServerDiverged("errant")
+
+    assert must_stop([replica], {"r": diverged}) is None
+    assert must_stop([away], {"p1": ServerLost("away")}) is None
+    found: dict[str, ShardstreamError] = {"r": diverged, "p1": ServerLost("away"), "p2": diverged}
+    assert must_stop([replica, away, wrong], found) is diverged
 
 
 @pytest.mark.parametrize(("count", "more"), [(10, False), (11, True)])

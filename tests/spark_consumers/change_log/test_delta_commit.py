@@ -15,6 +15,7 @@ from spark_consumers.change_log.delta_commit import (
     SeqSpan,
     commit,
     ensure_table,
+    file_stats,
     hopped_mark,
     is_replay,
     join_spans,
@@ -250,3 +251,13 @@ def test_columns_of_this_release_are_added(target: str) -> None:
     ensure_table(target, SCHEMA, {})
 
     assert [f.name for f in DeltaTable(target).schema().fields] == SCHEMA.names
+
+
+def test_readers_may_skip_a_file_by_its_statistics() -> None:
+    """Delta's readers are told the rows, the bounds, and that no value of these columns is NULL."""
+    assert json.loads(file_stats(3, {"seq": (1, 3), "shard": ("-80", "80-")})) == {
+        "numRecords": 3,
+        "minValues": {"seq": 1, "shard": "-80"},
+        "maxValues": {"seq": 3, "shard": "80-"},
+        "nullCount": {"seq": 0, "shard": 0},
+    }

@@ -67,7 +67,7 @@ def test_a_reader_that_watches_the_reshard(
             target.mark(42_000, BEGIN, SPLIT)
             target.commit((43_000, 1))
             target.heartbeat(FAR_US)
-        rest = list(islice(stream, 5))
+        rest = taken(stream, 5)
 
     assert seen(rest) == sorted(seen([*left.written[1:], *low.written, *high.written]))
     assert [json.loads(e.statement or "")["kind"] for e in rest if e.statement] == ["BEGIN"] * 2
@@ -163,7 +163,7 @@ def test_a_target_whose_topics_are_gone(
         source.commit((FAR_US, 1))
         left.heartbeat(2 * FAR_US)
         source.heartbeat(2 * FAR_US)
-        rest = list(islice(stream, 2))
+        rest = taken(stream, 2)
 
     assert seen(rest) == seen(source.written[2:])
 
