@@ -17,7 +17,7 @@ MARKER: Final = f"{INTERNAL_DATABASE}.marker"
 IDENTITY: Final = f"{INTERNAL_DATABASE}.identity"
 
 _COLUMNS: Final = {
-    # Written on the primary while a replica is read: how far the replica is.
+    # Written on the primary, while a replica is read or always: how far who reads it is.
     HEARTBEAT: "shard VARCHAR(128) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
     # The marks of a reshard: END on sources, BEGIN on targets, CANCELLED on both. A server may hold
     # shards of several keyspaces; rows of earlier releases have none.

@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -17,17 +17,20 @@ class ProducerOptions:
     """The choices for all producers; the defaults favour 20 ms from commit to reader.
 
     `heartbeat_ms`: how often the head of an idle shard advances; below 10 ms it would only load
-    the server. `commit_ms`, `commit_rows`: the shortest time between two commits, and the records
-    that a commit gathers. `accept_loss_at_server_crash`: follow primaries whose binlog may lose its
-    end in a crash. `max_clock_ahead_ms`: commit times further ahead of this host's clock
-    are cut; readers look back 60 s, so no clock may be further ahead. `text_as_bytes`: columns
-    (database.table.column) whose text is logged as the server's bytes. `max_replica_lag_ms`: a
-    server that lags another one by more is left; each change of server costs about a second.
+    the server. `heartbeat_rows`: when rows are written on the primary, while a replica is streamed
+    from or always, which gives fresh reads a time. `commit_ms`, `commit_rows`: the shortest time
+    between two commits, and the records that a commit gathers. `accept_loss_at_server_crash`:
+    follow primaries whose binlog may lose its end in a crash. `max_clock_ahead_ms`: commit times
+    further ahead of this host's clock are cut; readers look back 60 s, so no clock may be further
+    ahead. `text_as_bytes`: columns (database.table.column) whose text is logged as the server's
+    bytes. `max_replica_lag_ms`: a server that lags another one by more is left; each change of
+    server costs about a second.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     heartbeat_ms: Annotated[int, Field(ge=10, le=60_000)] = 250
+    heartbeat_rows: Literal["replicas", "always"] = "replicas"
     commit_ms: Annotated[int, Field(ge=1, le=60_000)] = 20
     commit_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
     max_clock_ahead_ms: Annotated[int, Field(ge=0, lt=60_000)] = 5_000

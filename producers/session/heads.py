@@ -104,8 +104,8 @@ class ServerClock:
         return believed_us(moment.clock_us, now_us(), self._bound_us)
 
     def head_of_row(self, heartbeat_us: int) -> int:
-        """The head that the last heartbeat row gives where a replica is read, else 0."""
-        return min(heartbeat_us, now_us() + self._bound_us) if self.is_replica else 0
+        """The head that the last heartbeat row gives, on a replica and on a primary; 0 for none."""
+        return min(heartbeat_us, now_us() + self._bound_us)
 
 
 class HeadKeeper:

@@ -1,7 +1,8 @@
-"""Heartbeat rows on the primary while a replica is read: they show how far the replica is.
+"""Heartbeat rows on the primary: they show how far a replica, and who reads from it, is.
 
-The row travels through the binlog like any change. When it arrives from the replica, the log has
-everything that the primary committed before it, and its time is the head (watermark).
+The row travels through the binlog like any change. When it arrives from a server, the log has
+everything that the primary committed before it, and its time is the head (watermark). A fresh read
+that sees it holds all of the log before it.
 """
 
 import threading
@@ -15,7 +16,14 @@ from pymysql.err import MySQLError
 from databases.connection import error_code, open_connection
 from databases.errors import ServerLost
 from databases.grants import privileges_on, read_account
-from databases.internal_tables import HEARTBEAT, INTERNAL_DATABASE, create_internal_tables
+from databases.internal_tables import (
+    HEARTBEAT,
+    INTERNAL_DATABASE,
+    JOURNAL,
+    ROLE,
+    create_internal_tables,
+)
+from databases.sql import rows
 from event_token.errors import ShardstreamError
 from producers.replication.family import family_of
 from producers.replication.stream import server_errors
@@ -24,6 +32,8 @@ from producers.session.heads import now_us
 from producers.settings import ShardProducerSettings
 
 PRIVILEGES: Final = ("CREATE", "SELECT", "INSERT", "UPDATE")
+# Together they say what the time of a read is worth.
+TABLES_OF_READS: Final = (HEARTBEAT, JOURNAL, ROLE)
 # After a fault: the primary may be failing over, or a grant may be missing.
 PAUSE_S: Final = 1.0
 # The thread may be waiting for a server that does not answer; closing does not wait for that.
@@ -40,13 +50,13 @@ _WRITE: Final = (
 
 
 class HeartbeatWriter:
-    """A thread that writes the shard's heartbeat row on the primary while it is `wanted`.
+    """A thread that writes the shard's heartbeat row on the primary, always or while `wanted`.
 
     `note` says why it cannot, "" if it can.
     """
 
     def __init__(self, settings: ShardProducerSettings, wanted: Callable[[], bool]) -> None:
-        """Start the thread if there is more than one server."""
+        """Start the thread if there is more than one server, or rows are always written."""
         self.note = ""
         self._settings = settings
         self._wanted = wanted
@@ -55,7 +65,8 @@ class HeartbeatWriter:
         self._primary: OpenServer | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat rows", daemon=True)
-        if len(settings.servers) > 1:
+        self._is_always = settings.heartbeat_rows == "always"
+        if len(settings.servers) > 1 or self._is_always:
             self._thread.start()
 
     def close(self) -> None:
@@ -70,7 +81,7 @@ class HeartbeatWriter:
             while not self._ending.wait(wait_s):
                 wait_s = self._period_s
                 try:
-                    if self._wanted():
+                    if self._is_always or self._wanted():
                         self._write()
                         self.note = ""
                 except Exception as fault:  # noqa: BLE001 - the note reports it; the thread goes on
@@ -85,6 +96,8 @@ class HeartbeatWriter:
         if primary is None:
             raise ServerLost("no primary of the shard answers: start it, or add it to `servers`")
         with server_errors(primary.settings, "writing a heartbeat row on"):
+            if self._is_always and self._primary is None:
+                create_tables_of_reads(primary.connection)
             write_heartbeat(primary.connection, self._settings)
         self._primary = primary
 
@@ -127,8 +140,22 @@ def write_heartbeat(connection: Any, settings: ShardProducerSettings) -> None:
             cursor.execute(_WRITE, values)
 
 
+def create_tables_of_reads(connection: Any) -> None:
+    """Create those tables that are missing without which a fresh read has no time."""
+    missing = []
+    for table in TABLES_OF_READS:
+        try:
+            rows(connection, f"SELECT 1 FROM {table} LIMIT 0")  # noqa: S608 - our own name
+        except MySQLError as error:
+            if error_code(error) not in _MISSING:
+                raise
+            missing.append(table)
+    if missing:
+        create_internal_tables(connection, missing)
+
+
 def heartbeat_warnings(settings: ShardProducerSettings) -> list[str]:
-    """What keeps the head of a shard from moving while a replica is read: one line each.
+    """What keeps heartbeat rows from being written where they are wanted: one line each.
 
     Servers that do not answer are skipped; the preflight lists them.
     """
@@ -148,16 +175,15 @@ def heartbeat_warnings(settings: ShardProducerSettings) -> list[str]:
             if lacking and not account.has("ALL PRIVILEGES"):
                 missing.append(
                     f"{settings.keyspace}.{settings.shard}: heartbeat rows cannot be written on "
-                    f"{server.name} while a replica is read, so an idle shard holds readers back: "
+                    f"{server.name}: where a replica is read, an idle shard holds readers back, "
+                    "and fresh reads have no time. "
                     f"GRANT {', '.join(PRIVILEGES)} ON {INTERNAL_DATABASE}.* TO {account.name};"
                 )
-    if not has_replica:
-        return []
-    if not primaries:
+    if has_replica and not primaries:
         text = (
             f"{settings.keyspace}.{settings.shard}: a replica is read, but no primary is named "
             "that could take heartbeat rows, so an idle shard holds readers back: add it to "
             "`servers`, with `read = false` if nothing should be streamed from it"
         )
         return [text]
-    return missing
+    return missing if has_replica or settings.heartbeat_rows == "always" else []

@@ -283,6 +283,8 @@ class EventReader:
     def _after_internal(self) -> None:
         """Act on what rows of the product's own tables said."""
         transaction = self.transaction
+        # At once, not with the next head: END may be the next transaction.
+        transaction.clock.follow(self.internal.heartbeat_us)
         mark = self.internal.mark
         if mark is not None:
             if transaction.has_records:

@@ -45,6 +45,12 @@ class StreamClock:
             self._next_head_us = max(self._next_head_us, commit_us)
         self.timestamp_us = max(self.timestamp_us, commit_us)
 
+    def follow(self, time_us: i64) -> None:
+        """Respect the time of a heartbeat row: what follows it in the log is no earlier."""
+        if time_us > self._limit_us:
+            self._limit_us = i64(self._now_us()) + self._max_ahead_us
+        self.timestamp_us = max(self.timestamp_us, min(time_us, self._limit_us))
+
     def take_now(self) -> None:
         """Set the time of copied rows, which are no transaction: as early as possible."""
         if self.timestamp_us < 0:

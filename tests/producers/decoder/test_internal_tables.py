@@ -1,6 +1,7 @@
 """Rows of `_shardstream`: marks, origins and heartbeats, and never a row on the log."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -255,6 +256,23 @@ def test_other_rows_of_the_database_are_not_logged(stream: Stream) -> None:
     assert sink.messages == []
     assert summary.last_seq < summary.first_seq
     assert summary.position != before
+
+
+def test_what_follows_a_heartbeat_row_is_no_earlier(stream: Stream) -> None:
+    """END and rows right behind the row are not older than it, on a primary as on a replica."""
+    late_us = time.time_ns() // 1000 + 30_000_000
+    flavor, before, packets = stream(
+        "INSERT INTO t VALUES (1)",
+        f"INSERT INTO _shardstream.heartbeat VALUES ('{SHARD}', {late_us})",
+        INSERT + journal("END"),
+    )
+
+    sink, _ = decode(packets, flavor, before)
+
+    row, mark = sink.events()
+
+    assert row.timestamp_us < late_us
+    assert (mark.type, mark.timestamp_us) == (EventType.JOURNAL, late_us)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,23 @@ def test_times_and_heads_never_fall() -> None:
     assert scene.transaction(NOW_US - 50) == (NOW_US, NOW_US)
 
 
+def test_what_follows_a_heartbeat_row_is_no_earlier() -> None:
+    """The row's time counts from the next transaction on, up to the bound of the clock."""
+    scene = Scene()
+    scene.clock.follow(NOW_US + 50)
+    assert scene.transaction(NOW_US) == (NOW_US + 50, NOW_US)
+
+    scene.clock.follow(NOW_US + 7)
+    assert scene.transaction(NOW_US + 60) == (NOW_US + 60, NOW_US + 60)
+
+    scene.clock.follow(NOW_US + AHEAD_US + 9)
+    assert scene.transaction(NOW_US + 61) == (NOW_US + AHEAD_US, NOW_US + 61)
+
+    scene.now_us += 500
+    scene.clock.follow(NOW_US + AHEAD_US + 9)
+    assert scene.transaction(NOW_US + 62) == (NOW_US + AHEAD_US + 9, NOW_US + 62)
+
+
 def test_an_open_transaction_is_not_promised() -> None:
     """The head follows a transaction when it ends."""
     scene = Scene(5)
