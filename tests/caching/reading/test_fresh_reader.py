@@ -1,6 +1,5 @@
 """Fresh reads on a primary of either family."""
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -14,6 +13,7 @@ from caching.reading.snapshots import ROLE_GRANT
 from databases.errors import ServerLost, ServerRefused
 from databases.internal_tables import INTERNAL_DATABASE
 from event_token import EventToken, Flavor, GtidSet, UsageError, parse_gtid_set
+from tests.caching.reading.claims import READS, claims_beside_writers, count_of
 from tests.caching.reading.reading import (
     DRIVERS,
     KEYSPACE,
@@ -31,11 +31,6 @@ from tests.caching.reading.reading import (
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import executed
 
-WRITERS = 3
-READS = 150
-# Reads between two rotations.
-READS_PER_BINLOG = 10
-
 
 def table(database: DatabaseFixture) -> str:
     """A new schema with the table `t (id)`, which the account may read."""
@@ -46,12 +41,6 @@ def table(database: DatabaseFixture) -> str:
 
 def executed_set(database: DatabaseFixture) -> GtidSet:
     return parse_gtid_set(executed(database), database.flavor)
-
-
-def count_of(position: GtidSet) -> int:
-    """How many transactions of one server and domain a position has."""
-    numbers = str(position).rpartition(":")[2].rpartition("-")[2]
-    return int(numbers)
 
 
 @pytest.mark.parametrize("connect", DRIVERS)
@@ -107,37 +96,12 @@ def test_a_commit_between_token_and_rows_is_not_in_the_token(database: DatabaseF
 def test_tokens_claim_nothing_that_the_rows_lack(database: DatabaseFixture) -> None:
     """While others commit and binlogs rotate, every transaction of the token is in the rows."""
     name = table(database)
-    ending = threading.Event()
 
-    def write(first: int) -> None:
-        with database.connect() as connection, connection.cursor() as cursor:
-            number = first
-            while not ending.is_set():
-                cursor.execute(f"INSERT INTO {name}.t VALUES ({number})")
-                number += WRITERS
+    claims = claims_beside_writers(database, database, name, "FLUSH BINARY LOGS")
 
-    claimed, read = [], []
-    base = count_of(executed_set(database))
-    writers = [threading.Thread(target=write, args=(number,)) for number in range(WRITERS)]
-    with reader_of(database) as reader:
-        for writer in writers:
-            writer.start()
-        try:
-            for number in range(READS):
-                if number % READS_PER_BINLOG == 0:
-                    run(database, "FLUSH BINARY LOGS")
-                found = reader.execute(f"SELECT COUNT(*) FROM {name}.t")
-                if found.token is not None:
-                    claimed.append(count_of(found.token.position) - base)
-                    read.append(found.rows[0][0])
-        finally:
-            ending.set()
-            for writer in writers:
-                writer.join()
-
-    assert len(claimed) > READS / 2
-    assert claimed[-1] > 0
-    assert [pair for pair in zip(claimed, read, strict=True) if pair[0] > pair[1]] == []
+    assert len(claims) > READS / 2
+    assert [claim for claim in claims if claim.in_token > claim.in_rows] == []
+    assert claims[-1].in_token > 0
 
 
 def test_uncommitted_rows_are_never_read(database: DatabaseFixture) -> None:

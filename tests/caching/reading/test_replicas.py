@@ -8,6 +8,7 @@ import pytest
 from caching.errors import Stale
 from databases.errors import ServerLost
 from event_token import Flavor
+from tests.caching.reading.claims import READS, claims_beside_writers
 from tests.caching.reading.reading import Pair, reader_of, run, server_name, written
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import REPLICA, follow, promote, wait_same
@@ -82,6 +83,15 @@ def test_a_replica_that_catches_up_is_waited_for(pair: Pair) -> None:
 
     assert found.rows == [(1,)]
     assert found.server == server_name(pair.replica)
+
+
+def test_a_replica_claims_nothing_that_its_rows_lack(pair: Pair) -> None:
+    """With parallel appliers, every transaction of the token is in the rows."""
+    claims = claims_beside_writers(pair.primary, pair.replica, pair.name, "FLUSH BINARY LOGS")
+    wait_same(pair.replica, pair.primary)
+
+    assert len(claims) == READS
+    assert [claim for claim in claims if claim.in_token > claim.in_rows] == []
 
 
 def test_roles_are_asked_of_the_servers(pair: Pair) -> None:
