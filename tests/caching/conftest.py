@@ -84,16 +84,28 @@ def start_memcached(real_servers: None, tmp_path: Path) -> Iterator[StartServer[
         server.kill()
 
 
+@pytest.fixture
+def open_kind(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Opened]]:
+    """Open a store of a kind; it is closed with the test."""
+    found: list[Opened] = []
+
+    def open_one(kind: str) -> Opened:
+        if kind in IN_MEMORY:
+            found.append(IN_MEMORY[kind]())
+        else:
+            fixture, opener = ON_SERVERS[kind]
+            found.append(opener(request.getfixturevalue(fixture)))
+        return found[-1]
+
+    yield open_one
+    for each in found:
+        each.floors.close()
+        each.store.close()
+
+
 @pytest.fixture(
     params=[*IN_MEMORY, *(pytest.param(each, marks=pytest.mark.servers) for each in ON_SERVERS)]
 )
-def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
+def opened(request: pytest.FixtureRequest, open_kind: Callable[[str], Opened]) -> Opened:
     """A store of each kind in turn."""
-    if request.param in IN_MEMORY:
-        found = IN_MEMORY[request.param]()
-    else:
-        fixture, opener = ON_SERVERS[request.param]
-        found = opener(request.getfixturevalue(fixture))
-    yield found
-    found.floors.close()
-    found.store.close()
+    return open_kind(request.param)

@@ -1,5 +1,6 @@
 """A model of a keyspace whose rows are cached: servers that lag, and an invalidator in steps."""
 
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from caching.client.cache import Cache
 from caching.client.options import CacheOptions
 from caching.client.reads import Read
 from caching.client.steps import ServerChoice
-from caching.protocol import Floor
+from caching.protocol import Floor, Hit, decide_hit
 from caching.protocol.freshness import Tokens, holds
 from caching.stores.store import KeyChange
 from event_token import EventToken
@@ -135,3 +136,35 @@ class Model:
         claim = self.opened.floors.claim(self.opened.floors.wanted())
         ends = self.ends()
         self.opened.floors.make_floors(claim, lambda: Floor(secrets.token_bytes(16), ends))
+
+    def renew(self, *changes: EventToken) -> None:
+        """Give all floors new generations at these changes: DDL, SKIP, or a gap in the logs."""
+
+        def renewed(floor: Floor) -> Floor:
+            for change in changes:
+                floor = floor.renewed(secrets.token_bytes(16), change)
+            return floor
+
+        self.opened.floors.change_floors(self.opened.store.nodes, renewed)
+
+    def begin(self, shard: str) -> None:
+        """Switch to a target: its BEGIN is a change of every bucket in its range (rule 12)."""
+        self.database.begin(shard)
+        token = self.database.shards[shard].end()
+        self.opened.floors.change_floors(self.opened.store.nodes, lambda floor: floor.raised(token))
+        self.readers.pop("-80", None)
+        self.readers[shard] = ModelReader(self.database.shards[shard])
+
+    def cached(self, key: str) -> Any:
+        """What a hit of a key returns; None for a miss."""
+        [pair] = self.opened.store.read([key])
+        found = decide_hit(pair.floor, pair.slot)
+        return json.loads(found.value or b"null") if isinstance(found, Hit) else None
+
+    def fills_again(self, key: str) -> Any:
+        """Let the replicas catch up; the value that is cached then, which has to be a hit."""
+        self.catch_up()
+        cache = self.cache()
+        self.get(cache, key)
+        assert self.cached(key) is not None
+        return self.get(cache, key)

@@ -1,0 +1,66 @@
+"""A process that is stopped between query and fill, on a real Redis."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from shardstream.local.cache_server import RedisServer
+from tests.caching.client.model import Model
+from tests.caching.stores.redis_stores import open_redis, redis_url
+from tests.repository import ROOT
+
+WAIT_S = 120
+POLL_S = 0.01
+
+
+def wait_until_stopped(process_id: int) -> None:
+    """Wait until the kernel shows the process as stopped."""
+    deadline_s = time.monotonic() + WAIT_S
+    while Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < deadline_s
+        time.sleep(POLL_S)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_filler_is_stopped_between_query_and_fill(
+    redis_servers: Sequence[RedisServer], *, is_changed: bool
+) -> None:
+    """R01: when it goes on, it fills in what it read only if nothing was applied meanwhile."""
+    model = Model(open_redis(redis_servers))
+    layout = model.opened.layout
+    token = model.database.shards["-80"].end().to_string()
+    program = [sys.executable, "-m", "tests.caching.client.stopped_filler"]
+    arguments = [redis_url(redis_servers), layout.cache, str(layout.buckets), token]
+
+    with subprocess.Popen(
+        [*program, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as filler:
+        try:
+            assert filler.stdin is not None
+            assert filler.stdout is not None
+            assert filler.stdout.readline() == "read\n"
+            os.kill(filler.pid, signal.SIGSTOP)
+            wait_until_stopped(filler.pid)
+            print(file=filler.stdin, flush=True)
+            if is_changed:
+                model.write("r20")
+                model.apply()
+            assert model.cached("r20") is None
+            os.kill(filler.pid, signal.SIGCONT)
+            value, counters = json.loads(filler.stdout.readline())
+        finally:
+            filler.kill()  # also one that is stopped
+
+    assert value == {"r20": 1}
+    assert model.cached("r20") == (None if is_changed else {"r20": 1})
+    assert counters.get("fills_refused_older", 0) == is_changed
+    model.opened.floors.close()
+    model.opened.store.close()
