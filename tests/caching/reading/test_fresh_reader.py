@@ -12,6 +12,7 @@ from caching.reading.fresh_reader import FreshReader
 from caching.reading.snapshots import ROLE_GRANT
 from databases.errors import ServerLost, ServerRefused
 from databases.internal_tables import INTERNAL_DATABASE
+from databases.mariadb_snapshot import SHOW_PLACE, START_SNAPSHOT
 from event_token import EventToken, Flavor, GtidSet, UsageError, parse_gtid_set
 from tests.caching.reading.claims import READS, claims_beside_writers, count_of
 from tests.caching.reading.reading import (
@@ -19,6 +20,7 @@ from tests.caching.reading.reading import (
     KEYSPACE,
     PASSWORD,
     SHARD,
+    HookedConnection,
     allow_reads,
     by_pymysql,
     documented_grants,
@@ -276,6 +278,34 @@ def test_a_place_at_the_beginning_of_a_binlog_gives_no_token(mariadb_a: Database
     assert found.fresher is None
     assert not raised.value.is_lost
     assert later.rows == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(("moves", "is_known"), [(1, True), (2, False)])
+def test_a_place_that_changes_during_the_read_is_not_believed(
+    mariadb_a: DatabaseFixture, moves: int, is_known: bool
+) -> None:
+    """The read begins again once; then its rows come without a token."""
+    name = table(mariadb_a)
+    connection = by_pymysql(mariadb_a, autocommit=True)()
+    shows: list[int] = []
+
+    def move_before_second_show(statement: str) -> None:
+        if statement != SHOW_PLACE:
+            return
+        shows.append(1)
+        if len(shows) in {2 * move for move in range(1, moves + 1)}:
+            run(mariadb_a, f"INSERT INTO {name}.t VALUES ({len(shows)})")
+            with connection.cursor() as cursor:
+                cursor.execute("COMMIT")
+                cursor.execute(START_SNAPSHOT)
+
+    servers = [lambda: HookedConnection(connection, move_before_second_show)]
+    with FreshReader(KEYSPACE, SHARD, servers, flavor="mariadb") as reader:
+        run(mariadb_a, f"INSERT INTO {name}.t VALUES (0)")
+        found = reader.execute(f"SELECT id FROM {name}.t")
+
+    assert found.rows == [(0,), (2,)]
+    assert (found.token is not None) is is_known
 
 
 def test_a_rotation_between_the_two_looks_at_the_place(mariadb_a: DatabaseFixture) -> None:

@@ -120,7 +120,7 @@ def test_heads_follow_what_the_replica_has_applied(
 
 
 def test_replica_alone_is_warned_of(start_mysql: StartServer, mysql_a: DatabaseFixture) -> None:
-    """Without a primary in the list no rows can be written; a primary alone needs none."""
+    """Without a primary in the list no rows can be written; one alone needs them if always."""
     replica = start_mysql()
     statements(
         replica,
@@ -128,9 +128,18 @@ def test_replica_alone_is_warned_of(start_mysql: StartServer, mysql_a: DatabaseF
     )
     away = ServerSettings("127.0.0.1", 1, "nobody", "")
 
-    def warnings(*servers: ServerSettings) -> list[str]:
+    def warnings(*servers: ServerSettings, always: bool = False) -> list[str]:
         kafka = ClientConfig({"bootstrap.servers": "127.0.0.1:1"})
-        return heartbeat_warnings(ShardProducerSettings("ks", "-", Flavor.MYSQL, servers, kafka))
+        settings = ShardProducerSettings("ks", "-", Flavor.MYSQL, servers, kafka)
+        return heartbeat_warnings(
+            replace(settings, heartbeat_rows="always" if always else "replicas")
+        )
 
     assert "read = false" in warnings(server_of(replica), away)[0]
     assert warnings(server_of(mysql_a), away) == []
+    grant(mysql_a)
+    names = ", ".join(PRIVILEGES)
+    account = f"'{mysql_a.user}'@'127.0.0.1'"
+    statements(mysql_a, f"REVOKE {names} ON `\\_shardstream`.* FROM {account}")
+    [warning] = warnings(server_of(mysql_a), always=True)
+    assert f"GRANT {names} ON _shardstream.* TO {account}" in warning
