@@ -9,6 +9,7 @@ from producers.replication.gtid_scan import transactions
 from producers.replication.stream import ReplicationStream, random_server_id
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
+from producers.skip.marks import refuse_mark
 from producers.skip.skip_log import Decision, SkipReport, write_skip
 from topics.names import ShardTopics
 from topics.records.skip_record import SkipKind
@@ -18,7 +19,8 @@ def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) ->
     """Write a SKIP record for a transaction that is on the server and not in the log.
 
     MySQL: any such GTID. MariaDB: only the next one of its domain, for a position of MariaDB
-    cannot leave one out. UsageError otherwise, and what `write_skip` raises.
+    cannot leave one out. Never a mark of a reshard. UsageError otherwise, and what `write_skip`
+    raises.
     """
     topics = ShardTopics(settings.keyspace, settings.shard)
     wanted = _parsed(gtid, settings.flavor)
@@ -34,6 +36,7 @@ def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) ->
             raise UsageError(f"{server.name} has not executed {wanted}: check --gtid")
         if isinstance(position, MariadbGtidSet) and isinstance(wanted, MariadbGtidSet):
             _check_next(topics, position, wanted, server)
+        refuse_mark(settings, server, position, wanted)
         return Decision(
             SkipKind.TRANSACTION, str(wanted), str(wanted), position.union(wanted), server.name
         )

@@ -119,7 +119,8 @@ class Routes:
         verbs = [word.upper() for word in words[:5]]
         if not words or verbs[0] in _HARMLESS or _is_about_accounts(verbs):
             return
-        if INTERNAL_DATABASE in words and verbs[0] == "CREATE":
+        is_own = verbs[:2] == ["ALTER", "TABLE"] and words[2:3] == [INTERNAL_DATABASE]
+        if is_own or (INTERNAL_DATABASE in words and verbs[0] == "CREATE"):
             return  # its columns may have the names of resharded tables
         named = possible_names(event.statement or "")
         tables = sorted(f"{d}.{t}" for d, t in self._routes if t.casefold() in named)

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from databases.internal_tables import JOURNAL, create_internal_tables
 from databases.sql import rows
-from event_token import Flavor, MysqlGtidSet, UsageError
+from event_token import Flavor, MariadbGtidSet, MysqlGtidSet, UsageError, parse_gtid_set
 from producers.decoder.errors import RecordTooLarge, StatementInRowStream, UnsupportedEvent
 from producers.session import parts
 from producers.settings import ShardProducerSettings
 from producers.skip.one_transaction import skip_transaction
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
+from tests.producers.servers.replication import executed as executed_on
 from tests.producers.session.producing import (
     SHARD,
     RunningProducer,
@@ -199,3 +201,44 @@ def test_skip_fences_the_producer_that_runs(
 
     assert isinstance(producer.wait_error(), Fenced)
     assert ids(read_log(settings).events) == [2, "skip"]
+
+
+def test_marks_of_a_reshard_are_not_skipped(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """B3: readers would wait for the mark for ever; one of another keyspace's reshard is none."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    run(database, name, "CREATE TABLE t (id INT PRIMARY KEY)")
+    with database.connect() as connection:
+        create_internal_tables(connection, (JOURNAL,))
+    with producing(settings):
+        wait_caught_up(settings)
+    end = (
+        "INSERT INTO _shardstream.journal VALUES "
+        "('r1', 'END', '[\"-\"]', '[\"-80\", \"80-\"]', NULL, '{}')"
+    )
+    run(database, name, end.format("another"))
+    skip_transaction(settings, last_gtid(database, settings), REASON)
+    run(database, name, end.format(keyspace))
+
+    with pytest.raises(UsageError, match="is END of reshard r1: without it no reader gets past"):
+        skip_transaction(settings, last_gtid(database, settings), REASON)
+    with producing(settings):
+        wait_caught_up(settings)
+    run(database, name, "DROP DATABASE _shardstream")
+
+    types = [event.type for event in read_log(settings).events]
+    assert types == [EventType.SKIP, EventType.JOURNAL]
+
+
+def last_gtid(database: DatabaseFixture, settings: ShardProducerSettings) -> str:
+    """The one transaction that the server has executed and the log does not have."""
+    executed = parse_gtid_set(executed_on(database), settings.flavor)
+    position = parse_gtid_set(read_log(settings).progress[-1].position, settings.flavor)
+    if isinstance(executed, MysqlGtidSet) and isinstance(position, MysqlGtidSet):
+        return str(executed.subtract(position))
+    assert isinstance(executed, MariadbGtidSet)
+    assert isinstance(position, MariadbGtidSet)
+    [last] = set(executed.domains) - set(position.domains)
+    return "-".join(map(str, last))

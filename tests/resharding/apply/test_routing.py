@@ -193,6 +193,9 @@ def test_rows_that_have_no_target_stop(changed: dict[str, Any], says: str) -> No
         ("ALTER TABLE x COMMENT 'orders'", False),
         ("CREATE TABLE _shardstream.plan (orders INT)", False),
         ("DROP TABLE _shardstream.plan, shop.orders", True),
+        ("ALTER TABLE _shardstream.journal ADD COLUMN orders INT", False),
+        ("ALTER TABLE orders RENAME TO _shardstream.journal", True),
+        ("ALTER TABLE", False),
     ],
 )
 def test_statements_on_resharded_tables_stop(statement: str, stops: bool) -> None:
