@@ -1,12 +1,14 @@
-"""Where the log and a MariaDB server parted: the last transaction of a domain that both have."""
+"""Where a log and a server parted: the last transaction of one source that both have.
+
+A source is what numbers GTIDs: a UUID, with a tag or without, or a domain of MariaDB.
+"""
 
 from dataclasses import dataclass
+from uuid import UUID
 
-from event_token import MariadbGtidSet
-from event_token.mariadb_gtid import Last, parse_mariadb_gtid
-from producers.servers.choice import ServerView, is_known
+from event_token import GtidSet, MysqlGtidSet, parse_gtid_set
 from producers.settings import ShardProducerSettings
-from topics.kafka.client import ClientConfig
+from producers.skip.server_commits import ServerCommits
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
@@ -19,51 +21,84 @@ from topics.schemas.registry import open_schema_ids
 
 @dataclass(frozen=True, slots=True)
 class CommonPoint:
-    """The last (server, number) of the domain that the server has; None if there is none.
+    """`position`: of the log after the last transaction of the source that both have, or None.
 
-    `lost`: the GTIDs of the log's transactions after it, in the log's order.
+    `lost`: the GTIDs of the log's transactions of the source after it, in the log's order;
+    `rewritten`: those of them under which the server has another transaction.
     """
 
-    last: Last | None
+    position: GtidSet | None
     lost: list[str]
+    rewritten: list[str]
+
+
+def source_of(gtid: str) -> str:
+    """The source of a GTID."""
+    head, separator, _ = gtid.rpartition(":")
+    return head if separator else gtid.partition("-")[0]
+
+
+def sources_of(gtids: GtidSet) -> set[str]:
+    """The sources of a set."""
+    if isinstance(gtids, MysqlGtidSet):
+        return {_mysql_source(*tsid) for tsid, _ in gtids.servers}
+    return {str(domain) for domain in gtids.by_domain()}
+
+
+def of_source(gtids: MysqlGtidSet, source: str) -> MysqlGtidSet:
+    """The part of a set that one source numbers."""
+    return MysqlGtidSet.of(
+        {tsid: list(parts) for tsid, parts in gtids.servers if _mysql_source(*tsid) == source}
+    )
+
+
+def _mysql_source(sid: bytes, tag: str) -> str:
+    return f"{UUID(bytes=sid)}:{tag}" if tag else str(UUID(bytes=sid))
 
 
 def common_point(
-    settings: ShardProducerSettings, topics: ShardTopics, domain: int, view: ServerView
+    settings: ShardProducerSettings, topics: ShardTopics, source: str, commits: ServerCommits
 ) -> CommonPoint:
-    """Look back from the log's end for the last transaction of a domain that the server has.
+    """Look back from the log's end for the last transaction of a source that the server has.
 
     Both topics are searched: transactions without rows of the log are in positions alone, and
     those of one Kafka transaction in the log alone.
     """
     schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
-    in_log, lost = _in_log(settings.kafka, topics, schema_ids, (domain, view))
-    in_progress = _in_progress(settings.kafka, topics, schema_ids, (domain, view))
-    found = [last for last in (in_log, in_progress) if last is not None]
-    # Both lie on the server's own history, where numbers grow.
-    return CommonPoint(max(found, key=lambda last: last[1], default=None), lost)
+    in_log = _in_log(settings, topics, schema_ids, (source, commits))
+    in_progress = _in_progress(settings, topics, schema_ids, (source, commits))
+    found = [position for position in (in_log.position, in_progress) if position is not None]
+    # Both lie on one line, where positions grow.
+    newest = next((p for p in found if all(p.includes(other) for other in found)), None)
+    return CommonPoint(newest, in_log.lost, in_log.rewritten)
 
 
 def _in_log(
-    config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds, what: tuple[int, ServerView]
-) -> tuple[Last | None, list[str]]:
-    domain, view = what
+    settings: ShardProducerSettings,
+    topics: ShardTopics,
+    schema_ids: SchemaIds,
+    what: tuple[str, ServerCommits],
+) -> CommonPoint:
+    source, commits = what
     codec = RecordDecoder(schema_ids)
     lost: list[str] = []
-    with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S) as reader:
+    rewritten: list[str] = []
+    with PartitionReader(settings.kafka, topics.log, 0, TAIL_TIMEOUT_S) as reader:
         for record in reader.newest_first():
             event = codec.decode(record.value, topics.shard, record.offset)
             # Records of copies have no GTID, and that of an earlier loss names what no server has.
-            if not event.gtid or _tells_loss(event):
+            if not event.gtid or _tells_loss(event) or source_of(event.gtid) != source:
                 continue
-            found_domain, server, number = parse_mariadb_gtid(event.gtid)
-            if found_domain != domain:
+            if event.gtid in lost[-1:]:
                 continue
-            if is_known(view, domain, server, number):
-                return (server, number), lost[::-1]
-            if event.gtid not in lost[-1:]:
-                lost.append(event.gtid)
-    return None, lost[::-1]
+            # Of a skipped transaction the log does not have the commit time.
+            is_skip = event.type is EventType.SKIP
+            if not is_skip and commits.differs(event.gtid, event.commit_us):
+                rewritten.append(event.gtid)
+            elif commits.has_executed(event.gtid):
+                return CommonPoint(event.token.position, lost[::-1], rewritten[::-1])
+            lost.append(event.gtid)
+    return CommonPoint(None, lost[::-1], rewritten[::-1])
 
 
 def _tells_loss(event: VEvent) -> bool:
@@ -71,14 +106,19 @@ def _tells_loss(event: VEvent) -> bool:
 
 
 def _in_progress(
-    config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds, what: tuple[int, ServerView]
-) -> Last | None:
-    domain, view = what
-    with PartitionReader(config, topics.progress, 0, TAIL_TIMEOUT_S) as reader:
+    settings: ShardProducerSettings,
+    topics: ShardTopics,
+    schema_ids: SchemaIds,
+    what: tuple[str, ServerCommits],
+) -> GtidSet | None:
+    source, commits = what
+    with PartitionReader(settings.kafka, topics.progress, 0, TAIL_TIMEOUT_S) as reader:
         for record in reader.newest_first():
             where = f"{topics.progress}, offset {record.offset}"
             progress = decode_progress(record.value, schema_ids, where)
-            last = MariadbGtidSet.parse(progress.position).by_domain().get(domain)
-            if last is not None and is_known(view, domain, *last):
-                return last
+            last = progress.last
+            if last is None or source_of(last.gtid) != source:
+                continue
+            if commits.has_executed(last.gtid) and not commits.differs(last.gtid, last.commit_us):
+                return parse_gtid_set(progress.position, settings.flavor)
     return None

@@ -16,6 +16,7 @@ from producers.errors import BinlogPurged, HistoryRewritten
 from producers.replication.gtid_scan import BinlogTransaction, transactions
 from producers.replication.stream import ReplicationStream, server_errors
 from producers.servers.server_list import OpenServer
+from producers.skip.advice import lost_advice
 from topics.names import ShardTopics
 from topics.progress.record import LastTransaction
 
@@ -46,9 +47,8 @@ def check_last(topics: ShardTopics, server: OpenServer, last: LastTransaction | 
         "it lost the end of its binlog in a crash, or was restored from a backup, and gave the "
         "GTIDs to other transactions. The log holds changes that this server does not have, and "
         "would skip others. If another server of the shard has the log's transactions, make that "
-        "one the primary and remove this one from `servers`; otherwise start a new log: delete the "
-        f"topics {topics.log}, {topics.progress} and {topics.copy}, start this producer again and "
-        "copy the tables"
+        f"one the primary and remove this one from `servers`. {lost_advice(topics, last.gtid)} (it "
+        "answers with all that were lost, and takes them then)"
     )
 
 

@@ -1,56 +1,20 @@
 """A server that lost the end of its binlog is told from one that still has what the log read."""
 
-import os
-import shutil
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from databases.sql import rows
 from producers.errors import HistoryRewritten
-from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
+from tests.producers.servers.power_cut import clock_s, losing_what_follows, produce_and_stop
 from tests.producers.servers.replication import executed, statements
 from tests.producers.session.producing import (
     RunningProducer,
-    producing,
     read_log,
     replay,
     settings_of,
-    wait_caught_up,
     wait_for,
 )
-
-
-@contextmanager
-def losing_what_follows(database: DatabaseFixture, folder: Path) -> Iterator[None]:
-    """A power cut that loses all that the server has written to its disk in this block."""
-    server = database.server
-    pid = server.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    shutil.copytree(server.datadir, folder, ignore=shutil.ignore_patterns("*.sock*"))
-    os.kill(pid, signal.SIGCONT)
-    yield
-    server.kill()
-    shutil.rmtree(server.datadir)
-    folder.rename(server.datadir)
-    server.start()
-
-
-def clock_s(database: DatabaseFixture) -> int:
-    """The server's clock in whole seconds, as MariaDB's commit times are."""
-    with database.connect() as connection:
-        return int(rows(connection, "SELECT UNIX_TIMESTAMP()")[0][0])
-
-
-def produce_and_stop(settings: ShardProducerSettings) -> str:
-    """Let a producer catch up; return all that it noted."""
-    with producing(settings) as producer:
-        wait_caught_up(settings)
-    return "; ".join(status.note for status in producer.statuses)
 
 
 def test_reused_gtids_after_a_power_cut_stop_the_shard(
@@ -78,7 +42,7 @@ def test_reused_gtids_after_a_power_cut_stop_the_shard(
     last = read_log(settings).events[-1].gtid
     assert f"ends with transaction {last}, committed at" in str(error)
     assert "has another one under this GTID" in str(error)
-    assert f"delete the topics {keyspace}.-, {keyspace}.-.progress" in str(error)
+    assert f"shardstream skip {keyspace} - --lost {last} --reason TEXT" in str(error)
     assert sorted(replay(read_log(settings), name, "t")) == [1, 2, 3]
 
 
