@@ -140,7 +140,7 @@ def _bound(column: SourceColumn, literal: Literal) -> Raw | Decimal:
     if literal.kind != "number":
         raise _cannot(column, f"a comparison with {literal.kind} {literal.text!r}")
     number = Decimal(literal.text)
-    fraction = max(0, -_exponent(number))
+    fraction = len(literal.text.partition(".")[2])
     if len(number.as_tuple().digits) > _DIGITS_MAX or fraction > _FRACTION_DIGITS_MAX:
         raise _cannot(column, f"a comparison with a number of more than {_DIGITS_MAX} digits")
     if kind in _FLOATS:
@@ -153,11 +153,6 @@ def _bound(column: SourceColumn, literal: Literal) -> Raw | Decimal:
     if (kind in _BITS and is_plain) or (kind is ValueKind.YEAR and number in _YEARS and is_plain):
         return int(number)
     raise _cannot(column, f"a comparison with {literal.text}")
-
-
-def _exponent(number: Decimal) -> int:
-    exponent = number.as_tuple().exponent
-    return exponent if isinstance(exponent, int) else 0
 
 
 def _whole(number: Decimal) -> int | Decimal:

@@ -37,7 +37,7 @@ class TablePattern:
     @property
     def is_regexp(self) -> bool:
         """Whether it can match any number of tables."""
-        return len(self.text) > 1 and self.text.startswith("/") and self.text.endswith("/")
+        return len(self.text) > 2 and self.text.startswith("/") and self.text.endswith("/")
 
     @cached_property
     def _regexp(self) -> re.Pattern[str]:

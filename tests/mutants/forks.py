@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -47,7 +47,7 @@ class ForkedTests:
     """The tests `paths` of the copy of this repository at `root`.
 
     What they import from elsewhere is imported once, here, so that a run costs little more than
-    the tests. Those that ended first without a mutant begin.
+    the tests. Of these only those run that call the function with the mutant, the quickest first.
     """
 
     def __init__(self, root: Path, paths: Sequence[str]) -> None:
@@ -55,22 +55,25 @@ class ForkedTests:
         self._root = root
         self._paths = paths
         self._seconds: dict[str, float] = {}
+        self._calls: dict[str, set[str]] = {}
 
     def prepare(self) -> str:
         """Run all tests without a mutant; return what they print if one fails, else ""."""
         printed, report = self._root / "printed.txt", self._root / "report.json"
 
         def run() -> int:
-            order = _Order({})
-            status = self._test(order, printed)
+            order, calls = _Order({}), _Calls(self._root)
+            status = self._test([order, calls], printed)
             others = list(_others(sys.modules, self._root))
-            report.write_text(json.dumps({"seconds": order.seconds, "modules": others}))
+            found = {"seconds": order.seconds, "calls": calls.found, "modules": others}
+            report.write_text(json.dumps(found, default=list))
             return status
 
         if os.waitpid(_fork(run), 0)[1] != 0:
             return printed.read_text()
         found = json.loads(report.read_text())
         self._seconds = found["seconds"]
+        self._calls = {test: set(names) for test, names in found["calls"].items()}
         for name in found["modules"]:
             with suppress(ImportError):
                 importlib.import_module(name)
@@ -108,7 +111,7 @@ class ForkedTests:
         def report_survivors(session: pytest.Session) -> NoReturn:
             sys.setprofile(None)
             for mutant, status in _ended(
-                mutants, jobs, lambda each: _changed(each, session, at_import)
+                mutants, jobs, lambda each: self._changed(each, session, at_import)
             ):
                 if status in {PASSED, UNDECIDED}:
                     os.write(begins, f"{number_of[mutant]} {status}\n".encode())
@@ -116,7 +119,7 @@ class ForkedTests:
 
         def run() -> int:
             sys.setprofile(note)
-            return self._test(_Order(self._seconds, report_survivors))
+            return self._test([_Order(self._seconds, report_survivors)])
 
         pid = _fork(run)
         os.close(begins)
@@ -126,15 +129,33 @@ class ForkedTests:
                 yield mutants[number], status
         os.waitpid(pid, 0)
 
+    def _changed(self, mutant: Placed, session: pytest.Session, at_import: set[CodeType]) -> int:
+        """Run the collected tests in a child with one function changed; return the child's id."""
+
+        def run() -> int:
+            _limit()
+            replaced = change_in_place(mutant)
+            if replaced is None:
+                return UNDECIDED
+            name = _name_of(replaced)
+            items = [each for each in session.items if name in self._calls.get(each.nodeid, ())]
+            for item, following in zip(items, [*items[1:], None], strict=False):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if session.testsfailed:
+                    return FAILED
+            return UNDECIDED if replaced in at_import else PASSED
+
+        return _fork(run)
+
     def _imported(self, mutant: Placed) -> int:
         def run() -> int:
             _limit()
             sys.meta_path.insert(0, ChangedModule(self._root, mutant))
-            return self._test(_Order(self._seconds))
+            return self._test([_Order(self._seconds)])
 
         return _fork(run)
 
-    def _test(self, order: "_Order", printed: Path = Path(os.devnull)) -> int:
+    def _test(self, plugins: list[object], printed: Path = Path(os.devnull)) -> int:
         out = os.open(printed, os.O_WRONLY | os.O_CREAT)
         os.dup2(out, 1)
         os.dup2(out, 2)
@@ -145,7 +166,7 @@ class ForkedTests:
         settings.load_profile("mutants")
         options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
         return int(
-            pytest.main([*options, "-m", "not servers and not slow", *self._paths], plugins=[order])
+            pytest.main([*options, "-m", "not servers and not slow", *self._paths], plugins=plugins)
         )
 
 
@@ -178,6 +199,34 @@ class _Order:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
 
 
+class _Calls:
+    """A plugin of pytest that notes which functions of the repository each test calls."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = f"{root}{os.sep}"
+        self.found: dict[str, set[str]] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        codes: set[CodeType] = set()
+
+        def note(frame: FrameType, event: str, _argument: object) -> None:
+            if event == "call":
+                codes.add(frame.f_code)
+
+        sys.setprofile(note)
+        try:
+            return (yield)
+        finally:
+            sys.setprofile(None)
+            names = {_name_of(code) for code in codes if code.co_filename.startswith(self._root)}
+            self.found[item.nodeid] = names
+
+
+def _name_of(code: CodeType) -> str:
+    return f"{code.co_filename} {code.co_qualname} {code.co_firstlineno}"
+
+
 def _ended(
     mutants: Iterable[Placed], jobs: int, start: Callable[[Placed], int]
 ) -> Iterator[tuple[Placed, int]]:
@@ -194,24 +243,6 @@ def _ended(
             yield ended()
     while running:
         yield ended()
-
-
-def _changed(mutant: Placed, session: pytest.Session, at_import: set[CodeType]) -> int:
-    """Run the collected tests in a child with one function changed; return the child's id."""
-
-    def run() -> int:
-        _limit()
-        replaced = change_in_place(mutant)
-        if replaced is None:
-            return UNDECIDED
-        items = session.items
-        for item, following in zip(items, [*items[1:], None], strict=True):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if session.testsfailed:
-                return FAILED
-        return UNDECIDED if replaced in at_import else PASSED
-
-    return _fork(run)
 
 
 def _fork(run: Callable[[], int]) -> int:

@@ -4,7 +4,6 @@ import pytest
 
 from producers.decoder.events.statement_tables import named_tables
 from producers.decoder.events.statements import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
-from producers.filters.rules import FilterSettings, TablePattern
 
 
 @pytest.mark.parametrize(
@@ -60,30 +59,3 @@ def test_names_depend_on_the_sql_mode() -> None:
     assert named_tables(text, "shop", 0) == [("shop", "t")]
     assert named_tables(text, "shop", NO_BACKSLASH_ESCAPES) == []
     assert named_tables(b"DROP TABLE t", "", 0) == []
-
-
-@pytest.mark.parametrize(
-    ("include", "exclude", "left_out"),
-    [
-        (("shop.orders",), (), True),
-        (("/shop\\..*/",), (), True),
-        (("/shop[.](a|b)/",), (), True),
-        (("/(shop|hr)\\..*/",), (), False),
-        (("/shop\\..*|hr\\.x/",), (), False),
-        (("/shop\\.[(]|hr\\.x/",), (), False),
-        (("/.*/",), (), False),
-        (("hr.staff",), (), False),
-        ((), ("/hr\\..*/",), True),
-        ((), ("/hr\\.pay_.*/",), False),
-        ((), ("hr.*",), False),
-        ((), (), False),
-    ],
-)
-def test_databases_left_out(
-    include: tuple[str, ...], exclude: tuple[str, ...], *, left_out: bool
-) -> None:
-    """A18: a database is left out if no rule can want one of its tables."""
-    settings = FilterSettings(tuple(map(TablePattern, include)), tuple(map(TablePattern, exclude)))
-
-    assert settings.leaves_out_database("hr") is left_out
-    assert not settings.leaves_out_database("_shardstream")

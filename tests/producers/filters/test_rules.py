@@ -136,6 +136,10 @@ def test_three_valued_logic(where: str, row: dict[str, object], wanted: bool) ->
         ("id = 7 AND 3 <= id", [Range(0, 7, 7)], 0),
         ("id < 1.5 AND id <> 3 AND id IN (1, 2)", [], 3),
         ("id > 9223372036854775807", [], 1),
+        ("id > 5", [Range(0, 6, 2**63 - 1)], 0),
+        ("id < 4611686018427387903", [Range(0, LOWEST, 2**62 - 2)], 0),
+        ("id < 4611686018427387904", [], 1),
+        ("id > -4611686018427387904", [], 1),
         ("id = 1 OR price = 2", [], 1),
         ("NOT id > 3 AND day < '2024-01-01'", [], 2),
     ],
@@ -259,6 +263,10 @@ def test_wrong_settings_of_rules_are_refused() -> None:
     """Half names, broken expressions, two rules for a table and a short key are one error each."""
     with pytest.raises(RuleError, match=r"write database\.table"):
         TablePattern("orders")
+    for nothing in ("/", "//", ".", "shop."):
+        with pytest.raises(RuleError, match=r"write database\.table"):
+            TablePattern(nothing)
+    assert TablePattern("/./").is_regexp
     with pytest.raises(RuleError, match="is not a regular expression"):
         TablePattern("/(/")
     with pytest.raises(RuleError, match=r"rule of shop\.orders: the WHERE has a comment"):
@@ -268,7 +276,11 @@ def test_wrong_settings_of_rules_are_refused() -> None:
         two.rule_for("shop", "orders")
     with pytest.raises(RuleError, match="at least 32 bytes in hmac_key, and it has 5"):
         FilterSettings(rules=(Rule(ORDERS, masks={"x": Mask(MaskKind.HMAC)}),), hmac_key=b"short")
-    assert "0123" not in repr(FilterSettings(hmac_key=KEY))
+    long_enough = FilterSettings(
+        rules=(Rule(ORDERS, masks={"x": Mask(MaskKind.HMAC)}),), hmac_key=KEY
+    )
+    assert len(KEY) == 32
+    assert "0123" not in repr(long_enough)
 
 
 @pytest.mark.parametrize(
@@ -304,3 +316,42 @@ def test_the_product_s_own_tables_have_no_rule() -> None:
     assert settings.rule_for("shop", "orders") == every
     assert settings.rule_for("_shardstream", "journal") is None
     assert FilterSettings().rule_for("shop", "orders") is None
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "left_out"),
+    [
+        (("shop.orders",), (), True),
+        (("/shop\\..*/",), (), True),
+        (("/shop[.](a|b)/",), (), True),
+        (("/(shop|hr)\\..*/",), (), False),
+        (("/shop\\..*|hr\\.x/",), (), False),
+        (("/shop\\.[(]|hr\\.x/",), (), False),
+        (("/.*/",), (), False),
+        (("hr.staff",), (), False),
+        ((), ("/hr\\..*/",), True),
+        ((), ("/hr\\.pay_.*/",), False),
+        ((), ("hr.*",), False),
+        ((), (), False),
+    ],
+)
+def test_databases_left_out(
+    include: tuple[str, ...], exclude: tuple[str, ...], *, left_out: bool
+) -> None:
+    """A18: a database is left out if no rule can want one of its tables."""
+    settings = FilterSettings(tuple(map(TablePattern, include)), tuple(map(TablePattern, exclude)))
+
+    assert settings.leaves_out_database("hr") is left_out
+    assert not settings.leaves_out_database("_shardstream")
+
+
+def test_a_copy_knows_when_a_table_s_rule_has_changed() -> None:
+    """The text of a rule changes with its columns, condition and masks, never with the key."""
+    rule = Rule(ORDERS, ("id", "code"), "id > 1", {"code": Mask(MaskKind.TRUNCATE, 2)})
+    settings = FilterSettings(include=(ORDERS, TablePattern("shop.items")), rules=(rule,))
+
+    assert settings.rule_text("shop", "carts") == "left out"
+    assert settings.rule_text("shop", "items") == ""
+    assert settings.rule_text("shop", "orders") == (
+        '{"columns": ["id", "code"], "masks": {"code": ["truncate", 2]}, "where": "id > 1"}'
+    )
