@@ -29,10 +29,13 @@ class Reader(Protocol):
         sql: str,
         args: Sequence[Any] = (),
         *,
-        at_least: EventToken | None = None,
+        at_least: Iterable[EventToken] | None = None,
         server: ServerChoice = "any",
     ) -> Rows:
-        """Run a query on a server that has `at_least`; Stale if none has."""
+        """Run a query on a server that holds those of the writes that overlap its shard.
+
+        Stale if none does.
+        """
 
 
 class Readers:
@@ -85,19 +88,3 @@ class Readers:
 
     def _names(self) -> str:
         return "the readers are of " + ", ".join(sorted(self._readers))
-
-
-def requirement(
-    newer_than: Iterable[EventToken], shard: str, server: ServerChoice
-) -> tuple[EventToken | None, ServerChoice]:
-    """Return what a read of a shard has to hold, and on which kind of server, for these writes.
-
-    Writes on another shard count where a reshard has moved a part of it here. A replica can be
-    asked for one token; where there are several to hold, the primary has them all.
-    """
-    key_range = ShardName.parse(shard).key_range
-    tokens = [
-        token for token in newer_than if ShardName.parse(token.shard).key_range.overlaps(key_range)
-    ]
-    tokens.sort(key=lambda token: token.shard != shard)
-    return next(iter(tokens), None), "primary" if len(tokens) > 1 else server

@@ -5,24 +5,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from caching.client.counters import Counters
-from caching.client.readers import Readers, Rows, requirement
+from caching.client.readers import Readers, Rows
 from caching.client.steps import Load
 from caching.protocol.freshness import Tokens, oldest
 from event_token import EventToken
 
-
-class OwnWrites(Protocol):
-    """A session's writes, as `ReadYourWrites` has them."""
-
-    @property
-    def tokens(self) -> Iterable[EventToken]:
-        """The newest write per shard."""
-
-
-Writes = EventToken | OwnWrites | Iterable[EventToken]
+Writes = EventToken | Iterable[EventToken]
 
 
 class Recorder:
@@ -67,12 +58,7 @@ def writes_of(newer_than: Writes | None) -> tuple[EventToken, ...]:
 
     What a loader takes from a cache is older than its reads, so its own value is not cached.
     """
-    if newer_than is None:
-        given: tuple[EventToken, ...] = ()
-    elif isinstance(newer_than, EventToken):
-        given = (newer_than,)
-    else:
-        given = tuple(newer_than if isinstance(newer_than, Iterable) else newer_than.tokens)
+    given = (newer_than,) if isinstance(newer_than, EventToken) else tuple(newer_than or ())
     loading = _LOADING.get()
     if loading is None:
         return given
@@ -102,10 +88,11 @@ class Read:
         return self._execute(sql, args, self._readers.shard_of(on, shard)).rows
 
     def _execute(self, sql: str, args: Sequence[Any], shard: str) -> Rows:
-        at_least, server = requirement(self._load.newer_than, shard, self._load.server)
+        at_least = self._load.newer_than or None
         if at_least is not None:
             self._counters.add("own_write_reads")
-        rows = self._readers.reader(shard).execute(sql, args, at_least=at_least, server=server)
+        reader = self._readers.reader(shard)
+        rows = reader.execute(sql, args, at_least=at_least, server=self._load.server)
         self._recorder.add(rows.token)
         return rows
 

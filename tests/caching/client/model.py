@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,13 +49,14 @@ class ModelReader:
         sql: str,
         args: Sequence[Any] = (),  # noqa: ARG002 - names of rows take none
         *,
-        at_least: EventToken | None = None,
+        at_least: Iterable[EventToken] | None = None,
         server: ServerChoice = "any",
     ) -> ModelRows:
         asked = [self.shard.primary] if server == "primary" else [self.shard.replica]
         for each in (*asked, self.shard.primary):
             token = each.token()
-            if at_least is None or holds({token.shard: token}, at_least):
+            here = [write for write in at_least or () if write.shard == token.shard]
+            if all(holds({token.shard: token}, write) for write in here):
                 kind = "primary" if each is self.shard.primary else "replica"
                 self.queries.append(f"{sql} {kind}")
                 return ModelRows([each.version(sql)], token if self.has_tokens else None)

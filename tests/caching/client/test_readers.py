@@ -2,7 +2,10 @@
 
 import pytest
 
-from caching.client.readers import Readers, requirement
+from caching.client.readers import Readers
+from caching.client.reads import writes_of
+from caching.reading.fresh_reader import FreshReader
+from caching.reading.own_writes import ReadYourWrites
 from event_token.errors import UsageError
 from tests.caching.client.model import Model
 from tests.caching.protocol.tokens import token
@@ -44,12 +47,17 @@ def test_readers_that_overlap(model: Model) -> None:
         Readers({}, "hash")
 
 
-def test_what_a_read_has_to_hold() -> None:
-    """R24: a write on the shard, or on one that was split or merged; the primary has several."""
-    here, source, elsewhere = token("-40", 5), token("-80", 9), token("80-", 3)
+def test_fresh_readers_are_readers() -> None:
+    """A FreshReader of each shard is what a cache takes."""
+    reader = FreshReader("shop", "-", [lambda: None], flavor="mysql")
 
-    assert requirement([], "-40", "any") == (None, "any")
-    assert requirement([elsewhere], "-40", "replica") == (None, "replica")
-    assert requirement([elsewhere, here], "-40", "any") == (here, "any")
-    assert requirement([source], "-40", "any") == (source, "any")
-    assert requirement([source, here], "-40", "any") == (here, "primary")
+    assert Readers({"-": reader}, "hash").reader("-") is reader
+
+
+def test_every_form_of_own_writes() -> None:
+    """R24: a token, several, or a session; none for none."""
+    first, second = token("-80", 5), token("80-", 3)
+
+    assert writes_of(None) == writes_of([]) == writes_of(ReadYourWrites()) == ()
+    assert writes_of(first) == (first,)
+    assert writes_of([first, second]) == writes_of(ReadYourWrites([second, first]))
