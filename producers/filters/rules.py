@@ -1,5 +1,6 @@
 """Filter rules as the settings state them, and which rule a table has."""
 
+import hmac
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +16,9 @@ from producers.filters.where_syntax import Condition, parse_where
 _DATABASE = re.compile(r"([\w$-]+)(?:\\\.|\[\.\])(.*)", re.DOTALL)
 # What may contain a `|` that is no alternative of the whole expression.
 _NO_BRANCHES = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
+# 128 bits are enough to tell keys apart.
+_FINGERPRINT_OF = b"fingerprint of shardstream's hmac_key"
+_FINGERPRINT_CHARS = 32
 _GROUP = re.compile(r"\([^()]*\)")
 
 
@@ -109,12 +113,21 @@ class FilterSettings:
 
     def __post_init__(self) -> None:
         """Check the key."""
-        masks = [mask for rule in self.rules for mask in rule.masks.values()]
-        if any(m.kind is MaskKind.HMAC for m in masks) and len(self.hmac_key) < KEY_BYTES_MIN:
+        if self._has_hmac() and len(self.hmac_key) < KEY_BYTES_MIN:
             raise RuleError(
                 f"an hmac mask needs a key of at least {KEY_BYTES_MIN} bytes in hmac_key, and it "
                 f"has {len(self.hmac_key)}"
             )
+
+    def _has_hmac(self) -> bool:
+        masks = [mask for rule in self.rules for mask in rule.masks.values()]
+        return any(mask.kind is MaskKind.HMAC for mask in masks)
+
+    def mask_key(self) -> str:
+        """A fingerprint of the key, which does not tell it; "" if no mask uses it."""
+        if not self._has_hmac():
+            return ""
+        return hmac.digest(self.hmac_key, _FINGERPRINT_OF, "sha256").hex()[:_FINGERPRINT_CHARS]
 
     def __bool__(self) -> bool:
         """Whether there is anything to filter."""

@@ -101,6 +101,8 @@ class ReshardEntry:
 class Topology:
     """The shards of a keyspace. `epoch` counts the switched reshards.
 
+    `mask_key`: fingerprint of the key of the logs' hmac masks, "" before the first such mask.
+
     UsageError unless shard names are distinct and the serving ones cover every keyspace id once.
     """
 
@@ -109,6 +111,7 @@ class Topology:
     shards: tuple[ShardEntry, ...]
     vindexes: tuple[TableVindex, ...] = ()
     reshards: tuple[ReshardEntry, ...] = field(default=())
+    mask_key: str = ""
 
     def __post_init__(self) -> None:
         check_keyspace(self.keyspace)
@@ -304,6 +307,7 @@ def topology_to_json(topology: Topology) -> bytes:
                 }
                 for r in topology.reshards
             ],
+            **({"mask_key": topology.mask_key} if topology.mask_key else {}),
         },
     ).encode()
 
@@ -352,6 +356,7 @@ def _topology(fields: dict[str, Any]) -> Topology:
             )
             for r in fields["reshards"]
         ),
+        mask_key=str(fields.get("mask_key", "")),
     )
 
 
