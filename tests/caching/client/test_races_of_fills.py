@@ -32,7 +32,7 @@ def test_stale_set_after_invalidation(any_model: Model) -> None:
 
 @pytest.mark.parametrize("is_made_again", [False, True])
 def test_floor_evicted_before_an_old_fill(any_model: Model, *, is_made_again: bool) -> None:
-    """R02: as R01, and what kept v1 out is evicted before the fill, and made again or not."""
+    """R02, F31: as R01, and what kept v1 out is evicted before the fill, and made again or not."""
     client = SteppedGet(any_model, "r20").through("load")
     any_model.write("r20")
     any_model.apply()

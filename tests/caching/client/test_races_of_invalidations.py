@@ -186,7 +186,7 @@ def test_a_node_that_comes_back_as_it_was(model: Model) -> None:
 
 
 def test_everything_is_lost(any_model: Model) -> None:
-    """R22: no fill is possible until floors are made; then only of what the logs' ends hold."""
+    """R22, F31: no fill until floors are made, and then only of what the logs' ends hold."""
     client = SteppedGet(any_model, "r20").through("load")
     any_model.write("r20")
     any_model.apply()

@@ -175,7 +175,7 @@ def test_a_circuit_opens_for_a_moment() -> None:
 def test_a_restarted_memcached_has_to_be_resumed(
     start_memcached: StartServer[MemcachedServer],
 ) -> None:
-    """One of two servers is restarted: its floors are gone, and only its position is missing."""
+    """F31: one of two servers restarts: its floors are gone, and only its position is missing."""
     servers = sorted([start_memcached(), start_memcached()], key=lambda server: server.address)
     opened = open_memcached(servers)
     keys = [f"user:{number}" for number in range(100)]
