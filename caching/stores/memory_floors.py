@@ -71,7 +71,9 @@ class MemoryFloors:
             for floors in [self._node(name).floors for name in nodes]:
                 for bucket, stored in list(floors.items()):
                     floor = Floor.parse(stored)
-                    if floor is not None:
+                    if floor is None:  # a claim, whose ends may lack the change
+                        del floors[bucket]
+                    else:
                         floors[bucket] = change(floor).to_bytes()
                         changed += floors[bucket] != stored
         return changed
@@ -87,22 +89,21 @@ class MemoryFloors:
     def claim(self, buckets: Iterable[int]) -> Claim:
         """Mark the missing floors as being made."""
         marker = bytes([CLAIM_BYTE]) + os.urandom(CLAIM_NONCE_BYTES)
-        claimed = []
+        markers = {}
         with self._store.lock:
             for bucket in buckets:
                 floors = self._node(self.node_of(bucket)).floors
                 if Floor.parse(floors.get(bucket)) is None:
-                    floors[bucket] = marker
-                    claimed.append(bucket)
-        return Claim(marker, tuple(claimed))
+                    markers[bucket] = floors.setdefault(bucket, marker)
+        return Claim(markers)
 
     def make_floors(self, claim: Claim, floor: Callable[[], Floor]) -> int:
         """Make the floors that are still claimed; return how many."""
         made = 0
         with self._store.lock:
-            for bucket in claim.buckets:
+            for bucket, marker in claim.markers.items():
                 floors = self._node(self.node_of(bucket)).floors
-                if floors.get(bucket) == claim.marker:
+                if floors.get(bucket) == marker:
                     floors[bucket] = floor().to_bytes()
                     made += 1
         return made

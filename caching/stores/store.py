@@ -50,10 +50,12 @@ class Invalidated:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to make the floors of these buckets, until an invalidation takes it away."""
+    """The right to make floors: by bucket, what lies in the floor's place until it is made.
 
-    marker: bytes
-    buckets: tuple[int, ...]
+    Another process may have laid it there, and may be making the same floor: one of them does.
+    """
+
+    markers: Mapping[int, bytes]
 
 
 class Store(Protocol):
@@ -195,7 +197,8 @@ class FloorStore(Protocol):
     def change_floors(self, nodes: Iterable[str], change: Callable[[Floor], Floor]) -> int:
         """Replace every floor of the nodes by a compare-and-set; return how many changed.
 
-        `change` may be called several times per floor. Missing floors stay missing.
+        `change` may be called several times per floor. Missing floors stay missing, and claims
+        are taken away.
         """
 
     def wanted(self) -> list[int]:
@@ -205,7 +208,8 @@ class FloorStore(Protocol):
         """Mark the floors of these buckets that are missing as being made.
 
         The end of each log is asked for after this: an invalidation that is applied meanwhile
-        takes the mark away, so no floor is made below a change that was applied (rule 9).
+        takes the mark away, so no floor is made below a change that was applied (rule 9). A mark
+        that another process has made is shared, for that process may have died.
         """
 
     def make_floors(self, claim: Claim, floor: Callable[[], Floor]) -> int:

@@ -94,27 +94,24 @@ class MemcachedFloors:
     def claim(self, buckets: Iterable[int]) -> Claim:
         """See `FloorStore.claim`."""
         marker = bytes([CLAIM_BYTE]) + os.urandom(CLAIM_NONCE_BYTES)
-        claimed = []
+        markers = {}
         for bucket in buckets:
             name = self.layout.floor_key(bucket)
             with self._nodes[self.node_of(bucket)].client() as client:
-                stored, cas = client.gets(name, default=None, cas_default=None)
-                if Floor.parse(stored) is None and (
-                    client.add(name, marker, FOR_EVER, noreply=False)
-                    if stored is None
-                    else client.cas(name, marker, cas, FOR_EVER)
-                ):
-                    claimed.append(bucket)
-        return Claim(marker, tuple(claimed))
+                added = client.add(name, marker, FOR_EVER, noreply=False)
+                stored = marker if added else client.get(name)
+            if stored is not None and Floor.parse(stored) is None:
+                markers[bucket] = stored
+        return Claim(markers)
 
     def make_floors(self, claim: Claim, floor: Callable[[], Floor]) -> int:
         """See `FloorStore.make_floors`."""
         made = 0
-        for bucket in claim.buckets:
+        for bucket, marker in claim.markers.items():
             name = self.layout.floor_key(bucket)
             with self._nodes[self.node_of(bucket)].client() as client:
                 stored, cas = client.gets(name, default=None, cas_default=None)
-                if stored == claim.marker:
+                if stored == marker:
                     made += bool(client.cas(name, floor().to_bytes(), cas, FOR_EVER))
         return made
 
@@ -142,7 +139,10 @@ class MemcachedFloors:
             with node.client() as client:
                 for name, (seen, cas) in client.gets_many(sorted(names)).items():
                     floor = Floor.parse(seen)
-                    new = seen if floor is None else change(floor).to_bytes()
+                    if floor is None:  # a claim, whose ends may lack the change
+                        client.delete(name, noreply=False)
+                        continue
+                    new = change(floor).to_bytes()
                     if new != seen and not replace_floor(node, client, name, new, cas):
                         lost.add(name)
                     changed += new != seen and name not in lost

@@ -65,16 +65,16 @@ class RedisFloors:
         for _ in range(ROUNDS_MAX):
             swaps = []
             for bucket, stored in zip(waiting, self._floors(waiting), strict=True):
-                floor = Floor.parse(stored)
-                if stored is not None and floor is not None:
-                    swaps.append(Swap(bucket, stored, change(floor).to_bytes(), (), {}))
+                if stored is not None:
+                    floor = Floor.parse(stored)
+                    # A claim goes: its maker may have asked for ends that lack the change.
+                    new = None if floor is None else change(floor).to_bytes()
+                    swaps.append(Swap(bucket, stored, new, (), {}))
             swaps = [swap for swap in swaps if swap.floor != swap.seen]
             replies = self._servers.run([steps.swap_call(self.layout, swap) for swap in swaps])
-            waiting = [
-                swap.bucket for swap, reply in zip(swaps, replies, strict=True)
-                if reply == SWAP_LOST
-            ]  # fmt: skip
-            changed += len(swaps) - len(waiting)
+            answered = list(zip(swaps, replies, strict=True))
+            waiting = [swap.bucket for swap, reply in answered if reply == SWAP_LOST]
+            changed += len([1 for swap, reply in answered if swap.floor and reply != SWAP_LOST])
             if not waiting:
                 return changed
         raise StoreError(self.node_of(waiting[0]), f"floor {waiting[0]} changed all the time")
@@ -97,14 +97,14 @@ class RedisFloors:
             for bucket, stored in zip(asked, self._floors(asked), strict=True)
             if Floor.parse(stored) is None
         }
-        won = self._replace({bucket: (stored, marker) for bucket, stored in missing.items()})
-        return Claim(marker, tuple(won))
+        shared = {bucket: stored for bucket, stored in missing.items() if stored is not None}
+        added = self._replace(dict.fromkeys(missing.keys() - shared.keys(), (None, marker)))
+        return Claim(shared | dict.fromkeys(added, marker))
 
     def make_floors(self, claim: Claim, floor: Callable[[], Floor]) -> int:
         """See `FloorStore.make_floors`."""
-        return len(
-            self._replace({each: (claim.marker, floor().to_bytes()) for each in claim.buckets})
-        )
+        made = {bucket: (marker, floor().to_bytes()) for bucket, marker in claim.markers.items()}
+        return len(self._replace(made))
 
     def lease(self, key_range: str, holder: bytes, lease_ms: int) -> bool:
         """See `FloorStore.lease`."""

@@ -33,6 +33,7 @@ ROWS = {"k20": ("r20",), "k60": ("r60",), "ka0": ("ra0",), "pair": ("r20", "ra0"
 BUCKETS = {"k20": 0, "k60": 0, "ka0": 1, "pair": 1}
 NODE_OF_BUCKET = {0: 0, 1: 1}
 POSITION = "pos"
+CLAIM_BYTE = 0x43
 
 Steps = Iterator[None]
 # The token of an own write, its row, and the row's version by it.
@@ -312,6 +313,7 @@ class Invalidator:
             stored = node.contents.get(name)
             floor = Floor.parse(stored)
             if floor is None:
+                self._drop_claim(name, stored, node)
                 return
             generation = self.world.random_bytes(16)
             raised = floor.renewed(generation, token) if renew else floor.raised(token)
@@ -330,6 +332,7 @@ class Invalidator:
             if decision is None or not self.world.keeps("6-floor"):
                 # No floor: the bucket is closed until it is made at the end of the logs.
                 if node.replace({name: floor, key: slot}, {key: None}):
+                    self._drop_claim(name, floor, node)
                     return
                 continue
             writes: dict[str, bytes | None] = {name: decision.floor}
@@ -348,6 +351,11 @@ class Invalidator:
                 yield
                 yield from self._remove(key, token)
                 return
+
+    def _drop_claim(self, name: str, stored: bytes | None, node: Node) -> None:
+        """Take away the claim of a floor that is being made: its ends may lack the change."""
+        if stored is not None and stored[0] == CLAIM_BYTE:
+            node.replace({name: stored}, {name: None})
 
     def _remove(self, key: str, token: EventToken) -> Steps:
         """Delete the value as it is now, unless it holds the change."""
@@ -386,11 +394,17 @@ class Invalidator:
 
     def _make_wanted(self) -> Steps:
         for bucket in NODE_OF_BUCKET:
-            if floor_name(bucket) not in self._node(bucket).contents:
+            name = floor_name(bucket)
+            stored = self._node(bucket).contents.get(name)
+            if Floor.parse(stored) is None:
+                claim = stored
+                if claim is None and self.world.keeps("9-claim"):
+                    claim = bytes([CLAIM_BYTE]) + self.world.random_bytes(16)
+                    self._node(bucket).add(name, claim)
                 yield
                 made = self._made_floor().to_bytes()
                 yield
-                self._node(bucket).add(floor_name(bucket), made)
+                self._node(bucket).replace({name: claim}, {name: made})
 
     def _renew_all(self, number: int) -> Steps:
         """Give all floors of a node new generations, at the end of the logs."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from caching.protocol import Floor
 from tests.caching.protocol.actors import (
     BUCKETS,
     POSITION,
@@ -92,7 +93,10 @@ class History:
         for _ in range(QUIET_ROUNDS):
             for _, steps in self.invalidators:
                 next(steps)
-            floors = [node.contents.get(floor_name(n)) for n, node in enumerate(self.world.nodes)]
+            floors = [
+                Floor.parse(node.contents.get(floor_name(number)))
+                for number, node in enumerate(self.world.nodes)
+            ]
             if all(each.is_idle() for each, _ in self.invalidators) and all(floors):
                 break
 

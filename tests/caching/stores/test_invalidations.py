@@ -95,25 +95,27 @@ def test_a_floor_that_is_there_is_not_claimed(opened: Opened) -> None:
 
     claim = opened.floors.claim([opened.layout.bucket("user:1")])
 
-    assert claim.buckets == ()
+    assert claim.markers == {}
     assert opened.floors.make_floors(claim, end_of_log) == 0
     floor = opened.floor("user:1")
     assert floor is not None
     assert floor.generation == generation
 
 
-def test_of_two_claims_the_later_one_counts(opened: Opened) -> None:
-    """An invalidator that died with a claim keeps nobody from making the floor."""
+def test_two_processes_share_a_claim(opened: Opened) -> None:
+    """An invalidator that died with a claim keeps nobody from making the floor; one makes it."""
     other = opened.more_floors()
     opened.floors.resume(RANGE)
     other.resume(RANGE)
     bucket = opened.layout.bucket("user:1")
-    abandoned = opened.floors.claim([bucket])
-    claim = other.claim([bucket])
+    first = opened.floors.claim([bucket])
+    second = other.claim([bucket])
 
-    assert opened.floors.make_floors(abandoned, end_of_log) == 0
+    assert first == second
     assert opened.floor("user:1") is None
-    assert other.make_floors(claim, end_of_log) == 1
+    assert other.make_floors(second, end_of_log) == 1
+    assert opened.floors.make_floors(first, end_of_log) == 0
+    assert opened.floor("user:1") == end_of_log()
     other.close()
 
 
@@ -130,6 +132,20 @@ def test_an_invalidation_takes_the_claim_away(opened: Opened) -> None:
     assert opened.floor("user:1") is None
     # Without a claim there is nothing to do.
     assert opened.store.invalidate([KeyChange("user:1", token("-", 10))]).closed == {bucket}
+
+
+def test_a_change_of_all_floors_takes_the_claims_away(opened: Opened) -> None:
+    """Rules 9 and 13: a floor that is being made at an end from before DDL is not made."""
+    opened.floors.resume(RANGE)
+    claim = opened.floors.claim([opened.layout.bucket("user:1")])
+
+    changed = opened.floors.change_floors(
+        opened.floors.nodes, lambda floor: floor.renewed(bytes(16), token("-", 10))
+    )
+
+    assert changed == 0
+    assert opened.floors.make_floors(claim, end_of_log) == 0
+    assert opened.floor("user:1") is None
 
 
 def test_all_floors_of_a_node_are_changed(opened: Opened) -> None:
