@@ -54,6 +54,8 @@ def up(
     ] = None,
     brokers: Annotated[int | None, typer.Option(help="Kafka brokers: 1 or 3", min=1)] = None,
     keyspace: Annotated[str | None, typer.Option(help="Keyspace of the shards")] = None,
+    redis: Annotated[bool, typer.Option("--redis", help="Run Redis, too")] = False,
+    memcached: Annotated[bool, typer.Option("--memcached", help="Run memcached, too")] = False,
     folder: Folder = DEFAULT_FOLDER,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Keep running; the servers end with this command")
@@ -78,14 +80,11 @@ def up(
             if shape is None:
                 flavor = flavor_at_hand(report, notice=lambda said: _note(errors, said))
                 shape = _default_shape(flavor, brokers, keyspace)
+            shape = shape.model_copy(update={"redis": redis, "memcached": memcached})
             stack = Stack(folder, shape, die_with_parent=foreground, report=report)
             already = stack.running
             if already and foreground:
-                message = (
-                    f"the stack in {stack.folder} is already running; "
-                    "stop it with `shardstream local down`"
-                )
-                raise UsageError(message)
+                raise _already_running(stack)
             stack.start()
     _print(stack.facts(), "already running" if already else "running", as_json=as_json)
     if not as_json:
@@ -170,6 +169,12 @@ def _shape(
     )
 
 
+def _already_running(stack: Stack) -> UsageError:
+    return UsageError(
+        f"the stack in {stack.folder} is already running; stop it with `shardstream local down`"
+    )
+
+
 def _default_shape(flavor: Flavor, brokers: int | None, keyspace: str | None) -> StackShape:
     return StackShape(
         flavor=flavor,
@@ -238,6 +243,8 @@ def _print(facts: StackFacts, word: str, *, as_json: bool) -> None:
         table.add_row(
             f"kafka broker {broker.node_id}", broker.address or "-", str(broker.pid or "-")
         )
+    for cache in facts.caches:
+        table.add_row(f"cache {cache.kind}", cache.url or "-", str(cache.pid or "-"))
     console.print(table)
     console.print(f"settings: {facts.settings}", soft_wrap=True, highlight=False)
     console.print(f"logs: server.log in each server's folder in {facts.folder}", soft_wrap=True)

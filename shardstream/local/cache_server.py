@@ -159,7 +159,9 @@ class RedisServer(CacheServer):
         """Return the settings, all on the command line."""
         port = ("--bind", self.host, "--port", str(self.port))
         no_disk = ("--save", "", "--appendonly", "no")
-        return (*port, "--dir", f"{self.folder}{os.sep}", *no_disk, "--daemonize", "no")
+        # The process is found again by its command line, which names the folder.
+        found = ("--dir", f"{self.folder}{os.sep}", "--set-proc-title", "no")
+        return (*port, *found, *no_disk, "--daemonize", "no")
 
 
 class MemcachedServer(CacheServer):

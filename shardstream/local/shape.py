@@ -21,7 +21,8 @@ SETTINGS_FILE = "shardstream.toml"
 class StackShape(BaseModel):
     """The number of servers and their family, one database server per shard.
 
-    `targets`: shards that a reshard fills, each with a server too.
+    `targets`: shards that a reshard fills, each with a server too. `redis` and `memcached`: a
+    server each, which a stack can get later and keeps.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,11 +32,27 @@ class StackShape(BaseModel):
     brokers: int = Field(ge=1)
     keyspace: str = DEFAULT_KEYSPACE
     targets: tuple[str, ...] = ()
+    redis: bool = False
+    memcached: bool = False
 
     def __str__(self) -> str:
         """Return it as on the command line."""
         servers = self.shards + len(self.targets)
         return f"{servers} x {self.flavor} and {self.brokers} x kafka"
+
+    @property
+    def caches(self) -> list[str]:
+        """The kinds of the cache servers."""
+        wanted = {"redis": self.redis, "memcached": self.memcached}
+        return [kind for kind, is_wanted in wanted.items() if is_wanted]
+
+    def with_caches_of(self, other: "StackShape") -> "StackShape":
+        """Return this shape with the cache servers of both."""
+        caches = {
+            "redis": self.redis or other.redis,
+            "memcached": self.memcached or other.memcached,
+        }
+        return self.model_copy(update=caches)
 
 
 class StackState(BaseModel):
@@ -72,6 +89,15 @@ class DatabaseFacts(BaseModel):
     log: str
 
 
+class CacheFacts(BaseModel):
+    """One cache server in `--json`: pid while it runs, URL after its first start."""
+
+    kind: str
+    url: str | None
+    pid: int | None
+    log: str
+
+
 class StackFacts(BaseModel):
     """A whole stack as `--json` shows it; `running` only if every server runs."""
 
@@ -82,6 +108,7 @@ class StackFacts(BaseModel):
     bootstrap_servers: str | None
     brokers: list[BrokerFacts]
     databases: list[DatabaseFacts]
+    caches: list[CacheFacts] = []
 
 
 def even_shards(count: int) -> list[str]:

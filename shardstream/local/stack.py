@@ -10,6 +10,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from event_token import Flavor, Halt, UsageError
+from shardstream.local.cache_server import CacheServer, MemcachedServer, RedisServer
 from shardstream.local.database_server import (
     Account,
     DatabaseServer,
@@ -24,6 +25,7 @@ from shardstream.local.shape import (
     PASSWORD_FILE,
     SETTINGS_FILE,
     BrokerFacts,
+    CacheFacts,
     DatabaseFacts,
     StackFacts,
     StackShape,
@@ -42,6 +44,8 @@ _SERVERS: dict[Flavor, type[DatabaseServer]] = {
     Flavor.MYSQL: MysqlServer,
     Flavor.MARIADB: MariadbServer,
 }
+
+_CACHES: dict[str, type[CacheServer]] = {"redis": RedisServer, "memcached": MemcachedServer}
 
 
 def flavor_at_hand(report: Report = quiet, *, notice: Report | None = None) -> Flavor:
@@ -73,13 +77,15 @@ class Stack:
     ) -> None:
         """Use an empty folder, or one with a stack of this shape; start nothing yet.
 
+        Cache servers are added to those that a stack has.
+
         `extra_args` are settings for every database server. Raises UsageError if the folder
         holds a stack of another shape.
         """
         self.folder = folder.resolve()
-        self.shape = shape
         held = read_shape(self.folder)
-        if held is not None and held != shape:
+        self.shape = shape = shape if held is None else shape.with_caches_of(held)
+        if held is not None and held.with_caches_of(shape) != shape:
             message = (
                 f"{self.folder} holds {held} (keyspace {held.keyspace}), not {shape} (keyspace "
                 f"{shape.keyspace}): choose another folder, or stop it and remove this one"
@@ -104,7 +110,11 @@ class Stack:
             die_with_parent=die_with_parent,
             report=report,
         )
-        if held is None:
+        self.caches: dict[str, CacheServer] = {
+            name: _CACHES[name](self.folder / name, die_with_parent=die_with_parent, report=report)
+            for name in shape.caches
+        }
+        if held != shape:
             self._write(STATE_FILE, StackState(shape=shape).model_dump_json(indent=2) + "\n")
 
     @property
@@ -115,14 +125,12 @@ class Stack:
     @property
     def running(self) -> bool:
         """Whether every server runs."""
-        pids = [server.pid for server in self.databases.values()]
-        return None not in [*pids, *(broker.pid for broker in self.kafka.brokers)]
+        return None not in self._pids()
 
     @property
     def stopped(self) -> bool:
         """Whether no server runs."""
-        pids = [server.pid for server in self.databases.values()]
-        return not any([*pids, *(broker.pid for broker in self.kafka.brokers)])
+        return not any(self._pids())
 
     def start(self) -> None:
         """Start what is not running and wait until everything serves; write the settings file.
@@ -130,7 +138,7 @@ class Stack:
         If this call fails or is interrupted, what it started is stopped again. Raises Halt with the
         log of the server that failed, UsageError if a server is not available here.
         """
-        idle = [server for server in self.databases.values() if server.pid is None]
+        idle = [server for server in self._servers() if server.pid is None]
         kafka_idle = [broker for broker in self.kafka.brokers if broker.pid is None]
         try:
             # All are launched before any is waited for, so that they start in parallel.
@@ -159,15 +167,15 @@ class Stack:
 
     def stop(self) -> None:
         """Shut everything down and wait. Raises Halt if a server cannot be stopped."""
-        for server in self.databases.values():
+        for server in self._servers():
             server.ask_to_stop()
         self.kafka.stop()
-        for server in self.databases.values():
+        for server in self._servers():
             server.stop()
 
     def kill(self) -> None:
         """Kill everything and wait."""
-        for server in self.databases.values():
+        for server in self._servers():
             server.kill()
         self.kafka.kill()
 
@@ -204,6 +212,15 @@ class Stack:
                 )
                 for shard, server in self.databases.items()
             ],
+            caches=[
+                CacheFacts(
+                    kind=kind,
+                    url=f"{kind}://{server.address}" if server.has_port else None,
+                    pid=server.pid,
+                    log=str(server.log_path),
+                )
+                for kind, server in self.caches.items()
+            ],
         )
 
     def __enter__(self) -> Self:
@@ -212,6 +229,13 @@ class Stack:
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
+
+    def _servers(self) -> "list[DatabaseServer | CacheServer]":
+        """All servers but the brokers."""
+        return [*self.databases.values(), *self.caches.values()]
+
+    def _pids(self) -> list[int | None]:
+        return [each.pid for each in (*self._servers(), *self.kafka.brokers)]
 
     def _kept_password(self) -> str:
         path = self.folder / PASSWORD_FILE

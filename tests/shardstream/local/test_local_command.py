@@ -18,6 +18,8 @@ from typing import Any
 import pymysql
 import pytest
 from confluent_kafka.admin import AdminClient
+from pymemcache import Client
+from redis import Redis
 
 from shardstream.local.processes import command_line, with_parent_guard
 
@@ -80,7 +82,8 @@ def _facts(*arguments: str, cwd: Path) -> dict[str, Any]:
 
 
 def _pids(facts: dict[str, Any]) -> list[int]:
-    return [server["pid"] for server in (*facts["databases"], *facts["brokers"])]
+    servers = (*facts["databases"], *facts["brokers"], *facts["caches"])
+    return [server["pid"] for server in servers]
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -160,6 +163,24 @@ def test_up_status_down_up(stack_folder: Path) -> None:
     assert second["bootstrap_servers"] == first["bootstrap_servers"]
     with pymysql.connect(unix_socket=database["socket"], user="root", database="kept"):
         pass
+
+
+def test_cache_servers_are_added_to_a_stack(stack_folder: Path) -> None:
+    """`up --redis --memcached` starts what is missing, and later calls keep it."""
+    before = _facts("up", "--mariadb", "1", cwd=stack_folder)
+    assert before["caches"] == []
+
+    after = _facts("up", "--redis", "--memcached", cwd=stack_folder)
+
+    assert after["databases"] == before["databases"]
+    redis, memcached = after["caches"]
+    assert Redis.from_url(redis["url"]).ping() is True
+    host, _, port = memcached["url"].removeprefix("memcached://").partition(":")
+    assert Client((host, int(port))).version()
+    assert _facts("up", cwd=stack_folder) == after
+    assert redis["url"] in _run("status", cwd=stack_folder).stdout
+    _facts("down", cwd=stack_folder)
+    assert all(command_line(pid) == "" for pid in _pids(after))
 
 
 def test_next_commands_that_up_prints(stack_folder: Path) -> None:
