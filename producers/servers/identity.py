@@ -83,10 +83,14 @@ def check_identity(topics: ShardTopics, server: OpenServer, known: str) -> None:
     found = _read(server)
     if found == known:
         return
-    has = f"is {found}" if found else "is missing"
+    has = (
+        f"is {found}: it belongs to another shard"
+        if found
+        else ("is missing: nothing shows that it belongs to this shard")
+    )
     raise WrongServer(
         f"{topics.log} was read from the servers with identity {known}, but that of {server.name} "
-        f"({IDENTITY}) {has}: it belongs to another shard. Correct the address in the settings, or "
+        f"({IDENTITY}) {has}. Correct the address in the settings, or "
         "where it leads to. If this is the right server, which has lost the row: "
         + "; ".join([*create_statements((IDENTITY,)), _REPLACE.format(known)])
     )

@@ -71,7 +71,7 @@ def _run(connection: DatabaseConnection, statements: str, console: Console) -> N
             else:
                 table = Table(*(column[0] for column in cursor.description))
                 for row in cursor.fetchall():
-                    table.add_row(*map(str, row))
+                    table.add_row(*("NULL" if value is None else str(value) for value in row))
                 console.print(table)
             if not cursor.nextset():
                 return

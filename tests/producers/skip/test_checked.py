@@ -36,6 +36,15 @@ def test_another_shards_server_is_refused() -> None:
         checked(decide, TOPICS, SERVERS, POSITION, "ours")
 
 
+def test_a_server_without_identity_is_not_said_to_be_of_another_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A2: it may be the right one, which has lost the row."""
+    monkeypatch.setattr(identity, "read_identity", lambda _: "")
+    with pytest.raises(WrongServer, match="is missing: nothing shows that it belongs to this"):
+        checked(decide, TOPICS, SERVERS, POSITION, "ours")
+
+
 @pytest.mark.parametrize("known", ["", "theirs"])
 def test_a_server_of_the_shard_passes(known: str) -> None:
     """The identity is the log's, or the log has none yet."""
