@@ -19,7 +19,8 @@ TARGETS = {
         ("tests/topics/reading", "tests/topics/stream/test_key_filter_and_merge.py"),
     ),
     "switching": Target(
-        ("resharding/switch/decision.py",), ("tests/resharding/switch/test_decision.py",)
+        ("resharding/switch/decision.py",),
+        ("tests/resharding/switch/test_decision.py", "tests/resharding/switch/test_steps.py"),
     ),
     "resume": Target(
         ("producers/start/resume_point.py",), ("tests/producers/start/test_resume_point.py",)

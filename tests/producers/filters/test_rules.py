@@ -329,6 +329,7 @@ def test_the_product_s_own_tables_have_no_rule() -> None:
         (("/shop\\.[(]|hr\\.x/",), (), False),
         (("/.*/",), (), False),
         (("hr.staff",), (), False),
+        (("shop.orders", "hr.staff"), (), False),
         ((), ("/hr\\..*/",), True),
         ((), ("/hr\\.pay_.*/",), False),
         ((), ("hr.*",), False),
