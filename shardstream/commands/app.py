@@ -12,6 +12,7 @@ from rich.console import Console
 from event_token import Flavor
 from event_token.errors import Halt, ShardstreamError, UsageError
 from shardstream.commands.copy.app import app as copy_app
+from shardstream.commands.invalidate.app import invalidate
 from shardstream.commands.local import app as local_app
 from shardstream.commands.machine_limits import limit_reached
 from shardstream.commands.options import (
@@ -237,6 +238,9 @@ def changelog(
         every_s=every_s,
     )
     run_changelog_command(load_settings(config), options)
+
+
+app.command()(invalidate)
 
 
 @app.command()

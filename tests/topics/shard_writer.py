@@ -243,7 +243,7 @@ class ShardWriter:
             last_seq=self.seq,
             end_offset=first_offset + len(events),
             flavor="mysql",
-            position="",
+            position=str(self._token(0).position) if self.transactions else "",
             head_us=self.head_us,
             ticks=tuple(ticks),
             mark=mark,

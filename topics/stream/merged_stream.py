@@ -57,12 +57,12 @@ class MergedStream:
         """The position after the last event made ready."""
         return self._place.position()
 
-    def read(self, ready: deque[VEvent]) -> None:
-        """Make the next events ready, or wait up to `poll_s`."""
+    def read(self, ready: deque[VEvent], wait_s: float | None = None) -> None:
+        """Make the next events ready, or wait up to `wait_s` (None: `poll_s`)."""
         if not self._readers:
             self._read_shards(self.start)
         if self._batch is None and not self._plan():
-            self._feed.poll(self._planner, self._poll_s)
+            self._feed.poll(self._planner, self._poll_s if wait_s is None else wait_s)
             if not self._plan():
                 return
         if self._rows_left > 0:

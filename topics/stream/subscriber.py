@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Self
 
 from event_token import ClockUncertainty, EventToken, Order, StreamPosition, compare
@@ -97,11 +97,31 @@ class StreamSubscriber:
 
     def __next__(self) -> VEvent:
         if not self._ready:
-            self._refill()
+            self._refill(self._idle_timeout_s)
         if self._closing.is_set() or not self._ready:
             raise StopIteration
         self._last = self._ready.popleft()
         return self._last
+
+    def take(self, events_max: int, timeout_s: float) -> list[VEvent]:
+        """Return up to `events_max` events: those that are ready, else what comes in time.
+
+        For programs that have other work to do between events: an empty list after `timeout_s`
+        seconds, whatever `idle_timeout_s` is. Raises what iterating raises.
+        """
+        self._check_open()
+        if not self._ready:
+            self._refill(timeout_s)
+        taken = [self._ready.popleft() for _ in range(min(events_max, len(self._ready)))]
+        if taken:
+            self._last = taken[-1]
+        return taken
+
+    @property
+    def read_us(self) -> Mapping[str, int] | None:
+        """By shard, the time before which it has been read; None outside of mode Unmerged."""
+        session = self._session
+        return None if session is None else session.read_us
 
     def _check_open(self) -> None:
         """Raise ReaderClosed after `close`: an iteration that ends at once looks like no events."""
@@ -133,15 +153,15 @@ class StreamSubscriber:
         """Return the relation of a to b, as `compare` does, with the uncertainty of `clock`."""
         return compare(a, b, self.clock)
 
-    def _refill(self) -> None:
+    def _refill(self, timeout_s: float | None) -> None:
         with self._reading:
             try:
-                self._read()
+                self._read(timeout_s)
             finally:
                 if self._closing.is_set():
                     self._leave()
 
-    def _read(self) -> None:
+    def _read(self, timeout_s: float | None) -> None:
         """Make at least one event ready, unless closed or idle for too long."""
         idle_since_s = time.monotonic()
         while not self._ready and not self._closing.is_set():
@@ -152,13 +172,15 @@ class StreamSubscriber:
                 if self._session is None:
                     self._session = self._open()
                     idle_since_s = time.monotonic()
-                self._session.read(self._ready)
+                self._session.read(
+                    self._ready, POLL_S if timeout_s is None else min(POLL_S, timeout_s)
+                )
                 self._follow_declared(self._session)
             except ShardstreamError as error:
                 self._spent(error)
                 continue
             idle_s = time.monotonic() - idle_since_s
-            if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
+            if timeout_s is not None and idle_s >= timeout_s:
                 return
 
     def _spent(self, error: ShardstreamError) -> None:

@@ -71,13 +71,14 @@ class UnmergedStream:
         """The head of each shard, 0 while it is unknown."""
         return self._planner.heads_us()
 
-    def read(self, ready: deque[VEvent]) -> None:
-        """Make the next events of every shard ready, or wait up to `poll_s`."""
+    def read(self, ready: deque[VEvent], wait_s: float | None = None) -> None:
+        """Make the next events of every shard ready, or wait up to `wait_s` (None: `poll_s`)."""
         if not self._readers:
             self._read_shards(self.start)
         self._feed.poll(self._planner, 0)
         if not self._run_all(ready):
-            self._feed.poll(self._planner, UNREADABLE_POLL_S if self._left else self._poll_s)
+            poll_s = self._poll_s if wait_s is None else wait_s
+            self._feed.poll(self._planner, min(poll_s, UNREADABLE_POLL_S) if self._left else poll_s)
             self._run_all(ready)
         self._settle()
         self.waiting = None if ready else self._wait()

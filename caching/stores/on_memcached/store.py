@@ -110,9 +110,9 @@ class MemcachedStore:
 
     def want_floors(self, buckets: Iterable[int]) -> None:
         """See `Store.want_floors`: appended to a list on the node."""
-        name = self.layout.wanted_key(0)
+        name, wanted = self.layout.wanted_key(0), set(buckets)
         for number, node in enumerate(self._nodes):
-            own = [each for each in set(buckets) if each % len(self._nodes) == number]
+            own = [each for each in wanted if each % len(self._nodes) == number]
             text = "".join(f"{bucket}," for bucket in own)
             if text:
                 with node.client() as client:

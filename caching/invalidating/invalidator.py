@@ -1,0 +1,365 @@
+"""The invalidator of one key range of a cache: reads shard logs, changes floors and values.
+
+Rules named in comments are those of docs/caching.md. Everything here may be repeated: a process
+that is killed, or finds that a node of the store came back older, goes on from what is stored, and
+what it applies again changes nothing.
+"""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Final
+
+from caching.errors import Reconnected, StoreFull
+from caching.invalidating.counters import InvalidatorCounters, InvalidatorStatus
+from caching.invalidating.effects import Effect, Every, EveryFloor, Failovers, KeyChanges, effect_of
+from caching.invalidating.log_ends import log_ends
+from caching.invalidating.positions import Published, earliest, reaches
+from caching.invalidating.start import InvalidatorStart, StartAt, Stream, first_position
+from caching.key_map import KeyMap
+from caching.protocol import Floor
+from caching.protocol.floor import GENERATION_BYTES
+from caching.stores.store import FloorStore, KeyChange
+from event_token import EventToken, Retry, StreamPosition
+from topics.errors import PositionTooOld
+from topics.reading.unmerged import Unmerged
+from topics.records.vevent import VEvent
+from topics.stream.subscriber import StreamSubscriber
+
+# Events per call to the store: larger gains little, and delays the first of them.
+EVENTS_MAX: Final = 500
+# How long the lease of a dead invalidator keeps another one waiting. It is renewed with each
+# publication; one that is late costs double work, nothing else.
+LEASE_MS: Final = 3_000
+# Between two tries while the store or Kafka does not answer, or another one has the lease.
+PAUSE_S: Final = 0.5
+# The table of the marks, which always have to pass.
+JOURNAL: Final = "_shardstream.journal"
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidatorOptions:
+    """How an invalidator works; see `CacheOptions` for what operators choose.
+
+    `lease_ms` 0: no lease is taken, and several may work at once.
+    """
+
+    start: InvalidatorStart = StartAt.STORED
+    batch_ms: int = 5
+    publish_ms: int = 500
+    renews_on_failover: bool = True
+    lease_ms: int = LEASE_MS
+
+
+class Invalidator:
+    """Keeps a cache's floors at the changes of a key range. One thread; `run` until stopped.
+
+    `open_floors` connects to the store, again after each standby. `report` gets a status after
+    every publication and whenever something happens that operators should know (its `note`).
+    Halts of the stream and of the KeyMap end `run`; everything that passes is waited for.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        keys: KeyMap,
+        open_floors: Callable[[], FloorStore],
+        options: InvalidatorOptions,
+        report: Callable[[InvalidatorStatus], None],
+    ) -> None:
+        """Connect to nothing yet."""
+        self.counters = InvalidatorCounters()
+        self._stream = stream
+        self._range = str(stream.key_range)
+        self._keys = keys
+        self._open_floors = open_floors
+        self._options = options
+        self._report = report
+        self._holder = secrets.token_bytes(16)
+        self._floors = open_floors()
+        self._events: StreamSubscriber | None = None
+        self._done: StreamPosition | None = None  # everything before it has been applied
+        self._after: StreamPosition | None = None  # the position after `_pending`
+        self._pending: list[Effect] = []  # taken, and not known to be applied
+        self._seen: dict[str, bytes | None] = {}  # what was last seen stored, by node
+        self._found: dict[str, bytes | None] = {}  # on new connections that are not gone on from
+        self._start = options.start
+        self._failovers = Failovers(StreamPosition(0, 0))
+        self._count = 0
+        self._is_resumed = False
+        self._is_unresumable = False  # a gap: every node needs new generations (rule 10)
+        self._published_s: float | None = None
+        self._due_s = 0.0
+        self._state = "waiting"
+
+    def run(self, stop: threading.Event) -> None:
+        """Invalidate until `stop` is set."""
+        try:
+            while not stop.is_set():
+                try:
+                    self._step(stop)
+                except Reconnected as error:
+                    self._is_resumed = False
+                    self._tell("running", str(error))
+                except PositionTooOld as error:
+                    self._lose_place(error)
+                except Retry as error:  # a StoreError, or Kafka: nothing has moved
+                    self._tell("waiting", str(error))
+                    stop.wait(PAUSE_S)
+        finally:
+            self._close_events()
+            self._floors.close()
+
+    def _step(self, stop: threading.Event) -> None:
+        if not self._is_resumed:
+            if not self._hold_lease(stop):
+                return
+            self._resume()
+        if not self._pending:
+            self._take(stop)
+        self._apply()
+        if time.monotonic() >= self._due_s:
+            self._due_s = time.monotonic() + self._options.publish_ms / 1_000
+            if not self._hold_lease(stop):
+                return
+            self._publish()
+            self._make_floors()
+            self._tell("running")
+
+    def _hold_lease(self, stop: threading.Event) -> bool:
+        """Take or extend the lease; False after a wait in which another invalidator had it."""
+        if not self._options.lease_ms:
+            return True
+        if not self._is_resumed:
+            self._note_stored(self._floors.resume(self._range))
+        if self._floors.lease(self._range, self._holder, self._options.lease_ms):
+            return True
+        if self._state != "standby":
+            self._tell("standby", f"another invalidator has the lease of {self._range}")
+        self._close_events()
+        self._is_resumed, self._done = False, None
+        stop.wait(PAUSE_S)
+        # Its positions move on meanwhile: a new connection reads them again.
+        self._floors.close()
+        self._floors, self._seen, self._found = self._open_floors(), {}, {}
+        return False
+
+    # Where to go on -----------------------------------------------------------------------------
+
+    def _note_stored(self, found: dict[str, bytes | None]) -> None:
+        self._found |= found
+        self._seen |= found
+
+    def _resume(self) -> None:
+        """Go on from the earliest position of all nodes with new connections (rules 10, 11)."""
+        self._note_stored(self._floors.resume(self._range))
+        found = {node: Published.parse(each) for node, each in self._found.items()}
+        stored = [each for each in found.values() if each is not None]
+        places = [each.position for each in stored]
+        if self._is_unresumable or self._start is StartAt.LATEST:
+            self._is_unresumable = True
+            begin = first_position(self._stream, StartAt.LATEST, [])
+        elif self._done is None:
+            begin = first_position(self._stream, self._start, places)
+        else:
+            begin = earliest([self._done, *places], self._stream.ancestors())
+            self.counters.store_rewinds += begin.shards != self._done.shards
+        self._close_events()
+        self._done, self._pending = begin, []
+        self._count = max([self._count, *(each.count for each in stored)])
+        # The ends of the logs are asked for after `begin` is known: no change is between them.
+        everywhere = list(self._seen) if self._is_unresumable else []
+        if lost := everywhere or [node for node, each in found.items() if each is None]:
+            self._renew(lost)
+        self._is_resumed, self._is_unresumable, self._start = True, False, StartAt.STORED
+        self._found = {}
+        self._failovers = Failovers(begin)
+
+    def _lose_place(self, error: PositionTooOld) -> None:
+        self._tell(
+            "running", f"{error}. All values are taken out of use, and the logs' ends follow"
+        )
+        self._close_events()
+        self._is_resumed, self._is_unresumable, self._pending = False, True, []
+
+    def _renew(self, nodes: list[str]) -> None:
+        """Give all floors of nodes new generations at the logs' ends, then publish (rule 10)."""
+        assert self._done is not None  # noqa: S101 - nodes are renewed once the start is known
+        ends = self._ends()
+        renewed = self._floors.change_floors(nodes, partial(_renewed, ends=ends))
+        self.counters.generations_renewed += renewed
+        self._count += 1
+        new = Published(self._count, self._done).to_bytes()
+        lost = self._floors.publish(self._range, {n: (self._seen.get(n), new) for n in nodes})
+        self._seen |= {**dict.fromkeys(nodes, new), **lost}
+        self._tell(
+            "running",
+            f"{len(nodes)} node(s) of the store had no position to go on from: "
+            f"{renewed} floors got new generations",
+        )
+
+    def _ends(self) -> Iterable[EventToken]:
+        stream, read = self._stream, self._done.shards if self._done else ()
+        return log_ends(stream.config, stream.keyspace, stream.schema_ids, read).values()
+
+    # Changes ------------------------------------------------------------------------------------
+
+    def _take(self, stop: threading.Event) -> None:
+        """Gather events for some milliseconds after the first one, or until a publication."""
+        if self._events is None:
+            self._events = self._open_events()
+        first = self._events.take(EVENTS_MAX, max(0.0, self._due_s - time.monotonic()))
+        events = list(first)
+        until_s = time.monotonic() + self._options.batch_ms / 1_000
+        while first and len(events) < EVENTS_MAX and not stop.is_set():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                break
+            events += self._events.take(EVENTS_MAX - len(events), left_s)
+        self._pending = list(self._effects(events))
+        self._after = self._events.position
+        self.counters.changes += len(events)
+
+    def _effects(self, events: Iterable[VEvent]) -> Iterator[Effect]:
+        changes: dict[KeyChange, None] = {}
+        for event in events:
+            failover = self._failovers.notice(event)
+            renewal = failover if self._options.renews_on_failover else None
+            effect = effect_of(event, self._keys)
+            if isinstance(effect, KeyChanges):
+                changes |= dict.fromkeys(effect.changes)
+            for every in (renewal, effect):
+                if isinstance(every, EveryFloor):
+                    yield KeyChanges(tuple(changes))
+                    changes = {}
+                    yield every
+        yield KeyChanges(tuple(changes))
+
+    def _apply(self) -> None:
+        """Apply what is pending; what raises is applied again, in order."""
+        while self._pending:
+            effect = self._pending[0]
+            if isinstance(effect, EveryFloor):
+                self._change_all(effect)
+            elif effect.changes:
+                done = self._floors.invalidate(effect.changes)
+                self.counters.keys += len(effect.changes)
+                self.counters.floors_raised += done.floors_raised
+                self.counters.values_removed += done.values_removed
+                self.counters.cas_retries += done.repeats
+            del self._pending[0]
+        self._done = self._after or self._done
+
+    def _change_all(self, effect: EveryFloor) -> None:
+        if effect.every is Every.RAISE:
+            changed = self._floors.change_floors(
+                self._floors.nodes, lambda floor: floor.raised(effect.token)
+            )
+            self.counters.floors_raised += changed
+            return
+        changed = self._floors.change_floors(
+            self._floors.nodes, partial(_renewed, ends=[effect.token])
+        )
+        self.counters.generations_renewed += changed
+        self._tell("running", f"{effect.reason}: {changed} floors got new generations")
+
+    # Positions and floors -----------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Store the position on every node, never over a newer one (rule 8)."""
+        assert self._done is not None  # noqa: S101 - it is resumed
+        ancestors = self._stream.ancestors() if self._is_elsewhere() else {}
+        found = {node: Published.parse(stored) for node, stored in self._seen.items()}
+        due = {
+            node: self._seen[node]
+            for node, each in found.items()
+            if each is not None and reaches(self._done, each.position, ancestors)
+        }
+        self._count += 1
+        new = Published(self._count, self._done).to_bytes()
+        try:
+            lost = self._floors.publish(self._range, {n: (seen, new) for n, seen in due.items()})
+        except StoreFull as error:
+            self._tell("running", f"{error}: the position was not stored")
+            return
+        self._seen |= {**dict.fromkeys(due, new), **lost}
+        others = [each for stored in lost.values() if (each := Published.parse(stored))]
+        self._count = max([self._count, *(each.count for each in others)])
+        if due.keys() - lost.keys():
+            self._published_s = time.monotonic()
+        if flushed := [n for n, stored in self._seen.items() if Published.parse(stored) is None]:
+            self._renew(flushed)
+
+    def _is_elsewhere(self) -> bool:
+        """Tell whether a stored position is of other shards, which only the topology relates."""
+        assert self._done is not None  # noqa: S101 - it is resumed
+        stored = (Published.parse(each) for each in self._seen.values())
+        return any(
+            each and each.position.shards.keys() != self._done.shards.keys() for each in stored
+        )
+
+    def _make_floors(self) -> None:
+        """Make the floors that clients found missing, at the logs' ends (rule 9)."""
+        wanted = self._floors.wanted()
+        if not wanted:
+            return
+        claim = self._floors.claim(wanted)
+        tokens = {token.shard: token for token in self._ends()}
+        made = self._floors.make_floors(
+            claim, lambda: Floor(secrets.token_bytes(GENERATION_BYTES), tokens)
+        )
+        self.counters.floors_made += made
+
+    # The stream, and what is told ----------------------------------------------------------------
+
+    def _open_events(self) -> StreamSubscriber:
+        assert self._done is not None  # noqa: S101 - it is resumed
+        stream = self._stream
+        return StreamSubscriber(
+            stream.keyspace,
+            self._range,
+            self._done,
+            config=stream.config,
+            mode=Unmerged(),
+            tables=[*(".".join(name) for name in sorted(self._keys.tables)), JOURNAL],
+            clock=stream.clock,
+        )
+
+    def _close_events(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
+
+    def _read_us(self) -> Mapping[str, int] | None:
+        return None if self._events is None else self._events.read_us
+
+    def _tell(self, state: str, note: str = "") -> None:
+        self._state = state
+        read_us = {s: us for s, us in (self._read_us() or {}).items() if us}
+        oldest = min(read_us, key=lambda shard: read_us[shard], default=None)
+        behind_s = (
+            None
+            if oldest is None
+            else max(0.0, (self._stream.now_us() - read_us[oldest]) / 1_000_000)
+        )
+        age_s = None if self._published_s is None else time.monotonic() - self._published_s
+        self._report(
+            InvalidatorStatus(
+                state=state,
+                **asdict(self.counters),
+                behind_s=behind_s,
+                oldest_shard=oldest,
+                position_age_s=age_s,
+                note=note,
+            )
+        )
+
+
+def _renewed(floor: Floor, ends: Iterable[EventToken]) -> Floor:
+    """Return a floor with a new generation, raised by tokens."""
+    for token in ends:
+        floor = floor.renewed(secrets.token_bytes(GENERATION_BYTES), token)
+    return floor

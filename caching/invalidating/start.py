@@ -1,0 +1,76 @@
+"""Where an invalidator starts: at the stored positions, some seconds back, or at the logs' ends."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from caching.invalidating.positions import Ancestors, ancestors_of, earliest
+from event_token import ClockUncertainty, KeyRange, StreamPosition, UsageError
+from topics.kafka.client import ClientConfig
+from topics.records.schema_ids import SchemaIds
+from topics.start.known_keyspace import known_topology
+from topics.start.positions import resolve_start
+from topics.start.start_forms import ParsedStart, StartWord
+
+
+class StartAt(Enum):
+    """Starts that are not a number of seconds."""
+
+    STORED = "stored"
+    LATEST = "latest"
+
+
+# The other form: as many seconds back, never later than a stored position.
+InvalidatorStart = StartAt | int
+
+
+def parse_invalidator_start(text: str) -> InvalidatorStart:
+    """Return the start of `stored`, `latest` or a number of seconds; UsageError otherwise."""
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        return StartAt(text)
+    except ValueError:
+        forms = "stored, latest or a number of seconds to go back"
+        raise UsageError(f"--from {text!r}: it takes {forms}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The stream of an invalidator: which logs, and what resolves places in them."""
+
+    keyspace: str
+    key_range: KeyRange
+    config: ClientConfig
+    schema_ids: SchemaIds
+    clock: ClockUncertainty
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1_000
+
+    def place(self, start: ParsedStart) -> StreamPosition:
+        """Return the position of a start; errors as `resolve_start`."""
+        return resolve_start(
+            start,
+            config=self.config,
+            topology=known_topology(self.config, self.keyspace),
+            key_range=self.key_range,
+            schema_ids=self.schema_ids,
+            clock=self.clock,
+            at_end_if_behind=True,
+        )
+
+    def ancestors(self) -> Ancestors:
+        """Return the descent of all shards, as it is known now."""
+        return ancestors_of(known_topology(self.config, self.keyspace))
+
+
+def first_position(
+    stream: Stream, start: InvalidatorStart, stored: Sequence[StreamPosition]
+) -> StreamPosition:
+    """Return where to begin; PositionTooOld when the logs no longer reach back so far."""
+    if start is StartAt.LATEST or (start is StartAt.STORED and not stored):
+        return stream.place(StartWord.LATEST)
+    if isinstance(start, StartAt):
+        return earliest(stored, stream.ancestors())
+    back = stream.place(stream.now_us() - start * 1_000_000)
+    return earliest([back, *stored], stream.ancestors())

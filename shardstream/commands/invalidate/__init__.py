@@ -1,0 +1,1 @@
+"""`shardstream invalidate`: the invalidator of a cache."""

@@ -1,0 +1,247 @@
+"""The invalidator on every kind of store, with logs as producers write them."""
+
+import pytest
+
+from caching.invalidating.start import StartAt
+from tests.caching.invalidating.invalidating import (
+    Client,
+    RunningInvalidator,
+    invalidating,
+    key_of,
+    on_each_store,
+)
+from tests.caching.stores.opened import RANGE, Opened
+from tests.producers.session.producing import wait_for
+from tests.topics.shard_writer import Writers
+from topics.kafka.client import ClientConfig
+
+
+@on_each_store
+def test_a_change_removes_the_value_and_keeps_old_reads_out(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """R01: after the change of a row neither its value nor a read from before it gets back in."""
+    (writer,) = writers("-")
+    writer.commit((0, 1))
+    old = writer.written[0].token
+    with invalidating(config, keyspace, cache.more_floors):
+        client.make_floors("order:2", "order:9")
+        assert client.fill("order:2", old)
+        assert client.fill("order:9", old)
+        writer.commit((1_000, 1))
+        client.wait_applied(writer.written[1])
+
+        assert not client.hit("order:2")
+        assert not client.fill("order:2", old)
+        assert client.hit("order:9")
+        assert client.fill("order:2", writer.written[1].token)
+        assert client.hit("order:2")
+
+
+def test_floors_are_made_at_the_ends_of_the_logs(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """R22, H5: a floor that is missing is made at the ends of all logs, whoever makes it."""
+    left, right = writers("-80", "80-")
+    left.commit((0, 1), (1_000, 2))
+    right.commit((0, 2))
+    with invalidating(config, keyspace, cache.more_floors, key_range="-80"):
+        client.make_floors("order:1")
+        tokens = client.floor("order:1").tokens
+
+        assert {shard: str(each.position) for shard, each in tokens.items()} == {
+            shard: str(writer.written[-1].token.position)
+            for shard, writer in (("-80", left), ("80-", right))
+        }
+        assert not client.fill("order:1", left.written[0].token)
+        assert client.fill("order:1", left.written[-1].token, right.written[-1].token)
+
+
+@on_each_store
+def test_a_flushed_store_is_closed_until_its_floors_are_made(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """R22: what was read before a flush does not get back in after it, and the cache goes on."""
+    (writer,) = writers("-")
+    writer.commit((0, 1), (1_000, 1))
+    old, new = (event.token for event in writer.written)
+    with invalidating(config, keyspace, cache.more_floors) as running:
+        client.make_floors("order:1")
+        assert client.fill("order:1", new)
+        cache.flush()
+        client.make_floors("order:1")
+
+        assert not client.fill("order:1", old)
+        assert client.fill("order:1", new)
+        running.wait_published()
+        assert all(cache.store.position(node, RANGE) for node in cache.store.nodes)
+        assert running.counters.floors_made > 0
+        writer.commit((2_000, 1))
+        client.make_floors("order:3")
+        client.wait_applied(writer.written[2])
+
+
+@pytest.mark.parametrize("cache", ["memory", "redis"], indirect=True)
+def test_a_new_connection_reads_the_position_back(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """H7: after its connections were cut the invalidator goes on, and nothing is left out."""
+    (writer,) = writers("-")
+    writer.commit((0, 1))
+    with invalidating(config, keyspace, cache.more_floors) as running:
+        client.make_floors(*(f"order:{n}" for n in range(1, 60)))
+        for n in range(8):
+            writer.commit((n * 1_000, 5))
+            if n % 3 == 0:
+                cache.disconnect()
+        client.wait_applied(*writer.written)
+        assert running.says("a new connection")
+        assert not any(status.note.startswith("64 node") for status in running.told[5:])
+
+
+def test_a_restart_ten_seconds_back(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """R10: changes that are applied again lower no floor and remove no newer value."""
+    (writer,) = writers("-")
+    for n in range(5):
+        writer.commit((n * 1_000_000, 1))
+    with invalidating(config, keyspace, cache.more_floors):
+        client.make_floors("order:6")
+        writer.commit((6_000_000, 1))
+        client.wait_applied(writer.written[5])
+    assert client.fill("order:6", writer.written[5].token)
+    before = client.floor("order:6")
+    writer.commit((7_000_000, 1))
+
+    with invalidating(config, keyspace, cache.more_floors, start=10) as running:
+        wait_for("the changes are read", lambda: running.counters.changes >= 1)
+        client.make_floors("order:7")
+        client.wait_applied(writer.written[6])
+
+        assert client.hit("order:6")
+        assert client.floor("order:6").generation == before.generation
+
+
+def test_a_change_while_no_invalidator_runs(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """H3: the next invalidator starts at the stored position, so a gap is not possible."""
+    (writer,) = writers("-")
+    writer.commit((0, 1))
+    with invalidating(config, keyspace, cache.more_floors):
+        client.make_floors("order:2")
+        assert client.fill("order:2", writer.written[0].token)
+    writer.commit((1_000, 1))
+    assert client.hit("order:2")
+    with invalidating(config, keyspace, cache.more_floors) as running:
+        client.wait_applied(writer.written[1])
+
+        assert not client.hit("order:2")
+        assert running.counters.generations_renewed == 0
+
+
+def test_a_start_at_the_latest_place_takes_all_values_out_of_use(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """H3: an operator who leaves a gap gets an empty cache, not a wrong one, and is told."""
+    (writer,) = writers("-")
+    writer.commit((0, 1))
+    with invalidating(config, keyspace, cache.more_floors):
+        client.make_floors("order:2")
+        assert client.fill("order:2", writer.written[0].token)
+    writer.commit((1_000, 1))
+    with invalidating(config, keyspace, cache.more_floors, start=StartAt.LATEST) as running:
+        assert running.says("floors got new generations")
+        assert not client.hit("order:2")
+        assert not client.fill("order:2", writer.written[0].token)
+        assert client.fill("order:2", writer.written[1].token)
+
+
+def test_a_position_that_retention_has_overtaken(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """R18: when the logs no longer reach back to the position, all values are taken out of use."""
+    (writer,) = writers("-")
+    writer.commit((0, 1))
+    with invalidating(config, keyspace, cache.more_floors):
+        client.make_floors("order:1")
+        assert client.fill("order:1", writer.written[0].token)
+    for n in range(1, 4):
+        writer.commit((n * 20_000, 2))
+    writer.remove_until(writer.rows_end - 1)
+
+    with invalidating(config, keyspace, cache.more_floors) as running:
+        assert running.says("retention has removed")
+        assert not client.hit("order:1")
+        assert client.fill("order:1", writer.written[-1].token)
+        writer.commit((90_000, 1))
+        client.make_floors(key_of(writer.written[-1]))
+        client.wait_applied(writer.written[-1])
+
+
+def test_a_dead_shard_delays_no_other(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """R18: while a shard's producer is dead, changes of the other shard are applied at once."""
+    dead, living = writers("-80", "80-")
+    dead.commit((0, 1))
+    living.commit((0, 1))
+    with invalidating(config, keyspace, cache.more_floors) as running:
+        client.make_floors(*(f"order:{n}" for n in range(1, 9)))
+        for n in range(1, 4):
+            living.commit((n * 60_000_000, 2))
+            client.wait_applied(*living.written)
+        running.wait_published()
+        assert running.told[-1].oldest_shard == "-80"
+        dead.commit((1_000, 2))
+        client.wait_applied(*dead.written[1:])
+
+
+def test_two_at_once(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """R08: two invalidators of one range, one of them an hour behind: floors never fall."""
+    (writer,) = writers("-")
+    for n in range(6):
+        writer.commit((n * 1_000, 2))
+    with invalidating(config, keyspace, cache.more_floors) as first:
+        client.make_floors(*(f"order:{n}" for n in range(1, 30)))
+        newest = writer.written[-1].token
+        assert client.fill("order:3", newest)
+        back = RunningInvalidator(config, keyspace, cache.more_floors, start=3_600 * 24 * 365 * 50)
+        try:
+            wait_for("the other one has read", lambda: back.counters.changes >= 12)
+            back.check()
+            assert client.hit("order:3")
+            assert not client.fill("order:3", writer.written[0].token)
+            writer.commit((9_000, 4))
+            client.wait_applied(*writer.written)
+            first.wait_published()
+            back.wait_published()
+        finally:
+            back.end()
+
+
+def test_the_lease_spares_double_work(
+    config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
+) -> None:
+    """A second invalidator stands by, and takes over from the first one's position."""
+    (writer,) = writers("-")
+    writer.commit((0, 1))
+    standby = None
+    try:
+        with invalidating(config, keyspace, cache.more_floors, lease_ms=1_500) as first:
+            client.make_floors("order:2", "order:3")
+            standby = RunningInvalidator(config, keyspace, cache.more_floors, lease_ms=1_500)
+            wait_for("it stands by", lambda: standby.state == "standby")
+            writer.commit((1_000, 1))
+            client.wait_applied(writer.written[1])
+            assert first.state == "running"
+            assert standby.counters.changes == 0
+        writer.commit((2_000, 1))
+        client.wait_applied(writer.written[2])
+        assert standby.counters.generations_renewed == 0
+    finally:
+        if standby is not None:
+            standby.end()
