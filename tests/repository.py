@@ -25,6 +25,11 @@ def python_files(*folders: str) -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 
+def pages() -> list[Path]:
+    """Return the Markdown pages that readers see, sorted."""
+    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md")])
+
+
 def module_name(path: Path) -> str:
     """Return the dotted name under which a file of the repository is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts

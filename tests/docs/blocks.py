@@ -28,8 +28,9 @@ LANGUAGES = {
 # check (toml): must load, but is not kept.
 FLAGS = frozenset(("background", "parse", "check"))
 # until: a regular expression to wait for in the output. exit: the exit status wanted.
-# on (sql): the server. file: written under this name, not run.
-VALUES = frozenset(("until", "exit", "on", "file"))
+# on (sql): the server. file: written under this name, not run. from: an excerpt of this file of the
+# repository, whose own tests run it.
+VALUES = frozenset(("until", "exit", "on", "file", "from"))
 
 # The test runs in a repository that is set up already.
 _SETUP_COMMANDS = ("make ", "git clone ", "pip install ")

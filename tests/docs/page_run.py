@@ -53,6 +53,10 @@ class PageRun:
     def run(self, block: Block) -> None:
         """Do what the block asks for; AssertionError with its output where that fails."""
         assert block.make_targets() <= make_targets()
+        if (source := block.values.get("from")) is not None:
+            code = _unindented((ROOT / source).read_text())
+            assert _unindented(block.text) in code, f"line {block.line}: not in {source}"
+            return
         if (name := block.values.get("file")) is not None:
             (self._folder / name).write_text(self._servers.replaced(block.text))
             return
@@ -120,6 +124,10 @@ class PageRun:
             process.wait(STOP_S_MAX)
         finally:
             process.kill()
+
+
+def _unindented(text: str) -> str:
+    return "\n".join(line.strip() for line in text.splitlines())
 
 
 def make_targets() -> set[str]:

@@ -1,4 +1,4 @@
-"""Every block of README.md and docs/*.md runs, page by page, on real servers."""
+"""Every block of README.md, docs/*.md and the examples runs, page by page, on real servers."""
 
 from pathlib import Path
 
@@ -7,11 +7,9 @@ import pytest
 from tests.docs.blocks import blocks_of
 from tests.docs.command_syntax import check_commands
 from tests.docs.page_run import PageRun
-from tests.repository import ROOT
+from tests.repository import ROOT, pages
 
-PAGES = [
-    path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
-]
+PAGES = [path.relative_to(ROOT).as_posix() for path in pages()]
 
 
 @pytest.mark.usefixtures("real_servers")
@@ -37,6 +35,20 @@ def test_a_block_that_fails_is_noticed(tmp_path: Path) -> None:
             run.run(failing)
         with pytest.raises(AssertionError, match="line 7"):
             run.run(silent)
+
+
+def test_an_excerpt_of_code_that_has_changed_is_noticed(tmp_path: Path) -> None:
+    """A page shows code as it is in the repository."""
+    source = Path(__file__).relative_to(ROOT)
+    true, changed = blocks_of(
+        f"```python from={source}\nfrom pathlib import Path\n```\n"
+        f"```python from={source}\nfrom pathlib import PurePath\n\n```\n"
+    )
+
+    with PageRun(tmp_path, "") as run:
+        run.run(true)
+        with pytest.raises(AssertionError, match="line 4"):
+            run.run(changed)
 
 
 @pytest.mark.parametrize("line", ["shardstream tale commerce", "shardstream reshard halt ks r1"])

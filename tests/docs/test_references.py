@@ -14,7 +14,7 @@ from shardstream.settings.cache_section import CacheSection
 from spark_consumers.decoding.output_columns import ENVELOPE_TYPES
 from spark_consumers.source.options import KNOWN_OPTIONS
 from tests.docs.page_run import make_targets
-from tests.repository import PACKAGES, ROOT, python_files
+from tests.repository import PACKAGES, ROOT, pages, python_files
 
 SECTIONS = (
     settings.KafkaSection,
@@ -28,7 +28,7 @@ SECTIONS = (
     settings.KeyspaceSection,
     settings.ReshardSection,
 )
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = pages()
 GLOSSARY = ROOT / "docs/glossary.md"
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

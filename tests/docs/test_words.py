@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository import PACKAGES, ROOT, python_files
+from tests.repository import PACKAGES, ROOT, pages, python_files
 
 CHECKED = (*PACKAGES, "benchmarks", "tests")
 # Regular expressions over text in lower case, each with what to write instead.
@@ -27,7 +27,7 @@ BANNED = {
     r"\bseed 00\d": "docs/architecture.md",
 }
 ANY_BANNED = re.compile("|".join(BANNED))
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = pages()
 # The list itself has to name the words.
 CODE = [path for folder in CHECKED for path in python_files(folder) if path != Path(__file__)]
 
