@@ -7,10 +7,10 @@ STAMP  := $(VENV)/.installed
 OLD_SPARK := $(VENV)/pyspark-4.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build check quick test bench mutants demo format clean
+.PHONY: help setup build check quick test bench mutants demo demo-cache format clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -61,6 +61,9 @@ mutants: $(STAMP)  ## the share of all mutants of the pure cores that their test
 
 demo: build  ## the whole system at work, with a live shard split, in two minutes
 	$(BIN)/shardstream demo
+
+demo-cache: build  ## a shop behind a cache, with replicas that lag; OPTIONS=--plain adds ordinary caches
+	$(BIN)/shardstream demo --cache $(OPTIONS)
 
 format: $(STAMP)  ## format the code and apply ruff's fixes
 	$(BIN)/ruff format .

@@ -264,11 +264,27 @@ def demo(
     mariadb: Annotated[
         bool, typer.Option("--mariadb", help="Use MariaDB (default: MySQL where it is available)")
     ] = False,
+    cache: Annotated[
+        bool,
+        typer.Option("--cache", help="A shop behind a cache, with replicas that lag, instead"),
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="With --cache: ordinary caches, for comparison")
+    ] = False,
 ) -> None:
     """Run the whole system on real servers, split a shard live, and prove that nothing is lost."""
-    from shardstream.demo.run import run_demo
+    flavor = Flavor.MARIADB if mariadb else None
+    if plain and not cache:
+        raise UsageError("--plain is about caches: add --cache")
+    if cache:
+        from shardstream.demo.cached.run import run_cached_demo
 
-    if not run_demo(seconds, folder, Flavor.MARIADB if mariadb else None):
+        is_proven = run_cached_demo(seconds, folder, flavor, plain=plain)
+    else:
+        from shardstream.demo.run import run_demo
+
+        is_proven = run_demo(seconds, folder, flavor)
+    if not is_proven:
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -1,6 +1,5 @@
 """The demo from beginning to end."""
 
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,8 +9,9 @@ from rich.console import Console
 from rich.live import Live
 
 from event_token import Flavor
-from event_token.errors import Halt, UsageError
+from event_token.errors import Halt
 from shardstream.commands.declared_topology import ensure_topology
+from shardstream.demo.folder import fresh_folder
 from shardstream.demo.proof import prove
 from shardstream.demo.screen import clock, render
 from shardstream.demo.sharded_writes import ShardDirectory
@@ -44,8 +44,6 @@ SPLIT_PART = 1 / 3
 AFTER_SPLIT_S = 5.0
 # Spark starts in 10 s alone, and in a minute or so where two cores do everything at once.
 CATCH_UP_S_MAX = 300.0
-# Nothing but a file in the folder says that a demo made it: no other folder is ever removed.
-MARKER = "shardstream-demo"
 # Producers answer once they stream.
 COPY_S_MAX = 120.0
 # Commit times of MariaDB are whole seconds: an order across shards needs a second in between.
@@ -58,7 +56,7 @@ def run_demo(seconds: int, folder: Path, flavor: Flavor | None = None) -> bool:
     `flavor`: the database family; None takes MySQL where it is available, else MariaDB.
     """
     console = Console(highlight=False)
-    folder = _fresh_folder(folder)
+    folder = fresh_folder(folder)
     began_s = time.monotonic()
 
     def report(message: str) -> None:
@@ -81,18 +79,6 @@ def run_demo(seconds: int, folder: Path, flavor: Flavor | None = None) -> bool:
             demo.catch_up(live)
         console.print()
         return demo.prove()
-
-
-def _fresh_folder(folder: Path) -> Path:
-    folder = folder.resolve()
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARKER).exists():
-            message = f"{folder} is not empty and no demo made it; name another with --folder"
-            raise UsageError(message)
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER).touch()
-    return folder
 
 
 class _Demo:

@@ -1,7 +1,7 @@
 """The shop: its tables, its accounts on the servers, and how its rows are sharded."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any, Final
 
@@ -71,9 +71,9 @@ def make_accounts(server: DatabaseServer, *, is_target: bool) -> None:
         cursor.execute(f"GRANT {grants} ON *.* TO '{RESHARDER}'@'%'")
 
 
-def create_tables(server: DatabaseServer) -> None:
-    """Create the shop's database and tables on one shard."""
-    script = files("shardstream.demo").joinpath("shop.sql").read_text()
+def create_tables(server: DatabaseServer, script: str | None = None) -> None:
+    """Create the shop's database and tables on one shard; `script`: other tables."""
+    script = script or files("shardstream.demo").joinpath("shop.sql").read_text()
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
         cursor.execute(f"USE {DATABASE}")
@@ -82,12 +82,14 @@ def create_tables(server: DatabaseServer) -> None:
                 cursor.execute(statement)
 
 
-def settings_of_the_shop(keyspace: str) -> str:
+def settings_of_the_shop(
+    keyspace: str, sharding_columns: Mapping[str, str] = SHARDING_COLUMNS
+) -> str:
     """Return the shop's part of the settings file: vindexes, and the account that reshards."""
     quote = json.dumps
     # The demo's servers do not wait for the disk.
     lines = ["", "[producer]", "accept_loss_at_server_crash = true"]
-    for table, column in SHARDING_COLUMNS.items():
+    for table, column in sharding_columns.items():
         lines += [
             "",
             f"[[keyspaces.{quote(keyspace)}.vindexes]]",

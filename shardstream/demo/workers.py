@@ -108,6 +108,10 @@ class Workers:
         worker.ask_to_stop()
         return worker
 
+    def kill_one(self, name: str) -> None:
+        """Kill one without warning."""
+        self._serving.pop(name).kill()
+
     def check_alive(self) -> None:
         """Raise Halt if one has ended unasked."""
         for worker in self._serving.values():

@@ -1,0 +1,1 @@
+"""The cached shop: `shardstream demo --cache`."""
