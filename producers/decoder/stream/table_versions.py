@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
+from databases.secret_tables import SECRET_TABLES
 from event_token.errors import UsageError
 from producers.decoder.errors import CorruptBinlog, RuleBroken, UnsupportedColumn
 from producers.decoder.tables.column_types import YEAR_SIGN_UNKNOWN
@@ -156,7 +157,9 @@ class TableVersions:
             plan.watch = self.watches.get((plan.database, plan.table))
 
     def leaves_out(self, database: str, table: str) -> bool:
-        """Tell whether the filter rules leave out all rows of a table."""
+        """Tell whether no row of a table is logged: by the filter rules, or as it holds secrets."""
+        if (database, table) in SECRET_TABLES:
+            return True
         return self._rules is not None and self._rules.leaves_out(database, table)
 
     def leaves_out_all(self, names: list[tuple[str, str]]) -> bool:
