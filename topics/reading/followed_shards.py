@@ -84,7 +84,11 @@ class FollowedShards:
             return True
         # A shard that holds the frontier back is always wanted: clocks that were ahead can leave
         # many ticks beyond the head.
-        return known.ticks < self._ticks_max or known.head_cell_us <= self.position.frontier_us
+        return (
+            known.ticks < self._ticks_max
+            or known.head_cell_us <= self.position.frontier_us
+            or self._hops.awaits_end(shard, self._shards)
+        )
 
     def _after_hop(self, hop: Hop) -> StreamPosition:
         """Return the position with the sources of a hop replaced by its targets at BEGIN."""

@@ -146,15 +146,31 @@ class Hops:
 
     def bounds_us(self, active: Active) -> list[int]:
         """Return the times that the frontier may not pass before the hop, one per reshard."""
-        hops = self._hops.values()
-        return [time_us for hop in hops for time_us in self._bounds_us(hop, _ends(hop, active))]
+        return [time_us for hop in self._hops.values() for time_us in self._bounds_us(hop, active)]
 
-    def _bounds_us(self, hop: Hop, ends: list[End]) -> list[int]:
+    def _bounds_us(self, hop: Hop, active: Active) -> list[int]:
+        ends = _ends(hop, active)
+        bounds_us = self._behind_ends_us(hop, active)
         hop_time_us = self._hop_time_us(hop, ends)
         if hop_time_us is not None:
-            return [hop_time_us]
-        has_ended = len(ends) == len(hop.sources)
-        return [max(end.cell_end_us for end in ends)] if has_ended else []
+            bounds_us.append(hop_time_us)
+        elif len(ends) == len(hop.sources):
+            bounds_us.append(max(end.cell_end_us for end in ends))
+        return bounds_us
+
+    def _behind_ends_us(self, hop: Hop, active: Active) -> list[int]:
+        """Return times of records that come next if the reshard is cancelled; none once it hops."""
+        if not self._silent_targets(hop):
+            return []
+        behind = (active[shard].behind_end_us for shard, _ in _pairs(hop, active))
+        return [time_us for time_us in behind if time_us is not None]
+
+    def awaits_end(self, shard: str, active: Active) -> bool:
+        """Tell whether the frontier may wait for this shard's END, however far ahead it is."""
+        return any(
+            shard in hop.sources and self._behind_ends_us(hop, active)
+            for hop in self._hops.values()
+        )
 
     def due(self, active: Active, frontier_us: int) -> Hop | None:
         """Return a reshard with all sources read to END, at the hop time, and all targets begun."""
@@ -198,10 +214,9 @@ class Hops:
         """Return why a reshard holds the frontier back, and by which shards."""
         found: list[tuple[str, tuple[str, ...]]] = []
         for hop in self._hops.values():
-            ends = _ends(hop, active)
             silent = self._silent_targets(hop)
             running = tuple(s for s in hop.sources if s not in dict(_pairs(hop, active)))
-            bounds_us = self._bounds_us(hop, ends)
+            bounds_us = self._bounds_us(hop, active)
             if not bounds_us or min(bounds_us) > so_far_us:
                 continue
             if running:

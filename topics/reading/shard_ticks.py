@@ -53,6 +53,17 @@ class ShardTicks:
         return self._times_us[0] if self._cuts and self._cuts[0].seq <= self.at.seq else 0
 
     @property
+    def behind_end_us(self) -> int | None:
+        """A grid time that no record behind the END is older than; None if there is no record.
+
+        A CANCEL would make them part of the stream.
+        """
+        if self.end is None or self._end.seq <= self.end.cut.seq:
+            return None
+        i = bisect_right(self._cuts, self.end.cut.seq, key=lambda cut: cut.seq) - 1
+        return self._times_us[i] if i >= 0 else 0
+
+    @property
     def ticks(self) -> int:
         """Number of ticks kept."""
         return len(self._times_us)

@@ -87,8 +87,9 @@ class HopMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), step_us=steps)
     def write_after_the_end(self, data: st.DataObject, step_us: int) -> None:
-        """Log DDL on a retired source: it belongs to nobody's stream."""
+        """Log DDL behind END: it belongs to nobody's stream, or comes after a CANCEL."""
         over = [s for s, seq in self.keyspace.last_seq.items() if seq is not None]
+        over += [s for reshard in self.keyspace.under_way() for s in reshard.ended]
         if over:
             self.keyspace.histories[data.draw(st.sampled_from(over))].commit([(step_us, 1)])
 

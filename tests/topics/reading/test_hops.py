@@ -94,6 +94,50 @@ def test_the_frontier_goes_on_until_all_sources_have_ended() -> None:
     assert planner.position.shards["80-"].seq == 1
 
 
+def test_what_a_cancel_gives_back_is_not_late() -> None:
+    """A record behind END is older than no frontier, for a CANCEL makes it part of the stream."""
+    merge = (("-80", "80-"), ("-",))
+    first = marked(History("-80"), MarkKind.END, merge)
+    first.commit([(GRID_US, 1)])
+    first.heartbeat(20 * GRID_US)
+    second = History("80-")
+    second.heartbeat(30 * GRID_US)
+    planner = planner_of("-80", "80-")
+    feed(planner, first)
+    feed(planner, second)
+    wait = read_all(planner)
+    seen = len(first.progress)
+    marked(first, MarkKind.CANCEL, merge)
+    first.heartbeat(20 * GRID_US)
+    for progress in first.progress[seen:]:
+        planner.observe("-80", progress, 0)
+
+    step = planner.next_batch(0)
+
+    assert "no END of 80-" in wait.reason
+    assert isinstance(step, Batch)
+    assert step.ranges["-80"].first_seq == 2
+    assert not step.late_shards
+
+
+def test_what_lies_behind_an_end_holds_nobody_back_after_the_hop() -> None:
+    """Records behind END belong to no stream once all targets have begun."""
+    split = (("-",), ("-80", "80-"))
+    source = marked(History("-"), MarkKind.END, split)
+    source.commit([(0, 1), (GRID_US, 1)])
+    source.heartbeat(9 * GRID_US)
+    planner = planner_of("-")
+    feed(planner, source)
+    held = read_all(planner)
+    assert held.shards == ("-80", "80-")
+    for shard in ("-80", "80-"):
+        feed(planner, begun(shard, split, HOP_US))
+
+    read_all(planner)
+
+    assert planner.position.epoch == 1
+
+
 @pytest.mark.parametrize("hop_us", [START_US + 2 * GRID_US, START_US + 8 * GRID_US])
 def test_a_hop_time_before_the_latest_end_is_refused(hop_us: int) -> None:
     """D6: rows up to the latest END would lie behind the hop time, and come late."""
