@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from event_token import GtidSet, parse_gtid_set
+from event_token import Flavor, GtidSet, parse_gtid_set
 from tests.caching.reading.reading import reader_of, run
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import executed
@@ -24,9 +24,17 @@ class Claim:
 
 
 def count_of(position: GtidSet) -> int:
-    """How many transactions of one server and domain a position has."""
-    numbers = str(position).rpartition(":")[2].rpartition("-")[2]
-    return int(numbers)
+    """A number that each further transaction raises by one, whatever else the server executed."""
+    parts = str(position).split(",")
+    if position.flavor is Flavor.MARIADB:
+        return sum(int(part.rpartition("-")[2]) for part in parts)
+    intervals = [
+        interval.partition("-")
+        for part in parts
+        for interval in part.split(":")[1:]
+        if interval[0].isdigit()  # a tag begins with a letter
+    ]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in intervals)
 
 
 @contextmanager
