@@ -4,7 +4,7 @@ import time
 from typing import Final, Self
 
 from event_token.errors import UsageError
-from topics.fleet.view import KeyspaceView, ShardLook, keyspace_view
+from topics.fleet.view import KeyspaceView, ShardLook, keyspace_view, written_at_us
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import PartitionReader, StoredRecord, open_end_consumer
 from topics.kafka.requests import retry_request
@@ -63,15 +63,14 @@ class FleetWatch:
         newest = last[-1]
         where = f"{topics.progress}, offset {newest.offset}"
         progress = decode_progress(newest.value, self._schema_ids, where)
-        rate = 0.0
-        seconds = (newest.timestamp_ms - last[0].timestamp_ms) / 1_000
-        if seconds > 0:
-            oldest = decode_progress(last[0].value, self._schema_ids, where)
-            rate = (progress.last_seq - oldest.last_seq) / seconds
+        oldest = decode_progress(last[0].value, self._schema_ids, where)
+        us = progress.server_time_us - oldest.server_time_us
+        rate = (progress.last_seq - oldest.last_seq) * 1_000_000 / us if us > 0 else 0.0
         copies: tuple[TableCopy, ...] = ()
         if is_live and topics.copy in known:
             copies = tuple(read_copies(self._config, topics).values())
-        return ShardLook(progress, newest.timestamp_ms * 1_000, rate, copies)
+        written_us = written_at_us(progress, time.time_ns() // 1_000)
+        return ShardLook(progress, written_us, rate, copies)
 
     def _last_records(self, topic: str) -> list[StoredRecord]:
         with PartitionReader(self._config, topic, 0, _TIMEOUT_S, self._consumer) as reader:

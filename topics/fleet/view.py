@@ -35,7 +35,7 @@ _ADVANCING: Final = frozenset((ShardCondition.SERVING, ShardCondition.FILLING))
 
 @dataclass(frozen=True, slots=True)
 class ShardLook:
-    """The end of a shard's topics: its last progress, when Kafka got it, its rate, its copies.
+    """The end of a shard's topics: its last progress, when it was written, its rate, its copies.
 
     `progress` is None, and `written_us` too, while no producer of the shard has written anything.
     """
@@ -86,6 +86,18 @@ class KeyspaceView:
     def is_held_back(self, behind_ms_max: int) -> bool:
         """Whether readers lack what is older than that."""
         return self.behind_ms is None or self.behind_ms > behind_ms_max
+
+
+def written_at_us(progress: Progress, now_us: int) -> int:
+    """When a progress record was written, as far as clocks tell. A head says when rows committed.
+
+    While a producer works off a backlog its head is old, and what it writes is not. A head follows
+    the clock of the producer's host where that of the server is far off.
+    """
+    ahead_us = progress.server_time_us - now_us
+    if ahead_us > SILENT_MS * 1_000:
+        return progress.head_us
+    return max(progress.head_us, progress.server_time_us)
 
 
 def keyspace_view(topology: Topology, looks: Mapping[str, ShardLook], now_us: int) -> KeyspaceView:

@@ -1,4 +1,12 @@
-from topics.fleet.view import KeyspaceView, ShardCondition, ShardLook, keyspace_view
+from dataclasses import replace
+
+from topics.fleet.view import (
+    KeyspaceView,
+    ShardCondition,
+    ShardLook,
+    keyspace_view,
+    written_at_us,
+)
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
 from topics.progress.record import Progress
@@ -117,3 +125,17 @@ def test_only_what_is_under_way_is_shown() -> None:
         ("-80", CopyState.FAILED),
     ]
     assert [entry.state for entry in found.reshards] == [ReshardState.SWITCHED.value]
+
+
+def test_a_head_stands_in_for_a_servers_clock_that_is_ahead() -> None:
+    """A dead producer is silent, also if its server's clock is an hour ahead."""
+    progress = look(head_s_ago=60).progress
+    assert progress is not None
+
+    ahead = replace(progress, server_time_us=NOW_US + 3_600 * SECOND_US)
+    behind = replace(progress, server_time_us=NOW_US - 3_600 * SECOND_US)
+    near = replace(progress, server_time_us=NOW_US + SECOND_US)
+
+    assert written_at_us(ahead, NOW_US) == progress.head_us
+    assert written_at_us(behind, NOW_US) == progress.head_us
+    assert written_at_us(near, NOW_US) == near.server_time_us

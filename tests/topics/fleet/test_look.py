@@ -1,0 +1,35 @@
+"""What is read of the ends of progress topics, on a real broker."""
+
+import time
+from dataclasses import replace
+
+from tests.topics.shard_writer import Writers
+from topics.fleet.look import FleetWatch
+from topics.fleet.view import ShardCondition
+from topics.kafka.client import ClientConfig
+from topics.schemas.registry import TopicSchemaIds
+
+SECOND_US = 1_000_000
+
+
+def test_a_producer_that_works_off_a_backlog_is_late_not_silent(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """An old watermark that was written just now is progress, with a rate by the time it took."""
+    [writer] = writers("-")
+    now_us = time.time_ns() // 1_000
+    for ago_us in (2 * SECOND_US, 0):
+        events = writer.rows([(1 if ago_us else 2, 10)])  # committed years ago
+        writer.producer.begin_transaction()
+        progress = writer.progress(events, writer.produce(events))
+        writer.produce_progress(replace(progress, server_time_us=now_us - ago_us))
+        writer.producer.commit_transaction()
+
+    with FleetWatch(config, TopicSchemaIds(config)) as watch:
+        view = watch.look(keyspace)
+
+    [shard] = view.shards
+    assert shard.condition is ShardCondition.SERVING
+    assert shard.records_per_s == 5
+    assert view.held_by == ("-",)
+    assert view.reason.startswith("the producer is still reading")
