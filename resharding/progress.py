@@ -4,17 +4,15 @@ Nothing here claims a server, so a running `switch` is not disturbed.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import pymysql
-
-from databases.connection import is_transient, lost_or_refused, server_errors
+from databases.connection import lost_or_refused, server_errors
 from databases.sql import rows
-from resharding.account_locks import is_account_locked
 from resharding.bookkeeping import read_checkpoints, read_verified
 from resharding.server import ReshardServer, open_session
+from resharding.stopped_writes import any_account_locked, is_held
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
@@ -39,10 +37,14 @@ class SourceLog:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """A source: its log, and whether some of the application's accounts are locked."""
+    """A source: its log, and whether some of the application's accounts are locked.
+
+    `held`: a later reshard has END on it, so that only that one may open it.
+    """
 
     log: SourceLog
     locked: bool
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class TargetState:
     """A target: whether its applier runs, what it has applied, and the last comparison.
 
     `differing`: rows that differed at `verified_at_us`, both None before the first comparison.
+    `locked`, `held`: as those of a source.
     """
 
     applier_runs: bool
@@ -65,6 +68,7 @@ class TargetState:
     verified_at_us: int | None
     differing: int | None
     locked: bool
+    held: bool = False
 
 
 def applier_lock(reshard_id: str) -> str:
@@ -88,61 +92,63 @@ def source_log(
     )
 
 
-def source_state(server: ReshardServer, accounts: Sequence[str], log: SourceLog) -> SourceState:
+def source_state(
+    topology: Topology,
+    server: ReshardServer,
+    accounts: Sequence[str],
+    reshard_id: str,
+    log: SourceLog,
+) -> SourceState:
     """Look at a source. Raises ServerLost, ServerRefused."""
     doing = "looking at the accounts of"
     with open_session(server) as connection, server_errors(server, doing, lost_or_refused):
-        locked = _any_locked(connection, accounts)
-    return SourceState(log, locked)
+        locked = any_account_locked(connection, accounts)
+        held = is_held(connection, topology, server.shard, reshard_id)
+    return SourceState(log, locked, held)
 
 
-def target_state(server: ReshardServer, accounts: Sequence[str], reshard_id: str) -> TargetState:
+def target_state(
+    topology: Topology, server: ReshardServer, accounts: Sequence[str], reshard_id: str
+) -> TargetState:
     """Look at a target. Raises ServerLost, ServerRefused."""
     doing = "looking at the reshard on"
     with open_session(server) as connection, server_errors(server, doing, lost_or_refused):
         [(holder,)] = rows(connection, "SELECT IS_USED_LOCK(%s)", (applier_lock(reshard_id),))
         found = read_checkpoints(connection, reshard_id)
         verified = read_verified(connection, reshard_id)
-        locked = _any_locked(connection, accounts)
+        locked = any_account_locked(connection, accounts)
+        held = is_held(connection, topology, server.shard, reshard_id)
     return TargetState(
         holder is not None,
         {source: AppliedSource(at.seq, at.timestamp_us) for source, at in found.items()},
         None if verified is None else verified.at_us,
         None if verified is None else verified.differing,
         locked,
+        held,
     )
-
-
-def _any_locked(connection: Any, accounts: Sequence[str]) -> bool:
-    for account in accounts:
-        user, _, host = account.rpartition("@")
-        try:
-            if is_account_locked(connection, user, host):
-                return True
-        except pymysql.err.MySQLError as error:
-            if is_transient(error):
-                raise
-            # It does not exist here, which `switch` says.
-    return False
 
 
 def next_command(
     entry: ReshardEntry,
     keyspace: str,
-    sources: dict[str, SourceState],
-    targets: dict[str, TargetState],
+    sources: Mapping[str, SourceState],
+    targets: Mapping[str, TargetState],
     marks: Mapping[str, Mark],
+    *,
+    silent: Collection[str] = (),
 ) -> str:
-    """What an operator does next. `marks`: the first one in each target's log. Pure."""
+    """What an operator does next. Pure.
+
+    `marks`: the first one in each target's log. `silent`: shards that could not be asked.
+    """
     verb = f"{keyspace} {entry.reshard_id}"
     if entry.state == ReshardState.SWITCHED.value:
-        if any(target.locked for target in targets.values()):
-            return f"writes are still stopped: shardstream reshard switch {verb}"
+        if closed := _perhaps_closed(entry.targets, targets, silent):
+            return f"{closed}: shardstream reshard switch {verb}"
         return f"shardstream reshard complete {verb}"
-    stopped = [name for name, source in sources.items() if source.locked or source.log.ended_at_us]
     if entry.state == ReshardState.CANCELLED.value:
-        if any(source.locked for source in sources.values()):
-            return f"writes are still stopped: shardstream reshard cancel {verb}"
+        if closed := _perhaps_closed(entry.sources, sources, silent):
+            return f"{closed}: shardstream reshard cancel {verb}"
         return "stop the producers and appliers of the targets, and empty their servers"
     kinds = [mark.kind for mark in marks.values()]
     if MarkKind.CANCEL in kinds:
@@ -154,10 +160,37 @@ def next_command(
             f"shardstream reshard switch {verb}, or if a target is lost for good, "
             f"shardstream reshard cancel {verb} --lost-target"
         )
+    if silent:
+        return (
+            f"bring back {', '.join(sorted(silent))}, or go back to the sources: "
+            f"shardstream reshard cancel {verb}"
+        )
+    return _before_decision(keyspace, verb, sources, targets)
+
+
+def _perhaps_closed(
+    shards: Sequence[str],
+    states: Mapping[str, SourceState] | Mapping[str, TargetState],
+    silent: Collection[str],
+) -> str:
+    """Which shards are still closed or may be; "" if none. A later reshard opens its own."""
+    closed = [name for name, state in states.items() if state.locked and not state.held]
+    if closed:
+        return f"writes are still stopped on {', '.join(closed)}"
+    unknown = [shard for shard in shards if shard in silent]
+    return f"when {', '.join(unknown)} can be asked" if unknown else ""
+
+
+def _before_decision(
+    keyspace: str,
+    verb: str,
+    sources: Mapping[str, SourceState],
+    targets: Mapping[str, TargetState],
+) -> str:
     dead = [name for name, target in targets.items() if not target.applier_runs]
     if dead:
         return "; ".join(f"shardstream reshard run {verb} {name}" for name in dead)
-    if stopped:
+    if any(source.locked or source.log.ended_at_us for source in sources.values()):
         return (
             f"shardstream reshard switch {verb} goes on, "
             f"shardstream reshard cancel {verb} goes back as long as that is possible"

@@ -1,14 +1,17 @@
 """`complete`: removes what a finished reshard has left on its servers."""
 
+from collections.abc import Sequence
+
 from databases.connection import lost_or_refused, server_errors
 from databases.errors import ServerLost
 from databases.internal_tables import INTERNAL_DATABASE
 from databases.sql import rows
 from event_token.errors import UsageError
 from resharding.server import open_session
+from resharding.stopped_writes import any_account_locked, is_held
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.topology_steps import entry_of, moved
-from topics.keyspace.topology import ReshardState, read_topology, update_topology
+from topics.keyspace.topology import ReshardState, Topology, read_topology, update_topology
 
 # The journal stays: a paused command that resumes late must find its row.
 _TABLES = ("role", "checkpoint", "verified", "plan")
@@ -17,9 +20,9 @@ _TABLES = ("role", "checkpoint", "verified", "plan")
 def run_complete(settings: SwitchSettings) -> list[str]:
     """Remove the reshard's roles, checkpoints, plan and verify results; return what is left.
 
-    Source servers may be gone already, from the settings too, or refuse the account or writes: what
-    could not be removed there is returned, one line each.
-    Raises UsageError unless the reshard is switched. Can be run again.
+    Servers of shards that serve no more may be gone already, from the settings too, or refuse the
+    account or writes: what could not be removed there is returned, one line each.
+    Raises UsageError unless the reshard is switched and its targets are open. Can be run again.
     """
     topology = read_topology(settings.kafka, settings.keyspace)
     entry = entry_of(topology, settings.keyspace, settings.reshard_id)
@@ -27,14 +30,18 @@ def run_complete(settings: SwitchSettings) -> list[str]:
         raise UsageError(
             f"reshard {settings.reshard_id} is {entry.state}: only a switched one can be completed"
         )
-    for target in entry.targets:
-        _remove(settings, target)
+    assert topology is not None  # noqa: S101 - it has the reshard
+    serving = {shard.name for shard in topology.serving()}
+    if entry.state == ReshardState.SWITCHED.value:
+        _refuse_closed(settings, topology, [t for t in entry.targets if t in serving])
     left = []
-    for source in entry.sources:
+    for shard in (*entry.targets, *entry.sources):
         try:
-            _remove(settings, source)
+            _remove(settings, shard)
         except (ServerLost, UsageError) as error:
-            left.append(f"source {source} keeps its rows in {INTERNAL_DATABASE}: {error}")
+            if shard in serving:
+                raise
+            left.append(f"shard {shard} keeps its rows in {INTERNAL_DATABASE}: {error}")
     update_topology(
         settings.kafka,
         settings.keyspace,
@@ -43,6 +50,25 @@ def run_complete(settings: SwitchSettings) -> list[str]:
         ),
     )
     return left
+
+
+def _refuse_closed(settings: SwitchSettings, topology: Topology, targets: Sequence[str]) -> None:
+    """UsageError if `switch` has yet to open a target: it needs what `complete` removes."""
+    closed = []
+    for target in targets:
+        server = settings.server_of(target)
+        doing = "looking at the accounts of"
+        with open_session(server) as connection, server_errors(server, doing, lost_or_refused):
+            if any_account_locked(connection, settings.accounts) and not is_held(
+                connection, topology, target, settings.reshard_id
+            ):
+                closed.append(target)
+    if closed:
+        raise UsageError(
+            f"reshard {settings.reshard_id}: writes are still stopped on {', '.join(closed)}: "
+            f"first run `shardstream reshard switch {settings.keyspace} {settings.reshard_id}`, "
+            f"which opens them"
+        )
 
 
 def _remove(settings: SwitchSettings, shard: str) -> None:

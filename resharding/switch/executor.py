@@ -2,9 +2,11 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Self
 
+from databases.errors import ServerLost
 from event_token import Flavor
 from event_token.errors import Halt, Rebuild, Retry, UsageError
 from resharding.switch.claims import Claims
@@ -22,7 +24,7 @@ from resharding.switch.opening import prepare
 from resharding.switch.readiness import check_ready
 from resharding.switch.settings import SwitchReport, SwitchSettings
 from resharding.switch.topology_steps import decided, entry_of, moved
-from resharding.switch.words import overdue, refused
+from resharding.switch.words import lost, overdue, refused
 from topics.keyspace.topology import (
     ReshardEntry,
     ReshardState,
@@ -54,7 +56,7 @@ def run_switch(settings: SwitchSettings, tell: Tell, *, lost_source: bool = Fals
     the reshard is not ready (nothing was changed then), Halt when it cannot go on (the message
     names the command that can), ServerLost when a server or the claim on it is lost.
     """
-    with _Run(settings, tell) as run:
+    with _explained(settings), _Run(settings, tell) as run:
         run.check()
         return run.switch(lost_source=lost_source)
 
@@ -65,8 +67,17 @@ def run_cancel(settings: SwitchSettings, tell: Tell, *, lost_target: bool = Fals
     Possible until it is decided that the targets begin, and with `lost_target` until all of their
     logs hold BEGIN. Errors as above.
     """
-    with _Run(settings, tell) as run:
+    with _explained(settings), _Run(settings, tell) as run:
         run.cancel(lost_target=lost_target)
+
+
+@contextmanager
+def _explained(settings: SwitchSettings) -> Iterator[None]:
+    """What a lost session may mean, and what to do: a later command ends it, and so do failures."""
+    try:
+        yield
+    except ServerLost as error:
+        raise ServerLost(lost(error, settings)) from error
 
 
 class _Run:

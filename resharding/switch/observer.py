@@ -11,6 +11,7 @@ from resharding.switch.claims import Claims
 from resharding.switch.decision import FirstMark, Kind, ReshardView, SourceEnd
 from resharding.switch.opening import is_prepared
 from resharding.switch.settings import SwitchSettings
+from resharding.switch.topology_steps import later_reshards
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
 from topics.progress.committed_tail import last_progress
@@ -33,14 +34,7 @@ class Observer:
         """`topology`: as it is since the servers are claimed."""
         self._settings = settings
         self._databases = topology.sharded_databases
-        # The reshards that may have stopped a shard's writes since, by their sources. A server that
-        # is used again may have the END of a shard that it was before.
-        self._later: dict[str, set[str]] = {}
-        for entry in topology.reshards:
-            is_other = entry.reshard_id != settings.reshard_id
-            for source in entry.sources if is_other else ():
-                if entry.state != ReshardState.CANCELLED.value:
-                    self._later.setdefault(source, set()).add(entry.reshard_id)
+        self._topology = topology
         self._schema_ids = schema_ids
         self._claims = claims
         self._target_marks = marks
@@ -104,9 +98,11 @@ class Observer:
         return frozenset(s for s in shards if self._claims.writes[s].is_open())
 
     def _held(self, shards: Iterable[str]) -> frozenset[str]:
-        later = self._later
+        topology, reshard_id = self._topology, self._settings.reshard_id
         return frozenset(
-            s for s in shards if self._claims.writes[s].ended_by() & later.get(s, set())
+            s
+            for s in shards
+            if self._claims.writes[s].ended_by() & later_reshards(topology, s, reshard_id)
         )
 
     def _opening(self, view: ReshardView) -> ReshardView:

@@ -22,6 +22,7 @@ from resharding.grants import NEEDED_TO_SWITCH, missing_grants
 from resharding.log_progress import executed_set
 from resharding.primaries import takes_writes
 from resharding.server import ReshardServer, open_session
+from resharding.stopped_writes import read_ended_by
 from resharding.switch.decision import JournalRow, Kind
 
 # A killed session rolls its transaction back first.
@@ -264,15 +265,8 @@ class ShardWrites:
 
     def ended_by(self) -> frozenset[str]:
         """The reshards of the keyspace, this one or others, that have END here."""
-        query = f"SELECT reshard_id FROM {_JOURNAL} WHERE kind = 'END' AND keyspace IN (%s, '')"
         with server_errors(self.server, "reading the journal of"):
-            try:
-                found = rows(self._connection, query, (self._keyspace,))
-                return frozenset(str(reshard_id) for (reshard_id,) in found)
-            except pymysql.err.MySQLError as error:
-                if error_code(error) in _NO_SUCH_TABLE:
-                    return frozenset()
-                raise
+            return read_ended_by(self._connection, self._keyspace)
 
     def insert(self, row: JournalRow, shards: tuple[str, str]) -> None:
         """Insert the row unless there is one. `shards`: sources and targets as JSON lists."""

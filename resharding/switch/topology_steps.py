@@ -27,6 +27,20 @@ def entry_of(topology: Topology | None, keyspace: str, reshard_id: str) -> Resha
     )
 
 
+def later_reshards(topology: Topology, shard: str, reshard_id: str) -> frozenset[str]:
+    """Other reshards that may have stopped the writes of a shard since: it is their source.
+
+    A server that is used again may have the END of a shard that it was before.
+    """
+    return frozenset(
+        entry.reshard_id
+        for entry in topology.reshards
+        if entry.reshard_id != reshard_id
+        and shard in entry.sources
+        and entry.state != ReshardState.CANCELLED.value
+    )
+
+
 # The state that each is reached from.
 _BEFORE = {
     ReshardState.SWITCHED: ReshardState.RUNNING,

@@ -1,5 +1,6 @@
 """What `switch` and `cancel` say when they stop, with the commands that go on from there."""
 
+from databases.errors import ServerLost
 from resharding.switch.decision import Action, ReshardView, Step, Way
 from resharding.switch.settings import SwitchSettings
 from topics.keyspace.topology import ReshardState
@@ -19,6 +20,14 @@ def refused(step: Step, settings: SwitchSettings) -> str:
     if not step.ways:
         return said
     return said + ": " + " or ".join(f"`{command(way, settings)}`" for way in step.ways)
+
+
+def lost(error: ServerLost, settings: SwitchSettings) -> str:
+    """The message when a server, or the claim on it, is lost."""
+    return (
+        f"{error}. The server is lost, or a later `switch` or `cancel` has taken over: "
+        f"`shardstream reshard status {settings.keyspace}` says what is next"
+    )
 
 
 def overdue(step: Step, view: ReshardView, settings: SwitchSettings, seconds: float) -> str:

@@ -49,9 +49,11 @@ SERVES = replace(TARGET, locked=False)
         ("RUNNING", OPEN, replace(TARGET, differing=2), "reshard verify commerce r1"),
         ("RUNNING", OPEN, TARGET, "reshard switch commerce r1"),
         ("RUNNING", STOPPED, TARGET, "reshard cancel commerce r1 goes back"),
-        ("SWITCHED", STOPPED, TARGET, "still stopped: shardstream reshard switch commerce r1"),
+        ("SWITCHED", STOPPED, TARGET, "still stopped on -80: shardstream reshard switch"),
         ("SWITCHED", STOPPED, SERVES, "reshard complete commerce r1"),
-        ("CANCELLED", STOPPED, TARGET, "still stopped: shardstream reshard cancel commerce r1"),
+        ("CANCELLED", STOPPED, TARGET, "still stopped on -: shardstream reshard cancel"),
+        ("CANCELLED", replace(STOPPED, held=True), TARGET, "stop the producers"),
+        ("SWITCHED", STOPPED, replace(TARGET, held=True), "reshard complete commerce r1"),
         ("CANCELLED", OPEN, TARGET, "stop the producers and appliers of the targets"),
     ],
 )
@@ -62,6 +64,28 @@ def test_each_state_names_its_next_command(
     entry = replace(ENTRY, state=state)
 
     assert wanted in next_command(entry, "commerce", {"-": source}, {"-80": target}, {})
+
+
+@pytest.mark.parametrize(
+    ("state", "silent", "wanted"),
+    [
+        ("RUNNING", "-80", "bring back -80, or go back to the sources: shardstream reshard cancel"),
+        ("SWITCHED", "-80", "when -80 can be asked: shardstream reshard switch commerce r1"),
+        ("SWITCHED", "-", "shardstream reshard complete commerce r1"),
+        ("CANCELLED", "-", "when - can be asked: shardstream reshard cancel commerce r1"),
+        ("CANCELLED", "-80", "stop the producers and appliers"),
+    ],
+)
+def test_what_could_not_be_asked_is_not_taken_for_open(
+    state: str, silent: str, wanted: str
+) -> None:
+    """C8: a shard that does not answer may be closed, so it is never passed over."""
+    entry = replace(ENTRY, state=state)
+    sources = {} if silent == "-" else {"-": OPEN}
+    targets = {} if silent == "-80" else {"-80": SERVES}
+
+    said = next_command(entry, "commerce", sources, targets, {}, silent=[silent])
+    assert said.startswith(wanted)
 
 
 def test_a_decided_reshard_is_switched() -> None:
@@ -106,11 +130,11 @@ def look(world: Switchable) -> tuple[SourceState, dict[str, TargetState]]:
     accounts = (f"{APP}@%",)
     reshard_id = world.settings.reshard_id
     log = source_log(topology, SOURCE, reshard_id, kafka, open_schema_ids(kafka, None))
+    servers = {shard: resharder_of(world.servers[shard], shard) for shard in (SOURCE, *TARGETS)}
     targets = {
-        shard: target_state(resharder_of(world.servers[shard], shard), accounts, reshard_id)
-        for shard in TARGETS
+        shard: target_state(topology, servers[shard], accounts, reshard_id) for shard in TARGETS
     }
-    return source_state(resharder_of(world.servers[SOURCE], SOURCE), accounts, log), targets
+    return source_state(topology, servers[SOURCE], accounts, reshard_id, log), targets
 
 
 def test_servers_and_logs_say_how_far_a_reshard_is(

@@ -156,7 +156,7 @@ def switch(
             err=True,
         )
     if report.stopped_ms is None:
-        typer.echo("switched; an earlier run had opened the targets")
+        typer.echo("switched; an earlier run had stopped the writes")
     else:
         typer.echo(f"switched; writes were stopped for {report.stopped_ms} ms")
 

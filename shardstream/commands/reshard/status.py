@@ -19,7 +19,13 @@ from resharding.progress import (
 )
 from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_section, reshard_server
-from topics.keyspace.topology import ReshardEntry, ReshardState, Topology, read_topology
+from topics.keyspace.topology import (
+    ReshardEntry,
+    ReshardState,
+    ShardState,
+    Topology,
+    read_topology,
+)
 from topics.schemas.registry import open_schema_ids
 from topics.stream.target_marks import TargetMarks
 
@@ -63,21 +69,28 @@ class _Look:
         self._sources = self._each(
             entry.sources,
             lambda shard: source_state(
+                topology,
                 reshard_server(settings, keyspace, shard),
                 accounts,
+                entry.reshard_id,
                 source_log(topology, shard, entry.reshard_id, kafka, schema_ids),
             ),
         )
         self._targets = self._each(
             entry.targets,
             lambda shard: target_state(
-                reshard_server(settings, keyspace, shard), accounts, entry.reshard_id
+                topology, reshard_server(settings, keyspace, shard), accounts, entry.reshard_id
             ),
         )
         marks = {}
         if entry.state == ReshardState.RUNNING.value and self._has_ended():
             marks = TargetMarks(kafka, keyspace, entry.reshard_id, schema_ids).look(entry.targets)
-        self._next = next_command(entry, keyspace, self._sources, self._targets, marks)
+        # What a later reshard has retired is not this one's to open.
+        retired = {s.name for s in topology.shards if s.state is ShardState.RETIRED}
+        silent = self._problems.keys() - retired
+        self._next = next_command(
+            entry, keyspace, self._sources, self._targets, marks, silent=silent
+        )
 
     def _has_ended(self) -> bool:
         """Whether a target may have a mark, which takes a while to look for."""
@@ -110,12 +123,7 @@ class _Look:
         sources, targets = ", ".join(entry.sources), ", ".join(entry.targets)
         lines = [f"{entry.reshard_id}: {sources} to {targets}, {entry.state}"]
         for shard, source in self._sources.items():
-            writes = "it takes writes"
-            if source.log.ended_at_us is not None:
-                writes = f"writes were stopped, END at {_time(source.log.ended_at_us)}"
-            elif source.locked:
-                writes = "the application's accounts are locked, without END"
-            lines.append(f"  source {shard}: {writes}")
+            lines.append(f"  source {shard}: {_writes(source)}")
         for shard, target in self._targets.items():
             lines += self._target_lines(shard, target)
         lines += [f"  {shard} cannot be asked: {text}" for shard, text in self._problems.items()]
@@ -135,6 +143,18 @@ class _Look:
                 else f"    nothing of {name} is applied yet"
             )
         return lines
+
+
+def _writes(source: SourceState) -> str:
+    if source.held:
+        return "a later reshard has stopped its writes"
+    if source.log.ended_at_us is not None:
+        text = f"writes were stopped, END at {_time(source.log.ended_at_us)}"
+        lost = ", but no account is locked: it takes writes, perhaps after a failover"
+        return text if source.locked else text + lost
+    if source.locked:
+        return "the application's accounts are locked, without END"
+    return "it takes writes"
 
 
 def _verified(target: TargetState) -> str:

@@ -299,6 +299,7 @@ def test_an_old_cancel_wakes(
         thread.join(WAIT_S)
 
         assert isinstance(errors[0], ServerLost)
+        assert f"`shardstream reshard status {keyspace}` says what is next" in str(errors[0])
         assert world.open_shards() == set()
         # Neither does the same command later on: the END of the other reshard is there.
         run_cancel(world.settings, nothing)

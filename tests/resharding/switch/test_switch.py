@@ -145,7 +145,7 @@ def check_complete(world: Switchable) -> None:
     [refused] = run_complete(replace(world.settings, server_of=refusing))
     [gone] = run_complete(replace(world.settings, server_of=unnamed))
 
-    assert "source - keeps its rows in _shardstream" in refused
+    assert "shard - keeps its rows in _shardstream" in refused
     assert "Access denied" in refused
     assert gone.endswith("no shard -")
 
