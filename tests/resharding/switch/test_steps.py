@@ -120,3 +120,97 @@ def test_a_source_out_of_reach_keeps_the_targets_closed() -> None:
     step = next_switch_step(gone)
     assert step.ways == (Way.SWITCH, Way.SWITCH_LOST_SOURCE)
     assert next_switch_step(gone, lost_source=True) == Step(Action.AWAIT_DRAIN, "t0")
+
+
+def test_a_shard_that_cannot_be_used_stops_the_switch_before_the_decision() -> None:
+    """The refusal names the shard and why; both commands may go on from there."""
+    step = next_switch_step(replace(RUNNING, missing={"t1": "read-only"}))
+
+    assert (step.action, step.ways) == (Action.REFUSE, (Way.SWITCH, Way.CANCEL))
+    assert step.why == "t1 cannot be used: read-only"
+
+
+DECIDED: Final = replace(
+    RUNNING,
+    decision=BeginDecision(30_000, {"s0": 5, "s1": 7}),
+    quiet=frozenset((*SOURCES, *TARGETS)),
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [(JournalRow(Kind.BEGIN, 40_000), "BEGIN 40000"), (JournalRow(Kind.CANCELLED), "CANCELLED")],
+)
+def test_a_row_that_was_not_decided_stops_the_switch(row: JournalRow, said: str) -> None:
+    """The refusal names the target, its row and the decision; only a cancel goes on from there."""
+    step = next_switch_step(replace(DECIDED, journal={"t0": row}))
+
+    assert (step.action, step.ways) == (Action.REFUSE, (Way.CANCEL_LOST_TARGET,))
+    assert f"t0 has {said}" in step.why
+    assert "not what was decided (BEGIN 30000)" in step.why
+
+
+def test_a_target_that_takes_writes_again_is_locked_before_its_begin() -> None:
+    """After a failover of a target its writes are stopped once more."""
+    step = next_switch_step(replace(DECIDED, quiet=frozenset((*SOURCES, "t1"))))
+
+    assert step == Step(Action.STOP_WRITES, "t0")
+
+
+def test_targets_have_triggers_and_counters_before_any_of_them_opens() -> None:
+    """A target without them is named; then the targets are opened in order."""
+    switched = replace(
+        DECIDED,
+        state=ReshardState.SWITCHED,
+        checkpoints=applied(t0_s0=5, t0_s1=7, t1_s0=5, t1_s1=7),
+    )
+
+    assert next_switch_step(switched) == Step(Action.RESTORE_TRIGGERS, "t0")
+    one = replace(switched, restored=frozenset(("t0",)))
+    assert next_switch_step(one) == Step(Action.RESTORE_TRIGGERS, "t1")
+    both = replace(switched, restored=frozenset(TARGETS))
+    assert next_switch_step(both) == Step(Action.OPEN_WRITES, "t0")
+    half = replace(both, open=frozenset(("t0",)))
+    assert next_switch_step(half) == Step(Action.OPEN_WRITES, "t1")
+    assert next_switch_step(replace(both, open=frozenset(TARGETS))) == Step(Action.DONE)
+
+
+@pytest.mark.parametrize("view", [DECIDED, replace(RUNNING, marks={"t0": BEGIN})])
+def test_a_decided_reshard_is_cancelled_only_if_a_target_is_lost(view: ReshardView) -> None:
+    """The topology's decision or one BEGIN is enough; the operator has to say that it is lost."""
+    step = next_cancel_step(view)
+
+    assert (step.action, step.ways) == (Action.REFUSE, (Way.SWITCH, Way.CANCEL_LOST_TARGET))
+    assert "it is decided that the targets begin" in step.why
+    assert next_cancel_step(view, lost_target=True) == Step(Action.FENCE)
+
+
+def test_a_cancel_that_has_reached_a_log_goes_on_without_being_told_again() -> None:
+    """CANCEL first in one log decides it, so `cancel` alone completes it."""
+    begun = replace(DECIDED, marks={"t0": BEGIN, "t1": CANCEL})
+
+    assert next_cancel_step(begun) == Step(Action.FENCE)
+    assert next_cancel_step(replace(begun, fenced=True)) == Step(
+        Action.CHANGE_TOPOLOGY, state=ReshardState.CANCELLED
+    )
+    undecided = replace(RUNNING, fenced=True, marks={"t0": CANCEL})
+    assert next_cancel_step(undecided) == Step(Action.APPEND_CANCEL, "t1")
+
+
+def test_shards_without_a_server_are_still_closed_at_the_end() -> None:
+    """Both commands name them and themselves, and are done when there are none."""
+    switched = replace(RUNNING, state=ReshardState.SWITCHED, open=frozenset(TARGETS))
+    step = next_switch_step(replace(switched, missing={"t1": "refused"}))
+    assert (step.action, step.ways) == (Action.REFUSE, (Way.SWITCH,))
+    assert "it is switched, but writes are still stopped on t1 (refused)" in step.why
+
+    cancelled = replace(
+        RUNNING,
+        state=ReshardState.CANCELLED,
+        journal=dict.fromkeys(SOURCES, JournalRow(Kind.CANCELLED)),
+        open=frozenset(SOURCES),
+    )
+    step = next_cancel_step(replace(cancelled, missing={"s0": "refused"}))
+    assert (step.action, step.ways) == (Action.REFUSE, (Way.CANCEL,))
+    assert "it is cancelled, but writes are still stopped on s0 (refused)" in step.why
+    assert next_switch_step(switched) == next_cancel_step(cancelled) == Step(Action.DONE)
