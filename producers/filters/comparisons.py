@@ -254,25 +254,17 @@ def _compare_dates(
     if column.kind is ValueKind.TIMESTAMP and not _TIMESTAMPS[0] <= moment <= _TIMESTAMPS[1]:
         what = f"a comparison with {literal.text!r} (beyond or near the limits of TIMESTAMP)"
         raise _cannot(column, what)
-    text = moment.strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
     since = moment - _EPOCH
     bound = since.days if is_date else since.days * _US_A_DAY + since.seconds * 10**6
     bound += 0 if is_date else since.microseconds
 
     def test(value: int | str) -> bool:
         if isinstance(value, str):
-            return compare(_full(value), text)
+            # It does not exist, but the constant does: the dates in front differ, so they decide.
+            return compare(value, literal.text)
         return compare(value, bound)
 
     return test
-
-
-def _full(text: str) -> str:
-    """Return a date of the server in full length, so that texts sort as dates do."""
-    whole, _, fraction = text.partition(".")
-    if len(whole) == len("0000-00-00"):
-        whole += " 00:00:00"
-    return f"{whole}.{fraction.ljust(6, '0')}"
 
 
 def _time_us(column: SourceColumn, literal: Literal) -> int:

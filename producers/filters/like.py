@@ -14,24 +14,22 @@ def like_test(pattern: str, escape: str) -> Callable[[str], bool]:
     """
     if escape in {"%", "_"}:
         raise RuleError(f"LIKE with ESCAPE {escape!r}: use a character that is not a wildcard")
-    segments = _segments(pattern, escape)
-    first, *rest = segments
+    (first, _), *rest = _segments(pattern, escape)
     if not rest:
-        whole = first[0]
-        return lambda value: whole.fullmatch(value) is not None
+        return lambda value: first.fullmatch(value) is not None
+    *middle, (last, size) = rest
 
     def test(value: str) -> bool:
         # Each piece between `%` is matched where it first fits: no later place leaves more room.
-        at = 0
-        for i, (piece, size) in enumerate(segments):
-            if i == len(segments) - 1:
-                begin = len(value) - size
-                return begin >= at and piece.match(value, begin) is not None
-            found = piece.match(value) if i == 0 else piece.search(value, at)
+        found = first.match(value)
+        for piece, _ in middle:
             if found is None:
                 return False
-            at = found.end()
-        return True
+            found = piece.search(value, found.end())
+        begin = len(value) - size
+        if found is None or begin < found.end():
+            return False
+        return last.match(value, begin) is not None
 
     return test
 

@@ -283,10 +283,7 @@ def _column(node: exp.Expression) -> ColumnRef:
         node = parts["this"]
     if not isinstance(node, exp.Column):
         raise RuleError(f"{node.sql('mysql')} is used where a column of the table is expected")
-    identifier = _only(node, "this")["this"]
-    if not isinstance(identifier, exp.Identifier):
-        raise _not_understood(node)
-    return ColumnRef(identifier.name, collation)
+    return ColumnRef(_only(node, "this")["this"].name, collation)
 
 
 def _literal(node: exp.Expression) -> Literal:

@@ -59,6 +59,8 @@ def mutants_of(source: str) -> list[Mutant]:
     for number, node in enumerate(_changeable(tree)):
         for replacement in _replacements(node):
             before, after = (_in_one_line(each) for each in (node, replacement))
+            if before == after:
+                continue
             change, function = f"{before} -> {after}", functions[node]
             seen[function, change] += 1
             line, times = getattr(node, "lineno", 0), seen[function, change]

@@ -13,6 +13,7 @@ def check(value: int, low: int) -> bool:
     if not value < low and value != 0:
         raise ValueError(f"{value} is below {low + 1}")
     note(value, low)
+    note(low, low)
     return value + 1 > min(low, LIMIT)
 '''
 
@@ -31,10 +32,11 @@ def test_each_thing_that_a_module_decides_is_changed_once() -> None:
         (8, "raise ValueError(f'{value} is below {low + 1}') -> pass"),
         (9, "note(value, low) -> pass"),
         (9, "note(value, low) -> note(low, value)"),
-        (10, "value + 1 > min(low, LIMIT) -> value + 1 >= min(low, LIMIT)"),
-        (10, "value + 1 -> value - 1"),
-        (10, "1 -> 2"),
-        (10, "min -> max"),
+        (10, "note(low, low) -> pass"),
+        (11, "value + 1 > min(low, LIMIT) -> value + 1 >= min(low, LIMIT)"),
+        (11, "value + 1 -> value - 1"),
+        (11, "1 -> 2"),
+        (11, "min -> max"),
     ]
 
 

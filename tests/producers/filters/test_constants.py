@@ -16,6 +16,11 @@ COLUMNS = [
     SourceColumn(Column("raw", ValueKind.BYTES, "varbinary(9)"), "binary"),
     SourceColumn(Column("at", ValueKind.DATETIME, "datetime(6)")),
     SourceColumn(Column("year", ValueKind.YEAR, "year")),
+    SourceColumn(Column("score", ValueKind.DOUBLE, "double")),
+    SourceColumn(Column("flags", ValueKind.BIT, "bit(4)")),
+    SourceColumn(Column("sjis", ValueKind.BYTES, "varchar(9)"), "sjis_bin"),
+    SourceColumn(Column("nopad", ValueKind.STRING, "char(3)"), "utf8mb4_0900_bin"),
+    SourceColumn(Column("basic", ValueKind.STRING, "char(3)"), "utf8mb3_bin"),
 ]
 
 
@@ -29,6 +34,43 @@ def test_no_break_space_is_a_letter_of_latin1() -> None:
     assert keeps("west = '\xa0'", "\xa0")
     with pytest.raises(UsageError, match="text that latin1 cannot hold"):
         keeps("west = '\x9f'", "\x9f")
+
+
+@pytest.mark.parametrize("where", ["west = 'a\x9f'", "basic = 'a\U0001f600'"])
+def test_one_character_beyond_the_character_set_is_enough(where: str) -> None:
+    """The rest of the text may be plain."""
+    with pytest.raises(UsageError, match=r"text that (latin1|utf8mb3) cannot hold"):
+        keeps(where, "a")
+
+
+@pytest.mark.parametrize("test", ["= 'a'", "IN (x'61')", "LIKE 'a%'"])
+def test_text_that_is_kept_as_bytes_is_not_compared(test: str) -> None:
+    """Its collation is not that of bytes."""
+    with pytest.raises(UsageError, match="a comparison of text that is kept as bytes"):
+        keeps(f"sjis {test}", b"a")
+
+
+def test_text_without_padding_has_an_order() -> None:
+    """Trailing spaces count."""
+    assert keeps("nopad < 'b'", "a")
+    assert not keeps("nopad < 'b'", "b")
+    assert keeps("nopad > 'a'", "a ")
+
+
+def test_numbers_with_an_exponent_are_those_of_floats() -> None:
+    """1e3 is 1000 in a DOUBLE; 1000 is too."""
+    for number in ("1e3", "1000", "1000.0"):
+        assert keeps(f"score = {number}", 1000.0)
+        assert not keeps(f"score = {number}", 1000.5)
+
+
+def test_bits_are_whole_numbers_from_zero() -> None:
+    """Others are refused."""
+    assert keeps("flags = 0", 0)
+    assert keeps("flags = 9", 9)
+    for other in ("-1", "0.5", "1.0"):
+        with pytest.raises(UsageError, match=f"a comparison with {other}"):
+            keeps(f"flags = {other}", 0)
 
 
 def test_hexadecimal_digits_of_an_odd_number_begin_with_zero() -> None:
