@@ -172,6 +172,7 @@ def test_a_position_that_retention_has_overtaken(
     writer.remove_until(writer.rows_end - 1)
 
     with invalidating(config, keyspace, cache.more_floors) as running:
+        wait_for("new generations", lambda: running.says("floors got new generations"))
         assert running.says("retention has removed")
         assert not client.hit("order:1")
         assert client.fill("order:1", writer.written[-1].token)
