@@ -12,6 +12,7 @@ from topics.records.vevent import VEvent
 from topics.stream.delivery import Delivery, Place
 from topics.stream.log_reader import ShardLogReader
 from topics.stream.progress_feed import ProgressFeed, clock_ms
+from topics.stream.shard_logs import ShardLogs
 
 # Rows per batch while there is a backlog. They are streamed, not buffered; the bound limits the
 # ticks that a plan iterates over.
@@ -43,8 +44,7 @@ class MergedStream:
         self.waiting: Wait | None = None
         self._planner = planner
         self._feed = feed
-        self._open_reader = open_reader
-        self._readers: dict[str, ShardLogReader] = {}
+        self._logs = ShardLogs(open_reader)
         self._delivery = delivery
         self._batch: Batch | None = None
         self._records: Iterator[RawRecord] = iter(())
@@ -59,7 +59,7 @@ class MergedStream:
 
     def read(self, ready: deque[VEvent], wait_s: float | None = None) -> None:
         """Make the next events ready, or wait up to `wait_s` (None: `poll_s`)."""
-        if not self._readers:
+        if not self._logs.readers:
             self._read_shards(self.start)
         if self._batch is None and not self._plan():
             self._feed.poll(self._planner, self._poll_s if wait_s is None else wait_s)
@@ -71,14 +71,7 @@ class MergedStream:
             self._end_batch()
 
     def _read_shards(self, position: StreamPosition) -> None:
-        """Read the logs of a position: at the start and after each hop."""
-        for shard in self._readers.keys() - position.shards.keys():
-            self._readers.pop(shard).close()
-        for shard in position.shards.keys() - self._readers.keys():
-            at = position.shards[shard]
-            self._readers[shard] = reader = self._open_reader(shard)
-            # Fetch rows while their progress is still arriving.
-            reader.seek(at.offset, at.seq + 1)
+        self._logs.follow(position)
         self._delivery.read_shards(position.shards)
 
     def _plan(self) -> bool:
@@ -90,7 +83,7 @@ class MergedStream:
         self._planner.advance(plan)
         self._batch = plan
         self._rows_left = plan.rows
-        streams = [self._readers[shard].read(part) for shard, part in plan.ranges.items()]
+        streams = [self._logs.readers[shard].read(part) for shard, part in plan.ranges.items()]
         self._records = merge(streams, plan.frontier_us)
         return True
 
@@ -107,16 +100,14 @@ class MergedStream:
         if batch is not None:
             self._delivery.end_ranges(batch.ranges)
             self._place = self._place.moved_to(batch.end)
-            if batch.end.shards.keys() != self._readers.keys():
+            if batch.end.shards.keys() != self._logs.readers.keys():
                 self._read_shards(batch.end)
 
     def stop(self) -> None:
         """End a wait, from any thread."""
-        for reader in list(self._readers.values()):
-            reader.stop()
+        self._logs.stop()
 
     def close(self) -> None:
         """Close all consumers."""
         self._feed.close()
-        for reader in self._readers.values():
-            reader.close()
+        self._logs.close()

@@ -13,6 +13,7 @@ from topics.records.vevent import VEvent
 from topics.stream.delivery import Delivery, Place
 from topics.stream.log_reader import ShardLogReader
 from topics.stream.progress_feed import ProgressFeed, clock_ms
+from topics.stream.shard_logs import ShardLogs
 
 # Rows per range of a shard with a backlog, as in a merged stream's batches.
 RANGE_ROWS_MAX: Final = 10_000
@@ -51,8 +52,7 @@ class UnmergedStream:
         self._place = Place.of(start)  # after the last event made ready
         self._planner = planner
         self._feed = feed
-        self._open_reader = open_reader
-        self._readers: dict[str, ShardLogReader] = {}
+        self._logs = ShardLogs(open_reader)
         self._delivery = delivery
         self._left: dict[str, ShardRange] = {}  # what is planned and not yet made ready
 
@@ -73,7 +73,7 @@ class UnmergedStream:
 
     def read(self, ready: deque[VEvent], wait_s: float | None = None) -> None:
         """Make the next events of every shard ready, or wait up to `wait_s` (None: `poll_s`)."""
-        if not self._readers:
+        if not self._logs.readers:
             self._read_shards(self.start)
         self._feed.poll(self._planner, 0)
         if not self._run_all(ready):
@@ -85,14 +85,14 @@ class UnmergedStream:
 
     def _run_all(self, ready: deque[VEvent]) -> int:
         """Make ready what can be read without waiting; return the number of records."""
-        return sum([self._run(shard, ready) for shard in list(self._readers)])
+        return sum([self._run(shard, ready) for shard in list(self._logs.readers)])
 
     def _run(self, shard: str, ready: deque[VEvent]) -> int:
         left = self._left.get(shard) or self._planner.next_range(shard, RANGE_ROWS_MAX)
         if left is None:
             return 0
         self._left[shard] = left
-        reader = self._readers[shard]
+        reader = self._logs.readers[shard]
         count = min(reader.ready(left), self._run_rows_max)
         if count == 0:
             return 0
@@ -123,14 +123,7 @@ class UnmergedStream:
         self._place = self._place.settled_at(at.epoch, at.frontier_us)
 
     def _read_shards(self, position: StreamPosition) -> None:
-        """Read the logs of a position: at the start and after each hop."""
-        for shard in self._readers.keys() - position.shards.keys():
-            self._readers.pop(shard).close()
-        for shard in position.shards.keys() - self._readers.keys():
-            at = position.shards[shard]
-            self._readers[shard] = reader = self._open_reader(shard)
-            # Fetch rows while their progress is still arriving.
-            reader.seek(at.offset, at.seq + 1)
+        self._logs.follow(position)
         self._delivery.read_shards(position.shards)
 
     def _wait(self) -> Wait:
@@ -143,11 +136,9 @@ class UnmergedStream:
 
     def stop(self) -> None:
         """End a wait, from any thread."""
-        for reader in list(self._readers.values()):
-            reader.stop()
+        self._logs.stop()
 
     def close(self) -> None:
         """Close all consumers."""
         self._feed.close()
-        for reader in self._readers.values():
-            reader.close()
+        self._logs.close()
