@@ -3,11 +3,9 @@
 import os
 import re
 import socket
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from event_token.errors import Halt
 from shardstream.local.fetching.cache import Report, quiet
 from shardstream.local.fetching.cache_binaries import (
     MEMCACHED,
@@ -15,21 +13,18 @@ from shardstream.local.fetching.cache_binaries import (
     CacheBinary,
     find_server,
 )
-from shardstream.local.ports import HOST, finish_start, free_ports
-from shardstream.local.processes import ServerProcess
+from shardstream.local.local_server import LocalServer
 
-# A start takes less than a second, far longer on a busy machine.
-READY_S_MAX = 120.0
-READY_POLL_S = 0.05
 ANSWER_S_MAX = 2.0
 ANSWER_BYTES_MAX = 65_536
-# Both servers end at once if they cannot listen.
-PORT_TAKEN = "already in use"
 
 
-class CacheServer:
+class CacheServer(LocalServer):
     """One server; each start of a folder uses the same port."""
 
+    # A start takes less than a second, far longer on a busy machine.
+    ready_s_max = 120.0
+    ready_poll_s = 0.05
     binary: CacheBinary
     # What is asked, and where the answer holds the server's pid: proof that it is this server.
     question: bytes
@@ -44,90 +39,29 @@ class CacheServer:
         report: Report = quiet,
     ) -> None:
         """Start nothing yet. `extra_args` come last, so they take precedence."""
-        self.folder = folder.resolve()
-        self.host = HOST
+        name = f"{self.binary.program} {folder.resolve().name}"
+        super().__init__(folder, name, die_with_parent=die_with_parent, report=report)
         self.extra_args = tuple(extra_args)
-        self._report = report
-        self._port_is_new = False
-        name = f"{self.binary.program} {self.folder.name}"
-        self._process = ServerProcess(name, self.folder, die_with_parent=die_with_parent)
-
-    @property
-    def has_port(self) -> bool:
-        """Whether this folder's server has ever been started."""
-        return self._port_path.exists()
-
-    @property
-    def port(self) -> int:
-        """The TCP port, the same at each start of this folder; Halt before the first."""
-        if not self.has_port:
-            raise Halt(f"{self._process.name} has not been started yet, it has no port")
-        return int(self._port_path.read_text())
 
     @property
     def address(self) -> str:
         """Host and port."""
         return f"{self.host}:{self.port}"
 
-    @property
-    def pid(self) -> int | None:
-        """The server's process, None if it is not running."""
-        return self._process.pid
-
-    @property
-    def log_path(self) -> Path:
-        """The server's log."""
-        return self._process.log_path
-
     def arguments(self) -> Sequence[str]:
         """Return the program's arguments; they name the folder."""
         raise NotImplementedError
-
-    def start(self) -> None:
-        """Start and wait until it serves. Raises Halt with the log's tail."""
-        self.launch()
-        self.finish_start()
 
     def launch(self) -> None:
         """Start without waiting: `finish_start` follows."""
         command = find_server(self.binary, self._report)
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self.has_port:
-            self._port_path.write_text(f"{free_ports(1)[0]}\n")
-            self._port_is_new = True
-        self._report(f"starting {self._process.name}")
+        self._choose_port()
+        self._report(f"starting {self.name}")
         self._process.launch([*command, *self.arguments(), *self.extra_args])
 
-    def finish_start(self) -> None:
-        """Wait for a launched server; launch it again if its new port was taken meanwhile."""
-        finish_start(self._wait_ready, self._abandon, self._launch_elsewhere)
-        self._port_is_new = False
-
-    def stop(self) -> None:
-        """Stop and wait."""
-        self._process.stop()
-
-    def ask_to_stop(self) -> None:
-        """Request a stop without waiting; `stop` waits."""
-        self._process.ask_to_stop()
-
-    def kill(self) -> None:
-        """Kill without warning and wait."""
-        self._process.kill()
-
-    @property
-    def _port_path(self) -> Path:
-        return self.folder / "port"
-
-    def _wait_ready(self) -> None:
-        deadline = time.monotonic() + READY_S_MAX
-        while not self._serves():
-            self._process.check_alive()
-            if time.monotonic() > deadline:
-                raise self._process.fail_start(READY_S_MAX)
-            time.sleep(READY_POLL_S)
-
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
+        """Whether the server that answers has this folder's process id."""
         try:
             with socket.create_connection((self.host, self.port), ANSWER_S_MAX) as connection:
                 connection.sendall(self.question)
@@ -136,16 +70,6 @@ class CacheServer:
             return False
         found = self.answer.search(said)
         return found is not None and int(found.group(1)) == self.pid
-
-    def _abandon(self) -> bool:
-        taken = self._process.log_says(PORT_TAKEN)
-        self.kill()
-        return taken and self._port_is_new
-
-    def _launch_elsewhere(self) -> None:
-        self._port_path.unlink()
-        self.log_path.unlink()
-        self.launch()
 
 
 class RedisServer(CacheServer):

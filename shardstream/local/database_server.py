@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +18,9 @@ from shardstream.local.fetching.binaries import DatabaseBinaries, as_root_argume
 from shardstream.local.fetching.cache import Report, cached, quiet
 from shardstream.local.fetching.mariadb_binaries import find_mariadb, initialise_mariadb
 from shardstream.local.fetching.mysql_binaries import find_mysql, initialise_mysql
-from shardstream.local.ports import HOST, answers, finish_start, free_ports
-from shardstream.local.processes import ServerProcess
+from shardstream.local.local_server import PORT_TAKEN, LocalServer
+from shardstream.local.ports import HOST, answers
 
-# A start takes 1-3 s, or 60 s beside ten others; a server that dies is noticed at once.
-READY_S_MAX = 300.0
-READY_POLL_S = 0.1
-PORT_TAKEN = "already in use"
 # sun_path of a Unix socket is 108 bytes with its final zero.
 SOCKET_PATH_MAX = 107
 ROOT_USER = "root"
@@ -84,9 +79,12 @@ class Account:
     password: str
 
 
-class DatabaseServer:
+class DatabaseServer(LocalServer):
     """One server; `start()` also creates its data folder and its replication account."""
 
+    # A start takes 1-3 s, or 60 s beside ten others; a server that dies is noticed at once.
+    ready_s_max = 300.0
+    ready_poll_s = 0.1
     flavor: Flavor
 
     def __init__(
@@ -100,40 +98,13 @@ class DatabaseServer:
         report: Report = quiet,
     ) -> None:
         """Start nothing yet. `extra_args` come last, so they take precedence."""
-        self.folder = folder.resolve()
-        self.name = f"{self.flavor} {self.folder.name}"
+        name = f"{self.flavor} {folder.resolve().name}"
+        super().__init__(folder, name, die_with_parent=die_with_parent, report=report)
         self.server_id = server_id
-        self.host = HOST
         self.root_user = ROOT_USER
         self.user = account.user
         self.password = account.password
         self.extra_args = tuple(extra_args)
-        self._report = report
-        self._port_is_new = False
-        self._process = ServerProcess(self.name, self.folder, die_with_parent=die_with_parent)
-
-    @property
-    def has_port(self) -> bool:
-        """Whether this folder's server has ever been started."""
-        return self._port_path.exists()
-
-    @property
-    def port(self) -> int:
-        """The TCP port, the same at each start of this folder; Halt before the first."""
-        if not self.has_port:
-            message = f"{self.name} has not been started yet, it has no port"
-            raise Halt(message)
-        return int(self._port_path.read_text())
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process, None if it is not running."""
-        return self._process.pid
-
-    @property
-    def log_path(self) -> Path:
-        """The server's error log."""
-        return self._process.log_path
 
     @property
     def socket_path(self) -> Path:
@@ -164,38 +135,13 @@ class DatabaseServer:
         """Return settings that only this family has."""
         raise NotImplementedError
 
-    def start(self) -> None:
-        """Start, wait until it serves, create the account. Raises Halt with the log's tail."""
-        self.launch()
-        self.finish_start()
-
-    def finish_start(self) -> None:
-        """Wait for a launched server; launch it again if its new port was taken meanwhile.
-
-        Raises Halt with the log's tail, and then leaves no process behind.
-        """
-        finish_start(self.wait_ready, self._abandon, self._launch_elsewhere)
-        self._port_is_new = False
-
-    def _abandon(self) -> bool:
-        taken = self._process.log_says(PORT_TAKEN)
-        self.kill()
-        return taken and self._port_is_new
-
-    def _launch_elsewhere(self) -> None:
-        self._port_path.unlink()
-        self.log_path.unlink()
-        self.launch()
-
     def launch(self) -> None:
         """Start without waiting, so that servers start in parallel; `finish_start` follows."""
         binaries = self.binaries()
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.datadir.exists():
             self._make_datadir(binaries)
-        if not self.has_port:
-            self._port_path.write_text(f"{free_ports(1)[0]}\n")
-            self._port_is_new = True
+        self._choose_port()
         self._remove_socket()
         # A starting MariaDB deletes the temporary tables in its folder, in /tmp other servers' too.
         scratch = self.folder / "tmp"
@@ -219,26 +165,17 @@ class DatabaseServer:
 
     def wait_ready(self) -> None:
         """Wait until the server answers, then create the replication account. Raises Halt."""
-        deadline = time.monotonic() + READY_S_MAX
-        while not self._serves():
-            self._process.check_alive()
-            if time.monotonic() > deadline:
-                raise self._process.fail_start(READY_S_MAX)
-            time.sleep(READY_POLL_S)
+        super().wait_ready()
         self._make_account()
 
     def stop(self) -> None:
         """Shut down cleanly and wait."""
-        self._process.stop()
+        super().stop()
         self._remove_socket()
-
-    def ask_to_stop(self) -> None:
-        """Request a clean shutdown without waiting; `stop` waits."""
-        self._process.ask_to_stop()
 
     def kill(self) -> None:
         """Kill without warning and wait."""
-        self._process.kill()
+        super().kill()
         self._remove_socket()
 
     def connect(self, **arguments: Any) -> DatabaseConnection:
@@ -254,10 +191,6 @@ class DatabaseServer:
             **arguments,
         }
         return pymysql.connect(**chosen)
-
-    @property
-    def _port_path(self) -> Path:
-        return self.folder / "port"
 
     def _remove_socket(self) -> None:
         """Remove a killed server's socket and its lock, whose pid may be reused by now."""
@@ -278,7 +211,8 @@ class DatabaseServer:
         shutil.copytree(template / "data", copying)
         copying.rename(self.datadir)
 
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
+        """Whether it answers, from this data folder; Halt if another server does."""
         if not answers(self.port):
             return False
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from event_token import Halt
-from shardstream.local import database_server, kafka_cluster
+from shardstream.local import kafka_cluster, local_server
 from shardstream.local.database_server import Account, MariadbServer
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.ports import HOST, free_ports
@@ -48,7 +48,7 @@ def test_new_database_takes_another_port(
     mariadb: MariadbServer, taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that has never served chooses again."""
-    _first(taken_port, monkeypatch, database_server)
+    _first(taken_port, monkeypatch, local_server)
 
     mariadb.start()
 
