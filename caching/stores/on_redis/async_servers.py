@@ -1,20 +1,24 @@
 """Connections to the servers of a store, for asyncio."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from caching.errors import LayoutError, StoreUnreachable
+from caching.errors import StoreUnreachable
 from caching.protocol import Layout
-from caching.stores.circuit import Circuit
 from caching.stores.on_redis.exchange import CALLS_MAX, SENDS_MAX, Exchange, slots_of, unsettled
+from caching.stores.on_redis.pools import Pools
 from caching.stores.on_redis.routes import Address, Location, Routes
 from caching.stores.on_redis.scripts import CLUSTER_SLOTS, Call, Word
 from caching.stores.on_redis.steps import Steps, T
-from caching.stores.on_redis.wire import NO_ANSWER, options, send_async
+from caching.stores.on_redis.wire import NO_ANSWER, send_async
+
+
+def _pool(url: str, options: Mapping[str, Any]) -> ConnectionPool:
+    return ConnectionPool.from_url(url, **options, retry=Retry(NoBackoff(), 0))
 
 
 class AsyncServers:
@@ -24,10 +28,8 @@ class AsyncServers:
         """Connect to nothing yet. LayoutError on a URL that cannot be used."""
         self._location = Location.parse(url)
         self._routes = Routes(self._location, layout)
-        self._options = options(timeout_ms)
-        self._open_s = open_s
-        self._pools: dict[Address, tuple[ConnectionPool, Circuit]] = {}
-        self._server(self._routes.address[0])
+        self._pools = Pools(self._location, _pool, timeout_ms=timeout_ms, open_s=open_s)
+        self._pools.of(self._routes.address[0])
 
     async def carry_out(self, steps: Steps[T]) -> T:
         """Run the steps of a call to its result."""
@@ -41,7 +43,7 @@ class AsyncServers:
 
     async def close(self) -> None:
         """Close all connections."""
-        for pool, _ in self._pools.values():
+        for pool in self._pools.all():
             await pool.aclose()
 
     async def _run(self, calls: Sequence[Call]) -> list[Any]:
@@ -59,18 +61,8 @@ class AsyncServers:
                 self._routes.forget()
         raise unsettled(self._routes)
 
-    def _server(self, address: Address) -> tuple[ConnectionPool, Circuit]:
-        if address not in self._pools:
-            url, retry = self._location.url(address), Retry(NoBackoff(), 0)
-            try:
-                pool = ConnectionPool.from_url(url, **self._options, retry=retry)
-            except ValueError as fault:
-                raise LayoutError(f"the URL of Redis store {address}: {fault}") from fault
-            self._pools[address] = pool, Circuit(str(address), self._open_s)
-        return self._pools[address]
-
     async def _send(self, address: Address, words: Sequence[tuple[Word, ...]]) -> list[Any]:
-        pool, circuit = self._server(address)
+        pool, circuit = self._pools.of(address)
         circuit.check()
         try:
             connection = await pool.get_connection()  # type: ignore[no-untyped-call]

@@ -68,7 +68,7 @@ class PinnedServers(Servers):
         """Return the connection to a server and its number, which counts the times it was made."""
         connection, number = self._connections.get(address, (None, 0))
         if connection is None:
-            connection = self._server(address)[0].make_connection()
+            connection = self._pools.of(address)[0].make_connection()
         if not connection.is_connected:
             connection.connect()
             number += 1
@@ -77,4 +77,4 @@ class PinnedServers(Servers):
 
     def _unreachable(self, address: Address, fault: Exception) -> StoreUnreachable:
         self._routes.forget()
-        return self._server(address)[1].failed(fault)
+        return self._pools.of(address)[1].failed(fault)

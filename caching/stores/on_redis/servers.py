@@ -1,21 +1,24 @@
 """Connections to the servers of a store, for threads."""
 
-from collections.abc import Sequence
-from threading import Lock
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis import ConnectionPool
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from caching.errors import LayoutError, StoreUnreachable
+from caching.errors import StoreUnreachable
 from caching.protocol import Layout
-from caching.stores.circuit import Circuit
 from caching.stores.on_redis.exchange import CALLS_MAX, SENDS_MAX, Exchange, slots_of, unsettled
+from caching.stores.on_redis.pools import Pools
 from caching.stores.on_redis.routes import Address, Location, Routes
 from caching.stores.on_redis.scripts import CLUSTER_SLOTS, Call, Word
 from caching.stores.on_redis.steps import Steps, T
-from caching.stores.on_redis.wire import NO_ANSWER, options, send
+from caching.stores.on_redis.wire import NO_ANSWER, send
+
+
+def _pool(url: str, options: Mapping[str, Any]) -> ConnectionPool:
+    return ConnectionPool.from_url(url, **options, retry=Retry(NoBackoff(), 0))
 
 
 class Servers:
@@ -25,11 +28,8 @@ class Servers:
         """Connect to nothing yet. LayoutError on a URL that cannot be used."""
         self._location = Location.parse(url)
         self._routes = Routes(self._location, layout)
-        self._options = options(timeout_ms)
-        self._open_s = open_s
-        self._pools: dict[Address, tuple[ConnectionPool, Circuit]] = {}
-        self._lock = Lock()
-        self._server(self._routes.address[0])
+        self._pools = Pools(self._location, _pool, timeout_ms=timeout_ms, open_s=open_s)
+        self._pools.of(self._routes.address[0])
 
     def carry_out(self, steps: Steps[T]) -> T:
         """Run the steps of a call to its result."""
@@ -60,26 +60,14 @@ class Servers:
 
     def close(self) -> None:
         """Close all connections."""
-        with self._lock:
-            for pool, _ in self._pools.values():
-                pool.close()
+        for pool in self._pools.all():
+            pool.close()
 
     def _check(self, groups: set[int]) -> None:
         """Look at the groups that commands are about to be sent to; any connection will do."""
 
-    def _server(self, address: Address) -> tuple[ConnectionPool, Circuit]:
-        with self._lock:
-            if address not in self._pools:
-                url, retry = self._location.url(address), Retry(NoBackoff(), 0)
-                try:
-                    pool = ConnectionPool.from_url(url, **self._options, retry=retry)
-                except ValueError as fault:
-                    raise LayoutError(f"the URL of Redis store {address}: {fault}") from fault
-                self._pools[address] = pool, Circuit(str(address), self._open_s)
-            return self._pools[address]
-
     def _send(self, address: Address, words: Sequence[tuple[Word, ...]]) -> list[Any]:
-        pool, circuit = self._server(address)
+        pool, circuit = self._pools.of(address)
         circuit.check()
         try:
             connection = pool.get_connection()
