@@ -2,18 +2,14 @@
 
 import asyncio
 import functools
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from caching.client.cache import PRIMARY_AFTER, flight_of
-from caching.client.codecs import Codec, codec_named
-from caching.client.core import Core, Found, Missed, Value
+from caching.client.core import Found, Missed, Value
 from caching.client.flights import AsyncFlights
 from caching.client.keys import KeyTemplate
-from caching.client.options import CacheOptions
-from caching.client.readers import Reader, Readers
 from caching.client.reads import AsyncRead, Recorder, Writes, recording, writes_of
+from caching.client.shell import Shell, flight_of
 from caching.client.steps import Load, Loaded, Pause, Step, Steps
 from caching.stores.store import AsyncStore
 from event_token import EventToken
@@ -25,43 +21,15 @@ AsyncLoader = Callable[[AsyncRead], Awaitable[object]]
 AsyncManyLoader = Callable[[AsyncRead, Sequence[str]], Awaitable[Mapping[str, object]]]
 
 
-class AsyncCache:
+class AsyncCache(Shell[AsyncStore]):
     """`Cache` for asyncio: loaders are coroutine functions, and `read` is awaited.
 
     One event loop uses it. Readers run in threads, because drivers block. A load goes on when the
     task that asked first is cancelled, for others may wait for it.
     """
 
-    def __init__(
-        self,
-        store: AsyncStore,
-        readers: Mapping[str, Reader],
-        options: CacheOptions = CacheOptions(),  # noqa: B008 - frozen
-        *,
-        codec: str | Codec = "json",
-        vindex: str = "hash",
-        primary_after: int = PRIMARY_AFTER,
-    ) -> None:
-        """Check the arguments; nothing is connected."""
-        self._core = Core(
-            store,
-            options,
-            codec_named(codec),
-            primary_after=primary_after,
-            clock=time.monotonic,
-        )
-        self._store = store
-        self._vindex = vindex
-        self._readers = Readers(readers, vindex)
+    def _begin(self) -> None:
         self._flights = AsyncFlights[Value]()
-
-    def set_readers(self, readers: Mapping[str, Reader]) -> None:
-        """Replace the readers, after a reshard: those of the shards that serve now."""
-        self._readers = Readers(readers, self._vindex)
-
-    def counters(self) -> Mapping[str, float]:
-        """Return what was counted since the cache was made, by name; what is zero is left out."""
-        return self._core.counters.read()
 
     async def get_or_load(
         self, key: str, load: AsyncLoader, *, newer_than: Writes | None = None

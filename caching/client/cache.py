@@ -5,13 +5,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from caching.client.codecs import Codec, codec_named
-from caching.client.core import Core, Found, Missed, Value
+from caching.client.core import Found, Missed, Value
 from caching.client.flights import Flights
 from caching.client.keys import KeyTemplate
-from caching.client.options import CacheOptions
-from caching.client.readers import Reader, Readers
 from caching.client.reads import Read, Recorder, Writes, recording, writes_of
+from caching.client.shell import Shell, flight_of
 from caching.client.steps import Load, Loaded, Pause, Step, Steps
 from caching.stores.store import Store
 from event_token import EventToken
@@ -22,11 +20,8 @@ T = TypeVar("T")
 Loader = Callable[[Read], object]
 ManyLoader = Callable[[Read, Sequence[str]], Mapping[str, object]]
 
-# Refused fills of a key in a row after which its primary is read.
-PRIMARY_AFTER = 3
 
-
-class Cache:
+class Cache(Shell[Store]):
     """Values by key, from a store where they are proven to be fresh, else from the database.
 
     `store` has the cache's layout. `readers` has a FreshReader for each shard that serves, by
@@ -38,36 +33,8 @@ class Cache:
     cached. Errors are the loader's own, and UsageError on values that the codec cannot encode.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        readers: Mapping[str, Reader],
-        options: CacheOptions = CacheOptions(),  # noqa: B008 - frozen
-        *,
-        codec: str | Codec = "json",
-        vindex: str = "hash",
-        primary_after: int = PRIMARY_AFTER,
-    ) -> None:
-        """Check the arguments; nothing is connected."""
-        self._core = Core(
-            store,
-            options,
-            codec_named(codec),
-            primary_after=primary_after,
-            clock=time.monotonic,
-        )
-        self._store = store
-        self._vindex = vindex
-        self._readers = Readers(readers, vindex)
+    def _begin(self) -> None:
         self._flights = Flights[Value]()
-
-    def set_readers(self, readers: Mapping[str, Reader]) -> None:
-        """Replace the readers, after a reshard: those of the shards that serve now."""
-        self._readers = Readers(readers, self._vindex)
-
-    def counters(self) -> Mapping[str, float]:
-        """Return what was counted since the cache was made, by name; what is zero is left out."""
-        return self._core.counters.read()
 
     def get_or_load(self, key: str, load: Loader, *, newer_than: Writes | None = None) -> Any:
         """Return the value of a key, or load it: `load(read)` returns it, or None.
@@ -187,8 +154,3 @@ class Cached(Generic[P, T]):
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Return the cache key of a call, for `forget` and `invalidate`."""
         return self._template.key(args, kwargs)
-
-
-def flight_of(key: str, missed: Missed, writes: tuple[EventToken, ...]) -> tuple[object, ...]:
-    """Return what a load is for: callers that saw another floor do not share it."""
-    return key, missed.pair and missed.pair.floor, writes

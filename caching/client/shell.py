@@ -1,0 +1,61 @@
+"""What the caches for threads and for asyncio have in common."""
+
+import time
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from caching.client.codecs import Codec, codec_named
+from caching.client.core import Core, Missed
+from caching.client.options import CacheOptions
+from caching.client.readers import Reader, Readers
+from caching.stores.store import AsyncStore, Store
+from event_token import EventToken
+
+S = TypeVar("S", Store, AsyncStore)
+
+# Refused fills of a key in a row after which its primary is read.
+PRIMARY_AFTER = 3
+
+
+class Shell(Generic[S]):
+    """A store, its readers, and the core that decides."""
+
+    def __init__(
+        self,
+        store: S,
+        readers: Mapping[str, Reader],
+        options: CacheOptions = CacheOptions(),  # noqa: B008 - frozen
+        *,
+        codec: str | Codec = "json",
+        vindex: str = "hash",
+        primary_after: int = PRIMARY_AFTER,
+    ) -> None:
+        """Check the arguments; nothing is connected."""
+        self._core = Core(
+            store,
+            options,
+            codec_named(codec),
+            primary_after=primary_after,
+            clock=time.monotonic,
+        )
+        self._store: S = store
+        self._vindex = vindex
+        self._readers = Readers(readers, vindex)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what only this kind of cache has."""
+        raise NotImplementedError
+
+    def set_readers(self, readers: Mapping[str, Reader]) -> None:
+        """Replace the readers, after a reshard: those of the shards that serve now."""
+        self._readers = Readers(readers, self._vindex)
+
+    def counters(self) -> Mapping[str, float]:
+        """Return what was counted since the cache was made, by name; what is zero is left out."""
+        return self._core.counters.read()
+
+
+def flight_of(key: str, missed: Missed, writes: tuple[EventToken, ...]) -> tuple[object, ...]:
+    """Return what a load is for: callers that saw another floor do not share it."""
+    return key, missed.pair and missed.pair.floor, writes
