@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from event_token import KeyRange
+from shardstream.demo.background import BackgroundWork
 from shardstream.demo.sharded_writes import Change, Committed, ShardDirectory, ShopSession
 from shardstream.demo.shop import Connect, count_rows, keyspace_id
 
@@ -58,7 +60,7 @@ class Ledger:
             self.refused += committed.refusals > 0
 
 
-class ShopWorkload:
+class ShopWorkload(BackgroundWork):
     """Writers on all key ranges, and one that moves coupons across shards.
 
     `travel_s`: the time between a coupon's deletion on one shard and its insertion on another. If
@@ -72,18 +74,18 @@ class ShopWorkload:
         ledger: Ledger,
         travel_s: float = 0.0,
     ) -> None:
+        super().__init__()
         self._directory = directory
         self._connects = connects
         self._ledger = ledger
         self._travel_s = travel_s
-        self._stop = threading.Event()
-        self._errors: list[Exception] = []
         self._writers = [_Writer(key_range) for key_range in TRANSACTIONS_PER_S]
         self._homes: dict[str, int] = {}  # customers of the coupons that are not in transit
-        work = [*(partial(self._write, writer) for writer in self._writers), self._move_coupons]
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(part,), daemon=True) for part in work
+        work: list[Callable[[ShopSession], None]] = [
+            partial(self._write, writer) for writer in self._writers
         ]
+        work.append(self._move_coupons)
+        self._prepare(partial(self._with_session, part) for part in work)
 
     def fill(self, shards: Mapping[str, Connect]) -> int:
         """Write the rows that exist before the producers start; return how many `shards` hold."""
@@ -98,35 +100,9 @@ class ShopWorkload:
         session.close()
         return sum(count_rows(connect) for connect in shards.values())
 
-    def start(self) -> None:
-        """Start writing, after `fill`."""
-        for thread in self._threads:
-            thread.start()
-
-    def check(self) -> None:
-        """Raise a writer's error."""
-        if self._errors:
-            raise self._errors[0]
-
-    def ask_to_stop(self) -> None:
-        """Ask the writers to stop after their current transactions, without waiting."""
-        self._stop.set()
-
-    def stop(self) -> None:
-        """Stop after the current transactions; raise a writer's error."""
-        self.ask_to_stop()
-        for thread in self._threads:
-            thread.join()
-        self.check()
-
-    def _guarded(self, work: Callable[[ShopSession], None]) -> None:
-        session = ShopSession(self._directory, self._connects)
-        try:
+    def _with_session(self, work: Callable[[ShopSession], None]) -> None:
+        with closing(ShopSession(self._directory, self._connects)) as session:
             work(session)
-        except Exception as error:  # noqa: BLE001 - kept for check(), which raises it
-            self._errors.append(error)
-        finally:
-            session.close()
 
     def _write(self, writer: "_Writer", session: ShopSession) -> None:
         number = FIRST_TRANSACTIONS

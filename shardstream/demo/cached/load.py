@@ -14,6 +14,7 @@ import pymysql
 from databases.errors import ServerLost
 from event_token import KeyRange
 from event_token.errors import Halt
+from shardstream.demo.background import BackgroundWork
 from shardstream.demo.cached.catalogue import PRODUCT_IDS, PRODUCTS, all_keys, keys_of
 from shardstream.demo.cached.shop_cache import ShopCache
 from shardstream.demo.sharded_writes import Change, Committed, ShardDirectory, ShopSession
@@ -111,7 +112,7 @@ class Catalogue:
         return Change(product_id, statements, (_EXISTS, (product_id,)))
 
 
-class Load:
+class Load(BackgroundWork):
     """Buyers on all key ranges, and visitors who look at each page through all caches."""
 
     def __init__(
@@ -121,11 +122,10 @@ class Load:
         caches: Sequence[ShopCache],
     ) -> None:
         """`connects`: to the primaries, by shard."""
+        super().__init__()
         self._directory = directory
         self._connects = connects
         self._caches = caches
-        self._stop = threading.Event()
-        self._errors: list[Exception] = []
         self._lock = threading.Lock()
         self.sales = self.views = self.refused = 0
         self.catalogues = {name: Catalogue(name) for name in SALES_PER_S}
@@ -136,9 +136,7 @@ class Load:
             partial(self._sell, catalogue) for catalogue in self.catalogues.values()
         ]
         work += [partial(self._view, random.Random(n)) for n in range(VISITORS)]  # noqa: S311
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(part,), daemon=True) for part in work
-        ]
+        self._prepare(work)
 
     def fill(self) -> None:
         """Write the rows that exist before the producers start."""
@@ -152,38 +150,10 @@ class Load:
         [found] = [each for each in self.catalogues.values() if product_id in each.ids]
         return found
 
-    def start(self) -> None:
-        """Start buyers and visitors."""
-        for thread in self._threads:
-            thread.start()
-
-    def check(self) -> None:
-        """Raise what went wrong in one of them."""
-        if self._errors:
-            raise self._errors[0]
-
-    def ask_to_stop(self) -> None:
-        """Ask all to stop, without waiting."""
-        self._stop.set()
-
-    def stop(self) -> None:
-        """Stop all and wait; raise what went wrong."""
-        self.ask_to_stop()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
-        self.check()
-
     def wrote(self, product_id: int) -> None:
         """Do for the caches what the application does after a commit on a product."""
         for cache in self._caches:
             cache.wrote(keys_of(product_id))
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - kept for check(), which raises it
-            self._errors.append(error)
 
     def _sell(self, catalogue: Catalogue) -> None:
         with closing(ShopSession(self._directory, self._connects)) as session:
