@@ -1,7 +1,8 @@
 """Writes shard logs and progress as a producer does: rows and progress in one transaction."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from confluent_kafka import Message, TopicPartition
@@ -281,3 +282,36 @@ class ShardWriter:
 
 # Makes one writer per shard that it is given.
 Writers = Callable[..., list[ShardWriter]]
+
+
+@contextmanager
+def writing(
+    config: ClientConfig, keyspace: str, make_topics: Callable[[Sequence[str]], None]
+) -> Iterator[Writers]:
+    """Make writers of shards whose topics `make_topics` makes, and close them at the end."""
+    made: list[ShardWriter] = []
+
+    def make(*shards: str) -> list[ShardWriter]:
+        make_topics(shards)
+        new = [ShardWriter(config, keyspace, shard) for shard in shards]
+        made.extend(new)
+        return new
+
+    yield make
+    for writer in made:
+        writer.close()
+
+
+def serving(config: ClientConfig, keyspace: str) -> AbstractContextManager[Writers]:
+    """Writers of shards that serve: the keyspace is provisioned with them."""
+    return writing(config, keyspace, lambda shards: provision(config, keyspace, shards))
+
+
+def filling(config: ClientConfig, keyspace: str) -> AbstractContextManager[Writers]:
+    """Writers of shards that do not serve yet: only their topics are made."""
+
+    def make_topics(shards: Sequence[str]) -> None:
+        for shard in shards:
+            provision_shard(config, ShardTopics(keyspace, shard))
+
+    return writing(config, keyspace, make_topics)

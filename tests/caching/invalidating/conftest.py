@@ -9,10 +9,8 @@ from tests.caching.invalidating.invalidating import Client
 from tests.caching.stores.memcached_stores import open_memcached
 from tests.caching.stores.opened import Opened, open_memory
 from tests.caching.stores.redis_stores import open_redis
-from tests.topics.shard_writer import ShardWriter, Writers, provision
+from tests.topics.shard_writer import Writers, filling, serving
 from topics.kafka.client import ClientConfig
-from topics.kafka.provisioning import provision_shard
-from topics.names import ShardTopics
 
 
 @pytest.fixture
@@ -24,32 +22,15 @@ def config(kafka: KafkaCluster) -> ClientConfig:
 @pytest.fixture
 def writers(config: ClientConfig, keyspace: str) -> Iterator[Writers]:
     """Provision the shards named, with a writer for each."""
-    made: list[ShardWriter] = []
-
-    def make(*shards: str) -> list[ShardWriter]:
-        provision(config, keyspace, shards)
-        made.extend(ShardWriter(config, keyspace, shard) for shard in shards)
-        return made
-
-    yield make
-    for writer in made:
-        writer.close()
+    with serving(config, keyspace) as make:
+        yield make
 
 
 @pytest.fixture
 def targets(config: ClientConfig, keyspace: str) -> Iterator[Writers]:
     """Create the topics of shards that do not serve yet, with a writer for each."""
-    made: list[ShardWriter] = []
-
-    def make(*shards: str) -> list[ShardWriter]:
-        for shard in shards:
-            provision_shard(config, ShardTopics(keyspace, shard))
-        made.extend(ShardWriter(config, keyspace, shard) for shard in shards)
-        return made
-
-    yield make
-    for writer in made:
-        writer.close()
+    with filling(config, keyspace) as make:
+        yield make
 
 
 @pytest.fixture
