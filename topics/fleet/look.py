@@ -68,7 +68,7 @@ class FleetWatch:
         rate = (progress.last_seq - oldest.last_seq) * 1_000_000 / us if us > 0 else 0.0
         copies: tuple[TableCopy, ...] = ()
         if is_live and topics.copy in known:
-            copies = tuple(read_copies(self._config, topics).values())
+            copies = tuple(read_copies(self._config, topics, self._consumer).values())
         written_us = written_at_us(progress, time.time_ns() // 1_000)
         return ShardLook(progress, written_us, rate, copies)
 

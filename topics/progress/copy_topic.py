@@ -160,16 +160,22 @@ def decode(key: bytes | None, value: bytes, where: str) -> CopyRecord:
 
 
 class CopyFeed:
-    """Follows the copy topic of a shard and keeps its current records."""
+    """Follows the copy topic of a shard and keeps its current records.
 
-    def __init__(self, config: ClientConfig, topics: ShardTopics) -> None:
+    A consumer that is given stays open afterwards, without an assignment.
+    """
+
+    def __init__(
+        self, config: ClientConfig, topics: ShardTopics, consumer: Consumer | None = None
+    ) -> None:
         """Begin at the start of the topic; nothing is read yet."""
         self.tables: dict[tuple[str, str], TableCopy] = {}
         self.requests: dict[str, CopyRequest] = {}
         self.answers: dict[str, CopyAnswer] = {}
         self._config = config
         self._topic = topics.copy
-        self._consumer: Consumer = open_consumer(config)
+        self._is_kept = consumer is not None
+        self._consumer = consumer or open_consumer(config)
 
     def __enter__(self) -> Self:
         return self
@@ -232,12 +238,17 @@ class CopyFeed:
 
     def close(self) -> None:
         """Close the consumer."""
-        self._consumer.close()
+        if self._is_kept:
+            self._consumer.unassign()
+        else:
+            self._consumer.close()
 
 
-def read_copies(config: ClientConfig, topics: ShardTopics) -> dict[tuple[str, str], TableCopy]:
-    """Return the progress of each table's copy."""
-    with CopyFeed(config, topics) as feed:
+def read_copies(
+    config: ClientConfig, topics: ShardTopics, consumer: Consumer | None = None
+) -> dict[tuple[str, str], TableCopy]:
+    """Return the progress of each table's copy; `consumer` as in CopyFeed."""
+    with CopyFeed(config, topics, consumer) as feed:
         feed.read_to_end()
         return feed.tables
 
