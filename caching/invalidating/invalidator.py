@@ -23,6 +23,7 @@ from caching.key_map import KeyMap
 from caching.protocol import Floor
 from caching.protocol.floor import GENERATION_BYTES
 from caching.stores.store import FloorStore, KeyChange
+from databases.internal_tables import JOURNAL
 from event_token import EventToken, Retry, StreamPosition
 from topics.errors import PositionTooOld
 from topics.reading.unmerged import Unmerged
@@ -36,8 +37,6 @@ EVENTS_MAX: Final = 500
 LEASE_MS: Final = 3_000
 # Between two tries while the store or Kafka does not answer, or another one has the lease.
 PAUSE_S: Final = 0.5
-# The table of the marks, which always have to pass.
-JOURNAL: Final = "_shardstream.journal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +323,7 @@ class Invalidator:
             self._done,
             config=stream.config,
             mode=Unmerged(),
+            # The marks always have to pass.
             tables=[*(".".join(name) for name in sorted(self._keys.tables)), JOURNAL],
             clock=stream.clock,
         )
