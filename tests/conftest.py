@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from producers.servers.identity import write_identity
 from shardstream.local.database_server import (
@@ -18,6 +19,10 @@ from tests.database_servers import DatabaseFixture, StartServer, end, own_accoun
 
 # Distinct ids, none of which a producer under test would choose.
 SERVER_IDS = {"mysql_a": 9001, "mysql_b": 9002, "mariadb_a": 9003}
+
+# On a busy machine an example takes any time.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import NoReturn
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.mutants.changed_module import ChangedModule, change_in_place
 from tests.mutants.placed import Placed
@@ -39,6 +40,7 @@ settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
     phases=(Phase.explicit, Phase.generate),
 )
 
@@ -163,15 +165,18 @@ class ForkedTests:
         for name in [name for name in sys.modules if _is_ours(name)]:
             del sys.modules[name]
         sys.path.insert(0, str(self._root))
-        settings.load_profile("mutants")
         options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        options.append("--hypothesis-profile=mutants")
         return int(
             pytest.main([*options, "-m", "not servers and not slow", *self._paths], plugins=plugins)
         )
 
 
 class _Order:
-    """A plugin of pytest that times the tests, and runs those first that were quick."""
+    """A plugin of pytest that times the tests, and runs those first that were quick.
+
+    What counts is the time of the CPU: on a busy machine the clock says nothing about a test.
+    """
 
     def __init__(
         self, known: dict[str, float], instead: Callable[[pytest.Session], NoReturn] | None = None
@@ -189,14 +194,16 @@ class _Order:
         if self._instead is not None:
             self._instead(session)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         if item.nodeid in self._known:
             seconds = TEST_FACTOR_MAX * self._known[item.nodeid] + TEST_EXTRA_S_MAX
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # of CPU; its signal ends the process
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process
+        before = time.process_time()
+        try:
+            return (yield)
+        finally:
+            self.seconds[item.nodeid] = time.process_time() - before
 
 
 class _Calls:

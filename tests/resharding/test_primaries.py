@@ -20,7 +20,7 @@ Pair = tuple[DatabaseFixture, DatabaseFixture]
 
 
 @pytest.fixture(params=["start_mysql", "start_mariadb"])
-def pair(request: pytest.FixtureRequest) -> Pair:
+def pair(real_servers: None, request: pytest.FixtureRequest) -> Pair:
     """A server and its replica, of each family in turn."""
     start: StartServer = request.getfixturevalue(request.param)
     primary, replica = start(), start()

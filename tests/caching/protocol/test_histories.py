@@ -51,7 +51,7 @@ def test_every_hit_holds_what_was_applied(*, memcached: bool) -> None:
     assert fills > HISTORIES
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(choices=st.data(), memcached=st.booleans())
 def test_histories_that_shrink(choices: st.DataObject, *, memcached: bool) -> None:
     """The same property over histories that Hypothesis chooses, so that a failure is short."""

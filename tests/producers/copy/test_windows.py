@@ -59,7 +59,7 @@ def test_any_order_gives_the_table(
     With a filter rule that every other change crosses: what the rule keeps of the table.
     """
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(
         rows=st.dictionaries(KEYS, st.just(0), min_size=1, max_size=6),
         steps=st.lists(STEPS, max_size=40),

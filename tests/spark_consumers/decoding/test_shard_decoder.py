@@ -51,7 +51,7 @@ def logs(draw: st.DrawFn) -> tuple[TableShape, list[VEvent]]:
     return shape, [draw(events(shape, FIRST_SEQ + i)) for i in range(count)]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(logs())
 def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
     """Typed columns of every kind hold the codec's values, also null and absent ones."""
@@ -68,7 +68,7 @@ def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> No
             assert wanted == row[image]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(logs())
 def test_json_rows_and_envelope_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
     """JSON images and envelope columns equal the codec's event."""
@@ -95,7 +95,6 @@ def key_of(event: VEvent, image: str) -> list[object] | None:
     return [row[shape.columns[i].name] for i in shape.primary_key]
 
 
-@settings(deadline=None)
 @given(logs())
 def test_keys_and_gaps_are_named(log: tuple[TableShape, list[VEvent]]) -> None:
     """`key` and `old_key` follow the row; `absent` and `off_calendar` explain its nulls."""
@@ -125,7 +124,6 @@ def test_keys_and_gaps_are_named(log: tuple[TableShape, list[VEvent]]) -> None:
         assert texts == seen
 
 
-@settings(deadline=None)
 @given(logs(), st.data())
 def test_any_choice_of_columns_gives_the_same_values(
     log: tuple[TableShape, list[VEvent]], data: st.DataObject
@@ -279,7 +277,6 @@ def test_gap_and_repeat_stop(seq: int, error: type[Halt], message: str) -> None:
         decode(found, choose_columns(None), MemorySchemaIds())
 
 
-@settings(deadline=None)
 @given(logs(), st.data())
 def test_broken_bytes_stop_cleanly(
     log: tuple[TableShape, list[VEvent]], data: st.DataObject
@@ -315,7 +312,6 @@ SOURCE_TOKENS = st.sampled_from([None, "0-1-6", "0-1-7", "0-1-8"]).map(
 )
 
 
-@settings(deadline=None)
 @given(logs(), st.booleans(), st.data())
 def test_behind_a_hop_without_marks_rows_are_those_of_a_subscriber(
     log: tuple[TableShape, list[VEvent]], typed: bool, data: st.DataObject
@@ -361,7 +357,7 @@ def test_unknown_columns_are_refused(asked: str) -> None:
         choose_columns(asked)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(logs(), st.booleans(), st.data())
 def test_a_key_range_sees_what_a_subscriber_sees(
     log: tuple[TableShape, list[VEvent]], typed: bool, data: st.DataObject

@@ -53,7 +53,6 @@ PROGRESSES = st.builds(
 
 
 @given(PROGRESSES)
-@settings(deadline=None)
 def test_decode_gives_back_what_encode_got(progress: Progress) -> None:
     """Any progress record survives a round trip."""
     ids = MemorySchemaIds()
@@ -62,7 +61,6 @@ def test_decode_gives_back_what_encode_got(progress: Progress) -> None:
 
 
 @given(PROGRESSES, st.data())
-@settings(deadline=None)
 def test_truncated_bytes_are_corrupt(progress: Progress, data: st.DataObject) -> None:
     """A record truncated anywhere is refused with its position."""
     ids = MemorySchemaIds()
@@ -74,7 +72,7 @@ def test_truncated_bytes_are_corrupt(progress: Progress, data: st.DataObject) ->
 
 
 @given(PROGRESSES)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_bytes_after_the_record_are_corrupt(progress: Progress) -> None:
     """A record followed by more bytes is refused."""
     ids = MemorySchemaIds()

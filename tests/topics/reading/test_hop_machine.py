@@ -249,8 +249,8 @@ class UnmergedMachine(MaxHoldMachine):
 
 
 TestHop = HopMachine.TestCase
-TestHop.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestHop.settings = settings(max_examples=150, stateful_step_count=40)
 TestMaxHoldHop = MaxHoldMachine.TestCase
-TestMaxHoldHop.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestMaxHoldHop.settings = settings(max_examples=50, stateful_step_count=40)
 TestUnmergedHop = UnmergedMachine.TestCase
-TestUnmergedHop.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestUnmergedHop.settings = settings(max_examples=100, stateful_step_count=40)

@@ -30,7 +30,6 @@ def _reading(
 
 
 @given(histories(), randoms, bounds)
-@settings(deadline=None)
 def test_batches_hold_everything_once_in_order(
     made: list[History], random: Random, max_rows: int | None
 ) -> None:
@@ -41,7 +40,6 @@ def test_batches_hold_everything_once_in_order(
 
 
 @given(histories(), randoms, bounds)
-@settings(deadline=None)
 def test_batches_are_disjoint_in_time(
     made: list[History], random: Random, max_rows: int | None
 ) -> None:
@@ -63,7 +61,6 @@ def test_batches_are_disjoint_in_time(
 
 
 @given(histories(), randoms, st.integers(1, 12))
-@settings(deadline=None)
 def test_batches_keep_to_the_row_bound(made: list[History], random: Random, max_rows: int) -> None:
     """A batch has no more rows than asked for, unless it is one grid cell."""
     for batch, rows in _reading(made, random).batches(max_rows):
@@ -80,7 +77,7 @@ def _position_after(start: StreamPosition, delivered: list[RawRecord]) -> Stream
 
 
 @given(histories(), randoms, bounds, bounds, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_resume_after_any_event_gives_the_rest(
     made: list[History],
     random: Random,
@@ -106,7 +103,6 @@ def test_resume_after_any_event_gives_the_rest(
 
 
 @given(histories(), randoms, bounds)
-@settings(deadline=None)
 def test_ranges_follow_from_positions_alone(
     made: list[History], random: Random, max_rows: int | None
 ) -> None:
@@ -120,7 +116,6 @@ def test_ranges_follow_from_positions_alone(
 
 
 @given(histories(), randoms, st.data())
-@settings(deadline=None)
 def test_strict_never_passes_a_silent_shard(
     made: list[History], random: Random, data: st.DataObject
 ) -> None:
@@ -143,7 +138,7 @@ def test_strict_never_passes_a_silent_shard(
 
 
 @given(histories(), randoms, bounds, st.integers(0, 60), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_max_hold_loses_nothing(
     made: list[History],
     random: Random,
@@ -173,7 +168,7 @@ def test_max_hold_loses_nothing(
 
 
 @given(st.sampled_from((3, 4, 8)), randoms)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_dense_shards_and_a_sparse_one_do_not_deadlock(shards: int, random: Random) -> None:
     """However far 3, 4 or 8 shards drift apart, everything is read, in bounded memory."""
     made = [History(f"{i:02x}-{i + 1:02x}") for i in range(shards)]

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from event_token import KeyRange, ShardPosition, StreamPosition
@@ -25,7 +25,6 @@ WHOLE = KeyRange.parse("-")
 
 
 @given(histories(), randoms, st.data())
-@settings(deadline=None)
 def test_a_silent_shard_delays_no_other(
     made: list[History], random: Random, data: st.DataObject
 ) -> None:
@@ -42,7 +41,6 @@ def test_a_silent_shard_delays_no_other(
 
 
 @given(histories(), randoms, st.one_of(st.none(), st.integers(1, 12)))
-@settings(deadline=None)
 def test_the_frontier_is_what_all_shards_were_read_to(
     made: list[History], random: Random, max_rows: int | None
 ) -> None:

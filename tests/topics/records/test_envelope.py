@@ -5,7 +5,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topics.records.events import INT64, TEXTS, TIMES
@@ -95,7 +95,6 @@ def read(reader: EnvelopeReader, record: bytes) -> dict[str, Any]:
 
 
 @given(st.lists(ENVELOPES, min_size=1, max_size=4))
-@settings(deadline=None)
 def test_every_field_of_the_schema_is_read(envelopes: list[dict[str, Any]]) -> None:
     """One reader finds in each of several records what the schema's writer put there."""
     names = [field["name"] for field in envelope_fields()]
@@ -111,7 +110,6 @@ def test_every_field_of_the_schema_is_read(envelopes: list[dict[str, Any]]) -> N
 
 
 @given(ENVELOPES, ENVELOPES, st.data())
-@settings(deadline=None)
 def test_a_broken_record_leaves_no_trace(
     first: dict[str, Any], broken: dict[str, Any], data: st.DataObject
 ) -> None:
@@ -127,7 +125,6 @@ def test_a_broken_record_leaves_no_trace(
 
 
 @given(ENVELOPES, st.lists(st.booleans(), min_size=1, max_size=5))
-@settings(deadline=None)
 def test_a_token_gets_a_number_when_it_changes(
     envelope: dict[str, Any], is_new: list[bool]
 ) -> None:

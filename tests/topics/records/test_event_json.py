@@ -105,7 +105,6 @@ def test_each_kind_looks_as_documented(
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-@settings(deadline=None)
 def test_float_keeps_its_32_bits(value: float) -> None:
     """The printed number reads back as the same 32-bit float."""
     printed = json.dumps(shortest_float(value))
@@ -122,7 +121,7 @@ def test_float_prints_the_fewest_digits(text: str) -> None:
 
 
 @given(row_events())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_event_is_one_line_of_json(event: VEvent) -> None:
     """Both forms agree, have the documented fields in order, and fit one line."""
     as_dict = event_to_json_dict(event)

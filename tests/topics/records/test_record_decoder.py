@@ -57,7 +57,7 @@ def codec() -> RecordCodec:
 
 
 @given(row_events())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_decode_gives_back_what_encode_got(event: VEvent) -> None:
     """Any row of any table comes back with equal values of equal types, absent ones absent."""
     both = codec()
@@ -72,7 +72,7 @@ def test_decode_gives_back_what_encode_got(event: VEvent) -> None:
 
 
 @given(row_events())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_envelope_is_read_without_a_schema(event: VEvent) -> None:
     """The fast path agrees with the whole decoding."""
     value = codec().encode(event)
@@ -84,7 +84,7 @@ def test_the_envelope_is_read_without_a_schema(event: VEvent) -> None:
 
 
 @given(row_events(), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_truncated_bytes_are_corrupt(event: VEvent, data: st.DataObject) -> None:
     """A record cut short anywhere is refused, never decoded to something else."""
     both = codec()
@@ -96,7 +96,7 @@ def test_truncated_bytes_are_corrupt(event: VEvent, data: st.DataObject) -> None
 
 
 @given(row_events(), st.binary(min_size=1, max_size=4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bytes_after_the_record_are_corrupt(event: VEvent, more: bytes) -> None:
     """A record followed by more bytes is refused."""
     both = codec()
@@ -106,7 +106,7 @@ def test_bytes_after_the_record_are_corrupt(event: VEvent, more: bytes) -> None:
 
 
 @given(row_events(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_damaged_bytes_raise_nothing_else(event: VEvent, data: st.DataObject) -> None:
     """Changed bytes decode or raise an error of the project, in both readers."""
     both = codec()

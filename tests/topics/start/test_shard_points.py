@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from event_token import ShardPosition, StreamPosition
@@ -17,7 +17,6 @@ from topics.start.shard_points import earliest_point, latest_point, point_at_tim
 
 
 @given(histories(shards_max=1), st.integers(0, 300))
-@settings(deadline=None)
 def test_a_time_splits_a_log_exactly(made: list[History], cells: int) -> None:
     """Everything below the point of a time is older than it, everything from it on is not."""
     (history,) = made
@@ -35,7 +34,6 @@ def test_a_time_splits_a_log_exactly(made: list[History], cells: int) -> None:
 
 
 @given(histories(shards_max=1), st.data())
-@settings(deadline=None)
 def test_earliest_after_retention_can_be_read_to_the_end(
     made: list[History], data: st.DataObject
 ) -> None:

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from event_token import KeyRange
@@ -75,7 +75,6 @@ def test_what_a_key_range_sees(
 
 
 @given(st.binary(max_size=9), st.binary(max_size=9))
-@settings(deadline=None)
 def test_parts_of_a_key_range_make_the_whole(before: bytes, after: bytes) -> None:
     """What two halves see of an update is the update, or its delete in one and insert in one."""
     made = event(Op.UPDATE, before, after)
