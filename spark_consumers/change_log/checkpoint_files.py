@@ -22,6 +22,12 @@ _SOURCES_FROM_LINE = 2
 _OBJECT_STORES = ("s3://", "s3a://", "gs://", "az://", "abfs://", "abfss://")
 
 
+def is_begun(checkpoint: str, storage_options: Mapping[str, str]) -> bool:
+    """Tell whether a query has created the checkpoint."""
+    filesystem, path = _place(checkpoint, "metadata", storage_options)
+    return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
+
+
 def query_id(checkpoint: str, storage_options: Mapping[str, str]) -> str:
     """Return the query id that Spark chose when it created the checkpoint."""
     text = _read(checkpoint, "metadata", storage_options)

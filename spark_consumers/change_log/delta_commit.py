@@ -112,7 +112,7 @@ def is_replay(batch: Batch, last_batch: int | None, last_seqs: Mapping[str, int 
                 raise ChangeLogConflict(
                     f"batch {batch.batch_id} of query {batch.query_id} is in the change log, but "
                     f"shard {shard} only up to seq {last} of {span.last}: the checkpoint was "
-                    f"reset or restored. Start with a new checkpoint and a new table"
+                    f"reset or restored"
                 )
         return True
     for shard, span in batch.spans.items():
@@ -126,15 +126,14 @@ def _check_follows(shard: str, span: SeqSpan, last: int | None, *, contiguous: b
         raise ChangeLogConflict(
             f"the change log holds shard {shard} up to seq {last}, but this query begins at seq "
             f"{span.first} and would repeat changes: its checkpoint was lost, or another query "
-            f"writes to the table. Start from the position in the table's last commit"
+            f"writes to the table"
         )
     if not contiguous:
         return
     if last is not None and span.first != last + 1:
         raise ChangeLogConflict(
             f"the change log holds shard {shard} up to seq {last}, but this query begins at seq "
-            f"{span.first} and would leave changes out. Start from the position in the table's "
-            f"last commit, or write to a new table"
+            f"{span.first} and would leave changes out"
         )
     if span.rows != span.last - span.first + 1:
         raise ChangeLogConflict(
@@ -187,8 +186,11 @@ def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
     """
     last_seqs = {shard: table.transaction_version(shard_mark(shard)) for shard in batch.spans}
     last_batch = table.transaction_version(query_mark(batch.query_id))
-    if is_replay(batch, last_batch, last_seqs):
-        return False
+    try:
+        if is_replay(batch, last_batch, last_seqs):
+            return False
+    except ChangeLogConflict as error:
+        raise ChangeLogConflict(f"{error}. {_way_on(table)}") from error
     marks = [Transaction(query_mark(batch.query_id), batch.batch_id)]
     marks.append(Transaction(FORMAT_MARK, FORMAT))
     marks += [Transaction(shard_mark(shard), span.last) for shard, span in batch.spans.items()]
@@ -212,6 +214,21 @@ def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
             f"another query wrote to {table.table_uri} at the same time: {error}"
         ) from error
     return True
+
+
+def _way_on(table: DeltaTable) -> str:
+    """Return how to continue a table that a query's checkpoint does not fit.
+
+    Commits by others, such as OPTIMIZE, have no position.
+    """
+    positions = (commit.get(POSITION_KEY) for commit in table.history())
+    position = next((found for found in positions if found is not None), None)
+    if position is None:
+        return "Write to a new table, with a new checkpoint"
+    return (
+        f"If no other query writes to it, remove the checkpoint and continue where the change log "
+        f"ends: start from (--from) {position}"
+    )
 
 
 def _metadata(batch: Batch) -> dict[str, str]:

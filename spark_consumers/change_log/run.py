@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
+from spark_consumers.change_log.checkpoint_files import is_begun
 from spark_consumers.change_log.delta_commit import ROWS_MARK, ensure_table, open_table
 from spark_consumers.change_log.sink import SINK_FORMAT, STORAGE_PREFIX, arrow_schema
+from spark_consumers.errors import ChangeLogConflict
 from spark_consumers.source.data_source import SOURCE_FORMAT
 from spark_consumers.source.stream_offset import StreamOffset
 
@@ -79,6 +82,7 @@ def run_changelog(
     source = {"start": "earliest", **options, "keyspace": keyspace}
     storage = dict(storage_options or {})
     frame = run.translated(lambda: spark.readStream.format(SOURCE_FORMAT).options(**source).load())
+    check_table_is_there(target, checkpoint, storage)
     ensure_table(target, arrow_schema(frame.schema), storage)
     sink = {
         "path": target,
@@ -157,6 +161,21 @@ class _Run:
             self._last = found
             if self._on_progress is not None:
                 self._on_progress(found)
+
+
+def check_table_is_there(target: str, checkpoint: str, storage_options: Mapping[str, str]) -> None:
+    """Raise ChangeLogConflict when a checkpoint has outlived its table.
+
+    The table is created before the checkpoint, and a new one would begin where the lost one ended.
+    """
+    if DeltaTable.is_deltatable(target, dict(storage_options)):
+        return
+    if is_begun(checkpoint, storage_options):
+        raise ChangeLogConflict(
+            f"there is no change log at {target}, but the checkpoint {checkpoint} is one of a "
+            f"change log: it was removed or moved, and a new one would lack all changes up to "
+            f"the checkpoint. Put it back, or remove the checkpoint to start a new change log"
+        )
 
 
 def rows_in(target: str, storage_options: Mapping[str, str]) -> int:

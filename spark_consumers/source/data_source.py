@@ -125,6 +125,7 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._options = options
         self._source = source
         self._planning: BatchPlanning | None = None
+        self._initial: StreamOffset | None = None
         self._ends_now = False
 
     def _batches(self) -> BatchPlanning:
@@ -134,9 +135,10 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return self._planning
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
-        """Return where option start lies; Spark asks only for a new checkpoint."""
+        """Return where option start lies; Spark asks until the first batch is committed."""
         schema_ids = schema_ids_of(self._options.kafka, self._options.registry_url)
-        return stream_start(self._options, schema_ids).to_document()
+        self._initial = stream_start(self._options, schema_ids)
+        return self._initial.to_document()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the maximum number of rows per batch."""
@@ -145,15 +147,20 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, object], limit: ReadLimit
     ) -> dict[str, object]:
-        """Return the end of the next batch, or `start` itself while nothing can be read."""
+        """Return the end of the next batch, or `start` itself while nothing can be read.
+
+        The end of a first batch also holds its beginning.
+        """
         begin = StreamOffset.from_document(start)
         planning = self._batches()
         # trigger(once=True) asks for everything: without an end the frontier would move on.
         ends_now = self._ends_now or isinstance(limit, ReadAllAvailable)
         if ends_now and not planning.has_end:
             planning.end_now(begin.position)
-        end = planning.next_end(begin, self._rows_max(limit))
-        return start if end is None else end.to_document()
+        end = planning.next_end(begin, self._rows_max(limit)) or begin
+        if begin == self._initial:
+            end = end.begun_at(begin)
+        return start if end is begin else end.to_document()
 
     def _rows_max(self, limit: ReadLimit) -> int | None:
         if isinstance(limit, ReadMaxRows):

@@ -3,12 +3,14 @@
 `position` is the position of the stream. `splits` lists, per shard, the places inside the batch
 ending here at which a task may begin: [offset, last seq before it], at bounds of Kafka
 transactions. `seen` tells what had been read before a hop without marks, per shard hopped to.
+`begin`, in the end of a query's first batch, is where that batch begins: Spark does not store it,
+and asks for the initial offset again when the batch is run again.
 The tasks follow from the two offsets alone, so a batch that is run again reads the same rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass, field, replace
+from typing import Self, cast
 
 from event_token.errors import Halt, UsageError
 from event_token.position import StreamPosition
@@ -21,16 +23,20 @@ Seen = Mapping[str, SeenBefore]
 
 # The version is that of the position in it. A field that another release has added may change what
 # the others mean, so it is refused.
-_FIELDS = frozenset({"position", "splits", "seen"})
+_FIELDS = frozenset({"position", "splits", "seen", "begin"})
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A position, where the batch ending there may be split, and what was read before a hop."""
+    """A position, where the batch ending there may be split, and what was read before a hop.
+
+    `begin` is that of the batch ending there, if it is the first one of its query.
+    """
 
     position: StreamPosition
     splits: Splits = field(default_factory=dict)
     seen: Seen = field(default_factory=dict)
+    begin: Self | None = None
 
     def moved_to(self, position: StreamPosition, splits: Splits) -> "StreamOffset":
         """Return a later offset of the same stream."""
@@ -42,6 +48,10 @@ class StreamOffset:
         after = self.moved_to(position, {})
         return StreamOffset(position, {}, {**after.seen, **seen})
 
+    def begun_at(self, begin: Self) -> Self:
+        """Return the same offset as the end of a first batch, which begins at `begin`."""
+        return replace(self, begin=begin)
+
     def to_document(self) -> dict[str, object]:
         """Return plain JSON values."""
         found: dict[str, object] = {"position": self.position.to_json_dict()}
@@ -49,10 +59,12 @@ class StreamOffset:
             found["splits"] = {s: [list(place) for place in p] for s, p in self.splits.items()}
         if self.seen:
             found["seen"] = {shard: before.to_json_dict() for shard, before in self.seen.items()}
+        if self.begin is not None:
+            found["begin"] = self.begin.to_document()
         return found
 
     @classmethod
-    def from_document(cls, document: Document) -> "StreamOffset":
+    def from_document(cls, document: Document) -> Self:
         """Parse a document; Halt when it is not an offset of this source and release."""
         unknown = sorted(document.keys() - _FIELDS)
         if unknown:
@@ -63,10 +75,12 @@ class StreamOffset:
         try:
             splits = cast("Mapping[str, list[list[int]]]", document.get("splits", {}))
             seen = cast("Mapping[str, Document]", document.get("seen", {}))
+            begin = cast("Document | None", document.get("begin"))
             return cls(
                 StreamPosition.from_json_dict(cast("Document", document["position"])),
                 {s: [(int(o), int(q)) for o, q in places] for s, places in splits.items()},
                 {shard: SeenBefore.from_json_dict(before) for shard, before in seen.items()},
+                None if begin is None else cls.from_document(begin),
             )
         except (AttributeError, KeyError, TypeError, ValueError, UsageError) as error:
             raise Halt(f"the checkpoint holds an offset of another source: {error}") from error
@@ -85,7 +99,11 @@ class TaskRange:
 
 
 def tasks_between(start: StreamOffset, end: StreamOffset) -> list[TaskRange]:
-    """Return the tasks of the batch from `start` to `end`."""
+    """Return the tasks of the batch from `start` to `end`.
+
+    A first batch begins where its end says: a start such as `latest` may lie elsewhere by now.
+    """
+    start = start if end.begin is None else end.begin
     late_before_us = start.position.frontier_us
     tasks = []
     for shard, whole in ranges_between(start.position, end.position).items():

@@ -128,12 +128,47 @@ def test_lost_checkpoint_stops_instead_of_repeating(
     (tmp_path / "checkpoint").rename(tmp_path / "lost")
     shop.write(10)
 
-    with pytest.raises(ChangeLogConflict, match="its checkpoint was lost"):
+    with pytest.raises(ChangeLogConflict, match="its checkpoint was lost") as stopped:
         run_now(spark, shop, tmp_path)
     (tmp_path / "checkpoint").rename(tmp_path / "bad")
     run_now(spark, shop, tmp_path, start=position)
 
+    assert str(stopped.value).endswith(f"start from (--from) {position}")
     assert counts(tmp_path) == (40, 0, 0, 0)
+
+
+def test_a_checkpoint_does_not_outlive_its_table(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """F30: A table that was removed is not begun again in the middle of the stream."""
+    shop.write(10)
+    run_now(spark, shop, tmp_path)
+    (tmp_path / "log").rename(tmp_path / "moved")
+    shop.write(10)
+
+    with pytest.raises(ChangeLogConflict, match="it was removed or moved"):
+        run_now(spark, shop, tmp_path)
+    (tmp_path / "moved").rename(tmp_path / "log")
+    run_now(spark, shop, tmp_path)
+
+    assert counts(tmp_path) == (40, 0, 0, 0)
+
+
+def test_a_first_batch_that_runs_again_begins_where_it_began(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """F30: A change log from `latest` that died in its first batch goes on and lacks nothing."""
+    shop.write(10)
+    run_now(spark, shop, tmp_path, start="latest")
+    # What a death in the first batch leaves on the disk.
+    for name in ("0", ".0.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    shop.write(10)
+
+    end = run_now(spark, shop, tmp_path, start="latest")
+
+    assert end.rows == 20
+    assert counts(tmp_path) == (20, 0, 0, 0)
 
 
 def test_stop_is_prompt_and_clean(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:

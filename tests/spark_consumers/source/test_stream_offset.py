@@ -110,6 +110,20 @@ def test_what_was_seen_before_a_hop_is_part_of_the_offset() -> None:
     assert end.moved_to(at("-40", "40-80", "80-.2", epoch=2), {}).seen == {"-40": left}
 
 
+def test_a_first_batch_begins_where_its_end_says() -> None:
+    """Run again, the batch has the same tasks, wherever `latest` is by then."""
+    seen = {"-": SeenBefore(90)}
+    begin = StreamOffset(at("-", seq=3), seen=seen)
+
+    end = begin.moved_to(at("-", seq=5), {}).begun_at(begin)
+    read = StreamOffset.from_document(json.loads(json.dumps(end.to_document())))
+    later = StreamOffset(at("-", seq=9))
+
+    assert tasks_between(later, read) == tasks_between(begin, begin.moved_to(read.position, {}))
+    assert [(t.part.first_seq, t.part.last_seq) for t in tasks_between(later, read)] == [(4, 5)]
+    assert read.moved_to(at("-", seq=7), {}).begin is None
+
+
 def test_offsets_of_before_have_seen_nothing() -> None:
     """Checkpoints without the field are accepted, and offsets without hops omit it."""
     offset = offset_at(5, 4)
