@@ -7,6 +7,7 @@ from typing import Final, Self
 from confluent_kafka import KafkaException, TopicPartition
 
 from event_token import ShardPosition
+from topics.errors import LogShrank
 from topics.kafka.client import ClientConfig, open_consumer
 from topics.kafka.errors import TOPIC_GONE
 from topics.kafka.partition_reader import (
@@ -108,6 +109,28 @@ class ProgressHistory:
             return known_from <= at.seq + 1 and progress.first_seq <= first_seq_max
 
         return self._step_back(wanted_us, is_early)
+
+    def check_same_log(self, at: ShardPosition) -> None:
+        """Raise LogShrank when the log was begun after the transaction that a position has read.
+
+        A topic that was deleted and filled again may have other records under the same seqs and
+        offsets. Nothing tells once retention has removed the first record, or without a token.
+        """
+        read_us = None if at.token is None else at.token.timestamp_us
+        if at.seq == 0 or read_us is None:
+            return
+        topic = self.topics.log
+        with PartitionReader(self._config, topic, 0, TAIL_TIMEOUT_S) as reader:
+            first = next(reader.records(*reader.bounds()), None)
+        if first is None:
+            return  # the reader of the log reports this error
+        _, seq, timestamp_us, _ = read_envelope(first.value or b"", topic, first.offset)
+        if seq == 1 and timestamp_us > read_us:
+            raise LogShrank(
+                f"{topic}: its first record, of {timestamp_us} us, is newer than what the position "
+                f"has read, up to {read_us} us: the log was recreated. Start again from earliest, "
+                f"and treat the records between as lost"
+            )
 
     def _is_behind_mark(self, at: ShardPosition) -> bool:
         """Tell whether the record below a position is a mark; True if retention has removed it."""

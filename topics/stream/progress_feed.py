@@ -119,7 +119,9 @@ class ProgressFeed:
         position = planner.position
         with ProgressHistory(self._config, self._keyspace, shard, self._schema_ids) as history:
             if shard in position.shards:
-                return history.offset_for_position(position.shards[shard], position.frontier_us)
+                at = position.shards[shard]
+                history.check_same_log(at)
+                return history.offset_for_position(at, position.frontier_us)
             if not history.exists():
                 return None
             return history.offset_for_time(planner.targets[shard].from_us)

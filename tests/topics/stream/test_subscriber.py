@@ -10,8 +10,8 @@ from event_token import ClockUncertainty, KeyRange, Order, ShardPosition, Stream
 from event_token.errors import UsageError
 from tests.topics.shard_writer import CELL_US, ITEMS, START_US, TIMEOUT_S, ShardWriter, Writers
 from tests.topics.subscribing import idle, taken
-from topics.errors import PositionTooOld, ReaderClosed, RowsNotReadable, StartNotReached
-from topics.kafka.client import ClientConfig
+from topics.errors import LogShrank, PositionTooOld, ReaderClosed, RowsNotReadable, StartNotReached
+from topics.kafka.client import ClientConfig, open_admin
 from topics.keyspace.topology import ShardEntry, Topology
 from topics.reading.planner import MaxHold
 from topics.records.vevent import Op, VEvent
@@ -75,6 +75,32 @@ def test_resume_by_the_position_of_an_event(
 
         assert seen(rest) == everything[at + 1 :]
         assert rest[-1].position == events[-1].position
+
+
+def test_a_position_of_a_log_that_was_recreated_is_refused(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """F09: Records of a recreated topic with the seqs and offsets that follow are not taken."""
+    (writer,) = writers("-")
+    for n in range(3):
+        writer.commit((n * CELL_US, 1))
+    writer.heartbeat(FAR_US)
+    with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
+        events = list(islice(stream, 3))
+    admin = open_admin(config)
+    for future in admin.delete_topics([writer.topics.log, writer.topics.progress]).values():
+        future.result(TIMEOUT_S)
+    (again,) = writers("-")
+    for n in range(5):
+        again.commit((FAR_US + n * CELL_US, 1))
+    again.heartbeat(2 * FAR_US)
+
+    for event in events:
+        with (
+            StreamSubscriber(keyspace, start=event.position or "", config=config) as stream,
+            pytest.raises(LogShrank, match="the log was recreated"),
+        ):
+            next(stream)
 
 
 def test_latest_gives_what_comes_after(
