@@ -84,7 +84,7 @@ def wait_same(replica: DatabaseFixture, primary: DatabaseFixture) -> None:
         "WAIT_FOR_EXECUTED_GTID_SET" if primary.flavor is Flavor.MYSQL else "MASTER_GTID_WAIT"
     )
     with replica.connect() as connection:
-        [(late,)] = rows(connection, f"SELECT {function}(%s, 60)", (wanted,))
+        [(late,)] = rows(connection, f"SELECT {function}(%s, 120)", (wanted,))
     assert late == 0
 
 

@@ -204,6 +204,7 @@ def test_failover_that_lost_transactions_stops_and_names_them(
     both = replace(on_primary, servers=(server_of(primary), server_of(replica)))
     producer = RunningProducer(both)
     producer.wait_streaming()
+    wait_same(replica, primary)  # a replica without the shard's identity is no server of the shard
     statements(replica, f"STOP {REPLICA[replica.flavor]}")
     statements(primary, f"INSERT INTO {name}.t VALUES (1)")
     lost = executed(primary).rpartition(":")[0] or executed(primary)
