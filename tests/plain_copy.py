@@ -23,11 +23,14 @@ def copy_plain(folder: Path) -> Path:
 
 
 def run_python(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run Python on the packages in `root`; the caller checks the exit status."""
+    """Run Python on the packages in `root`; the caller checks the exit status.
+
+    Options for this run of pytest may name plugins that `root` does not have.
+    """
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": str(root), "PYTEST_ADDOPTS": ""},
         check=False,
         capture_output=True,
         text=True,
