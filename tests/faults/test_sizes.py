@@ -89,7 +89,11 @@ def test_backlog_of_an_outage_stays_on_the_server(
             if number == 0:
                 healed.proxy.refuse()
         accepted = healed.proxy.accepted
-        wait_for("the brokers are tried", lambda: healed.proxy.accepted > accepted + TRIES)
+        wait_for(
+            "the brokers are tried",
+            lambda: healed.proxy.accepted > accepted + TRIES,
+            said=producer.said,
+        )
         before = last_position(direct, topics)
         wait_for("and again", lambda: healed.proxy.accepted > accepted + 2 * TRIES)
         assert last_position(direct, topics) == before

@@ -44,11 +44,16 @@ TYPES = TypedColumns(
 )
 
 
-def wait_for(what: str, condition: Callable[[], bool], seconds: float = WAIT_S) -> None:
-    """Poll until the condition holds; fail saying what did not happen."""
+def wait_for(
+    what: str,
+    condition: Callable[[], bool],
+    seconds: float = WAIT_S,
+    said: Callable[[], object] = lambda: "",
+) -> None:
+    """Poll until the condition holds; fail with what did not happen, and what was said instead."""
     deadline_s = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline_s, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline_s, f"not within {seconds} s: {what} {said()}"
         time.sleep(POLL_S)
 
 
@@ -140,7 +145,11 @@ class RunningProducer(Running):
 
     def wait_streaming(self) -> None:
         """Wait until it has fenced, resumed and connected."""
-        wait_for("the producer streams", lambda: self.has_been(ProducerState.STREAMING))
+        wait_for(
+            "the producer streams",
+            lambda: self.has_been(ProducerState.STREAMING),
+            said=lambda: self.statuses[-3:],
+        )
 
 
 @contextmanager
@@ -195,9 +204,14 @@ class ProducerProcess:
     def wait_line(self, beginning: str) -> None:
         """Wait for a line that begins so."""
         wait_for(
-            f"a line {beginning!r} among {self.lines[-3:]}",
+            f"a line {beginning!r}",
             lambda: any(line.startswith(beginning) for line in list(self.lines)),
+            said=self.said,
         )
+
+    def said(self) -> str:
+        """Its last lines, and whether it still runs."""
+        return f"{self.lines[-5:]} (exit status {self._process.poll()})"
 
     def signal(self, number: int) -> None:
         """Send a signal."""
