@@ -53,7 +53,9 @@ class ShardSession:
             )
             opened.callback(publisher.close)
             publisher.fence()
-            start = choose_start(context.settings, context.topics, context.schema_ids, servers)
+            start = choose_start(
+                context.settings, context.topics, context.schema_ids, servers, publisher.abort_open
+            )
             point = start.point
             self.committed = Committed(str(point.position), max(point.head_us, 0), point.end_offset)
             context.report(ProducerState.STARTING, self.committed, start.note)

@@ -52,6 +52,8 @@ _INDEFINITE: Final = frozenset(
 # A fatal error raised during callbacks becomes a SystemError in the callbacks that follow.
 _KAFKA: Final = (KafkaException, SystemError)
 _LOG: Final = logging.getLogger("shardstream.kafka")
+# Of records that are aborted; a compacted topic takes none without a key.
+_ABORTED_KEY: Final = b"aborted"
 
 
 class Publisher:
@@ -203,6 +205,19 @@ class Publisher:
         if elapsed_s >= self._slow_commit_s:
             self._indefinite = f"a commit took {elapsed_s:.0f} s"
 
+    def abort_open(self) -> None:
+        """Abort a transaction with a record in each topic of the shard; only after fencing.
+
+        Its markers end everything that this producer id has open there. librdkafka drops what is
+        not stored yet when it aborts, and a partition without a record gets no marker.
+        """
+        self.begin()
+        for topic in (self.topics.log, self.topics.progress):
+            self.write(topic, _ABORTED_KEY, b"", time.time_ns() // 1_000_000)
+        self._until_flushed()
+        self._repeat("aborting", self._abort_transaction, self._transaction_timeout_s)
+        self._in_transaction = False
+
     def close(self) -> None:
         """Abort the open transaction and drop the producer.
 
@@ -247,6 +262,9 @@ class Publisher:
 
     def _commit_transaction(self, timeout_s: float) -> None:
         self._producer.commit_transaction(timeout_s)
+
+    def _abort_transaction(self, timeout_s: float) -> None:
+        self._producer.abort_transaction(timeout_s)
 
     def _repeat(self, doing: str, call: Callable[[float], None], limit_s: float) -> None:
         """Call until it succeeds; librdkafka allows retries after its retriable errors."""

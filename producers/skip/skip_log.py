@@ -87,7 +87,9 @@ def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> 
         publisher = Publisher(settings.kafka, topics, timeout_ms, lambda: False)
         opened.callback(publisher.close)
         publisher.fence()
-        progress, tail = read_committed_tail(settings.kafka, topics, schema_ids)
+        progress, tail = read_committed_tail(
+            settings.kafka, topics, schema_ids, publisher.abort_open
+        )
         point = resume_point(topics, settings.flavor, progress, tail)
         if point is None:
             raise _empty(topics)

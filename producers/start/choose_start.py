@@ -1,5 +1,6 @@
 """Chooses the server that a session follows, and the position it starts from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,12 +42,14 @@ def choose_start(
     topics: ShardTopics,
     schema_ids: SchemaIds,
     servers: ServerList,
+    abort_open: Callable[[], None],
 ) -> ChosenStart:
     """Read what is committed, and choose a server that can continue from there.
 
-    Only after fencing. Raises what `ServerList.choose`, `resume_point` and `find_position` raise.
+    Only after fencing; `abort_open` as for `read_committed_tail`. Raises what `ServerList.choose`,
+    `resume_point` and `find_position` raise.
     """
-    progress, tail = read_committed_tail(settings.kafka, topics, schema_ids)
+    progress, tail = read_committed_tail(settings.kafka, topics, schema_ids, abort_open)
     point = resume_point(topics, settings.flavor, progress, tail)
     if point is None:
         server, point, identity, notes = _first(settings, topics, servers)

@@ -33,10 +33,7 @@ class ResumePoint:
 def resume_point(
     topics: ShardTopics, flavor: Flavor, progress: Progress | None, log: LogTail
 ) -> ResumePoint | None:
-    """Combine progress and log; None for an empty log. LogDisagrees when they contradict.
-
-    A log emptied by retention agrees if it starts at or after the progress's end offset.
-    """
+    """Combine progress and log; None for an empty log. LogDisagrees when they contradict."""
     if progress is None:
         if log.last is not None:
             raise LogDisagrees(
@@ -70,18 +67,17 @@ def resume_point(
 
 
 def _check_agreement(topics: ShardTopics, progress: Progress, log: LogTail) -> None:
+    if log.agrees_with(progress):
+        return
     if log.last is None:
-        agrees = progress.last_seq == 0 or log.start_offset >= progress.end_offset
         found = f"is empty and starts at offset {log.start_offset}"
     else:
-        agrees = (log.last.seq, log.last.offset) == (progress.last_seq, progress.end_offset - 1)
         found = f"ends with seq {log.last.seq} at offset {log.last.offset}"
-    if not agrees:
-        raise LogDisagrees(
-            f"{topics.log} {found}, but {topics.progress} says seq {progress.last_seq} at "
-            f"offset {progress.end_offset - 1}: records were lost, or written by something else. "
-            "Keep both topics and compare them with the binlog"
-        )
+    raise LogDisagrees(
+        f"{topics.log} {found}, but {topics.progress} says seq {progress.last_seq} at "
+        f"offset {progress.end_offset - 1}: records were lost, or written by something else. "
+        "Keep both topics and compare them with the binlog"
+    )
 
 
 def first_point(position: GtidSet) -> ResumePoint:

@@ -7,16 +7,16 @@ from event_token.errors import Retry
 from topics.kafka.client import ClientConfig, open_consumer
 from topics.kafka.partition_reader import partition_bounds
 
-# Markers of the predecessor's last transaction may still be on their way to a leader.
+# A new leader may take some seconds to learn the last stable offset.
 STABLE_S_MAX: Final = 30.0
 STABLE_POLL_S: Final = 0.1
 
 
-def await_stable(config: ClientConfig, topic: str, seconds: float = STABLE_S_MAX) -> None:
-    """Wait until all records of a topic are committed or aborted; Retry when that takes longer.
+def open_range(config: ClientConfig, topic: str, seconds: float) -> tuple[int, int] | None:
+    """Wait until all records of a topic are committed or aborted, then return None.
 
-    An open transaction hides what was committed after it began, and a producer that resumed from
-    there would write those records again.
+    If that takes longer than `seconds`, return the offset of the first open transaction and the
+    end offset.
     """
     committed = open_consumer(config)
     everything = open_consumer(config, read_committed=False)
@@ -27,14 +27,26 @@ def await_stable(config: ClientConfig, topic: str, seconds: float = STABLE_S_MAX
             _, end = partition_bounds(everything, config, topic)
             _, stable = partition_bounds(committed, config, topic)
             if stable >= end:
-                return
+                return None
             if time.monotonic() > deadline_s:
-                raise Retry(
-                    f"{topic}: offsets {stable} to {end} belong to an open transaction, but the "
-                    f"shard's producers are fenced: find its producer (kafka-transactions.sh "
-                    f"find-hanging --topic {topic}) and abort it"
-                )
+                return stable, end
             time.sleep(STABLE_POLL_S)
     finally:
         committed.close()
         everything.close()
+
+
+def await_stable(config: ClientConfig, topic: str, seconds: float = STABLE_S_MAX) -> None:
+    """Wait until all records of a topic are committed or aborted; Retry when that takes longer.
+
+    An open transaction hides what was committed after it began, and a producer that resumed from
+    there would write those records again.
+    """
+    found = open_range(config, topic, seconds)
+    if found is not None:
+        stable, end = found
+        raise Retry(
+            f"{topic}: offsets {stable} to {end} belong to an open transaction, but the "
+            f"shard's producers are fenced: find its producer (kafka-transactions.sh "
+            f"find-hanging --topic {topic}) and abort it"
+        )

@@ -1,15 +1,24 @@
 """Reads what is committed at the ends of a shard's topics."""
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
+from event_token.errors import Retry
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import read_tail
-from topics.kafka.stable_end import await_stable
+from topics.kafka.stable_end import await_stable, open_range
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
 from topics.records.envelope import read_envelope
 from topics.records.schema_ids import SchemaIds
+
+# After fencing every marker has been written; only a new leader may not show it at once.
+MARKERS_S_MAX: Final = 3.0
+
+_LOG: Final = logging.getLogger("shardstream.kafka")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,18 @@ class LogTail:
     start_offset: int
     last: LastRow | None
 
+    def agrees_with(self, progress: Progress | None) -> bool:
+        """Return whether the log ends with the record that the progress names.
+
+        A log emptied by retention agrees if it starts at or after the progress's end offset.
+        """
+        if progress is None:
+            return self.last is None
+        if self.last is None:
+            return progress.last_seq == 0 or self.start_offset >= progress.end_offset
+        named = (progress.last_seq, progress.end_offset - 1)
+        return (self.last.seq, self.last.offset) == named
+
 
 def last_progress(
     config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
@@ -40,15 +61,54 @@ def last_progress(
 
 
 def read_committed_tail(
-    config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
+    config: ClientConfig,
+    topics: ShardTopics,
+    schema_ids: SchemaIds,
+    abort_open: Callable[[], None],
 ) -> tuple[Progress | None, LogTail]:
     """The last committed progress and the end of the log.
 
-    Only after fencing: until then a predecessor may commit. Raises Retry while a topic has records
-    that are neither committed nor aborted, and when brokers do not answer.
+    Only after fencing: until then a predecessor may commit. `abort_open` aborts a transaction of
+    the shard's transactional id that has a record in both topics. Raises Retry while a topic has
+    records that are neither committed nor aborted, and when brokers do not answer.
     """
-    for topic in (topics.log, topics.progress):
+    both = (topics.log, topics.progress)
+    if any(open_range(config, topic, MARKERS_S_MAX) for topic in both):
+        _end_lost_commit(config, topics, schema_ids, abort_open)
+    for topic in both:
         await_stable(config, topic)
+    return _committed_tail(config, topics, schema_ids)
+
+
+def _end_lost_commit(
+    config: ClientConfig,
+    topics: ShardTopics,
+    schema_ids: SchemaIds,
+    abort_open: Callable[[], None],
+) -> None:
+    """Abort a transaction that the brokers completed without writing its markers.
+
+    They do so while its partitions have no leader. A later marker of the same producer id ends
+    the transaction too. Aborting is right only if neither topic has the transaction's marker.
+    """
+    progress, log = _committed_tail(config, topics, schema_ids)
+    if not log.agrees_with(progress):
+        raise Retry(
+            f"a transaction is committed in one of {topics.log} and {topics.progress} and open in "
+            "the other: the brokers lost a commit marker, and no tool can write it again. Do not "
+            "abort the transaction while readers are behind it; if this does not pass, delete both "
+            "topics and start a new log with a copy"
+        )
+    abort_open()
+    _LOG.warning(
+        "%s: aborted a transaction that the brokers had left open; its rows are written again",
+        topics.log,
+    )
+
+
+def _committed_tail(
+    config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
+) -> tuple[Progress | None, LogTail]:
     log = read_tail(config, topics.log)
     last = None
     if log.last is not None:

@@ -7,6 +7,7 @@ its target from ever beginning, whatever is paused or cut off at that moment.
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -115,7 +116,9 @@ class TargetMarks:
             transaction_timeout_ms=round(_APPEND_TIMEOUT_S * 1000),
         )
         producer.init_transactions(_APPEND_TIMEOUT_S)
-        stored, tail = read_committed_tail(self._config, topics, self._schema_ids)
+        stored, tail = read_committed_tail(
+            self._config, topics, self._schema_ids, partial(_abort_open, producer, topics)
+        )
         if topics.shard in self.look([topics.shard]):
             return
         # A record of the past would be removed by retention at once.
@@ -141,6 +144,14 @@ class TargetMarks:
         record = encode_progress(progress, self._schema_ids)
         producer.produce(topics.progress, record, PROGRESS_KEY, 0, timestamp=at_us // 1000)
         producer.commit_transaction(_APPEND_TIMEOUT_S)
+
+
+def _abort_open(producer: Producer, topics: ShardTopics) -> None:
+    producer.begin_transaction()
+    for topic in (topics.log, topics.progress):
+        producer.produce(topic, b"", PROGRESS_KEY, 0)
+    producer.flush(_APPEND_TIMEOUT_S)
+    producer.abort_transaction(_APPEND_TIMEOUT_S)
 
 
 def _delivered(producer: Producer, topic: str, value: bytes, at_us: int) -> int:

@@ -97,11 +97,7 @@ def test_database_killed_and_started_again_is_followed_on(
 def test_broker_restart_is_waited_out(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """F05: The producer continues by itself after the only broker is restarted under load.
-
-    Not killed: Kafka leaves a commit open for ever that its only broker died in. That of three may
-    be killed, see below.
-    """
+    """F05: The producer continues by itself after the only broker is restarted under load."""
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     with producing(settings) as producer:

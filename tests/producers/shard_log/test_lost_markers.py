@@ -1,0 +1,132 @@
+"""Commits that the brokers complete without their markers, because a partition has no leader."""
+
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public
+
+from event_token import Retry
+from producers.shard_log.publisher import Publisher
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.producers.session.producing import wait_for
+from tests.topics.shard_writer import TIMEOUT_S, ShardWriter, provision
+from topics.kafka.client import ClientConfig
+from topics.kafka.partition_reader import read_to_end
+from topics.kafka.provisioning import broker_transaction_timeout_ms
+from topics.kafka.stable_end import open_range
+from topics.kafka.topic_settings import FOREVER_MS, TopicSettings, log_rules, progress_rules
+from topics.names import ShardTopics
+from topics.progress.committed_tail import LogTail, read_committed_tail
+from topics.progress.record import Progress
+
+# The broker that goes away, and one that stays.
+LOST, KEPT = 1, 2
+
+
+@dataclass
+class Shard:
+    """A shard whose last commit ended while a broker was away, and the successor of its producer.
+
+    Before that it had a commit with two rows.
+    """
+
+    writer: ShardWriter
+    successor: Publisher
+
+    @property
+    def topics(self) -> ShardTopics:
+        """Its topics."""
+        return self.writer.topics
+
+    def read_tail(self) -> tuple[Progress | None, LogTail]:
+        """What the successor finds."""
+        return read_committed_tail(
+            self.writer.config, self.topics, self.writer.schema_ids, self.successor.abort_open
+        )
+
+
+def create_topics(config: ClientConfig, topics: ShardTopics, log_on: int, progress_on: int) -> None:
+    """The log and the progress topic of a shard, each on one broker."""
+    admin = AdminClient(dict(config))
+    placed = (
+        (log_rules(topics, TopicSettings()), log_on),
+        (progress_rules(topics, FOREVER_MS), progress_on),
+    )
+    created = admin.create_topics(
+        [
+            NewTopic(
+                rules.topic,
+                1,
+                replica_assignment=[[broker]],
+                config={**rules.settings(), "min.insync.replicas": "1"},
+            )
+            for rules, broker in placed
+        ]
+    )
+    for future in created.values():
+        future.result(TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def shards(kafka3: KafkaCluster) -> list[Shard]:
+    """Two shards: the broker that was away has both topics of the first, and one of the second."""
+    config = ClientConfig({"bootstrap.servers": kafka3.bootstrap_servers})
+    timeout_ms = broker_transaction_timeout_ms(config)
+    found = []
+    for keyspace, progress_on in (("lostboth", LOST), ("lostone", KEPT)):
+        topics = ShardTopics(keyspace, "-")
+        create_topics(config, topics, LOST, progress_on)
+        provision(config, keyspace, ["-"])
+        writer = ShardWriter(config, keyspace, "-")
+        writer.commit((0, 2))
+        found.append(Shard(writer, Publisher(config, topics, timeout_ms, lambda: False)))
+    for shard in found:
+        writer = shard.writer
+        writer.producer.begin_transaction()
+        events = writer.rows([(10, 3)])
+        writer.produce_progress(writer.progress(events, writer.produce(events)))
+        assert writer.producer.flush(TIMEOUT_S) == 0
+    [broker] = [each for each in kafka3.brokers if each.node_id == LOST]
+    broker.stop()
+    try:
+        for shard in found:
+            shard.writer.producer.commit_transaction(TIMEOUT_S)
+            shard.successor.fence()  # once the brokers take the commit for complete
+    finally:
+        broker.start()
+    return found
+
+
+def test_successor_aborts_what_a_lost_commit_has_left_open(shards: list[Shard]) -> None:
+    """F05: neither topic has the markers: the successor aborts the commit and writes it again."""
+    shard = shards[0]
+    config, successor = shard.writer.config, shard.successor
+    opened = open_range(config, shard.topics.log, 0)
+
+    progress, tail = shard.read_tail()
+
+    assert opened == (3, 6)  # behind two rows and a marker
+    assert progress is not None
+    assert tail.last is not None
+    assert (progress.last_seq, tail.last.seq) == (2, 2)
+    successor.begin()
+    told = successor.on_delivery
+    successor.produce(shard.topics.log, b"again", b"k", 0, told, told, 0)
+    successor.flush(1)
+    successor.commit(b"progress", b"p", 0)
+    successor.close()
+    wait_for(
+        "the new commit can be read",
+        lambda: [r.value for r in read_to_end(config, shard.topics.log)][2:] == [b"again"],
+    )
+
+
+def test_successor_keeps_off_a_commit_of_which_one_marker_was_written(shards: list[Shard]) -> None:
+    """F05: progress is committed and its rows are not: that is said, and nothing is aborted."""
+    shard = shards[1]
+
+    with pytest.raises(Retry, match=r"committed in one of lostone\.- and .* open in the other"):
+        shard.read_tail()
+
+    assert open_range(shard.writer.config, shard.topics.log, 0) == (3, 6)
+    shard.successor.close()
