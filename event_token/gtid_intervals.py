@@ -51,7 +51,6 @@ def subtract(mine: Intervals, other: Intervals) -> Intervals:
                 left.append((start, other[k][0] - 1))
             start = other[k][1] + 1
             k += 1
-        j = max(j, k - 1)
         if start <= last:
             left.append((start, last))
     return tuple(left)

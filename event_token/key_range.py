@@ -99,10 +99,7 @@ def tiles(ranges: Iterable[KeyRange], whole: KeyRange) -> bool:
     for before, after in pairwise(ordered):
         if not before.end or _fraction(before.end) != _fraction(after.start):
             return False
-    last = ordered[-1].end
-    if not last or not whole.end:
-        return not last and not whole.end
-    return _fraction(last) == _fraction(whole.end)
+    return _fraction(ordered[-1].end) == _fraction(whole.end)
 
 
 def covers(ranges: Iterable[KeyRange], whole: KeyRange) -> bool:

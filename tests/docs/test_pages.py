@@ -15,7 +15,7 @@ PAGES = [path.relative_to(ROOT).as_posix() for path in pages()]
 @pytest.mark.usefixtures("real_servers")
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_blocks_of_the_page_run(page: str, tmp_path: Path) -> None:
-    """The commands, programs, statements and settings of a page work in the order of the page."""
+    """C7: commands, programs, statements and settings of a page work in the order of the page."""
     text = (ROOT / page).read_text()
     blocks = blocks_of(text)
 

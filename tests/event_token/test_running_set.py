@@ -113,6 +113,41 @@ def test_mysql_beginning_from_nothing() -> None:
     assert running.text().decode() == f"{U}:7:tag:1"
 
 
+def test_mysql_largest_number() -> None:
+    """The last number that servers give out is counted, next to its predecessor or alone."""
+    largest = 2**63 - 2
+    counting = RunningMysqlSet(MysqlGtidSet.parse(f"{U}:1-{largest - 1}"))
+    alone = RunningMysqlSet(MysqlGtidSet())
+
+    counting.add(SID, "", largest)
+    alone.add(SID, "", largest)
+    assert counting.text().decode() == f"{U}:1-{largest}"
+    assert alone.text().decode() == f"{U}:{largest}"
+
+
+def test_mysql_counts_on_where_it_was_left() -> None:
+    """Numbers counted at one server are in the text after another server's come, and back."""
+    other = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+    running = RunningMysqlSet(MysqlGtidSet.parse(f"{U}:1-3:9,{other}:1-2"))
+
+    running.add(SID, "", 4)
+    running.add(raw_uuid(other), "", 3)
+    running.add(SID, "", 5)
+    running.add(SID, "", 6)
+    running.add(raw_uuid(other), "", 4)
+    assert running.text().decode() == f"{U}:1-6:9,{other}:1-4"
+
+
+def test_mysql_errors_name_the_gtid() -> None:
+    """What cannot be added is named as the server writes it, with its tag if it has one."""
+    running = RunningMysqlSet(MysqlGtidSet.parse(f"{U}:1:tag:1"))
+
+    with pytest.raises(GtidError, match=f"GTID {U}:1 comes a second time"):
+        running.add(SID, "", 1)
+    with pytest.raises(GtidError, match=f"GTID {U}:tag:1 comes a second time"):
+        running.add(SID, "tag", 1)
+
+
 @pytest.mark.parametrize(
     ("sid", "tag", "gno"),
     [
@@ -185,10 +220,34 @@ def test_mariadb_refuses_what_cannot_be(domain: int, server: int, seq: int) -> N
         assert running.text().decode() == str(start)
 
 
-def test_mariadb_largest_numbers() -> None:
-    """Numbers beyond 63 bits are counted right."""
+@pytest.mark.parametrize("server", [1, 2])
+def test_mariadb_largest_numbers(server: int) -> None:
+    """Numbers beyond 63 bits are counted right, also by another server."""
     running = RunningMariadbSet(MariadbGtidSet.parse("0-1-18446744073709551613"))
 
     running.add(0, 1, 2**64 - 2)
-    running.add(0, 2, 2**64 - 1)
-    assert running.text() == b"0-2-18446744073709551615"
+    running.add(0, server, 2**64 - 1)
+    assert running.text().decode() == f"0-{server}-18446744073709551615"
+
+
+@pytest.mark.parametrize("number", [0, 2**32 - 1])
+def test_mariadb_least_and_largest_ids(number: int) -> None:
+    """Domain and server have 32 bits each, and may be 0."""
+    running = RunningMariadbSet(MariadbGtidSet())
+
+    running.add(number, number, 1)
+    assert running.text().decode() == f"{number}-{number}-1"
+
+
+def test_mariadb_counts_on_where_it_was_left() -> None:
+    """Numbers counted in one domain are in the text after another domain's come, and back."""
+    running = RunningMariadbSet(MariadbGtidSet.parse("0-1-5,7-1-5"))
+
+    running.add(0, 1, 6)
+    running.add(0, 1, 7)
+    running.add(7, 1, 6)
+    assert running.text() == b"0-1-7,7-1-6"
+    with pytest.raises(GtidError, match="0-2-7 is not above 7, the last number of domain 0"):
+        running.add(0, 2, 7)
+    running.add(0, 2, 8)
+    assert running.text() == b"0-2-8,7-1-6"

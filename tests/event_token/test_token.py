@@ -185,6 +185,13 @@ def test_tokens_are_values(token: EventToken) -> None:
     assert hash(copy) == hash(token)
 
 
+def test_a_time_may_be_behind_by_clock_and_statement() -> None:
+    """MariaDB's times are those of the beginning of a statement, on a clock that may be late."""
+    clock = ClockUncertainty(uncertainty_us=5, mariadb_longest_statement_us=7)
+
+    assert clock.behind_us == 12
+
+
 def test_negative_uncertainty_is_refused() -> None:
     """A clock cannot be better than perfect."""
     with pytest.raises(UsageError):

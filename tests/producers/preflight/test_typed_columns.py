@@ -22,7 +22,7 @@ def run(database: DatabaseFixture, name: str, *statements: str) -> None:
 def test_undeclared_columns_are_all_listed(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Start and preflight name exactly the logged columns declared wrongly or not at all."""
+    """B24: start and preflight name exactly the logged columns declared wrongly or not at all."""
     name = mariadb_a.new_database()
     run(
         mariadb_a,
@@ -72,7 +72,7 @@ def test_undeclared_columns_are_all_listed(
 def test_copied_and_logged_rows_agree_and_a_later_table_stops(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """READ rows have the logged rows' keys and values; an undeclared new table stops the shard."""
+    """B24: copied rows have the logged rows' values; an undeclared new table stops the shard."""
     name = mariadb_a.new_database()
     run(
         mariadb_a,

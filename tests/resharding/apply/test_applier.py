@@ -158,7 +158,7 @@ class OneTable:
 def test_what_stops_the_applier(
     mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A row that does not fit and a DDL statement stop the applier by name; both can be fixed."""
+    """A8: a row that does not fit and DDL stop the applier by name; a clean verify is void then."""
     with ExitStack() as stack:
         one = OneTable(stack, mysql_a, mysql_b, kafka, keyspace)
         one.run(mysql_b, "ALTER TABLE {db}.orders MODIFY code VARCHAR(4)")

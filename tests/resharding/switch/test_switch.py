@@ -405,7 +405,7 @@ def test_a_trigger_is_tried_without_a_trace(database: DatabaseFixture) -> None:
 def test_switch_refuses_what_is_not_ready(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Not verified, rows that differ, a target that lags, an account that is missing: all named."""
+    """A8: no verify, an old one, rows that differ, a lag, an account that is missing: all named."""
     with split(servers, kafka, keyspace, appliers=False) as world:
         with pytest.raises(UsageError) as caught:
             run_switch(world.settings, nothing)
