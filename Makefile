@@ -45,7 +45,7 @@ check: $(STAMP)  ## lint, types, layout, budgets and the words of the docs, unde
 		tests/test_imports.py tests/test_budgets.py tests/test_layout.py tests/docs/test_references.py tests/docs/test_words.py
 
 quick: build  ## the tests that need no servers, under a minute
-	$(BIN)/python -m pytest -q --numprocesses $(JOBS) -m 'not servers and not slow' tests
+	$(BIN)/python -m pytest -q --numprocesses $(JOBS) --hypothesis-profile=quick -m 'not servers and not slow' tests
 
 # Tests mostly wait for servers. Each job starts its own, which with Spark take about 6 GB.
 JOBS ?= 2

@@ -18,6 +18,7 @@ from event_token import (
 )
 from tests.event_token.histories import History, Logged
 from tests.event_token.strategies import event_tokens
+from tests.generated import examples
 
 U = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
@@ -73,7 +74,7 @@ def test_turned_around_the_answer_is_turned(
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_what_is_decided_is_true(data: st.DataObject) -> None:
     """In any history within the clocks' uncertainty, every decided answer is the true order."""
     flavors, clock = data.draw(_any_setting)
@@ -92,7 +93,7 @@ def test_what_is_decided_is_true(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_decided_answers_do_not_contradict(data: st.DataObject) -> None:
     """In any history, with clocks as far off as they like, decided answers form no circle."""
     flavors, real_clock = data.draw(_any_setting)
@@ -113,7 +114,7 @@ def test_decided_answers_do_not_contradict(data: st.DataObject) -> None:
 
 
 @given(histories((Flavor.MYSQL,), ClockUncertainty(), 20))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_order_is_transitive_on_mysql(logged: list[Logged]) -> None:
     """With trusted clocks, older than older is older, among all producers' tokens with a time."""
     tokens = [each.token for each in logged if each.token.timestamp_us is not None]

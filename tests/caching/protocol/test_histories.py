@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.caching.protocol.histories import History
+from tests.generated import examples
 
 STEPS = 150
 HISTORIES = 150
@@ -51,7 +52,7 @@ def test_every_hit_holds_what_was_applied(*, memcached: bool) -> None:
     assert fills > HISTORIES
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(choices=st.data(), memcached=st.booleans())
 def test_histories_that_shrink(choices: st.DataObject, *, memcached: bool) -> None:
     """The same property over histories that Hypothesis chooses, so that a failure is short."""

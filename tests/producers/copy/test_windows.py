@@ -18,6 +18,7 @@ from producers.copy.chunk_rows import ChunkConnection
 from producers.copy.throttle import Throttle
 from producers.options import CopySettings
 from tests.database_servers import DatabaseFixture
+from tests.generated import examples
 from tests.producers.copy.window_scene import LogTemplate, Rows, Scene
 from tests.producers.servers.replication import executed, statements
 from tests.producers.session.producing import server_of
@@ -59,7 +60,7 @@ def test_any_order_gives_the_table(
     With a filter rule that every other change crosses: what the rule keeps of the table.
     """
 
-    @settings(max_examples=200)
+    @settings(max_examples=examples(200))
     @given(
         rows=st.dictionaries(KEYS, st.just(0), min_size=1, max_size=6),
         steps=st.lists(STEPS, max_size=40),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from spark_consumers.applying.tables import AppliedTable, Applier, Change, Statements
 from spark_consumers.errors import CannotApply
+from tests.generated import examples
 from tests.spark_consumers.applying.histories import HOMES, History
 
 
@@ -25,7 +26,7 @@ def applied(log: list[Change], order: Random | None = None) -> AppliedTable:
     return applier.finish().get(("shop", "orders"), AppliedTable())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.randoms(use_true_random=False), st.integers(1, 60), st.booleans())
 def test_any_history_in_any_order_gives_its_rows(random: Random, steps: int, mixed: bool) -> None:
     """A12: moves, skewed clocks, splits, TRUNCATE and late rows leave exactly the true rows."""
@@ -44,7 +45,7 @@ def test_any_history_in_any_order_gives_its_rows(random: Random, steps: int, mix
     assert len(table.by_key()) == len({key for key, _ in history.rows})
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.randoms(use_true_random=False), st.integers(1, 40), st.integers(0, 40))
 def test_changes_may_come_again(random: Random, steps: int, again: int) -> None:
     """Changes of keyed tables that are applied twice leave the same rows."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from event_token.errors import Halt
+from tests.generated import examples
 from tests.topics.records.events import INT64, TEXTS
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
 from topics.errors import CorruptRecord
@@ -72,7 +73,7 @@ def test_truncated_bytes_are_corrupt(progress: Progress, data: st.DataObject) ->
 
 
 @given(PROGRESSES)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_bytes_after_the_record_are_corrupt(progress: Progress) -> None:
     """A record followed by more bytes is refused."""
     ids = MemorySchemaIds()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from event_token import KeyRange, ShardPosition, StreamPosition
+from tests.generated import examples
 from tests.topics.reading.reshard_histories import SLOTS, Keyspace, name_of
 from tests.topics.reading.shard_histories import (
     CLOCK_AHEAD_US,
@@ -249,8 +250,8 @@ class UnmergedMachine(MaxHoldMachine):
 
 
 TestHop = HopMachine.TestCase
-TestHop.settings = settings(max_examples=150, stateful_step_count=40)
+TestHop.settings = settings(max_examples=examples(150), stateful_step_count=40)
 TestMaxHoldHop = MaxHoldMachine.TestCase
-TestMaxHoldHop.settings = settings(max_examples=50, stateful_step_count=40)
+TestMaxHoldHop.settings = settings(max_examples=examples(50), stateful_step_count=40)
 TestUnmergedHop = UnmergedMachine.TestCase
-TestUnmergedHop.settings = settings(max_examples=100, stateful_step_count=40)
+TestUnmergedHop.settings = settings(max_examples=examples(100), stateful_step_count=40)

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from event_token import KeyRange, ShardPosition, StreamPosition
+from tests.generated import examples
 from tests.topics.reading.shard_histories import (
     History,
     Reading,
@@ -77,7 +78,7 @@ def _position_after(start: StreamPosition, delivered: list[RawRecord]) -> Stream
 
 
 @given(histories(), randoms, bounds, bounds, st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_resume_after_any_event_gives_the_rest(
     made: list[History],
     random: Random,
@@ -138,7 +139,7 @@ def test_strict_never_passes_a_silent_shard(
 
 
 @given(histories(), randoms, bounds, st.integers(0, 60), st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_max_hold_loses_nothing(
     made: list[History],
     random: Random,
@@ -168,7 +169,7 @@ def test_max_hold_loses_nothing(
 
 
 @given(st.sampled_from((3, 4, 8)), randoms)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_dense_shards_and_a_sparse_one_do_not_deadlock(shards: int, random: Random) -> None:
     """However far 3, 4 or 8 shards drift apart, everything is read, in bounded memory."""
     made = [History(f"{i:02x}-{i + 1:02x}") for i in range(shards)]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from event_token import EventToken
+from tests.generated import examples
 from tests.topics.records.events import ddl_event, insert, row_events
 from topics.errors import CorruptRecord
 from topics.records.event_json import event_to_json_dict, event_to_json_text, shortest_float
@@ -121,7 +122,7 @@ def test_float_prints_the_fewest_digits(text: str) -> None:
 
 
 @given(row_events())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_event_is_one_line_of_json(event: VEvent) -> None:
     """Both forms agree, have the documented fields in order, and fit one line."""
     as_dict = event_to_json_dict(event)

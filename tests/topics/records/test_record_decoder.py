@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from event_token import parse_gtid_set
 from event_token.errors import Halt, ShardstreamError
 from event_token.gtid_set import Flavor
+from tests.generated import examples
 from tests.topics.records.events import SHARD, UUID, ddl_event, insert, row_events
 from tests.topics.records.record_encoder import RecordCodec, record_key
 from tests.topics.records.row_encoding import ValueMisfitError
@@ -57,7 +58,7 @@ def codec() -> RecordCodec:
 
 
 @given(row_events())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_decode_gives_back_what_encode_got(event: VEvent) -> None:
     """Any row of any table comes back with equal values of equal types, absent ones absent."""
     both = codec()
@@ -72,7 +73,7 @@ def test_decode_gives_back_what_encode_got(event: VEvent) -> None:
 
 
 @given(row_events())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_the_envelope_is_read_without_a_schema(event: VEvent) -> None:
     """The fast path agrees with the whole decoding."""
     value = codec().encode(event)
@@ -84,7 +85,7 @@ def test_the_envelope_is_read_without_a_schema(event: VEvent) -> None:
 
 
 @given(row_events(), st.data())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_truncated_bytes_are_corrupt(event: VEvent, data: st.DataObject) -> None:
     """A record cut short anywhere is refused, never decoded to something else."""
     both = codec()
@@ -96,7 +97,7 @@ def test_truncated_bytes_are_corrupt(event: VEvent, data: st.DataObject) -> None
 
 
 @given(row_events(), st.binary(min_size=1, max_size=4))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_bytes_after_the_record_are_corrupt(event: VEvent, more: bytes) -> None:
     """A record followed by more bytes is refused."""
     both = codec()
@@ -106,7 +107,7 @@ def test_bytes_after_the_record_are_corrupt(event: VEvent, more: bytes) -> None:
 
 
 @given(row_events(), st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_damaged_bytes_raise_nothing_else(event: VEvent, data: st.DataObject) -> None:
     """Changed bytes decode or raise an error of the project, in both readers."""
     both = codec()

@@ -1,0 +1,11 @@
+"""How many examples Hypothesis generates: all of them in `make test`, fewer in `make quick`."""
+
+from hypothesis import settings
+
+# What Hypothesis generates where a test does not say otherwise.
+EXAMPLES_OF_A_TEST = 100
+
+
+def examples(count: int) -> int:
+    """Return the examples of a test that has `count` where others have 100."""
+    return max(1, count * settings().max_examples // EXAMPLES_OF_A_TEST)
