@@ -9,6 +9,8 @@ from event_token import (
     MariadbGtidSet,
     MysqlGtidSet,
     ShardName,
+    ShardPosition,
+    StreamPosition,
     opaque,
 )
 from event_token.gtid_flavor import excerpt
@@ -56,3 +58,5 @@ def test_the_longest_names_are_accepted() -> None:
         EventToken(2**63 - 1, "x" * 249, MysqlGtidSet()).to_string()
     ) == EventToken(2**63 - 1, "x" * 249, MysqlGtidSet())
     assert ShardName.parse("-.1000000").generation == 1_000_000
+    position = StreamPosition(0, 0, {"x" * 249: ShardPosition(1, 1, None)})
+    assert StreamPosition.from_string(position.to_string()) == position

@@ -173,6 +173,13 @@ def test_same_number_by_another_server() -> None:
         mine.add_gtid("0-2-5")
 
 
+def test_least_ids() -> None:
+    """Domain and server may be 0, a number may not."""
+    assert MariadbGtidSet.parse("0-0-1").contains_gtid("0-0-1")
+    with pytest.raises(GtidError):
+        MariadbGtidSet.parse("0-0-0")
+
+
 def test_higher_number_includes_whoever_wrote() -> None:
     """After a failover the new server's number stands for all that came before."""
     assert MariadbGtidSet.parse("0-2-6").includes(MariadbGtidSet.parse("0-1-5"))

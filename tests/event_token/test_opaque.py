@@ -35,6 +35,17 @@ def test_numbers_and_the_rest_come_back(number: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "written"), [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\x01"), (16383, b"\xff\x7f")]
+)
+def test_numbers_are_as_short_as_they_can_be(number: int, written: bytes) -> None:
+    """A number has one form only, so equal tokens are equal strings."""
+    writer = FieldWriter()
+
+    writer.unsigned(number)
+    assert writer.getvalue() == written
+
+
+@pytest.mark.parametrize(
     ("fields", "said"),
     [
         (b"\xff" * 10, "a number in it does not end"),

@@ -25,9 +25,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("targets", nargs="*", choices=[[], *TARGETS], help="default: all")
     parser.add_argument("--number", type=int, help="random mutants per target; default: all")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--again", type=Path, help="what a run has printed: only its survivors")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
     leave_out = equivalent()
+    again = None if chosen.again is None else chosen.again.read_text("utf-8").splitlines()
     with tempfile.TemporaryDirectory(prefix="shardstream-mutants-") as folder:
         root = copy_plain(Path(folder))
         for name in chosen.targets or TARGETS:
@@ -36,6 +38,9 @@ def main(arguments: Sequence[str]) -> int:
                 print(f"{name}: the tests fail without a mutant\n{printed}")
                 return 1
             drawn = [each for each in mutants_in(TARGETS[name]) if each.name not in leave_out]
+            if again is not None:
+                names = {line.partition(": ")[2] for line in again}
+                drawn = [each for each in drawn if each.name in names]
             if chosen.number is not None:
                 drawn = random.Random(chosen.seed).sample(drawn, min(chosen.number, len(drawn)))
             lived = 0
@@ -44,7 +49,8 @@ def main(arguments: Sequence[str]) -> int:
                 print(f"  {survivor.mutant.line}: {survivor.name}", flush=True)
             killed = len(drawn) - lived
             print(
-                f"{name}: {killed} of {len(drawn)} noticed, {killed / len(drawn):.1%}", flush=True
+                f"{name}: {killed} of {len(drawn)} noticed, {killed / max(len(drawn), 1):.1%}",
+                flush=True,
             )
     return 0
 

@@ -152,6 +152,17 @@ def test_truncate_removes_the_rows_of_its_shard() -> None:
     assert {version.row for version in found.values()} == {"elsewhere", "other shard", "later"}
 
 
+@pytest.mark.parametrize(("shard", "is_kept"), [("c0-", True), ("40-", False)])
+def test_only_rows_before_the_statement_go(shard: str, is_kept: bool) -> None:
+    """A14: where times and tokens decide nothing, the place in the merged stream does."""
+    log = [
+        ddl("80-", 2, 200, "TRUNCATE orders"),
+        change(shard, 1, 200, after="row", keyspace_id_after=HIGH),
+    ]
+
+    assert [version.row for version in applied(log).live()] == (["row"] if is_kept else [])
+
+
 def test_truncate_empties_tables_without_a_key() -> None:
     """A14: of a table without a primary key, rows before the statement go."""
     log = [
