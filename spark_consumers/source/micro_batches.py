@@ -1,16 +1,19 @@
 """Plans micro-batches on the driver: where the next one ends. Reads progress, never rows."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from event_token import StreamPosition
 from event_token.errors import Retry
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import Seen, StreamOffset, choose_splits
-from topics.errors import StartNotReached
+from topics.errors import LogShrank, StartNotReached
+from topics.kafka.topic_ids import topic_ids
 from topics.keyspace.lineage import retired_us
 from topics.keyspace.topology import read_topology
+from topics.names import ShardTopics
 from topics.progress.history import ProgressHistory
 from topics.progress.record import Progress
 from topics.reading.followed_shards import Wait
@@ -117,6 +120,7 @@ class BatchPlanning:
         self._planner: WatchingPlanner | None = None
         self._ends: dict[str, Progress] | None = None
         self._look_ms = 0
+        self._log_ids: dict[str, str] = {}
         self._idle: Batch | None = None  # the last plan, if it was not worth a batch
         self._stall = Stall(clock_ms())
         self.waiting: Wait | None = None
@@ -155,8 +159,34 @@ class BatchPlanning:
     def next_end(self, start: StreamOffset, max_rows: int | None) -> StreamOffset | None:
         """Return where the batch from `start` ends, or None while there is nothing to read.
 
-        Without `max_rows`, everything that can be read now is one batch.
+        Without `max_rows`, everything that can be read now is one batch. LogShrank when a log is
+        not the one that was read up to `start`.
         """
+        self._check_logs(start)
+        end = self._next_end(start, max_rows)
+        return None if end is None else replace(end, logs=self._ids_of(end.position.shards))
+
+    def _check_logs(self, start: StreamOffset) -> None:
+        found = self._ids_of(start.position.shards)
+        for shard, topic_id in start.logs.items():
+            if found.get(shard) != topic_id:
+                raise LogShrank(
+                    f"{ShardTopics(self._options.keyspace, shard).log}: the topic was deleted and "
+                    f"created again (its id was {topic_id}, and is {found.get(shard)}), and its "
+                    f"records are others. Start again from earliest with a new checkpoint, and "
+                    f"treat the records between as lost"
+                )
+
+    def _ids_of(self, shards: Collection[str]) -> dict[str, str]:
+        """Return the ids of the logs of these shards that exist; each is asked for once."""
+        topics = {ShardTopics(self._options.keyspace, shard).log: shard for shard in shards}
+        unknown = [topic for topic, shard in topics.items() if shard not in self._log_ids]
+        if unknown:
+            found = topic_ids(self._options.kafka, unknown)
+            self._log_ids |= {topics[topic]: topic_id for topic, topic_id in found.items()}
+        return {shard: self._log_ids[shard] for shard in shards if shard in self._log_ids}
+
+    def _next_end(self, start: StreamOffset, max_rows: int | None) -> StreamOffset | None:
         planner = self._planner_at(start.position)
         self._take_progress(planner)
         end = self._plan(planner, max_rows)

@@ -1,3 +1,4 @@
+import json
 import threading
 from decimal import Decimal
 from pathlib import Path
@@ -21,8 +22,12 @@ from tests.spark_consumers.queries import (
     seqs,
     wait_until,
 )
-from tests.spark_consumers.shop import T0_US, Change, Shop
+from tests.spark_consumers.shop import T0_US, Change, OrderWriter, Shop
 from tests.topics.shard_writer import CELL_US
+from topics.errors import LogShrank
+from topics.kafka.client import open_admin
+from topics.kafka.provisioning import provision_shard
+from topics.names import ShardTopics
 from topics.records.vevent import Row
 from topics.stream.progress_feed import TAKE_MAX
 
@@ -255,6 +260,27 @@ def test_everything_available_has_an_end_while_heads_move(
 
     assert has_ended
     assert {part.task.part.rows for part in reader.partitions(start, ends[0])} == {30}
+
+
+def test_a_log_that_was_recreated_is_not_continued(shop: Shop) -> None:
+    """F09: The offset of a checkpoint tells a topic from one that replaced it."""
+    shop.write(10)
+    source = ShardstreamSource(shop.options())
+    reader = source.streamReader(source.schema())
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    reader.stop()
+    topics = ShardTopics(shop.keyspace, "80-")
+    admin = open_admin(shop.config)
+    for future in admin.delete_topics([topics.log, topics.progress]).values():
+        future.result(QUERY_S_MAX)
+    provision_shard(shop.config, topics)
+    shop.writers["80-"] = OrderWriter(shop.config, shop.keyspace, "80-")
+    shop.write(20)
+    reader = source.streamReader(source.schema())
+
+    with pytest.raises(LogShrank, match="80-: the topic was deleted and created again"):
+        reader.latestOffset(json.loads(json.dumps(end)), ReadAllAvailable())
+    reader.stop()
 
 
 def test_a_silent_shard_is_warned_of(
