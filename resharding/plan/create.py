@@ -161,6 +161,12 @@ def shard_problems(topology: Topology, request: CreateRequest) -> list[str]:
         if states.get(shard) is not ShardState.SERVING:
             serving = ", ".join(s.name for s in topology.serving())
             problems.append(f"source {shard} is not a serving shard; these are: {serving}")
+        problems += [
+            f"source {shard} is being resharded by {entry.reshard_id}: first switch that one, or "
+            f"run shardstream reshard cancel {request.keyspace} {entry.reshard_id}"
+            for entry in topology.reshards
+            if shard in entry.sources and entry.state == ReshardState.RUNNING.value
+        ]
     problems += [
         f"target {shard} has been a shard: a name is used once, take {_next_name(shard)}"
         for shard in request.targets

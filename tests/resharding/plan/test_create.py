@@ -29,6 +29,7 @@ from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace, provision_shard
 from topics.keyspace.topology import (
     ReshardEntry,
+    ReshardState,
     ShardEntry,
     ShardState,
     TableVindex,
@@ -233,7 +234,19 @@ def _plan_of_another_keyspace(split: Keyspace) -> CreateRequest:
     return split.request
 
 
+def _under_way(split: Keyspace) -> CreateRequest:
+    now = split.topology()
+    entry = ReshardEntry("earlier", ("-",), ("-.2",), ReshardState.RUNNING.value)
+    shards = (*now.shards, ShardEntry("-.2", ShardState.TARGET))
+    split.write(replace(now, shards=shards, reshards=(entry,)))
+    return split.request
+
+
 BAD = {
+    "two reshards of one source": (
+        _under_way,
+        ["source - is being resharded by earlier: first switch that one", "reshard cancel ks"],
+    ),
     "gap": (_ranges("-80", "90-"), ["a gap or an overlap"]),
     "overlap": (_ranges("-80", "70-"), ["a gap or an overlap"]),
     "no range": (_ranges("-80", "xyz"), ["xyz"]),
