@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from event_token import KeyRange, ShardName, StreamPosition
-from event_token.errors import Rebuild, Retry
+from event_token.errors import Rebuild, Retry, UsageError
 from resharding.apply.routing import Routes, check_skip
 from resharding.apply.source_stream import source_stream
 from resharding.apply.statements import STATEMENT_ROWS_MAX, StatementBuilder, TargetTable
@@ -45,6 +45,7 @@ TELL_INTERVAL_S: Final = 1.0
 class ApplierSettings:
     """One target's applier.
 
+    `target`: its primary at the start; `find_target` looks for it again after a fault.
     `accepted_ddl`: GTIDs of DDL that the targets already match; `accepted_skips`: of skipped
     transactions despite which targets and sources agree.
     """
@@ -55,6 +56,16 @@ class ApplierSettings:
     registry_url: str | None = None
     accepted_ddl: frozenset[str] = frozenset()
     accepted_skips: frozenset[str] = frozenset()
+    find_target: Callable[[], ReshardServer] | None = None
+
+    def present_target(self) -> ReshardServer:
+        """The target's primary by now. Retry while there is none."""
+        if self.find_target is None:
+            return self.target
+        try:
+            return self.find_target()
+        except UsageError as error:  # none of its servers takes writes, or several do
+            raise Retry(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +103,7 @@ def run_applier(
         rows_before = told.rows_total
         session = _Session(settings, told, careful=careful)
         try:
-            session.run(stop)
+            session.run(stop, looks_again=away_since_s is not None)
         except DoesNotApply:
             # Retry with one row per statement: then the error names the very row.
             if careful:
@@ -158,8 +169,10 @@ class _Session:
         self._rows = 0
         self._part_open = False  # whether the checkpoint of the current source transaction moved
 
-    def run(self, stop: threading.Event) -> None:
-        target = self._target = TargetSession(self._settings.target)
+    def run(self, stop: threading.Event, *, looks_again: bool) -> None:
+        settings = self._settings
+        server = settings.present_target() if looks_again else settings.target
+        target = self._target = TargetSession(server)
         position = self._resume(target)
         self._builder = StatementBuilder(
             self._table,
@@ -251,6 +264,7 @@ class _Session:
             self._builder.checkpoint(statement, last)
             self._seqs[source] = at.seq
         self._send()
+        self._open_target.check_primary()
         self._open_target.commit()
         self._committed = dict(self._seqs)
         self._told.applied(self._rows, position)

@@ -6,11 +6,13 @@ from typing import Any, Final
 import pymysql
 
 from databases.connection import error_text, is_transient, server_errors
+from databases.errors import ServerLost
 from databases.sql import rows
 from resharding.apply.routing import place_of
 from resharding.apply.statements import Statement, TargetTable
 from resharding.bookkeeping import Checkpoint, read_checkpoints
 from resharding.errors import CheckpointMoved, DoesNotApply
+from resharding.primaries import takes_writes
 from resharding.server import ReshardServer, open_session
 
 # Strict: a value that does not fit stops the applier. Invalid dates are dates that the source
@@ -159,6 +161,14 @@ class TargetSession:
     def connection(self) -> Any:
         """The connection, for queries."""
         return self._connection
+
+    def check_primary(self) -> None:
+        """Raise ServerLost unless the server is still the primary of its shard.
+
+        The account may write to a read-only server, where its changes would be lost.
+        """
+        if not takes_writes(self._connection, self.server):
+            raise ServerLost(f"{self.server.name} is a replica or read-only by now")
 
     def commit(self) -> None:
         """Commit the open transaction."""

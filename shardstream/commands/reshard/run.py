@@ -52,6 +52,7 @@ def run_apply(
             registry_url=settings.kafka.schema_registry_url,
             accepted_ddl=accepted.ddl,
             accepted_skips=accepted.skips,
+            find_target=lambda: reshard_server(settings, keyspace, target),
         ),
         stop,
         _StatusPrinter(plan, StatusLines(as_json=as_json, every_s=every_s)),

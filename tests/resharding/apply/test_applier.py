@@ -16,6 +16,8 @@ from resharding.errors import (
     DoesNotApply,
     TransactionSkipped,
 )
+from resharding.primaries import find_primary
+from resharding.server import ReshardServer
 from resharding.verify.verification import VerifySettings, verify_target
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -262,6 +264,34 @@ def test_one_applier_a_target(
         assert "another applier" in str(error)
         assert [row[0] for row in one.orders(mysql_b)] == [1]
         assert checkpoint_seqs(mysql_b, one.plan.reshard_id) == {"-": before["-"] + 1}
+
+
+def test_a_target_that_is_a_primary_no_more_gets_no_rows(
+    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A5: the account may write to a read-only server; the applier looks for the primary."""
+    source, target, _ = either_servers
+    with ExitStack() as stack:
+        one = OneTable(stack, source, target, kafka, keyspace)
+        looked: list[ReshardServer] = []
+
+        def find() -> ReshardServer:
+            looked.append(find_primary([resharder_of(target, "-.2")]))
+            return looked[-1]
+
+        applier = stack.enter_context(applying(replace(one.settings(), find_target=find)))
+        one.run(source, "INSERT INTO {db}.orders VALUES (1, 1, 'a')")
+        one.wait(applier)
+        one.run(target, "SET GLOBAL read_only = ON")
+        stack.callback(one.run, target, "SET GLOBAL read_only = OFF")
+        one.run(source, "INSERT INTO {db}.orders VALUES (2, 2, 'b')")
+
+        wait_for("it looks", lambda: any("no primary among" in s.note for s in applier.statuses))
+        assert [row[0] for row in one.orders(target)] == [1]
+        one.run(target, "SET GLOBAL read_only = OFF")
+        one.wait(applier)
+        assert one.orders(target) == one.orders(source)
+        assert looked
 
 
 @pytest.mark.parametrize(
