@@ -192,13 +192,22 @@ def counter_problems(found: Iterable[TableDefinition], routes: Routes, where: st
 def target_problems(
     found: Iterable[TableDefinition], wanted: Iterable[TableDefinition], where: str
 ) -> list[str]:
-    """Why a server with these tables cannot be a target. Pure."""
+    """Why a server with these tables cannot become a target. Pure."""
+    found = list(found)
+    return [
+        *(f"{where}: table {table.name} is not empty" for table in found if not table.is_empty),
+        *definition_problems(found, wanted, where),
+    ]
+
+
+def definition_problems(
+    found: Iterable[TableDefinition], wanted: Iterable[TableDefinition], where: str
+) -> list[str]:
+    """How these tables of a target differ from those of a source. Pure."""
     problems = []
     wanted_by_name = {(table.database, table.table): table for table in wanted}
     for table in found:
         like = wanted_by_name.get((table.database, table.table))
-        if not table.is_empty:
-            problems.append(f"{where}: table {table.name} is not empty")
         if table.triggers:
             problems.append(
                 f"{where}: table {table.name} has triggers ({', '.join(table.triggers)}): drop "

@@ -58,7 +58,8 @@ class ReshardView:
     `quiet`: shards whose application accounts are all locked and have no session. `open`: shards
     whose accounts are all unlocked. `checkpoints`: (target, source) -> seq. `ends`, needed before
     the decision: in the log of a source whose journal has END. `logged`: sources whose log holds
-    everything that the server had executed when the targets were found to have reached END.
+    everything that the server had executed when the targets were found to have reached END, and
+    all targets have passed it.
     `restored`: targets that have the sources' triggers and counters, or are open already. `held`:
     shards on which a later reshard has END.
     """

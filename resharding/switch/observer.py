@@ -40,9 +40,11 @@ class Observer:
         self._target_marks = marks
         self._marks: dict[str, FirstMark] | None = None
         self._ends: dict[str, SourceEnd] = {}
-        # What a source had executed when END was in its journal, and when the targets had END.
+        # What a source had executed when END was in its journal, and when the targets had END; the
+        # last seq of its log when it had reached the latter.
         self._at_end: dict[str, GtidSet] = {}
         self._at_drain: dict[str, GtidSet] = {}
+        self._seq_at_drain: dict[str, int] = {}
 
     def for_cancel(self, entry: ReshardEntry, *, fenced: bool) -> ReshardView:
         """What `cancel` depends on: of servers the sources alone, once it is cancelled."""
@@ -134,7 +136,7 @@ class Observer:
             if source not in self._ends:
                 # END is looked for only in a log that has the present primary's: an older END may
                 # have been written to a server that was lost.
-                if not self._is_logged(source, self._at_end):
+                if self._logged_seq(source, self._at_end) is None:
                     return replace(view, ends=dict(self._ends))
                 end = self._end_in_log(source)
                 if end is None:
@@ -143,8 +145,20 @@ class Observer:
         view = replace(view, ends=dict(self._ends), checkpoints=self._checkpoints(view.targets))
         if not view.is_drained:
             return view
-        logged = frozenset(s for s in view.sources if self._is_logged(s, self._at_drain))
+        logged = frozenset(s for s in view.sources if self._is_passed(s, view))
         return replace(view, logged=logged)
+
+    def _is_passed(self, source: str, view: ReshardView) -> bool:
+        """Whether log and appliers have passed all that the source executed before the drain.
+
+        The producer stops at a row behind END, an applier at a statement that changes a table.
+        """
+        if source not in self._seq_at_drain:
+            seq = self._logged_seq(source, self._at_drain)
+            if seq is None:
+                return False
+            self._seq_at_drain[source] = seq
+        return all(view.has_drained(t, {source: self._seq_at_drain[source]}) for t in view.targets)
 
     def _ends_in_logs(self, view: ReshardView) -> dict[str, SourceEnd]:
         found = {source: self._end_in_log(source) for source in view.sources}
@@ -169,10 +183,11 @@ class Observer:
             checkpoints |= {(target, source): at.seq for source, at in found.items()}
         return checkpoints
 
-    def _is_logged(self, source: str, executed: dict[str, GtidSet]) -> bool:
-        """Whether a source's log has reached what its server had executed when asked first."""
+    def _logged_seq(self, source: str, executed: dict[str, GtidSet]) -> int | None:
+        """The last seq of a source's log, None until it has what the server had at first."""
         if source not in executed:
             executed[source] = self._claims.writes[source].executed()
         topics = ShardTopics(self._settings.keyspace, source)
         progress = last_progress(self._settings.kafka, topics, self._schema_ids)
-        return has_reached(progress, executed[source])
+        reached = progress is not None and has_reached(progress, executed[source])
+        return progress.last_seq if progress is not None and reached else None

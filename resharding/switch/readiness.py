@@ -10,7 +10,8 @@ from event_token import StreamPosition
 from event_token.errors import UsageError
 from resharding.bookkeeping import read_checkpoints, read_verified
 from resharding.log_progress import has_reached
-from resharding.switch.opening import opening_problems
+from resharding.plan.objects import object_problems
+from resharding.switch.opening import opening_problems, read_schema, table_problems
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
 from topics.keyspace.topology import ReshardEntry
@@ -49,10 +50,15 @@ def check_ready(
             problems += _verify_problems(settings, writes[target], has_stopped=has_stopped)
     for source in entry.sources:
         problems += writes[source].obstacles()
-        problems += _event_problems(writes[source], databases)
+    for shard in (*entry.sources, *entry.targets):
+        problems += _event_problems(writes[shard], databases)
+    sources = [writes[source] for source in sorted(entry.sources)]
+    schemas = [read_schema(source, databases) for source in sources]
+    problems += object_problems({schema.name: schema.objects for schema in schemas})
     for target in entry.targets:
-        sources = [writes[source] for source in sorted(entry.sources)]
-        problems += opening_problems(sources, writes[target], databases)
+        if not settings.force:
+            problems += table_problems(schemas, writes[target], databases)
+        problems += opening_problems(sources, schemas, writes[target], databases)
     problems += _lag_problems(settings, entry, writes, databases)
     if problems:
         text = "\n".join(f"  {problem}" for problem in problems)
@@ -88,15 +94,15 @@ def _verify_problems(
     return []
 
 
-def _event_problems(source: ShardWrites, databases: frozenset[str]) -> list[str]:
+def _event_problems(shard: ShardWrites, databases: frozenset[str]) -> list[str]:
     marks = ", ".join(["%s"] * len(databases))
-    found = source.query(
+    found = shard.query(
         "SELECT event_schema, event_name FROM information_schema.events "
         f"WHERE status = 'ENABLED' AND event_schema IN ({marks}) ORDER BY 1, 2",
         tuple(sorted(databases)),
     )
     return [
-        f"{source.server.name}: event {schema}.{name} would write during the switch: disable it "
+        f"{shard.server.name}: event {schema}.{name} would write during the switch: disable it "
         f"(ALTER EVENT ... DISABLE), and create it on the targets after the switch"
         for schema, name in found
     ]

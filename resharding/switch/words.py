@@ -47,7 +47,8 @@ def overdue(step: Step, view: ReshardView, settings: SwitchSettings, seconds: fl
     else:
         who = (
             "its producer, which stops where an account that is not in `application_accounts` "
-            "changed a row after END"
+            "changed a row after END, and the appliers, which stop where one changed or emptied a "
+            "table"
         )
     ways = [Way.SWITCH]
     if view.state is ReshardState.RUNNING:

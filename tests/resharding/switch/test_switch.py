@@ -10,6 +10,8 @@ import pytest
 
 from event_token.errors import Halt, Rebuild, UsageError
 from producers.decoder.errors import WriteAfterEnd
+from resharding.apply.applier import ApplierSettings
+from resharding.errors import DefinitionChanged
 from resharding.server import ReshardServer
 from resharding.switch import executor
 from resharding.switch.complete import run_complete
@@ -19,9 +21,11 @@ from resharding.switch.shard_writes import ShardWrites
 from resharding.switch.triggers import read_triggers, trial_problems
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
+from tests.producers.servers.replication import statements
 from tests.producers.session.producing import WAIT_S, read_log, wait_for
 from tests.resharding.accounts import RESHARDER, resharder_of
 from tests.resharding.flow import reading
+from tests.resharding.shards import RunningApplier
 from tests.resharding.switchable import (
     APP,
     SOURCE,
@@ -405,7 +409,10 @@ def test_a_trigger_is_tried_without_a_trace(database: DatabaseFixture) -> None:
 def test_switch_refuses_what_is_not_ready(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A8: no verify, an old one, rows that differ, a lag, an account that is missing: all named."""
+    """A8: no verify, an old one, rows that differ, a lag, an account that is missing: all named.
+
+    So are tables that are not the same on both sides: DDL that has reached only one of them.
+    """
     with split(servers, kafka, keyspace, appliers=False) as world:
         with pytest.raises(UsageError) as caught:
             run_switch(world.settings, nothing)
@@ -427,3 +434,55 @@ def test_switch_refuses_what_is_not_ready(
             run_switch(world.settings, nothing)
         with pytest.raises(UsageError, match=r"no reshard 'other'.*has: r-"):
             run_switch(replace(world.settings, reshard_id="other"), nothing)
+        table = f"{world.schema}.t"
+        statements(world.servers[SOURCE], f"CREATE TABLE {world.schema}.late (id INT PRIMARY KEY)")
+        trigger = f"CREATE TRIGGER {world.schema}.tr BEFORE INSERT ON {table} FOR EACH ROW SET @a=1"
+        event = f"CREATE EVENT {world.schema}.ev ON SCHEDULE EVERY 1 YEAR DO DELETE FROM {table}"
+        statements(world.servers[min(TARGETS)], f"ALTER TABLE {table} ADD more INT", trigger, event)
+        with pytest.raises(UsageError) as caught:
+            run_switch(world.settings, nothing)
+        assert str(caught.value).count(f"table {world.schema}.late is on") == len(TARGETS)
+        assert str(caught.value).count(f"event {world.schema}.ev would write") == 1
+        for text in ("is not defined as on the source: ", "has triggers (tr): drop them"):
+            assert str(caught.value).count(f"table {table} {text}") == 1
+        with pytest.raises(UsageError) as caught:
+            run_switch(replace(world.settings, force=True), nothing)
+        assert f"table {world.schema}" not in str(caught.value)
+
+
+def test_a_table_that_is_emptied_after_end_is_seen_before_the_decision(
+    either_servers: list[DatabaseFixture],
+    kafka: KafkaCluster,
+    keyspace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A6: TRUNCATE by an account that was not locked, behind END, keeps BEGIN from being written.
+
+    It is no row, so the producer goes on; the appliers stop, and `switch` does not decide.
+    """
+    monkeypatch.setattr(executor, "AWAIT_S_MAX", 3.0)
+    with split(either_servers, kafka, keyspace, appliers=False) as world:
+        appliers = [
+            RunningApplier(
+                ApplierSettings(world.plan, world.settings.server_of(t), world.settings.kafka)
+            )
+            for t in TARGETS
+        ]
+        world.wait_applied()
+        world.verified(0)
+
+        insert = ShardWrites.insert
+
+        def insert_and_empty(writes: ShardWrites, row: JournalRow, shards: tuple[str, str]) -> None:
+            insert(writes, row, shards)
+            if row.kind is Kind.END:
+                statements(world.servers[SOURCE], f"TRUNCATE TABLE {world.schema}.t")
+
+        monkeypatch.setattr(ShardWrites, "insert", insert_and_empty)
+        with pytest.raises(Halt, match="the appliers, which stop where one changed or emptied a"):
+            run_switch(world.settings, nothing)
+
+        assert all(isinstance(applier.wait_error(), DefinitionChanged) for applier in appliers)
+        assert all(marks(world, shard) == [] for shard in TARGETS)
+        run_cancel(world.settings, nothing)
+        assert world.open_shards() == {SOURCE}
