@@ -4,6 +4,7 @@ A row whose sharding column changes may leave one target's range and enter anoth
 deletes it and the second inserts it, each deciding for itself from the same record.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -20,8 +21,20 @@ from topics.records.vevent import EventType, Row, VEvent
 
 # Statements that name a table or a database and leave rows and definitions as they are.
 _HARMLESS: Final = frozenset(("GRANT", "REVOKE", "FLUSH", "ANALYZE", "CHECK"))
+# Triggers and events change no row, and no target has any before it is opened: `switch` creates the
+# triggers that the sources have by then.
+_PROGRAMS: Final = re.compile(
+    r"\s*(?:CREATE|ALTER|DROP)\s+(?:OR\s+REPLACE\s+)?(?:DEFINER\s*=\s*\S+\s+)?(?:TRIGGER|EVENT)\b",
+    re.IGNORECASE,
+)
 # With USER or ROLE behind them they touch no row.
 _ACCOUNT_VERBS: Final = frozenset(("CREATE", "ALTER", "DROP", "RENAME"))
+
+# The record stays in the log, whatever is fixed on the source.
+_CANCEL: Final = (
+    "This reshard cannot pass the record: cancel it (shardstream reshard cancel), and create "
+    "another one when that is fixed"
+)
 
 SEQUENCE_COLUMNS: Final = (
     *("next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment"),
@@ -100,7 +113,7 @@ class Routes:
         if route is None:
             raise DoesNotApply(
                 f"{place_of(event)}: table {event.database}.{event.table} has no vindex: declare "
-                f"one in the topology and create the reshard again, or drop the table",
+                f"one, or drop the table. {_CANCEL}",
             )
         leaves = _has(event, event.before, route, key_range)
         comes = _has(event, event.after, route, key_range)
@@ -118,6 +131,8 @@ class Routes:
         words = statement_words(event.statement or "")
         verbs = [word.upper() for word in words[:5]]
         if not words or verbs[0] in _HARMLESS or _is_about_accounts(verbs):
+            return
+        if _PROGRAMS.match(event.statement or ""):
             return
         is_own = verbs[:2] == ["ALTER", "TABLE"] and words[2:3] == [INTERNAL_DATABASE]
         if is_own or (INTERNAL_DATABASE in words and verbs[0] == "CREATE"):
@@ -169,19 +184,19 @@ def _has(event: VEvent, row: Row | None, route: Route, key_range: KeyRange) -> b
     if not event.shape.primary_key:
         raise DoesNotApply(
             f"{place_of(event)}: table {event.database}.{event.table} has no primary key: a "
-            f"reshard cannot tell its rows apart",
+            f"reshard cannot tell its rows apart. {_CANCEL}",
         )
     if route.column not in row:
         raise DoesNotApply(
             f"{place_of(event)}: table {event.database}.{event.table} has no column "
-            f"{route.column}, which its vindex names",
+            f"{route.column}, which its vindex names. {_CANCEL}",
         )
     try:
         return key_range.contains(route.vindex.keyspace_id(row[route.column]))
     except UsageError as error:
         raise DoesNotApply(
             f"{place_of(event)}: a row of {event.database}.{event.table} has no keyspace id: "
-            f"{error}",
+            f"{error}. {_CANCEL}",
         ) from error
 
 
@@ -190,7 +205,7 @@ def check_full_image(event: VEvent, row: Row) -> None:
     if event.shape is None or len(row) != len(event.shape.columns):
         raise DoesNotApply(
             f"{place_of(event)}: an image of a row of {event.database}.{event.table} is not full: "
-            f"a reshard needs binlog_row_image=FULL on the source",
+            f"a reshard needs binlog_row_image=FULL on the source. {_CANCEL}",
         )
 
 
