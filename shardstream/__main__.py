@@ -2,6 +2,7 @@
 
 import sys
 
+from shardstream.commands.stop_signals import take_signals
 from shardstream.installation import HiddenPackageError, check_packages, missing_extra
 
 # As for every error that the caller can fix.
@@ -12,6 +13,7 @@ EXIT_INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line; a faulty installation ends it with one line on standard error."""
+    take_signals(sys.argv[1:])
     try:
         check_packages()
         from shardstream.commands.app import main as run  # noqa: PLC0415 - now ours is found

@@ -1,7 +1,6 @@
 """The command line. Each command imports its own parts when it runs: tail loads no Spark."""
 
 import logging
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -166,7 +165,8 @@ def tail(
         typer.Option("--until-idle", help="End after this many seconds without an event", min=0),
     ] = None,
     table: Annotated[
-        list[str] | None, typer.Option("--table", help="database.table; repeatable")
+        list[str] | None,
+        typer.Option("--table", help="database.table; repeatable"),
     ] = None,
     max_hold_ms: MaxHoldOption = None,
     *,
@@ -298,8 +298,6 @@ def version() -> None:
 
 def main() -> None:
     """Run a command; report a ShardstreamError as one message and an exit status."""
-    # A shell script starts background jobs with SIGINT ignored; servers would outlive a stop.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     handler = logging.StreamHandler()

@@ -87,9 +87,12 @@ def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None
     stop = stop_on_signals()
     lines = StatusLines(as_json=options.as_json, every_s=options.every_s)
     printer = _ProgressPrinter(options.keyspace, lines)
-    spark = build_session(f"changelog {options.keyspace}", LOCAL_MASTER)
-    # Spark has replaced the handler of SIGINT by one that raises inside its own calls.
-    stop_on_signals(stop)
+    try:
+        spark = build_session(f"changelog {options.keyspace}", LOCAL_MASTER)
+        # Spark has replaced the handler of SIGINT by one that raises inside its own calls.
+        stop_on_signals(stop)
+    except KeyboardInterrupt:  # between the two
+        return
     try:
         end = run_changelog(
             spark,

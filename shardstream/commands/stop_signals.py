@@ -1,8 +1,35 @@
 """A command that runs until it is stopped: SIGINT and SIGTERM ask it to end in order."""
 
+import os
 import signal
 import threading
+from collections.abc import Sequence
 from types import FrameType
+from typing import Final
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+# The commands that call `stop_on_signals`.
+_ENDING_IN_ORDER: Final = (("produce",), ("changelog",), ("invalidate",), ("reshard", "run"))
+
+
+def take_signals(arguments: Sequence[str]) -> None:
+    """Prepare for signals that come before a command has read its settings.
+
+    A command that ends in order has nothing to put in order yet, and ends at once with status 0.
+    In any other, SIGINT raises KeyboardInterrupt: a shell starts background jobs with SIGINT
+    ignored, and servers would outlive a stop.
+    """
+    words = tuple(each for each in arguments if not each.startswith("--"))
+    if any(words[: len(name)] == name for name in _ENDING_IN_ORDER):
+        for number in _SIGNALS:
+            signal.signal(number, _end)
+    else:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    # An exception could be raised inside a callback, where Python reports it and goes on.
+    os._exit(0)
 
 
 def stop_on_signals(event: threading.Event | None = None) -> threading.Event:
@@ -10,8 +37,9 @@ def stop_on_signals(event: threading.Event | None = None) -> threading.Event:
     stop = event or threading.Event()
 
     def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
+        # Not here: this thread may be inside `stop.wait`, holding the lock that `set` takes.
+        threading.Thread(target=stop.set).start()
 
-    signal.signal(signal.SIGINT, ask_to_stop)
-    signal.signal(signal.SIGTERM, ask_to_stop)
+    for number in _SIGNALS:
+        signal.signal(number, ask_to_stop)
     return stop
