@@ -166,7 +166,7 @@ def tail(
     ] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", help="database.table; repeatable"),
+        typer.Option("--table", help="database.table, or both in backquotes; repeatable"),
     ] = None,
     max_hold_ms: MaxHoldOption = None,
     *,

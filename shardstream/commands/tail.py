@@ -1,7 +1,6 @@
 """`shardstream tail`: the merged stream on the terminal."""
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from event_token.errors import Halt, UsageError
+from event_token.errors import Halt
 from shardstream.commands.silent_shards import SILENT_MS, SilentShards
 from shardstream.commands.status_lines import warn
 from shardstream.settings.model import Settings
@@ -24,7 +23,6 @@ from topics.start.start_forms import parse_start
 from topics.stream.subscriber import StreamSubscriber
 
 _OP_STYLE = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan"}
-_TABLE_NAME = re.compile(r"[^.]+\.[^.].*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +44,6 @@ def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None
     A shard that holds the stream back is named on standard error. Halt when it still does at the
     end: what it has, and what is newer in the other shards, was not printed.
     """
-    for table in options.tables:
-        if not _TABLE_NAME.fullmatch(table):
-            message = f"--table {table!r}: write it as database.table"
-            raise UsageError(message)
     mode: Mode = Strict() if options.max_hold_ms is None else MaxHold(options.max_hold_ms)
     stream = out or sys.stdout
     with StreamSubscriber(

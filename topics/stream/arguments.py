@@ -3,7 +3,9 @@
 Type checkers find most of these; notebooks and JSON settings have none. Pure.
 """
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from event_token import ClockUncertainty, KeyRange
 from event_token.errors import UsageError
@@ -52,6 +54,10 @@ def checked_timeout_s(timeout_s: object) -> float | None:
     raise _wrong("idle_timeout_s", timeout_s, "a number of seconds, or None for no end")
 
 
+# As statements quote names, for a database whose name has a dot.
+_QUOTED: Final = re.compile(r"`((?:[^`]|``)+)`\.`((?:[^`]|``)+)`")
+
+
 def checked_tables(tables: object) -> frozenset[Table] | None:
     """Return (database, table) pairs of `database.table` names; None for all tables."""
     if tables is None:
@@ -63,6 +69,9 @@ def checked_tables(tables: object) -> frozenset[Table] | None:
 
 def _table(name: object) -> Table:
     if isinstance(name, str):
+        quoted = _QUOTED.fullmatch(name)
+        if quoted is not None:
+            return quoted[1].replace("``", "`"), quoted[2].replace("``", "`")
         database, dot, table = name.partition(".")
         if database and dot and table:
             return database, table
