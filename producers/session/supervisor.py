@@ -17,6 +17,7 @@ from producers.session.shard_session import ShardSession
 from producers.session.status import OnStatus, StatusReporter
 from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ShardProducerSettings
+from topics.kafka.errors import TopicMissing
 from topics.kafka.provisioning import (
     broker_transaction_timeout_ms,
     provision_schemas_topic,
@@ -88,6 +89,10 @@ class Supervisor:
             except StopsBehindOthers as stopped:
                 self._context.stops_at.add(stopped.gtid)
                 behind = stopped
+            except TopicMissing as missing:
+                # This process has seen it: a broker that has just started may not know it yet.
+                behind = before
+                self._after(session, missing)
             except UsageError as refused:
                 if before is None:
                     raise
@@ -116,6 +121,8 @@ class Supervisor:
             self._check_too_long(session, fault)
             self._rebuilds += 1
             if self._rebuilds > REBUILDS_IN_A_ROW_MAX:
+                if isinstance(fault, UsageError):
+                    raise fault
                 raise Halt(
                     f"{self._name}: {self._rebuilds} sessions in a row ended before they committed "
                     f"anything; the last fault: {fault}"

@@ -13,6 +13,10 @@ class Fenced(Halt):
     """Raised when another process took over the transactional id; this one must exit."""
 
 
+class TopicMissing(UsageError):  # noqa: N818 - named by what is wrong
+    """Raised when brokers do not know a topic; one that has just started may not know it yet."""
+
+
 # Wrong settings, grants or topics, which a person must fix.
 _USAGE_NAMES: Final = frozenset(
     {
@@ -104,7 +108,7 @@ def kafka_error(
         return UsageError(f"{doing} (brokers {brokers}): {cause}")
     name = cause.name()
     if name in TOPIC_GONE:
-        return UsageError(
+        return TopicMissing(
             f"{doing} (brokers {brokers}): the topic does not exist. Either no producer has run "
             "there yet, or the keyspace or shard is misspelled, or the topic was deleted"
         )

@@ -1,13 +1,21 @@
 """Producers that start while a server or the broker is away."""
 
+from producers.session.supervisor import run_shard
+from producers.settings import ProducerState, ProducerStatus
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
+    SHARD,
+    WAIT_S,
+    Running,
     RunningProducer,
     settings_of,
     wait_caught_up,
     wait_for,
 )
+from topics.kafka.client import open_admin
+from topics.kafka.provisioning import provision_shard
+from topics.names import ShardTopics
 
 
 def wait_noted(producer: RunningProducer, text: str) -> None:
@@ -65,3 +73,25 @@ def test_stop_is_heard_while_a_server_is_waited_for(
         producer.end()
     finally:
         broker.start()
+
+
+def test_topics_that_a_broker_does_not_know_yet_are_waited_for(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """F05: the producer goes on once a broker that has just started knows its topics."""
+    settings, topics = settings_of(mysql_a, kafka, keyspace), ShardTopics(keyspace, SHARD)
+    admin, seen = open_admin(settings.kafka), list[ProducerState]()
+
+    def on_status(status: ProducerStatus) -> None:
+        if not seen:
+            for future in admin.delete_topics([topics.log, topics.progress]).values():
+                future.result(WAIT_S)
+        elif "the topic does not exist" in status.note:
+            provision_shard(settings.kafka, topics)
+        seen.append(status.state)
+
+    producer = Running("the producer", lambda stop: run_shard(settings, stop, on_status))
+    wait_for("it streams", lambda: not producer.runs or ProducerState.STREAMING in seen)
+    producer.end()
+
+    assert seen[:2] == [ProducerState.STARTING, ProducerState.RECONNECTING]
