@@ -36,6 +36,7 @@ from producers.decoder.events.statements import ANSI_QUOTES, NO_BACKSLASH_ESCAPE
         ("CREATE SEQUENCE hr.s", "hr.s"),
         ("/*!40000 ALTER TABLE t DISABLE KEYS */", ""),
         ("/*M!100000 ALTER TABLE t DISABLE KEYS */", ""),
+        ("DROP TABLE a /*!80000 , hr.b */", ""),
         ("ALTER DATABASE hr CHARACTER SET utf8mb4", ""),
         ("OPTIMIZE TABLE t", ""),
         ("INSTALL PLUGIN p SONAME 'p.so'", ""),

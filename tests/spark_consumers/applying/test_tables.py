@@ -152,6 +152,20 @@ def test_truncate_removes_the_rows_of_its_shard() -> None:
     assert {version.row for version in found.values()} == {"elsewhere", "other shard", "later"}
 
 
+@pytest.mark.parametrize(
+    ("statement", "kept"),
+    [("DROP DATABASE shop", []), ("DROP DATABASE hr", ["row"]), ("DROP TABLE hr.orders", ["row"])],
+)
+def test_a_dropped_database_takes_all_tables_with_it(statement: str, kept: list[str]) -> None:
+    """A14: rows of its tables go, those of other databases stay."""
+    log = [
+        change("80-", 1, 100, after="row", keyspace_id_after=HIGH),
+        ddl("80-", 2, 200, statement),
+    ]
+
+    assert [version.row for version in applied(log).live()] == kept
+
+
 @pytest.mark.parametrize(("shard", "is_kept"), [("c0-", True), ("40-", False)])
 def test_only_rows_before_the_statement_go(shard: str, is_kept: bool) -> None:
     """A14: where times and tokens decide nothing, the place in the merged stream does."""
