@@ -339,3 +339,40 @@ def test_a_begin_behind_a_cancel_does_not_count() -> None:
     read_all(planner)
     assert planner.position.shards["-"].seq == 4
     assert planner.position.epoch == 0
+
+
+def test_a_target_far_ahead_is_not_read_until_the_hop() -> None:
+    """What is kept of a target that has begun is bounded; one that has not is always read."""
+    split = (("-",), ("-80", "80-"))
+    source = marked(History("-"), MarkKind.END, split)
+    source.heartbeat(9 * GRID_US)
+    ahead, behind = begun("-80", split, HOP_US), begun("80-", split, HOP_US)
+    for _ in range(3):
+        ahead.commit([(GRID_US, 1)])
+    planner = Planner(planner_of("-").position, KeyRange.parse("-"), ticks_max=3)
+    feed(planner, source)
+
+    assert planner.wants("-80")
+    feed(planner, ahead)
+    assert not planner.wants("-80")
+    assert planner.wants("80-")
+    feed(planner, behind)
+    read_all(planner)
+    assert set(planner.position.shards) == {"-80", "80-"}
+
+
+def test_the_end_of_a_source_is_awaited_however_far_ahead_it_is() -> None:
+    """A row behind one END holds the frontier until the other source has ended, too."""
+    merge = (("-80", "80-"), ("-",))
+    ended = marked(History("-80"), MarkKind.END, merge)
+    running = History("80-")
+    for history in (ended, running):
+        history.heartbeat(GRID_US)
+        for _ in range(3):
+            history.commit([(GRID_US, 1)])
+    planner = Planner(planner_of("-80", "80-").position, KeyRange.parse("-"), ticks_max=3)
+    feed(planner, running)
+    assert not planner.wants("80-")
+
+    feed(planner, ended)
+    assert planner.wants("80-")
