@@ -19,6 +19,9 @@ from tests.database_servers import DatabaseFixture, StartServer, end, own_accoun
 
 # Distinct ids, none of which a producer under test would choose.
 SERVER_IDS = {"mysql_a": 9001, "mysql_b": 9002, "mariadb_a": 9003}
+# For Kafka and Spark alike. Tests are too short for the second compiler to pay off: it takes half
+# the CPU time of a start, and a third of all that a broker takes during the tests.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # On a busy machine an example takes any time.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,10 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def real_servers(pytestconfig: pytest.Config) -> None:
+def real_servers(pytestconfig: pytest.Config) -> Iterator[None]:
     """Request this wherever a server or a JVM is started: `make quick` leaves those tests out."""
     if "not servers" in pytestconfig.option.markexpr:
         pytest.fail("a test that starts a server must request `real_servers` by name")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
+        yield
 
 
 def _shared(

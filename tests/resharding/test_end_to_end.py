@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from resharding.switch.decision import Action
 from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.change_log.check import check_changelog
@@ -81,7 +79,6 @@ def test_split_and_merge_under_load_with_kills(
     kafka: KafkaCluster,
     keyspace: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A shard is split and merged back while four writers write and everything gets killed.
 
@@ -93,7 +90,6 @@ def test_split_and_merge_under_load_with_kills(
     schema = fresh_schema()
     make_tables(a, schema)
     write_old_rows(a, schema)
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
     world = {"schema": schema, "servers": servers, "first": ("-",)}
     with flow(tmp_path, kafka, keyspace, **world) as played:
         played.produce("-")

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.session import JVM_STACK, build_session
+from spark_consumers.session import build_session
 from tests.spark_consumers.shop import Shop
 
 
@@ -19,8 +19,6 @@ def spark(real_servers: None) -> Iterator[SparkSession]:
         {
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
-            # Queries are too short for the second compiler to pay off.
-            "spark.driver.extraJavaOptions": f"{JVM_STACK} -XX:TieredStopAtLevel=1",
         },
     )
     yield session

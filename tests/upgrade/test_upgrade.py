@@ -101,14 +101,12 @@ def test_a_reshard_in_flight_is_finished(
     before: Before,
     start_mysql: StartServer,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Upgrade: producers, appliers, `switch`, a Subscriber and a Spark checkpoint go on.
 
     Everything that the earlier version had left to do is done once: by the appliers, which are
     behind, the subscriber in the midst of a transaction, and the change log.
     """
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
     servers = {shard: start_mysql() for shard in ("-", *TARGETS)}
     for shard, database in servers.items():
         before.restore(shard, database)

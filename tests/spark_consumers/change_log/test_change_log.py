@@ -65,8 +65,6 @@ def job(
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_HOME": SPARK_HOME,
                 "SPARK_LOCAL_IP": "127.0.0.1",
-                # Short runs never pay back what the second compiler costs.
-                "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
             },
         )
 
