@@ -51,7 +51,7 @@ quick: build  ## the tests that need no servers, under a minute
 JOBS ?= 2
 
 test: build $(OLD_SPARK)/.installed  ## all tests, on real servers
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile tests
+	$(BIN)/python -m pytest --numprocesses $(JOBS) tests
 
 bench: build  ## run the benchmarks; writes benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
 from producers.servers.identity import write_identity
 from shardstream.local.database_server import (
@@ -16,6 +17,7 @@ from shardstream.local.database_server import (
 )
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer, end, own_account, running, starter
+from tests.scheduling import LongestFirst, rank
 
 # Distinct ids, none of which a producer under test would choose.
 SERVER_IDS = {"mysql_a": 9001, "mysql_b": 9002, "mariadb_a": 9003}
@@ -31,10 +33,18 @@ settings.register_profile("quick", max_examples=25)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need servers, wherever in their fixtures the servers start."""
+    """Mark the tests that need servers, wherever in their fixtures they start; longest first."""
     for item in items:
         if isinstance(item, pytest.Function) and "real_servers" in item.fixturenames:
             item.add_marker(pytest.mark.servers)
+    items.sort(key=lambda item: rank(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LongestFirst:
+    """Share the tests out by units, in the order of the collection."""
+    config.option.loadscopereorder = False
+    return LongestFirst(config, log)
 
 
 @pytest.fixture(scope="session")

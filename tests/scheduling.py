@@ -1,0 +1,52 @@
+"""Which worker of `make test` runs which tests, and what they begin with."""
+
+from xdist.scheduler import LoadFileScheduling
+
+# So that at the end no worker is still busy with one of these while the others have nothing left.
+LONGEST_FIRST = (
+    "tests/spark_consumers/",
+    "tests/docs/test_pages.py",
+    "tests/shardstream/demo/",
+    "tests/resharding/",
+    "tests/packaging/",
+    "tests/faults/",
+    "tests/producers/session/",
+    "tests/upgrade/",
+    "tests/shardstream/",
+    "tests/producers/",
+)
+# Files that share what takes long to start, or works even when nobody uses it, share a worker.
+TOGETHER = {
+    "Spark": (
+        "tests/spark_consumers/change_log/",
+        "tests/spark_consumers/source/",
+        "tests/spark_consumers/test_reshard.py",
+    ),
+    "three brokers": (
+        "tests/faults/test_full_disks.py",
+        "tests/producers/session/test_producer_kills.py",
+        "tests/shardstream/local/test_broker_loss.py",
+        "tests/topics/kafka/test_provisioning.py",
+    ),
+}
+
+
+def rank(nodeid: str) -> int:
+    """Return the place of a test: tests of a lower one are started before those of a higher one."""
+    ranks = (number for number, prefix in enumerate(LONGEST_FIRST) if nodeid.startswith(prefix))
+    return next(ranks, len(LONGEST_FIRST))
+
+
+def unit(nodeid: str) -> str:
+    """Return what a test shares a worker with: the other tests of its file, or of a group."""
+    for name, prefixes in TOGETHER.items():
+        if nodeid.startswith(prefixes):
+            return name
+    return nodeid.partition("::")[0]
+
+
+class LongestFirst(LoadFileScheduling):  # type: ignore[misc]  # untyped
+    """Gives each worker that has little left the next unit, in the order of the collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit(nodeid)
