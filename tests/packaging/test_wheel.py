@@ -68,10 +68,19 @@ def pip_wheel(sdist: Path, folder: Path) -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C compiler without optimisation, which takes most of a build and is not tested here."""
+    found = tmp_path_factory.mktemp("compiler") / "cc"
+    found.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
+    found.chmod(0o755)
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, compiler: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel for this platform."""
     folder = tmp_path_factory.mktemp("wheel")
-    checked(*pip_wheel(sdist, folder), cwd=folder)
+    checked(*pip_wheel(sdist, folder), cwd=folder, CC=str(compiler))
     [found] = folder.iterdir()
     return found
 
