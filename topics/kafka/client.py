@@ -28,7 +28,7 @@ DEFAULT_GROUP_ID: Final = "shardstream"
 REQUEST_TIMEOUT_S: Final = 30.0
 
 # A person waits for this; a healthy broker answers a new client in under a second.
-_REACH_TIMEOUT_S: Final = 10.0
+REACH_S_MAX: Final = 10.0
 # A signal such as Ctrl-C is handled between attempts, because librdkafka does not return for it.
 _REACH_ATTEMPT_S: Final = 1.0
 
@@ -208,10 +208,10 @@ def open_admin(config: ClientConfig) -> AdminClient:
         return AdminClient(dict(admin_config(config)), logger=_LOG)
 
 
-def check_reachable(config: ClientConfig, timeout_s: float = _REACH_TIMEOUT_S) -> None:
-    """Raise NoBrokerAnswers when no configured broker answers within `timeout_s`."""
+def check_reachable(config: ClientConfig) -> None:
+    """Raise NoBrokerAnswers when no configured broker answers within REACH_S_MAX."""
     admin = open_admin(config)
-    deadline = Deadline(timeout_s)
+    deadline = Deadline(REACH_S_MAX)
     while True:
         try:
             admin.list_topics(timeout=min(_REACH_ATTEMPT_S, deadline.left_s))
@@ -222,7 +222,7 @@ def check_reachable(config: ClientConfig, timeout_s: float = _REACH_TIMEOUT_S) -
                 raise known from error
             if deadline.passed:
                 raise NoBrokerAnswers(
-                    f"no Kafka broker answered at {config.brokers} within {timeout_s:g} s: check "
+                    f"no Kafka broker answered at {config.brokers} within {REACH_S_MAX:g} s: check "
                     f"bootstrap.servers, TLS and SASL settings, and that the broker is running",
                 ) from error
         else:
