@@ -1,8 +1,5 @@
 """A real Kafka cluster on loopback: KRaft, each node broker and controller at once."""
 
-import base64
-import secrets
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from event_token.errors import Halt, UsageError
 from shardstream.local.fetching.cache import Report, quiet
 from shardstream.local.fetching.maven import MavenArtifact, fetch_all, java_command
+from shardstream.local.kafka_format import format_folder, formatted_template, random_id
 from shardstream.local.ports import HOST, answers, finish_start, free_ports
 from shardstream.local.processes import STOP_S_MAX, ServerProcess
 
@@ -29,7 +27,6 @@ HEAP_MB = 512
 READY_S_MAX = 300.0
 READY_POLL_S = 0.2
 METADATA_S_MAX = 5.0
-FORMAT_S_MAX = 120.0
 PORT_TAKEN = "already in use"
 
 
@@ -115,37 +112,11 @@ class KafkaBroker:
         lines = broker_settings(self.node_id, ports, self.folder).items()
         self._settings_path.write_text("".join(f"{key}={value}\n" for key, value in lines))
 
-    def begin_format(self, jars: Path) -> "subprocess.Popen[str] | None":
-        """Start formatting the broker's folder; None if it is formatted already."""
-        if (self.folder / "data" / "meta.properties").exists():
-            return None
-        tool = [
-            "kafka.tools.StorageTool",
-            "format",
-            "-t",
-            self._cluster_id,
-            "-c",
-            str(self._settings_path),
-        ]
-        command = [java_command(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", *tool]
-        return subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
+    def format(self, template: Path) -> None:
+        """Format the broker's folder, unless it is formatted already."""
+        format_folder(
+            template, self.folder / "data", cluster_id=self._cluster_id, node_id=self.node_id
         )
-
-    def end_format(self, formatting: "subprocess.Popen[str]") -> None:
-        """Wait until formatting has ended. Raises Halt if it failed."""
-        try:
-            said, _ = formatting.communicate(timeout=FORMAT_S_MAX)
-        except subprocess.TimeoutExpired as slow:
-            message = f"{self.name}: formatting has not finished after {FORMAT_S_MAX:.0f} s"
-            raise Halt(message) from slow
-        if formatting.returncode != 0:
-            message = f"{self.name}: formatting {self.folder} failed:\n{said[-2000:]}"
-            raise Halt(message)
 
     def launch(self) -> None:
         """Start without waiting: `wait_ready` follows."""
@@ -299,7 +270,10 @@ class KafkaCluster:
             ports = free_ports(2 * len(self.brokers))
             self._ports_path.write_text("".join(f"{port}\n" for port in ports))
         self._configure()
-        self._format(jars)
+        settings = broker_settings(1, {1: (1, 2)}, self.folder)
+        template = formatted_template(jars, VERSION, settings, self._report)
+        for broker in self.brokers:
+            broker.format(template)
         self._report(f"starting Kafka {VERSION}, {len(self.brokers)} broker(s)")
         self._launched = [broker for broker in self.brokers if broker.pid is None]
         for broker in self._launched:
@@ -331,25 +305,8 @@ class KafkaCluster:
         path = self.folder / "cluster_id"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            # 16 random bytes as Kafka prints a uuid; a leading dash would be taken for an option.
-            drawn = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-            path.write_text(drawn.replace("-", "A"))
+            path.write_text(random_id())
         return path.read_text()
-
-    def _format(self, jars: Path) -> None:
-        formatting: list[tuple[KafkaBroker, subprocess.Popen[str]]] = []
-        try:
-            for broker in self.brokers:
-                process = broker.begin_format(jars)
-                if process is not None:
-                    formatting.append((broker, process))
-            for broker, process in formatting:
-                broker.end_format(process)
-        finally:
-            # After a failure or Ctrl-C the others must not keep running.
-            for _, process in formatting:
-                process.kill()
-                process.wait()
 
     def _configure(self) -> None:
         kept = [int(line) for line in self._ports_path.read_text().split()]
