@@ -15,7 +15,7 @@ from databases.connection import ACCESS_REFUSED, open_connection
 from databases.errors import ServerLost, ServerRefused
 from databases.server import DatabaseServer
 from event_token import GtidSet, MysqlGtidSet
-from event_token.errors import Halt, ShardstreamError
+from event_token.errors import Halt, Rebuild, ShardstreamError
 from producers.errors import BinlogPurged, SameServerId
 from producers.replication.dump_command import (
     FIRST_EVENT_POSITION,
@@ -69,8 +69,12 @@ def server_error(code: int, text: str, where: str) -> ShardstreamError:
         return BinlogPurged(message)
     if code == _ER_SOURCE_FATAL and "could not find" in lower:
         return BinlogPurged(message)
-    if code == _ER_SOURCE_FATAL or code in _ER_NOT_IN_BINLOG:
+    if code in _ER_NOT_IN_BINLOG:
         return Halt(message)
+    if code == _ER_SOURCE_FATAL:
+        # Binlogs that were reset under the stream, for one: the next connect tells what has become
+        # of them, or meets the same fault.
+        return Rebuild(message)
     return ServerLost(message)
 
 

@@ -9,7 +9,7 @@ from databases.errors import ServerLost, ServerRefused
 from databases.server import TlsSettings
 from databases.server_facts import is_on
 from databases.sql import rows
-from event_token import Flavor, GtidSet, MysqlGtidSet
+from event_token import Flavor, GtidSet, MysqlGtidSet, Rebuild
 from producers.copy.definition import read_definition
 from producers.errors import BinlogPurged, SameServerId
 from producers.replication.family import family_of
@@ -223,10 +223,12 @@ def test_server_errors_have_their_names() -> None:
     """Errors that end a stream are distinguished by what an operator must do."""
     same = "A replica with the same server_uuid/server_id as this replica has connected"
     purged = "the source has purged binary logs containing GTIDs that the replica requires"
+    reset = "I/O error reading log event; the first event '' at 4, the last event read from"
 
     assert isinstance(server_error(1236, same, "stream"), SameServerId)
     assert "server_id" in str(server_error(1236, same, "stream"))
     assert isinstance(server_error(1236, purged, "stream"), BinlogPurged)
+    assert isinstance(server_error(1236, reset, "stream"), Rebuild)
     assert isinstance(server_error(1045, "Access denied", "stream"), ServerRefused)
     assert isinstance(server_error(1053, "Server shutdown in progress", "stream"), ServerLost)
 
