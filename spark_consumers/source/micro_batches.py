@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from event_token import StreamPosition
-from event_token.errors import Retry
+from event_token.errors import Retry, UsageError
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import Seen, StreamOffset, choose_splits
 from topics.errors import LogShrank, StartNotReached
@@ -160,11 +160,19 @@ class BatchPlanning:
         """Return where the batch from `start` ends, or None while there is nothing to read.
 
         Without `max_rows`, everything that can be read now is one batch. LogShrank when a log is
-        not the one that was read up to `start`.
+        not the one that was read up to `start`, UsageError when `start` is of another key range.
         """
+        key_range = str(self._options.key_range)
+        if start.key_range not in {None, key_range}:
+            raise UsageError(
+                f"the checkpoint is of a query of the key range {start.key_range}, and this one "
+                f"reads {key_range}: read that range, or start with a new checkpoint"
+            )
         self._check_logs(start)
         end = self._next_end(start, max_rows)
-        return None if end is None else replace(end, logs=self._ids_of(end.position.shards))
+        if end is None:
+            return None
+        return replace(end, logs=self._ids_of(end.position.shards), key_range=key_range)
 
     def _check_logs(self, start: StreamOffset) -> None:
         found = self._ids_of(start.position.shards)

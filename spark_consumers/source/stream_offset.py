@@ -5,7 +5,8 @@ ending here at which a task may begin: [offset, last seq before it], at bounds o
 transactions. `seen` tells what had been read before a hop without marks, per shard hopped to.
 `begin`, in the end of a query's first batch, is where that batch begins: Spark does not store it,
 and asks for the initial offset again when the batch is run again. `logs` has the ids of the shard
-logs' topics, so that a log that was recreated is not taken for the one that was read.
+logs' topics, so that a log that was recreated is not taken for the one that was read, and
+`key_range` the range that the query reads, which must not change.
 The tasks follow from the two offsets alone, so a batch that is run again reads the same rows.
 """
 
@@ -24,7 +25,7 @@ Seen = Mapping[str, SeenBefore]
 
 # The version is that of the position in it. A field that another release has added may change what
 # the others mean, so it is refused.
-_FIELDS = frozenset({"position", "splits", "seen", "begin", "logs"})
+_FIELDS = frozenset({"position", "splits", "seen", "begin", "logs", "key_range"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class StreamOffset:
     seen: Seen = field(default_factory=dict)
     begin: Self | None = None
     logs: Mapping[str, str] = field(default_factory=dict)
+    key_range: str | None = None
 
     def moved_to(self, position: StreamPosition, splits: Splits) -> "StreamOffset":
         """Return a later offset of the same stream."""
@@ -65,6 +67,8 @@ class StreamOffset:
             found["begin"] = self.begin.to_document()
         if self.logs:
             found["logs"] = dict(self.logs)
+        if self.key_range is not None:
+            found["key_range"] = self.key_range
         return found
 
     @classmethod
@@ -81,12 +85,14 @@ class StreamOffset:
             seen = cast("Mapping[str, Document]", document.get("seen", {}))
             begin = cast("Document | None", document.get("begin"))
             logs = cast("Mapping[str, str]", document.get("logs", {}))
+            key_range = cast("str | None", document.get("key_range"))
             return cls(
                 StreamPosition.from_json_dict(cast("Document", document["position"])),
                 {s: [(int(o), int(q)) for o, q in places] for s, places in splits.items()},
                 {shard: SeenBefore.from_json_dict(before) for shard, before in seen.items()},
                 None if begin is None else cls.from_document(begin),
                 {shard: str(topic_id) for shard, topic_id in logs.items()},
+                key_range,
             )
         except (AttributeError, KeyError, TypeError, ValueError, UsageError) as error:
             raise Halt(f"the checkpoint holds an offset of another source: {error}") from error

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from event_token.errors import UsageError
 from spark_consumers.source import micro_batches
 from spark_consumers.source.batch_query import stream_start
 from spark_consumers.source.data_source import ShardstreamSource
@@ -281,6 +282,23 @@ def test_a_log_that_was_recreated_is_not_continued(shop: Shop) -> None:
     with pytest.raises(LogShrank, match="80-: the topic was deleted and created again"):
         reader.latestOffset(json.loads(json.dumps(end)), ReadAllAvailable())
     reader.stop()
+
+
+def test_a_checkpoint_of_another_key_range_is_refused(shop: Shop) -> None:
+    """F41: The rows that a wider range adds would be missing up to there, without an error."""
+    shop.write(10)
+    source = ShardstreamSource(shop.options(keyRange="-80"))
+    reader = source.streamReader(source.schema())
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    same = reader.latestOffset(json.loads(json.dumps(end)), ReadAllAvailable())
+    reader.stop()
+    source = ShardstreamSource(shop.options(keyRange="-40"))
+    reader = source.streamReader(source.schema())
+
+    with pytest.raises(UsageError, match="of the key range -80, and this one reads -40"):
+        reader.latestOffset(json.loads(json.dumps(end)), ReadAllAvailable())
+    reader.stop()
+    assert same == end
 
 
 def test_a_silent_shard_is_warned_of(
