@@ -11,6 +11,8 @@ from caching.client.keys import KeyTemplate
 from caching.client.reads import AsyncRead, Recorder, Writes, recording, writes_of
 from caching.client.shell import Shell, flight_of
 from caching.client.steps import Load, Loaded, Pause, Step, Steps
+from caching.errors import StoreError
+from caching.findings import Findings
 from caching.stores.store import AsyncStore
 from event_token import EventToken
 
@@ -70,6 +72,15 @@ class AsyncCache(Shell[AsyncStore]):
             key: each.value if isinstance(each, Found) else self._core.decode(key, loaded[key])
             for key, each in found.items()
         }
+
+    async def preflight(self) -> list[str]:
+        """Ask the store and all servers of the readers. See `Cache.preflight`."""
+        store: Findings | StoreError
+        try:
+            store = await self._store.check()
+        except StoreError as error:
+            store = error
+        return self._told(store, await asyncio.to_thread(self._readers.check))
 
     async def forget(self, *keys: str) -> bool:
         """Delete the values of keys, which is always safe; tell whether the store did."""

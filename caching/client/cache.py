@@ -11,6 +11,8 @@ from caching.client.keys import KeyTemplate
 from caching.client.reads import Read, Recorder, Writes, recording, writes_of
 from caching.client.shell import Shell, flight_of
 from caching.client.steps import Load, Loaded, Pause, Step, Steps
+from caching.errors import StoreError
+from caching.findings import Findings
 from caching.stores.store import Store
 from event_token import EventToken
 
@@ -75,6 +77,19 @@ class Cache(Shell[Store]):
             key: each.value if isinstance(each, Found) else self._core.decode(key, loaded[key])
             for key, each in found.items()
         }
+
+    def preflight(self) -> list[str]:
+        """Ask the store and all servers of the readers whether they are as a cache needs them.
+
+        For the start of an application. Returns warnings, among them a store that does not answer.
+        UsageError lists all problems, each with its fix.
+        """
+        store: Findings | StoreError
+        try:
+            store = self._store.check()
+        except StoreError as error:
+            store = error
+        return self._told(store, self._readers.check())
 
     def forget(self, *keys: str) -> bool:
         """Delete the values of keys, which is always safe; tell whether the store did."""

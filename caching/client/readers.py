@@ -1,9 +1,10 @@
 """The servers that a loader reads, by shard."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from caching.client.steps import ServerChoice
+from caching.findings import Findings
 from event_token import EventToken, ShardName
 from event_token.errors import UsageError
 from topics.keyspace.vindexes import vindex_named
@@ -36,6 +37,14 @@ class Reader(Protocol):
 
         Stale if none does.
         """
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A reader that knows whether its servers are as it needs them, as `FreshReader` does."""
+
+    def check(self) -> Findings:
+        """Ask the servers."""
 
 
 class Readers:
@@ -85,6 +94,14 @@ class Readers:
     def reader(self, shard: str) -> Reader:
         """Return the reader of a shard."""
         return self._readers[shard]
+
+    def check(self) -> Findings:
+        """Return what the servers of all readers tell a preflight, of those that can be asked."""
+        found = Findings()
+        for reader in self._readers.values():
+            if isinstance(reader, Checkable):
+                found.add(reader.check())
+        return found
 
     def _names(self) -> str:
         return "the readers are of " + ", ".join(sorted(self._readers))

@@ -8,6 +8,9 @@ from caching.client.codecs import Codec, codec_named
 from caching.client.core import Core, Missed
 from caching.client.options import CacheOptions
 from caching.client.readers import Reader, Readers
+from caching.errors import StoreError
+from caching.findings import Findings
+from caching.protocol import Layout
 from caching.stores.store import AsyncStore, Store
 from event_token import EventToken
 
@@ -51,9 +54,35 @@ class Shell(Generic[S]):
         """Replace the readers, after a reshard: those of the shards that serve now."""
         self._readers = Readers(readers, self._vindex)
 
+    def _told(self, store: Findings | StoreError, readers: Findings) -> list[str]:
+        """Return the warnings of a preflight; UsageError if there are problems."""
+        found = Findings()
+        if isinstance(store, StoreError):  # the cache works again once it answers
+            found.warnings.append(f"{store}. Fix: start it, or correct its URL")
+        else:
+            found.add(store).add(_layout_findings(store.layout, self._store.layout))
+        found.add(readers).refuse(f"cache {self._store.layout.cache}")
+        return found.warnings
+
     def counters(self) -> Mapping[str, float]:
         """Return what was counted since the cache was made, by name; what is zero is left out."""
         return self._core.counters.read()
+
+
+def _layout_findings(told: str | None, layout: Layout) -> Findings:
+    found = Findings()
+    if told is None:
+        found.warnings.append(
+            "no invalidator has run on this store, so nothing is a hit. Fix: shardstream "
+            f"invalidate KEYSPACE --cache {layout.cache}"
+        )
+    elif told != layout.text:
+        found.problems.append(
+            f"its invalidator has the layout {told}, this client {layout.text} (number of buckets, "
+            "version, memcached servers): they share nothing, and nothing is a hit. Fix: give both "
+            "the same settings"
+        )
+    return found
 
 
 def flight_of(key: str, missed: Missed, writes: tuple[EventToken, ...]) -> tuple[object, ...]:

@@ -23,10 +23,8 @@ from caching.key_map import KeyMap
 from caching.protocol import Floor
 from caching.protocol.floor import GENERATION_BYTES
 from caching.stores.store import FloorStore, KeyChange
-from databases.internal_tables import JOURNAL
 from event_token import EventToken, Retry, StreamPosition
 from topics.errors import PositionTooOld
-from topics.reading.unmerged import Unmerged
 from topics.records.vevent import VEvent
 from topics.stream.subscriber import StreamSubscriber
 
@@ -167,6 +165,7 @@ class Invalidator:
             begin = earliest([self._done, *places], self._stream.ancestors())
             self.counters.store_rewinds += begin.shards != self._done.shards
         self._close_events()
+        self._floors.tell_layout()
         self._done, self._pending = begin, []
         self._count = max([self._count, *(each.count for each in stored)])
         # The ends of the logs are asked for after `begin` is known: no change is between them.
@@ -187,6 +186,7 @@ class Invalidator:
     def _renew(self, nodes: list[str]) -> None:
         """Give all floors of nodes new generations at the logs' ends, then publish (rule 10)."""
         assert self._done is not None  # noqa: S101 - nodes are renewed once the start is known
+        self._floors.tell_layout()
         ends = self._ends()
         renewed = self._floors.change_floors(nodes, partial(_renewed, ends=ends))
         self.counters.generations_renewed += renewed
@@ -316,17 +316,7 @@ class Invalidator:
 
     def _open_events(self) -> StreamSubscriber:
         assert self._done is not None  # noqa: S101 - it is resumed
-        stream = self._stream
-        return StreamSubscriber(
-            stream.keyspace,
-            self._range,
-            self._done,
-            config=stream.config,
-            mode=Unmerged(),
-            # The marks always have to pass.
-            tables=[*(".".join(name) for name in sorted(self._keys.tables)), JOURNAL],
-            clock=stream.clock,
-        )
+        return self._stream.open_events(self._done, self._keys.tables)
 
     def _close_events(self) -> None:
         events, self._events = self._events, None
@@ -338,13 +328,7 @@ class Invalidator:
 
     def _tell(self, state: str, note: str = "") -> None:
         self._state = state
-        read_us = {s: us for s, us in (self._read_us() or {}).items() if us}
-        oldest = min(read_us, key=lambda shard: read_us[shard], default=None)
-        behind_s = (
-            None
-            if oldest is None
-            else max(0.0, (self._stream.now_us() - read_us[oldest]) / 1_000_000)
-        )
+        behind_s, oldest = self._stream.behind(self._read_us() or {})
         age_s = None if self._published_s is None else time.monotonic() - self._published_s
         self._report(
             InvalidatorStatus(

@@ -1,17 +1,20 @@
 """Where an invalidator starts: at the stored positions, some seconds back, or at the logs' ends."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from caching.invalidating.positions import Ancestors, ancestors_of, earliest
+from databases.internal_tables import JOURNAL
 from event_token import ClockUncertainty, KeyRange, StreamPosition, UsageError
 from topics.kafka.client import ClientConfig
+from topics.reading.unmerged import Unmerged
 from topics.records.schema_ids import SchemaIds
 from topics.start.known_keyspace import known_topology
 from topics.start.positions import resolve_start
 from topics.start.start_forms import ParsedStart, StartWord
+from topics.stream.subscriber import StreamSubscriber
 
 
 class StartAt(Enum):
@@ -58,6 +61,29 @@ class Stream:
             clock=self.clock,
             at_end_if_behind=True,
         )
+
+    def open_events(
+        self, begin: StreamPosition, tables: Iterable[tuple[str, str]]
+    ) -> StreamSubscriber:
+        """Return the events of tables, and all marks, from a position on; shard by shard."""
+        return StreamSubscriber(
+            self.keyspace,
+            str(self.key_range),
+            begin,
+            config=self.config,
+            mode=Unmerged(),
+            # The marks always have to pass.
+            tables=[*(".".join(name) for name in sorted(tables)), JOURNAL],
+            clock=self.clock,
+        )
+
+    def behind(self, read_us: Mapping[str, int]) -> tuple[float | None, str | None]:
+        """Return the age in seconds of the shard that is read least far, and its name."""
+        known = {shard: us for shard, us in read_us.items() if us}
+        if not known:
+            return None, None
+        oldest = min(known, key=lambda shard: known[shard])
+        return max(0.0, (self.now_us() - known[oldest]) / 1_000_000), oldest
 
     def ancestors(self) -> Ancestors:
         """Return the descent of all shards, as it is known now."""

@@ -41,11 +41,13 @@ class Layout:
                 f"cache {self.cache}: {self.buckets} buckets; it takes a multiple of {GROUPS} up "
                 f"to {BUCKETS_MAX}"
             )
-        nodes = ",".join(sorted(self.nodes))
-        identity = f"{self.buckets}/{LAYOUT_VERSION}/{nodes}".encode()
-        object.__setattr__(
-            self, "prefix", f"shardstream:{self.cache}:{xxhash.xxh64_hexdigest(identity)[:8]}"
-        )
+        layout_id = xxhash.xxh64_hexdigest(self.text.encode())[:8]
+        object.__setattr__(self, "prefix", f"shardstream:{self.cache}:{layout_id}")
+
+    @property
+    def text(self) -> str:
+        """All parts of the layout: number of buckets, version, and memcached nodes."""
+        return f"{self.buckets}/{LAYOUT_VERSION}/{','.join(sorted(self.nodes))}"
 
     def bucket(self, key: str) -> int:
         """Return the bucket of a cache key."""
@@ -74,6 +76,10 @@ class Layout:
     def lease_key(self, key_range: str) -> str:
         """Return the name of the lease of the invalidator of a key range; it lies in group 0."""
         return f"{self.prefix}:{{0}}:lease:{key_range}"
+
+    def layout_key(self) -> str:
+        """Return the name under which the invalidator's layout lies; the same in every layout."""
+        return f"shardstream:{self.cache}:{{0}}:layout"
 
     def _group_prefix(self, bucket: int) -> str:
         return f"{self.prefix}:{{{self.group(bucket)}}}"

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self
 
 from caching.errors import Stale
+from caching.findings import Findings
 from caching.protocol.freshness import holds
+from caching.reading.checks import Asked, check_servers
 from caching.reading.connections import HIDDEN_S, Connect, OpenConnection, Server, error_code
 from caching.reading.shard_time import time_columns
 from caching.reading.snapshots import Opening, Snapshots, snapshots_of, transaction
@@ -140,6 +142,11 @@ class FreshReader:
             fresher = _FRESHER[compare(answer.token, other)]
         token = answer.token if include_event_token else None
         return FreshRows(answer.rows, token, fresher, answer.opening.server)
+
+    def check(self) -> Findings:
+        """Ask every server what a preflight has to know: settings, grants, roles."""
+        asked = Asked(self.keyspace, self.shard, self.flavor, self._snapshots, self._times)
+        return check_servers(asked, self._servers)
 
     def committed(self, connection: Any) -> EventToken:
         """The token of the commit that this connection has just made, for `at_least`.

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
+from caching.findings import Findings
 from caching.protocol import Layout
 from caching.stores.store import Invalidated, KeyChange, Pair, Store
 
@@ -60,6 +61,10 @@ class AsyncOver:
     async def position(self, node: str, key_range: str) -> bytes | None:
         """See `Store.position`."""
         return await self._run(self._store.position, node, key_range)
+
+    async def check(self) -> Findings:
+        """See `Store.check`."""
+        return await self._run(self._store.check)
 
     async def close(self) -> None:
         """See `Store.close`."""

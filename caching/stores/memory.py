@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 
+from caching.findings import Findings
 from caching.protocol import Layout, Placeholder
 from caching.protocol.entry import PLACEHOLDER_NONCE_BYTES
 from caching.stores.store import Invalidated, KeyChange, Pair
@@ -146,6 +147,10 @@ class MemoryStore:
     def position(self, node: str, key_range: str) -> bytes | None:
         """Return the published position of a key range."""
         return self.memory[node].positions.get(key_range)
+
+    def check(self) -> Findings:
+        """Return that its own invalidator has its layout."""
+        return Findings(layout=self.layout.text)
 
     def close(self) -> None:
         """Keep everything: there are no connections."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from caching.findings import Findings
 from caching.protocol import Floor, Layout
 from event_token import EventToken
 
@@ -105,6 +106,9 @@ class Store(Protocol):
     def position(self, node: str, key_range: str) -> bytes | None:
         """Return the position that the invalidator of a key range last published on a node."""
 
+    def check(self) -> Findings:
+        """Ask the servers what a preflight has to know."""
+
     def close(self) -> None:
         """Close all connections."""
 
@@ -149,6 +153,9 @@ class AsyncStore(Protocol):
 
     async def position(self, node: str, key_range: str) -> bytes | None:
         """See `Store.position`."""
+
+    async def check(self) -> Findings:
+        """See `Store.check`."""
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -214,6 +221,9 @@ class FloorStore(Protocol):
 
     def make_floors(self, claim: Claim, floor: Callable[[], Floor]) -> int:
         """Make a floor, each by its own call, in every bucket still claimed; return how many."""
+
+    def tell_layout(self) -> None:
+        """Store the layout where clients of any layout find it (`Layout.layout_key`)."""
 
     def lease(self, key_range: str, holder: bytes, lease_ms: int) -> bool:
         """Take or extend the lease of a key range, on the first node; False: another has it."""

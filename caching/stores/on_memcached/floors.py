@@ -115,6 +115,12 @@ class MemcachedFloors:
                     made += bool(client.cas(name, floor().to_bytes(), cas, FOR_EVER))
         return made
 
+    def tell_layout(self) -> None:
+        """See `FloorStore.tell_layout`; on every server, for lists of servers may differ."""
+        for node in self._nodes.values():
+            with node.client() as client:
+                client.set(self.layout.layout_key(), self.layout.text, FOR_EVER, noreply=False)
+
     def lease(self, key_range: str, holder: bytes, lease_ms: int) -> bool:
         """See `FloorStore.lease`; memcached counts whole seconds."""
         name, lease_s = self.layout.lease_key(key_range), -(-lease_ms // 1000)

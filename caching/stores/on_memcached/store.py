@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 
+from caching.findings import Findings, version_number
 from caching.protocol import Layout, Placeholder
 from caching.protocol.entry import PLACEHOLDER_NONCE_BYTES
 from caching.protocol.layout import BUCKETS_DEFAULT
@@ -19,6 +20,8 @@ PLACEHOLDER_S = 10
 TTL_S_MAX = 30 * 24 * 3600
 # Immediately expired: what `cas` can do that `delete` cannot.
 EXPIRED = -1
+# Older ones are in no distribution that is still maintained.
+VERSION_MIN = (1, 4, 14)
 # Names per request: a request of some 20 kB.
 KEYS_MAX = 100
 
@@ -128,6 +131,19 @@ class MemcachedStore:
         with self._nodes[self.nodes.index(node)].client() as client:
             stored: bytes | None = client.get(self.layout.position_key(0, key_range))
         return stored
+
+    def check(self) -> Findings:
+        """See `Store.check`."""
+        found = Findings()
+        for node in self._nodes:
+            with node.client() as client:
+                version = client.version().decode()
+                stored = client.get(self.layout.layout_key())
+            if version_number(version) < VERSION_MIN:
+                where = f"memcached server {node.name}"
+                found.problems.append(f"{where}: version {version}. Fix: 1.4.14 or newer")
+            found.layout = stored.decode(errors="replace") if stored else found.layout
+        return found
 
     def close(self) -> None:
         """See `Store.close`."""

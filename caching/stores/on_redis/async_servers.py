@@ -27,6 +27,7 @@ class AsyncServers:
     def __init__(self, layout: Layout, url: str, *, timeout_ms: int, open_s: float) -> None:
         """Connect to nothing yet. LayoutError on a URL that cannot be used."""
         self._location = Location.parse(url)
+        self.is_cluster = self._location.is_cluster
         self._routes = Routes(self._location, layout)
         self._pools = Pools(self._location, _pool, timeout_ms=timeout_ms, open_s=open_s)
         self._pools.of(self._routes.address[0])
@@ -40,6 +41,10 @@ class AsyncServers:
         except StopIteration as done:
             result: T = done.value
             return result
+
+    def name_of(self, group: int) -> str:
+        """Return the address of the server of a group, as it was last known."""
+        return str(self._routes.address[group])
 
     async def close(self) -> None:
         """Close all connections."""

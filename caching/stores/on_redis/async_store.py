@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from caching.findings import Findings
 from caching.protocol import Layout
 from caching.stores.circuit import OPEN_S, TIMEOUT_MS
-from caching.stores.on_redis import steps
+from caching.stores.on_redis import checks, steps
 from caching.stores.on_redis.async_servers import AsyncServers
 from caching.stores.on_redis.store import NODES
 from caching.stores.store import Invalidated, KeyChange, Pair
@@ -64,6 +65,12 @@ class AsyncRedisStore:
     async def position(self, node: str, key_range: str) -> bytes | None:
         """See `Store.position`."""
         return await self._servers.carry_out(steps.position(self.layout, node, key_range))
+
+    async def check(self) -> Findings:
+        """See `Store.check`."""
+        servers = self._servers
+        found = checks.check(self.layout, servers.name_of, is_cluster=servers.is_cluster)
+        return await servers.carry_out(found)
 
     async def close(self) -> None:
         """See `Store.close`."""

@@ -106,6 +106,10 @@ class RedisFloors:
         made = {bucket: (marker, floor().to_bytes()) for bucket, marker in claim.markers.items()}
         return len(self._replace(made))
 
+    def tell_layout(self) -> None:
+        """See `FloorStore.tell_layout`."""
+        self._servers.run([Call(0, ("SET", self.layout.layout_key(), self.layout.text))])
+
     def lease(self, key_range: str, holder: bytes, lease_ms: int) -> bool:
         """See `FloorStore.lease`."""
         key = self.layout.lease_key(key_range)

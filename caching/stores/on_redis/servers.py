@@ -27,6 +27,7 @@ class Servers:
     def __init__(self, layout: Layout, url: str, *, timeout_ms: int, open_s: float) -> None:
         """Connect to nothing yet. LayoutError on a URL that cannot be used."""
         self._location = Location.parse(url)
+        self.is_cluster = self._location.is_cluster
         self._routes = Routes(self._location, layout)
         self._pools = Pools(self._location, _pool, timeout_ms=timeout_ms, open_s=open_s)
         self._pools.of(self._routes.address[0])
@@ -57,6 +58,10 @@ class Servers:
             if exchange.has_moved:
                 self._routes.forget()
         raise unsettled(self._routes)
+
+    def name_of(self, group: int) -> str:
+        """Return the address of the server of a group, as it was last known."""
+        return str(self._routes.address[group])
 
     def close(self) -> None:
         """Close all connections."""

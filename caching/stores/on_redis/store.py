@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from caching.findings import Findings
 from caching.protocol import Layout
 from caching.protocol.layout import GROUPS
 from caching.stores.circuit import OPEN_S, TIMEOUT_MS
-from caching.stores.on_redis import steps
+from caching.stores.on_redis import checks, steps
 from caching.stores.on_redis.servers import Servers
 from caching.stores.store import Invalidated, KeyChange, Pair
 
@@ -66,6 +67,12 @@ class RedisStore:
     def position(self, node: str, key_range: str) -> bytes | None:
         """See `Store.position`."""
         return self._servers.carry_out(steps.position(self.layout, node, key_range))
+
+    def check(self) -> Findings:
+        """See `Store.check`."""
+        servers = self._servers
+        found = checks.check(self.layout, servers.name_of, is_cluster=servers.is_cluster)
+        return servers.carry_out(found)
 
     def close(self) -> None:
         """See `Store.close`."""

@@ -1,31 +1,32 @@
 """Checks what an invalidator depends on, before it starts: all problems at once."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 
 from pymysql.cursors import Cursor
 
 from caching.errors import StoreError
+from caching.findings import Findings
 from caching.key_map import KeyMap
-from caching.stores.store import FloorStore
+from caching.stores.store import Store
 from databases.connection import open_connection
 from event_token.errors import Rebuild, Retry, UsageError
+from shardstream.commands.invalidate.chosen import Chosen, InvalidateOptions
+from shardstream.commands.status_lines import warn as print_warning
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import shard_producer_settings
 
 
-def check_invalidator(
-    settings: Settings,
-    cache: str,
-    keys: KeyMap,
-    open_store: Callable[[], FloorStore],
-    warn: Callable[[str], None],
-) -> None:
+def check(settings: Settings, options: InvalidateOptions, chosen: Chosen) -> None:
     """Raise a UsageError that lists what keeps the invalidator from working; warn of the rest.
 
     Servers that do not answer are passed over: the invalidator reads only their logs.
     """
-    section = settings.cache(cache)
-    problems = list(_store_problems(cache, section.store, open_store))
+    section, keys = chosen.section, chosen.keys
+    warn = partial(print_warning, options.cache, as_json=options.as_json)
+    found = _store_findings(options.cache, section.store, chosen.open_client(options.cache))
+    for text in found.warnings:
+        warn(text)
     for shard in settings.keyspace(section.keyspace).shards:
         for server in shard_producer_settings(settings, section.keyspace, shard).servers:
             where = f"{section.keyspace}/{shard} {server.name}"
@@ -36,24 +37,29 @@ def check_invalidator(
                 continue
             try:
                 with connection.cursor() as cursor:
-                    problems += [f"{where}: {each}" for each in _missing(cursor, keys)]
+                    found.problems += [f"{where}: {each}" for each in _missing(cursor, keys)]
                     for text in _images(cursor):
                         warn(f"{where}: {text}")
             finally:
                 connection.close()
-    if problems:
-        lines = "\n".join(f"  {problem}" for problem in problems)
-        raise UsageError(f"cache {cache}: {len(problems)} problem(s)\n{lines}")
+    found.refuse(f"cache {options.cache}")
 
 
-def _store_problems(cache: str, store: str, open_store: Callable[[], FloorStore]) -> Iterator[str]:
-    floors = open_store()
+def _store_findings(cache: str, url: str, store: Store) -> Findings:
     try:
-        floors.resume("-")
+        found, own = store.check(), store.layout.text
+        if found.layout not in {None, own}:
+            found.warnings.append(
+                f"the cache's last invalidator had the layout {found.layout}, this one has {own} "
+                f"(number of buckets, version, memcached servers): clients with another one than "
+                f"theirs share nothing"
+            )
+        return found  # noqa: TRY300 - the finding is the result
     except StoreError as error:
-        yield f"store {store}: {error}. Fix: start it, or correct [caches.{cache}]"
+        fix = f"start it, correct [caches.{cache}], or let its account use the documented commands"
+        return Findings(problems=[f"store {url}: {error}. Fix: {fix}"])
     finally:
-        floors.close()
+        store.close()
 
 
 def _missing(cursor: Cursor, keys: KeyMap) -> Iterable[str]:

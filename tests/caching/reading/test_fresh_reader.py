@@ -1,5 +1,7 @@
 """Fresh reads on a primary of either family."""
 
+import re
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -7,11 +9,12 @@ import pymysql
 import pytest
 
 from caching.errors import Stale
+from caching.reading import checks
 from caching.reading.connections import Connect
 from caching.reading.fresh_reader import FreshReader
 from caching.reading.snapshots import ROLE_GRANT
 from databases.errors import ServerLost, ServerRefused
-from databases.internal_tables import INTERNAL_DATABASE
+from databases.internal_tables import HEARTBEAT, INTERNAL_DATABASE, create_internal_tables
 from databases.mariadb_snapshot import SHOW_PLACE, START_SNAPSHOT
 from event_token import EventToken, Flavor, GtidSet, UsageError, parse_gtid_set
 from tests.caching.reading.claims import READS, claims_beside_writers, count_of
@@ -218,9 +221,42 @@ def test_the_missing_grant_is_named(mysql_a: DatabaseFixture) -> None:
     with FreshReader(KEYSPACE, SHARD, [connect], flavor="mysql") as reader:
         with pytest.raises(ServerRefused, match="Fix: GRANT") as refused:
             reader.execute(f"SELECT * FROM {name}.t")
+        assert reader.check().problems == [f"{KEYSPACE}/{SHARD}: {refused.value}"]
         run(mysql_a, str(refused.value).partition("Fix: ")[2])
 
         assert reader.execute(f"SELECT * FROM {name}.t").rows == []
+
+
+def test_a_preflight_asks_the_servers(
+    database: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings, another shard's server, and one that is down are named, each with its fix."""
+    table(database)
+    other = f"shard-{secrets.token_hex(4)}"
+
+    def down() -> object:
+        raise ConnectionRefusedError("nobody is there")
+
+    with database.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        create_internal_tables(connection, [HEARTBEAT])
+        cursor.execute(f"INSERT INTO {HEARTBEAT} VALUES ('{other}', 1)")
+        servers = [down, by_pymysql(database)]
+        with FreshReader(KEYSPACE, "71-72", servers, flavor=database.flavor) as reader:
+            well = reader.check()
+            off = {"general_log": "SET GLOBAL general_log = ON"}
+            monkeypatch.setattr(checks, "server_settings", lambda *_, **__: off)
+            unwell = reader.check()
+        with FreshReader(KEYSPACE, SHARD, [down], flavor=database.flavor) as reader:
+            alone = reader.check()
+        cursor.execute(f"DELETE FROM {HEARTBEAT} WHERE shard = '{other}'")
+
+    assert well.problems == []
+    assert any("its heartbeat rows are of" in text and other in text for text in well.warnings)
+    assert any("nobody is there" in text for text in well.warnings)
+    [problem] = unwell.problems
+    assert re.search(r"general_log=(0|OFF)\. Fix: SET GLOBAL general_log = ON", problem)
+    [problem] = alone.problems
+    assert "nobody is there" in problem
 
 
 def test_what_cannot_be_is_refused(database: DatabaseFixture) -> None:

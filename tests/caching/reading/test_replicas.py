@@ -38,6 +38,17 @@ def held_back(pair: Pair) -> Iterator[None]:
         wait_same(pair.replica, pair.primary)
 
 
+def test_a_preflight_without_a_primary_warns(pair: Pair) -> None:
+    """The roles are those that the servers tell."""
+    without = "none of its servers is a primary"
+    with reader_of(pair.replica) as alone, reader_of(pair.replica, pair.primary) as both:
+        assert any(without in text for text in alone.check().warnings)
+        found = both.check()
+
+    assert found.problems == []
+    assert not any(without in text for text in found.warnings)
+
+
 def test_a_lagging_replica_says_that_it_is_not_fresh(pair: Pair) -> None:
     """Its rows are returned with their own token, and `fresher` is False; none is claimed."""
     rows = f"SELECT id FROM {pair.name}.t"

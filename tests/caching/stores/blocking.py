@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
+from caching.findings import Findings
 from caching.stores.store import AsyncStore, Invalidated, KeyChange, Pair
 
 T = TypeVar("T")
@@ -47,6 +48,9 @@ class Blocking:
 
     def position(self, node: str, key_range: str) -> bytes | None:
         return self._run(self._store.position(node, key_range))
+
+    def check(self) -> Findings:
+        return self._run(self._store.check())
 
     def close(self) -> None:
         self._run(self._store.close())
