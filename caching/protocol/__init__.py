@@ -13,7 +13,7 @@ from caching.protocol.decisions import (
 )
 from caching.protocol.entry import Entry, Placeholder, parse_slot
 from caching.protocol.floor import Floor
-from caching.protocol.freshness import Freshness, freshness, holds, joined
+from caching.protocol.freshness import Freshness, freshness, holds, joined, lacks
 from caching.protocol.layout import Layout
 
 __all__ = [
@@ -34,5 +34,6 @@ __all__ = [
     "freshness",
     "holds",
     "joined",
+    "lacks",
     "parse_slot",
 ]

@@ -58,6 +58,11 @@ def holds(tokens: Tokens, change: EventToken) -> bool:
     return bool(overlapping) and all(compare(each, change) in _AT_LEAST for each in overlapping)
 
 
+def lacks(tokens: Tokens, change: EventToken) -> bool:
+    """Tell whether what was read at these tokens is proven to be from before the change."""
+    return any(compare(each, change) is Order.OLDER for each in _overlapping(tokens, change.shard))
+
+
 def is_not_older(read: Tokens, present: Tokens) -> bool:
     """Tell whether a read may replace a value: proven at least as new on every shard they share."""
     return all(

@@ -20,12 +20,23 @@ def invalidate(
             "values of the cache out of use",
         ),
     ] = "stored",
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            "--watch",
+            metavar="RATE",
+            help="Invalidate nothing; tell what share of the entries agrees with the database 1 s, "
+            "1 min and 5 min after changes, for this share of the keys, e.g. 0.001",
+        ),
+    ] = None,
     every_s: Every = None,
     *,
     as_json: Json = False,
 ) -> None:
     """Apply the changes of a keyspace to a cache, so that it never returns what it has outlived."""
-    from shardstream.commands.invalidate.run import InvalidateOptions, run_invalidate
+    from shardstream.commands.invalidate.chosen import InvalidateOptions
+    from shardstream.commands.invalidate.run import run_invalidate
+    from shardstream.commands.invalidate.watch import run_watch
     from shardstream.settings.model import load_settings
 
     options = InvalidateOptions(
@@ -36,4 +47,7 @@ def invalidate(
         as_json=as_json,
         every_s=every_s,
     )
-    run_invalidate(load_settings(config), options)
+    if watch is None:
+        run_invalidate(load_settings(config), options)
+    else:
+        run_watch(load_settings(config), options, watch)

@@ -41,6 +41,24 @@ def publishing(invalidator: Background) -> bool:
     return any(line["position_age_s"] is not None for line in invalidator.lines)
 
 
+def after_a_second(watcher: Background, **found: int) -> bool:
+    """Whether a watcher's looks at changes of the age of a second have found at least this."""
+    tallies = [line["within"]["1"] for line in watcher.lines]
+    return any(all(tally[name] >= n for name, n in found.items()) for tally in tallies)
+
+
+def check_watcher(folder: Path, command: list[str], opened: Opened, old: EventToken) -> None:
+    """`t:2` agrees and `t:1` is absent, until an old read of it is put in by hand."""
+    watched = [*command, "--watch", "1", "--from", "3600", "--every", "0"]
+    with background(folder, "all_well", *watched) as watcher:
+        watcher.wait_for("its looks", lambda seen: after_a_second(seen, absent=2, agrees=1))
+        assert watcher.lines[-1]["within"]["1"]["share"] == 1.0
+    opened.put("t:1", Client(opened).floor("t:1").generation, old)
+    with background(folder, "spoiled", *watched) as watcher:
+        watcher.wait_for("its looks", lambda seen: after_a_second(seen, stale=1, agrees=2))
+        assert any(line["note"].startswith("t:1 is stale") for line in watcher.lines)
+
+
 def write_cache(folder: Path, keyspace: str, cache: str, address: str, table: str) -> Path:
     """Add a cache to the settings in a folder, and the KeyMap of a table; return the settings."""
     path, module = folder / "shardstream.toml", f"maps_{cache.replace('-', '_')}"
@@ -74,7 +92,8 @@ def test_a_killed_invalidator_goes_on(
     write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
     path = write_cache(tmp_path, keyspace, cache, redis_server.address, f"{database}.t")
     store = RedisStore(Layout(cache, 64), f"redis://{redis_server.address}", timeout_ms=TIMEOUT_MS)
-    client = Client(Opened(store, None, None, None, None))  # type: ignore[arg-type]
+    opened = Opened(store, None, None, None, None)  # type: ignore[arg-type]
+    client = Client(opened)
     command = ["invalidate", keyspace, "--cache", cache, "--json", "--config", str(path)]
     refused = run(*command)
     assert refused.returncode == 2
@@ -92,13 +111,15 @@ def test_a_killed_invalidator_goes_on(
         config = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
         wait_for("the rows are logged", lambda: len(row_tokens(config, keyspace)) == 2)
         read = row_tokens(config, keyspace)[-1]
-        with background(tmp_path, "first", *command) as first:
+        # An idle invalidator would tell its position after a minute.
+        often = ("--every", "0")
+        with background(tmp_path, "first", *command, *often) as first:
             first.wait_for("a position", publishing)
             client.make_floors("t:1", "t:2")
             assert client.fill("t:1", read)
             assert client.fill("t:2", read)
         cursor.execute("UPDATE t SET n = 2 WHERE id = 1")
-        with background(tmp_path, "second", *command, "--from", "10") as second:
+        with background(tmp_path, "second", *command, "--from", "10", *often) as second:
             second.wait_for("a position", publishing)
             wait_for("the value goes", lambda: not client.hit("t:1"))
             assert client.hit("t:2")
@@ -106,4 +127,6 @@ def test_a_killed_invalidator_goes_on(
             assert second.wait_end() == 0
     last = json.loads(second.output_path.read_text().splitlines()[-1])
     assert last["generations_renewed"] == 0
+    check_watcher(tmp_path, command, opened, read)
+    assert run(*command, "--watch", "2").returncode == 2
     store.close()

@@ -1,0 +1,1 @@
+"""The watcher: tells which share of a cache's entries agrees with the database."""

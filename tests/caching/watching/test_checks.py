@@ -1,0 +1,94 @@
+"""What a watcher looks at, and how an entry compares with a change; no servers."""
+
+import pytest
+
+from caching.protocol import Entry, Floor, Placeholder
+from caching.stores.store import KeyChange, Pair
+from caching.watching.checks import Looks, Tally, Verdict, is_sampled, verdict
+from event_token import EventToken
+from tests.caching.protocol.tokens import by_shard, token
+
+GENERATION, OLD_GENERATION = b"g" * 16, b"o" * 16
+
+
+def pair(*tokens: EventToken, generation: bytes = GENERATION) -> Pair:
+    """An entry that was read at these tokens, over a floor."""
+    entry = Entry(generation, b"n" * 8, by_shard(tokens), 0, b"v")
+    return Pair(Floor(GENERATION, {}).to_bytes(), entry.to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (pair(token("-80", 2)), Verdict.AGREES),
+        (pair(token("-80", 3)), Verdict.AGREES),
+        (pair(token("-80", 1)), Verdict.STALE),
+        (pair(token("-80", 3), token("80-", 1)), Verdict.AGREES),
+        (pair(token("-40", 9, 5)), Verdict.STALE),
+        (pair(token("-40", 9, 5), token("40-80", 9, None)), Verdict.STALE),
+        (pair(token("-40", 9, None)), Verdict.UNKNOWN),
+        (pair(token("80-", 9)), Verdict.UNKNOWN),
+        (pair(token("-80", 1), generation=OLD_GENERATION), Verdict.ABSENT),
+        (Pair(None, pair(token("-80", 1)).slot), Verdict.ABSENT),
+        (Pair(pair().floor, Placeholder(b"n" * 16).to_bytes()), Verdict.ABSENT),
+        (Pair(pair().floor, None), Verdict.ABSENT),
+    ],
+)
+def test_an_entry_is_compared_by_its_tokens(found: Pair, expected: Verdict) -> None:
+    """It is stale if it would be a hit, and one of its tokens is from before the change."""
+    assert verdict(found, KeyChange("k", token("-80", 2, 10_000_000))) is expected
+
+
+def test_each_age_of_a_change_is_looked_at() -> None:
+    """Of the changes while a look waits the last one is looked at, at its own time."""
+    looks = Looks((1, 60))
+    changes = [KeyChange("k", token("-80", n)) for n in range(1, 4)]
+
+    assert looks.wait_s(0.0) is None
+    for number, change in enumerate(changes):
+        looks.add(change, number / 4)
+    assert looks.wait_s(0.5) == 0.5
+    assert looks.take(0.9, 10) == []
+    assert [(each.within_s, each.change) for each in looks.take(1.0, 10)] == [(1, changes[0])]
+    assert looks.take(1.4, 10) == []
+    assert [(each.within_s, each.change) for each in looks.take(1.5, 10)] == [(1, changes[2])]
+    assert [(each.within_s, each.change) for each in looks.take(99, 1)] == [(60, changes[0])]
+    assert [(each.within_s, each.change) for each in looks.take(99, 9)] == [(60, changes[2])]
+    assert looks.wait_s(99) is None
+
+
+def test_looks_have_a_limit() -> None:
+    """What has no room is counted; a failover's shard leaves room again."""
+    looks = Looks((1,), looks_max=2)
+    for key, shard in (("a", "-80"), ("b", "80-"), ("c", "-80")):
+        looks.add(KeyChange(key, token(shard, 1)), 0.0)
+    assert looks.left_out == 1
+    looks.forget("-80")
+    looks.add(KeyChange("a", token("-80", 2)), 0.0)
+
+    assert [each.change.key for each in looks.take(9, 9)] == ["b", "a"]
+
+
+def test_tallies() -> None:
+    """The share is that of entries of which it is known."""
+    looks = Looks((1,))
+    looks.add(KeyChange("k", token("-80", 1)), 0.0)
+    [look] = looks.take(1, 1)
+    assert looks.tallies[1].share is None
+    found = [Verdict.ABSENT, Verdict.UNKNOWN, Verdict.STALE] + [Verdict.AGREES] * 3
+    for each in found:
+        looks.note(look, each)
+
+    assert looks.tallies == {1: Tally(absent=1, agrees=3, stale=1, unknown=1)}
+    assert looks.tallies[1].share == 0.75
+
+
+def test_keys_are_sampled_by_their_hash() -> None:
+    """All changes of a key are in the sample or none, and another salt takes other keys."""
+    keys = [f"order:{n}" for n in range(10_000)]
+    chosen = {key for key in keys if is_sampled(key, 0.1, 7)}
+
+    assert 800 < len(chosen) < 1_200
+    assert chosen == {key for key in keys if is_sampled(key, 0.1, 7)}
+    assert chosen != {key for key in keys if is_sampled(key, 0.1, 8)}
+    assert all(is_sampled(key, 1, 7) for key in keys)
