@@ -3,12 +3,16 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from databases.connection import open_connection
+from databases.connection import open_connection, server_errors
 from databases.server import DatabaseServer
 from event_token import Flavor
 
 # A statement that waits for a lock ends by the server's own limit (50 s by default) first.
 ANSWER_TIMEOUT_S: Final = 120
+# Servers print definitions and values as the session's sql_mode says: with ANSI_QUOTES or ORACLE in
+# their settings a table of one could not be created on another, with PAD_CHAR_TO_FULL_LENGTH equal
+# rows would differ.
+SESSION_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,13 @@ class ReshardServer(DatabaseServer):
 
 def open_session(server: ReshardServer, *, many_statements: bool = False) -> Any:
     """Open a connection as `databases.connection.open_connection` does, with patience for locks."""
-    return open_connection(
+    connection = open_connection(
         server, answer_timeout_s=ANSWER_TIMEOUT_S, many_statements=many_statements
     )
+    try:
+        with server_errors(server, "setting the session of"), connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION sql_mode = '{SESSION_MODE}'")
+    except BaseException:
+        connection.close()
+        raise
+    return connection

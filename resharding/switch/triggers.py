@@ -16,6 +16,7 @@ from databases.errors import ServerRefused
 from databases.internal_tables import INTERNAL_DATABASE
 from databases.sql import quoted
 from event_token.errors import Halt
+from resharding.server import SESSION_MODE
 from resharding.switch.shard_writes import ShardWrites
 
 _TRIAL: Final = f"{INTERNAL_DATABASE}.trigger_trial"
@@ -122,7 +123,7 @@ def _sql_mode(cursor: Any, sql_mode: str) -> Iterator[None]:
     try:
         yield
     finally:
-        cursor.execute("SET SESSION sql_mode = DEFAULT")
+        cursor.execute("SET SESSION sql_mode = %s", (SESSION_MODE,))
 
 
 def _cannot_create(target: ShardWrites, trigger: Trigger, error: Exception) -> str:

@@ -1,5 +1,7 @@
 """Sessions of a reshard on real servers."""
 
+from databases.sql import rows
+from resharding.plan.tables import read_definitions
 from resharding.server import open_session
 from tests.database_servers import DatabaseFixture
 from tests.resharding.accounts import resharder_of
@@ -17,3 +19,24 @@ def test_a_session_is_shown_all_rows(database: DatabaseFixture) -> None:
     with session, session.cursor() as cursor:
         cursor.execute("SELECT 1 UNION ALL SELECT 2")
         assert len(cursor.fetchall()) == 2
+
+
+def test_what_a_session_prints_does_not_depend_on_the_server(database: DatabaseFixture) -> None:
+    """Under the server's own sql_mode names would have quotes that other servers do not take."""
+    server = resharder_of(database, "-80")
+    schema = database.new_database()
+    with database.connect(database=schema) as root, root.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id CHAR(9) PRIMARY KEY)")
+        cursor.execute("INSERT INTO t VALUES ('x')")
+        cursor.execute("SELECT @@GLOBAL.sql_mode")
+        [(before,)] = cursor.fetchall()
+        cursor.execute("SET GLOBAL sql_mode = 'ANSI_QUOTES,PAD_CHAR_TO_FULL_LENGTH'")
+        try:
+            session = open_session(server)
+        finally:
+            cursor.execute("SET GLOBAL sql_mode = %s", (before,))
+        with session:
+            [table] = read_definitions(session, [schema])
+            assert table.statement.startswith("CREATE TABLE `t` (")
+            assert rows(session, f"SELECT CONCAT(id, '|') FROM {schema}.t") == [("x|",)]
+        cursor.execute(f"DROP DATABASE {schema}")
