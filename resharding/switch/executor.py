@@ -24,7 +24,7 @@ from resharding.switch.opening import prepare
 from resharding.switch.readiness import check_ready
 from resharding.switch.settings import SwitchReport, SwitchSettings
 from resharding.switch.topology_steps import decided, entry_of, moved
-from resharding.switch.words import lost, overdue, refused
+from resharding.switch.words import interrupted, lost, overdue, refused
 from topics.keyspace.topology import (
     ReshardEntry,
     ReshardState,
@@ -78,6 +78,15 @@ def _explained(settings: SwitchSettings) -> Iterator[None]:
         yield
     except ServerLost as error:
         raise ServerLost(lost(error, settings)) from error
+
+
+@contextmanager
+def _resumable(settings: SwitchSettings) -> Iterator[None]:
+    """What to do when Kafka is away in the middle of it: writes may be stopped."""
+    try:
+        yield
+    except Retry as error:
+        raise Retry(interrupted(error, settings)) from error
 
 
 class _Run:
@@ -147,7 +156,8 @@ class _Run:
             view = self._observer.for_switch(self._entry, fenced=fenced)
             return next_switch_step(view, lost_source=lost_source), view
 
-        view = self._go(step)
+        with _resumable(self._settings):
+            view = self._go(step)
         lost = view.lost_sources if self._has_opened else {}
         return SwitchReport(self._entry.hop_time_us, self._stopped_ms, lost)
 
@@ -158,7 +168,8 @@ class _Run:
             view = self._observer.for_cancel(self._entry, fenced=self._fence is not None)
             return next_cancel_step(view, lost_target=lost_target), view
 
-        self._go(step)
+        with _resumable(self._settings):
+            self._go(step)
 
     def _go(self, decide: Callable[[], tuple[Step, ReshardView]]) -> ReshardView:
         """Take one step after the other until done or refused; return the last view."""

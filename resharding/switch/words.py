@@ -1,6 +1,7 @@
 """What `switch` and `cancel` say when they stop, with the commands that go on from there."""
 
 from databases.errors import ServerLost
+from event_token.errors import Retry
 from resharding.switch.decision import Action, ReshardView, Step, Way
 from resharding.switch.settings import SwitchSettings
 from topics.keyspace.topology import ReshardState
@@ -27,6 +28,14 @@ def lost(error: ServerLost, settings: SwitchSettings) -> str:
     return (
         f"{error}. The server is lost, or a later `switch` or `cancel` has taken over: "
         f"`shardstream reshard status {settings.keyspace}` says what is next"
+    )
+
+
+def interrupted(error: Retry, settings: SwitchSettings) -> str:
+    """The message when Kafka does not answer in the middle of a command."""
+    return (
+        f"{error}. Writes may be stopped: as soon as Kafka answers, run the command again, or see "
+        f"`shardstream reshard status {settings.keyspace}`"
     )
 
 

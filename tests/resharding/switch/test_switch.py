@@ -8,12 +8,12 @@ from dataclasses import replace
 import pymysql
 import pytest
 
-from event_token.errors import Halt, Rebuild, UsageError
+from event_token.errors import Halt, Rebuild, Retry, UsageError
 from producers.decoder.errors import WriteAfterEnd
 from resharding.apply.applier import ApplierSettings
 from resharding.errors import DefinitionChanged
 from resharding.server import ReshardServer
-from resharding.switch import executor
+from resharding.switch import executor, readiness
 from resharding.switch.complete import run_complete
 from resharding.switch.decision import Action, JournalRow, Kind, Step
 from resharding.switch.executor import run_cancel, run_switch
@@ -407,7 +407,10 @@ def test_a_trigger_is_tried_without_a_trace(database: DatabaseFixture) -> None:
 
 
 def test_switch_refuses_what_is_not_ready(
-    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    servers: list[DatabaseFixture],
+    kafka: KafkaCluster,
+    keyspace: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A8: no verify, an old one, rows that differ, a lag, an account that is missing: all named.
 
@@ -418,6 +421,7 @@ def test_switch_refuses_what_is_not_ready(
             run_switch(world.settings, nothing)
         assert str(caught.value).count("not verified") == len(TARGETS)
         assert str(caught.value).count("lags: it has seq") == len(TARGETS)
+        monkeypatch.setattr(readiness, "READY_S_MAX", 0.0)  # no applier runs
 
         world.verified(3)
         strange = replace(world.settings, accounts=("nobody@%", f"{APP}@%"))
@@ -484,5 +488,12 @@ def test_a_table_that_is_emptied_after_end_is_seen_before_the_decision(
 
         assert all(isinstance(applier.wait_error(), DefinitionChanged) for applier in appliers)
         assert all(marks(world, shard) == [] for shard in TARGETS)
+        with pytest.raises(Retry, match=r"no broker\. Writes may be stopped: .* reshard status ks"):
+            run_cancel(world.settings, kafka_is_away)
         run_cancel(world.settings, nothing)
         assert world.open_shards() == {SOURCE}
+
+
+def kafka_is_away(_step: Step) -> None:
+    """Fail as a step does that no broker answers."""
+    raise Retry("no broker")
