@@ -55,6 +55,6 @@ def find_primary(servers: Sequence[ReshardServer]) -> ReshardServer:
     if silent:
         raise silent[0]
     raise UsageError(
-        f"no primary among {', '.join(others)}: each is a replica or read-only. Add the primary to "
-        f"`servers` in the settings"
+        f"no primary among {', '.join(others)}: each is a replica or read-only. Promote the right "
+        f"one (read_only may have been left on), or add the primary to `servers` in the settings"
     )
