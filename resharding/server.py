@@ -13,6 +13,14 @@ ANSWER_TIMEOUT_S: Final = 120
 # their settings a table of one could not be created on another, with PAD_CHAR_TO_FULL_LENGTH equal
 # rows would differ.
 SESSION_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
+# Limits that servers set against forgotten sessions and slow queries would end a claim that waits
+# for a log, and a comparison of large tables.
+_LIMITS: Final = {
+    Flavor.MYSQL: "max_execution_time = 0",
+    Flavor.MARIADB: "max_statement_time = 0, idle_transaction_timeout = 0, "
+    "idle_readonly_transaction_timeout = 0, idle_write_transaction_timeout = 0",
+}
+_IDLE_S_MAX: Final = 8 * 3600  # the servers' own default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +43,10 @@ def open_session(server: ReshardServer, *, many_statements: bool = False) -> Any
     )
     try:
         with server_errors(server, "setting the session of"), connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION sql_mode = '{SESSION_MODE}'")
+            cursor.execute(
+                f"SET SESSION sql_mode = '{SESSION_MODE}', wait_timeout = {_IDLE_S_MAX}, "
+                f"{_LIMITS[server.flavor]}"
+            )
     except BaseException:
         connection.close()
         raise

@@ -40,3 +40,17 @@ def test_what_a_session_prints_does_not_depend_on_the_server(database: DatabaseF
             assert table.statement.startswith("CREATE TABLE `t` (")
             assert rows(session, f"SELECT CONCAT(id, '|') FROM {schema}.t") == [("x|",)]
         cursor.execute(f"DROP DATABASE {schema}")
+
+
+def test_a_session_may_wait_and_read_for_long(database: DatabaseFixture) -> None:
+    """Limits against forgotten sessions and slow queries would end a claim or a comparison."""
+    limit = {"mysql": "max_execution_time", "mariadb": "max_statement_time"}[database.flavor.value]
+    with database.connect() as root, root.cursor() as cursor:
+        cursor.execute(f"SET GLOBAL wait_timeout = 30, GLOBAL {limit} = 1000")
+        try:
+            session = open_session(resharder_of(database, "-80"))
+        finally:
+            cursor.execute(f"SET GLOBAL wait_timeout = DEFAULT, GLOBAL {limit} = DEFAULT")
+    with session:
+        [(idle_s, limited)] = rows(session, f"SELECT @@wait_timeout, @@{limit}")
+    assert (idle_s, limited) == (28_800, 0)
