@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.shardstream.command_line import run, write_settings
@@ -27,6 +29,7 @@ application_accounts = ["a@%"]
 """
 
 
+@pytest.mark.slow
 def test_everything_that_is_down_is_listed_at_once(tmp_path: Path) -> None:
     """C3: with Kafka and all servers down each is named, with shards, targets and passwords."""
     config = tmp_path / "shardstream.toml"

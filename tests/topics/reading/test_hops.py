@@ -1,13 +1,17 @@
 """Hops, one rule at a time: `test_hop_machine` covers them by generated histories."""
 
+from collections.abc import Callable
+
 import pytest
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from tests.topics.reading.shard_histories import START_US, History
 from topics.errors import PositionTooOld, ProgressBroken
-from topics.progress.record import GRID_US, Mark, MarkKind
+from topics.progress.record import GRID_US, Mark, MarkKind, cell_start_us
 from topics.reading.followed_shards import Wait
+from topics.reading.hops import Hops
 from topics.reading.planner import Batch, Planner
+from topics.reading.shard_ticks import ShardTicks
 
 HOP_US = START_US + 5 * GRID_US
 
@@ -368,11 +372,67 @@ def test_the_end_of_a_source_is_awaited_however_far_ahead_it_is() -> None:
     running = History("80-")
     for history in (ended, running):
         history.heartbeat(GRID_US)
-        for _ in range(3):
-            history.commit([(GRID_US, 1)])
+    for _ in range(3):
+        running.commit([(GRID_US, 1)])
     planner = Planner(planner_of("-80", "80-").position, KeyRange.parse("-"), ticks_max=3)
     feed(planner, running)
+    feed(planner, ended)
     assert not planner.wants("80-")
 
-    feed(planner, ended)
+    ended.commit([(GRID_US, 1)])
+    planner.observe("-80", ended.progress[-1], 0)
     assert planner.wants("80-")
+
+
+def test_sources_are_read_to_the_latest_end() -> None:
+    """Without BEGIN the frontier ends with the cell of the latest END, not of the first one."""
+    merge = (("-80", "80-"), ("-",))
+    first = marked(History("-80"), MarkKind.END, merge)
+    latest = History("80-")
+    latest.commit([(3 * GRID_US, 2)])
+    marked(latest, MarkKind.END, merge)
+    planner = planner_of("-80", "80-")
+    for history in (first, latest):
+        history.heartbeat(9 * GRID_US)
+        feed(planner, history)
+
+    wait = read_all(planner)
+
+    assert wait.shards == ("-",)
+    assert planner.position.frontier_us == cell_start_us(latest.rows[-1].timestamp_us) + GRID_US
+    assert planner.position.shards["80-"].seq == 3
+
+
+def test_two_reshards_at_once_are_both_followed() -> None:
+    """What a target logs after its BEGIN is wanted, whatever other reshards are open."""
+    low, high = (("-80",), ("-40", "40-80")), (("80-",), ("80-c0", "c0-"))
+    planner = planner_of("-80", "80-")
+    for split, name in ((low, "r1"), (high, "r2")):
+        source = History(split[0][0])
+        source.commit([(GRID_US, 1)], mark=end_of(name, split))
+        source.heartbeat(9 * GRID_US)
+        feed(planner, source)
+
+    feed(planner, begun("-40", low, HOP_US))
+
+    assert planner.wants("-40")
+
+
+def end_of(name: str, reshard: tuple[tuple[str, ...], tuple[str, ...]]) -> Callable[[int], Mark]:
+    """Make END of a reshard at an offset."""
+    return lambda offset: Mark(MarkKind.END, offset, name, *reshard, None)
+
+
+def test_a_begin_is_looked_for_from_the_latest_end_on() -> None:
+    """BEGIN is not older than any END, so earlier progress of targets is not needed."""
+    merge = (("-80", "80-"), ("-",))
+    active = {}
+    for shard, cells in (("-80", 1), ("80-", 7)):
+        history = marked(History(shard), MarkKind.END, merge, step_us=cells * GRID_US)
+        active[shard] = ShardTicks(shard, ShardPosition(0, 0, None))
+        active[shard].observe(history.progress[0], 0)
+    hops = Hops(KeyRange.parse("-"))
+
+    hops.update(active)
+
+    assert hops.targets["-"].from_us == cell_start_us(START_US + 7 * GRID_US) + GRID_US

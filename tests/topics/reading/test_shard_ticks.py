@@ -147,6 +147,9 @@ def test_waiting_says_for_whom_and_how_long() -> None:
     assert isinstance(wait, Wait)
     assert wait.shards == ("-80", "80-")
     assert f"shard -80 is at head {START_US} us, unchanged for 3500 ms" in wait.reason
+    wait = planner.next_batch(now_ms=2_000)
+    assert isinstance(wait, Wait)
+    assert f"shard 80- is at head {START_US} us, unchanged for 0 ms" in wait.reason
 
 
 def test_what_a_planner_refuses() -> None:
@@ -170,13 +173,14 @@ def _marked(made: History, kind: MarkKind, hop_time_us: int | None = None) -> No
     made.commit([(CELL_US, 1)], mark=lambda offset: Mark(kind, offset, "r1", *split, hop_time_us))
 
 
-def test_a_retired_shard_without_its_end_stops_the_reader() -> None:
+@pytest.mark.parametrize("later_cells", [0, 5])
+def test_a_retired_shard_without_its_end_stops_the_reader(later_cells: int) -> None:
     """If progress no longer has an END that the topology knows of, nothing passes it."""
     made = history()
     _marked(made, MarkKind.END)
     made.heartbeat(CELL_US)
-    made.heartbeat(9 * CELL_US)
     hop_time_us = START_US + 8 * CELL_US
+    made.heartbeat(hop_time_us - made.head_us + later_cells * CELL_US)
     behind_end = position(11, made.end_offset, START_US)
     planner = Planner(behind_end, KeyRange.parse("-"), retired_us={"-": hop_time_us})
     planner.observe("-", made.progress[-2], 0)
