@@ -95,6 +95,21 @@ def test_lost_checkpoint_cannot_repeat_changes(target: str) -> None:
     assert rows_of(target) == 2
 
 
+@pytest.mark.parametrize("end", [None, StreamPosition(0, 70, {"-80": ShardPosition(2, 2, None)})])
+def test_a_lost_checkpoint_is_told_the_way_on(target: str, end: StreamPosition | None) -> None:
+    """The latest position in the table's commits is named; without any a new table is."""
+    ensure_table(target, SCHEMA, {})
+    for number, position in enumerate((end, None)):
+        rows = [pa.RecordBatch.from_pylist([change(number + 1)], SCHEMA)]
+        files, spans = write_files(target, rows, {})
+        batch = Batch(number, "q", spans, files, position, contiguous=True)
+        assert commit(open_changelog(target, {}), SCHEMA, batch)
+
+    way = "Write to a new table" if end is None else f"start from .--from. {end.to_string()}"
+    with pytest.raises(ChangeLogConflict, match=way):
+        commit_rows(target, [change(2)], 0, query="another")
+
+
 def test_hole_stops_only_a_query_that_takes_everything(target: str) -> None:
     """A gap in a shard's seqs is an error unless the query filters rows."""
     commit_rows(target, [change(1)], 0)

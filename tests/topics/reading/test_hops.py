@@ -222,6 +222,7 @@ def test_an_end_of_another_shards_reshard_is_refused() -> None:
         ("-40", (("-40",), ("-20", "10-40"))),
         ("-40", (("-40",), ("-20", "20-60"))),
         ("-40", (("-40",), ())),
+        ("-40", (("-40",), ("no shard",))),
     ],
 )
 def test_reshards_that_leave_a_hole_are_refused(
@@ -436,3 +437,20 @@ def test_a_begin_is_looked_for_from_the_latest_end_on() -> None:
     hops.update(active)
 
     assert hops.targets["-"].from_us == cell_start_us(START_US + 7 * GRID_US) + GRID_US
+
+
+def test_a_reshard_that_holds_nobody_back_is_no_reason() -> None:
+    """While another shard is silent before the hop time, the stream waits for that one alone."""
+    split = (("-80",), ("-40", "40-80"))
+    source = marked(History("-80"), MarkKind.END, split, step_us=7 * GRID_US)
+    source.heartbeat(9 * GRID_US)
+    other = History("80-")
+    other.heartbeat(GRID_US)
+    planner = planner_of("-80", "80-")
+    for history in (source, other):
+        feed(planner, history)
+
+    wait = read_all(planner)
+
+    assert wait.shards == ("80-",)
+    assert "reshard" not in wait.reason

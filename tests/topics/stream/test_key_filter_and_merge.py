@@ -119,6 +119,13 @@ def test_merge_checks_what_progress_promised() -> None:
         list(merge([iter(good[::-1]), iter([record(9, "b", 0)])], 10))
 
 
+def test_the_least_time_is_merged() -> None:
+    """A transaction may be stamped with the epoch itself, by SET timestamp."""
+    first = record(0, "-80", 1)
+
+    assert list(merge([iter([first])], 1)) == [first]
+
+
 def test_seq_is_checked() -> None:
     """A gap says how many are missing, a repeat which one came again."""
     seqs = SeqChecker("ks.-", 3)
