@@ -9,7 +9,7 @@ from topics.errors import PositionTooOld, ProgressBroken
 from topics.progress.cells import Cut
 from topics.progress.record import Mark, MarkKind, Progress, Tick
 from topics.reading.followed_shards import Wait
-from topics.reading.planner import Batch, MaxHold, Planner, ranges_between
+from topics.reading.planner import Batch, MaxHold, Planner, is_hop, ranges_between
 from topics.reading.shard_ticks import ShardTicks
 
 CELL_US = 10_000
@@ -98,6 +98,42 @@ def test_a_position_behind_a_mark_has_passed_it() -> None:
 
     assert isinstance(batch, Batch)
     assert (batch.ranges["-"].first_seq, batch.ranges["-"].last_seq) == (5, 8)
+
+
+def test_what_is_not_older_than_what_was_read() -> None:
+    """Of a shard that was read in part, what follows is as old as the cell of the position."""
+    made = History("-")
+    for step_us in (CELL_US, 0, CELL_US, CELL_US):
+        made.commit([(step_us, 2)])
+    cells = [progress.ticks[0].timestamp_us for progress in made.progress if progress.ticks]
+    whole = ShardTicks("-", ShardPosition(0, 0, None))
+    assert whole.read_cell_us == 0
+
+    for progress in made.progress:
+        whole.observe(progress, 0)
+    assert whole.read_cell_us == cells[0]
+    whole.advance(whole.cut(cells[1]))
+    assert (whole.at.seq, whole.read_cell_us) == (4, cells[1])
+    whole.advance(whole.cut(cells[2] + CELL_US))
+    assert whole.read_cell_us == whole.head_cell_us
+
+
+def test_nothing_lies_between_the_positions_of_a_hop() -> None:
+    """A hop replaces shards and reads nothing; the way back is no hop."""
+    kept, ended, begun = (ShardPosition(at, at, None) for at in (1, 2, 3))
+    source = StreamPosition(4, START_US, {"-80": kept, "80-": ended})
+    shards = {"-80": kept, "80-c0": begun, "c0-": begun}
+
+    assert ranges_between(source, StreamPosition(5, START_US, shards)) == {}
+    for other in (
+        StreamPosition(6, START_US, shards),
+        StreamPosition(3, START_US, shards),
+        StreamPosition(5, START_US + CELL_US, shards),
+        StreamPosition(5, START_US, shards | {"-80": ended}),
+    ):
+        with pytest.raises(UsageError, match="positions of different shards"):
+            ranges_between(source, other)
+    assert not is_hop(source, replace(source, epoch=5))
 
 
 def test_memory_is_bounded_by_wants() -> None:
