@@ -30,3 +30,4 @@ class SessionContext:
     failed_copies: dict[str, str] = field(default_factory=dict)
     rolled_back: set[str] = field(default_factory=set)
     stops_at: set[str] = field(default_factory=set)
+    has_committed: Event = field(default_factory=Event)

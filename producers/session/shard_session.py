@@ -4,6 +4,7 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
+from producers.errors import LogDisagrees
 from producers.servers.server_list import ServerList
 from producers.session.binlog_reader import WAIT_S_MAX
 from producers.session.commit_pace import CELL_GAP_S, is_backlog, rest_s
@@ -56,6 +57,12 @@ class ShardSession:
             start = choose_start(
                 context.settings, context.topics, context.schema_ids, servers, publisher.abort_open
             )
+            if start.is_new and context.has_committed.is_set():
+                raise LogDisagrees(
+                    f"{context.topics.log} is empty, but this producer has written to it: the "
+                    f"topic was deleted and created again. Started again, it begins a new log "
+                    f"(--from says where); copy the tables then"
+                )
             point = start.point
             self.committed = Committed(str(point.position), max(point.head_us, 0), point.end_offset)
             context.report(ProducerState.STARTING, self.committed, start.note)

@@ -112,6 +112,7 @@ class Supervisor:
     def _after(self, session: ShardSession, fault: ShardstreamError) -> None:
         """Wait before the next session, or raise if it would not help."""
         if session.committed.commits:
+            self._context.has_committed.set()
             self._faults = self._rebuilds = 0
             self._alive_s = time.monotonic()
         self._faults += 1

@@ -18,7 +18,7 @@ from topics.kafka.client import (
     ClientConfig,
     producer_config,
 )
-from topics.kafka.errors import Fenced, kafka_error, kafka_errors
+from topics.kafka.errors import TOPIC_GONE, Fenced, kafka_error, kafka_errors
 from topics.names import ShardTopics
 
 # Aborting a predecessor's transaction takes seconds while the coordinator is loading or moving.
@@ -42,6 +42,8 @@ SOCKET_TIMEOUT_MS: Final = 60_000
 TIMEOUT_SHARE: Final = 0.9
 # An unfinished commit may take this long after a stop; then the successor finds its outcome.
 STOP_S_MAX: Final = 5.0
+# A commit that has waited for this long, and then each time again: are the topics still there?
+TOPICS_LOOK_S: Final = 10.0
 # Closing waits this long for the broker's answer to an abort.
 ABORT_S_MAX: Final = 10.0
 
@@ -79,6 +81,7 @@ class Publisher:
         self._slow_commit_s = SLOW_COMMIT_SHARE * socket_timeout_ms / 1000
         self._in_transaction = False
         self._began_s = 0.0
+        self._looked_s = 0.0
         self._first_offset = -1
         self._last_offset = -1
         self._failure: KafkaError | None = None
@@ -238,8 +241,10 @@ class Publisher:
     def _until_flushed(self) -> None:
         deadline_s = time.monotonic() + self._transaction_timeout_s
         stop_s: float | None = None
+        self._looked_s = time.monotonic()
         while self._flush_step():
             self._check()
+            self._check_topics()
             now_s = time.monotonic()
             if stop_s is None and self._stopping():
                 stop_s = now_s + STOP_S_MAX
@@ -270,10 +275,12 @@ class Publisher:
         """Call until it succeeds; librdkafka allows retries after its retriable errors."""
         deadline_s = time.monotonic() + limit_s
         stop_s: float | None = None
+        self._looked_s = time.monotonic()
         while True:
             try:
                 call(WAIT_STEP_S)
             except _KAFKA as error:
+                self._check_topics()
                 now_s = time.monotonic()
                 if stop_s is None and self._stopping():
                     stop_s = now_s + STOP_S_MAX
@@ -283,6 +290,20 @@ class Publisher:
                     raise self._mapped(cause, doing) from error
             else:
                 return
+
+    def _check_topics(self) -> None:
+        """Raise TopicMissing when a topic is gone; librdkafka would wait until the timeout."""
+        if time.monotonic() - self._looked_s < TOPICS_LOOK_S:
+            return
+        for topic in (self.topics.log, self.topics.progress):
+            try:
+                found = self._producer.list_topics(topic, timeout=WAIT_STEP_S)
+            except _KAFKA:
+                break  # no broker answers, which is what the caller waits for
+            error = found.topics[topic].error
+            if error is not None and error.name() in TOPIC_GONE:
+                raise kafka_error(error, f"writing to {topic}", self._brokers)
+        self._looked_s = time.monotonic()
 
     def _check(self) -> None:
         if self._failure is not None:

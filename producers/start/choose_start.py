@@ -28,13 +28,17 @@ _REPLICA_NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ChosenStart:
-    """The server to follow, from where, and a note for the operator ("" for none)."""
+    """The server to follow, from where, and a note for the operator ("" for none).
+
+    `is_new`: the log is empty, so that this is its beginning.
+    """
 
     server: OpenServer
     is_replica: bool
     point: ResumePoint
     identity: ShardIdentity
     note: str
+    is_new: bool
 
 
 def choose_start(
@@ -51,6 +55,7 @@ def choose_start(
     """
     progress, tail = read_committed_tail(settings.kafka, topics, schema_ids, abort_open)
     point = resume_point(topics, settings.flavor, progress, tail)
+    is_new = point is None
     if point is None:
         server, point, identity, notes = _first(settings, topics, servers)
     else:
@@ -68,7 +73,7 @@ def choose_start(
     is_replica = server.is_replica()
     if is_replica and len(settings.servers) == 1:
         notes.append(_REPLICA_NOTE)
-    return ChosenStart(server, is_replica, point, identity, "; ".join(notes))
+    return ChosenStart(server, is_replica, point, identity, "; ".join(notes), is_new)
 
 
 def _chosen(topics: ShardTopics, servers: ServerList, point: ResumePoint) -> Chosen:

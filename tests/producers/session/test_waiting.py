@@ -1,11 +1,13 @@
-"""Producers that start while a server or the broker is away."""
+"""Producers whose server, broker or topics are away."""
 
 from dataclasses import replace
 
 import pytest
 
+from producers.errors import LogDisagrees
 from producers.session.supervisor import run_shard
 from producers.settings import ProducerState, ProducerStatus
+from producers.shard_log import publisher
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.ports import HOST, free_ports
 from tests.database_servers import DatabaseFixture, StartServer
@@ -111,3 +113,24 @@ def test_topics_that_a_broker_does_not_know_yet_are_waited_for(
     producer.end()
 
     assert seen[:2] == [ProducerState.STARTING, ProducerState.RECONNECTING]
+
+
+def test_a_log_that_is_recreated_under_its_producer_is_not_begun_again(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F09: the producer says that its topics are gone, and does not take new ones for a new log."""
+    monkeypatch.setattr(publisher, "TOPICS_LOOK_S", 0.5)
+    settings, topics = settings_of(mysql_a, kafka, keyspace), ShardTopics(keyspace, SHARD)
+    producer = RunningProducer(settings)
+    producer.wait_streaming()
+    wait_caught_up(settings)
+    admin = open_admin(settings.kafka)
+    for future in admin.delete_topics([topics.log, topics.progress]).values():
+        future.result(WAIT_S)
+    wait_noted(producer, "the topic does not exist")
+    provision_shard(settings.kafka, topics)
+
+    error = producer.wait_error()
+
+    assert isinstance(error, LogDisagrees)
+    assert f"{topics.log} is empty, but this producer has written to it" in str(error)
