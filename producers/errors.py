@@ -41,6 +41,10 @@ class ReplicaBehindLog(ServerLost):
     """Raised when a replica has not yet applied what the log holds."""
 
 
+class StreamFailed(Rebuild):
+    """Raised when a server cannot send its binlogs on: the next connect tells why, or fails too."""
+
+
 class BetterServer(Rebuild):
     """Raised when another server should be followed: this one lags or is no longer usable."""
 

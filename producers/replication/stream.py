@@ -15,8 +15,8 @@ from databases.connection import ACCESS_REFUSED, open_connection
 from databases.errors import ServerLost, ServerRefused
 from databases.server import DatabaseServer
 from event_token import GtidSet, MysqlGtidSet
-from event_token.errors import Halt, Rebuild, ShardstreamError
-from producers.errors import BinlogPurged, SameServerId
+from event_token.errors import Halt, ShardstreamError
+from producers.errors import BinlogPurged, SameServerId, StreamFailed
 from producers.replication.dump_command import (
     FIRST_EVENT_POSITION,
     file_dump_command,
@@ -74,7 +74,7 @@ def server_error(code: int, text: str, where: str) -> ShardstreamError:
     if code == _ER_SOURCE_FATAL:
         # Binlogs that were reset under the stream, for one: the next connect tells what has become
         # of them, or meets the same fault.
-        return Rebuild(message)
+        return StreamFailed(message)
     return ServerLost(message)
 
 

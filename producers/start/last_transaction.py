@@ -12,7 +12,7 @@ from databases.sql import rows
 from event_token import MariadbGtidSet, MysqlGtidSet
 from event_token.errors import Halt
 from event_token.mariadb_gtid import parse_mariadb_gtid
-from producers.errors import BinlogPurged, HistoryRewritten
+from producers.errors import BinlogPurged, HistoryRewritten, StreamFailed
 from producers.replication.gtid_scan import BinlogTransaction, transactions
 from producers.replication.stream import ReplicationStream, server_errors
 from producers.servers.server_list import OpenServer
@@ -21,7 +21,7 @@ from topics.names import ShardTopics
 from topics.progress.record import LastTransaction
 
 # What the server answers, or what is read, where a binlog has no event at a position.
-_NO_EVENT_THERE: Final = (Halt, BinlogPurged, IndexError, ValueError)
+_NO_EVENT_THERE: Final = (Halt, BinlogPurged, StreamFailed, IndexError, ValueError)
 
 
 def check_last(topics: ShardTopics, server: OpenServer, last: LastTransaction | None) -> str:

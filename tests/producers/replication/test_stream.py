@@ -9,9 +9,9 @@ from databases.errors import ServerLost, ServerRefused
 from databases.server import TlsSettings
 from databases.server_facts import is_on
 from databases.sql import rows
-from event_token import Flavor, GtidSet, MysqlGtidSet, Rebuild
+from event_token import Flavor, GtidSet, MysqlGtidSet
 from producers.copy.definition import read_definition
-from producers.errors import BinlogPurged, SameServerId
+from producers.errors import BinlogPurged, SameServerId, StreamFailed
 from producers.replication.family import family_of
 from producers.replication.stream import (
     BUFFER_BYTES,
@@ -228,7 +228,7 @@ def test_server_errors_have_their_names() -> None:
     assert isinstance(server_error(1236, same, "stream"), SameServerId)
     assert "server_id" in str(server_error(1236, same, "stream"))
     assert isinstance(server_error(1236, purged, "stream"), BinlogPurged)
-    assert isinstance(server_error(1236, reset, "stream"), Rebuild)
+    assert isinstance(server_error(1236, reset, "stream"), StreamFailed)
     assert isinstance(server_error(1045, "Access denied", "stream"), ServerRefused)
     assert isinstance(server_error(1053, "Server shutdown in progress", "stream"), ServerLost)
 
