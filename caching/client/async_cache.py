@@ -118,7 +118,7 @@ class AsyncCache(Shell[AsyncStore]):
             read = AsyncRead(self._readers, step, recorder, self._core.counters)
             with recording(recorder):
                 values = await load(read, step.keys)
-            return Loaded(values, recorder.tokens())
+            return Loaded(values, recorder.tokens(), recorder.replicas)
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None

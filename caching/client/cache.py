@@ -29,7 +29,8 @@ class Cache(Shell[Store]):
     `store` has the cache's layout. `readers` has a FreshReader for each shard that serves, by
     name; replace `readers` after a reshard. `codec`: json, msgspec, pickle, or a Codec. `vindex`
     places the values that loaders read by (`on=`). After `primary_after` refused fills in a row a
-    key is read from its primary. Safe to use from several threads.
+    key is read from its primary. `prefer`: "fresh" asks the replica first whose read was last
+    filled in, "listed" the first of the reader's list. Safe to use from several threads.
 
     No call raises what a store raises: without the store, loaders are called and nothing is
     cached. Errors are the loader's own, and UsageError on values that the codec cannot encode.
@@ -132,7 +133,7 @@ class Cache(Shell[Store]):
             read = Read(self._readers, step, recorder, self._core.counters)
             with recording(recorder):
                 values = load(read, step.keys)
-            return Loaded(values, recorder.tokens())
+            return Loaded(values, recorder.tokens(), recorder.replicas)
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return None

@@ -14,7 +14,7 @@ from caching.client.counters import Counted, Counters
 from caching.client.options import CacheOptions
 from caching.client.positions import PositionWatch
 from caching.client.refusals import RefusedKeys
-from caching.client.steps import Load, Loaded, Pause, Steps, StoreCall
+from caching.client.steps import Load, Loaded, Pause, ServerChoice, Steps, StoreCall
 from caching.errors import StoreError
 from caching.protocol import Entry, Hit, MissReason, Refusal, decide_fill, decide_hit
 from caching.protocol.entry import ENTRY_NONCE_BYTES
@@ -84,6 +84,7 @@ class Core:
         codec: Codec,
         *,
         primary_after: int,
+        prefers_fresh: bool,
         clock: Callable[[], float],
     ) -> None:
         """The store is only asked where keys lie; `clock` gives monotonic seconds."""
@@ -94,6 +95,8 @@ class Core:
         self._clock = clock
         self._positions = PositionWatch(options.max_behind_s, clock)
         self._refused = RefusedKeys(primary_after)
+        self._prefers_fresh = prefers_fresh
+        self._fresh: dict[str, str] = {}  # by shard, the replica whose read was last filled in
 
     def look_up(
         self, keys: Sequence[str], newer_than: tuple[EventToken, ...]
@@ -257,9 +260,8 @@ class Core:
         needs_primary = any(self._refused.need_primary(key) for key in prepared)
         started = self._clock()
         try:
-            loaded: Loaded = yield Load(
-                tuple(prepared), newer_than, "primary" if needs_primary else "any"
-            )
+            server: ServerChoice = "primary" if needs_primary else "any"
+            loaded: Loaded = yield Load(tuple(prepared), newer_than, server, dict(self._fresh))
             values = {
                 key: Value(self._encode(key, loaded.values.get(key)), loaded.tokens)
                 for key in prepared
@@ -272,23 +274,37 @@ class Core:
         self.counters.add("load_seconds", self._clock() - started)
         for key, pair in prepared.items():
             if pair is not None:
-                yield from self._fill(key, pair, values[key])
+                yield from self._fill(key, pair, values[key], loaded.replicas)
         return values
 
-    def _fill(self, key: str, prepared: Pair, value: Value) -> Steps[None]:
+    def _prefer(self, replicas: Mapping[str, str], *, is_fresh: bool) -> None:
+        """Remember the replicas that were new enough, or forget those that were not."""
+        if not self._prefers_fresh:
+            return
+        if is_fresh:
+            self._fresh |= replicas
+            return
+        for shard, replica in replicas.items():
+            if self._fresh.get(shard) == replica:
+                self._fresh.pop(shard, None)
+
+    def _fill(
+        self, key: str, prepared: Pair, value: Value, replicas: Mapping[str, str]
+    ) -> Steps[None]:
         ttl_ms = int(self.options.ttl_s * 1_000 * (1 - TTL_JITTER * random.random()))  # noqa: S311
         expected = prepared
         try:
             for _ in range(FILL_ATTEMPTS):
                 decision = decide_fill(expected.floor, expected.slot, value.tokens)
                 if isinstance(decision, Refusal):
-                    self._refuse(key, decision)
+                    self._refuse(key, decision, replicas)
                     yield StoreCall("release", (key, prepared))
                     return
                 entry = self._entry(decision.generation, value)
                 if (yield StoreCall("fill", (key, expected, entry, ttl_ms))):
                     self.counters.add("fills")
                     self._refused.clear(key)
+                    self._prefer(replicas, is_fresh=True)
                     return
                 present: Pair | None = yield StoreCall("read_again", (key,))
                 if present is None:
@@ -303,10 +319,11 @@ class Core:
         entry = Entry(generation, nonce, value.tokens, self._codec.number, value.encoded)
         return entry.to_bytes()
 
-    def _refuse(self, key: str, refusal: Refusal) -> None:
+    def _refuse(self, key: str, refusal: Refusal, replicas: Mapping[str, str]) -> None:
         self.counters.add(_REFUSED[refusal])
         if refusal in _TOO_OLD:
             self._refused.add(key)
+            self._prefer(replicas, is_fresh=False)
 
     def _release(self, key: str, prepared: Pair | None) -> Steps[None]:
         if prepared is not None:

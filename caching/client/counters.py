@@ -1,9 +1,8 @@
 """What a client counts."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from threading import Lock
-from typing import Literal
+from typing import Literal, get_args
 
 Counted = Literal[
     "hits",
@@ -17,6 +16,8 @@ Counted = Literal[
     "shared_loads",
     "lease_waits",
     "own_write_reads",
+    "own_write_waits",
+    "own_write_primary",
     "store_errors",
     "unreadable",
     "fills_refused_older",
@@ -33,15 +34,16 @@ class Counters:
     """Sums since the client was made; any thread may add and read."""
 
     def __init__(self) -> None:
-        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._sums: dict[str, float] = dict.fromkeys(get_args(Counted), 0)
         self._lock = Lock()
 
     def add(self, name: Counted, count: float = 1) -> None:
         """Add to one sum."""
-        with self._lock:
-            self._sums[name] += count
+        if count:
+            with self._lock:
+                self._sums[name] += count
 
     def read(self) -> Mapping[str, float]:
-        """Return all sums that are not zero, by name."""
+        """Return all sums by name, so that a metric is there before anything is counted."""
         with self._lock:
             return dict(self._sums)

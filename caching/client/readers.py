@@ -21,6 +21,18 @@ class Rows(Protocol):
     def token(self) -> EventToken | None:
         """What the rows are proven to hold; None if that could not be found out."""
 
+    @property
+    def server(self) -> str:
+        """The server that answered."""
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether it is the primary."""
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether a server was given time to catch up."""
+
 
 class Reader(Protocol):
     """Reads one shard, as `FreshReader` does. Safe to use from several threads."""
@@ -32,10 +44,11 @@ class Reader(Protocol):
         *,
         at_least: Iterable[EventToken] | None = None,
         server: ServerChoice = "any",
+        prefer: str | None = None,
     ) -> Rows:
         """Run a query on a server that holds those of the writes that overlap its shard.
 
-        Stale if none does.
+        `prefer` is asked before others of its role. Stale if no server holds them.
         """
 
 

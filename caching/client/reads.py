@@ -17,10 +17,14 @@ Writes = EventToken | Iterable[EventToken]
 
 
 class Recorder:
-    """The tokens of everything that one loader reads; `newer_than`: what its reads have to hold."""
+    """The tokens of everything that one loader reads; `newer_than`: what its reads have to hold.
+
+    `replicas`: which one of each shard answered last.
+    """
 
     def __init__(self, newer_than: tuple[EventToken, ...]) -> None:
         self.newer_than = newer_than
+        self.replicas: dict[str, str] = {}
         self._tokens: list[EventToken] = []
         self._is_proven = True
         self._lock = Lock()
@@ -89,10 +93,19 @@ class Read:
 
     def _execute(self, sql: str, args: Sequence[Any], shard: str) -> Rows:
         at_least = self._load.newer_than or None
+        rows = self._readers.reader(shard).execute(
+            sql,
+            args,
+            at_least=at_least,
+            server=self._load.server,
+            prefer=self._load.prefer.get(shard),
+        )
         if at_least is not None:
             self._counters.add("own_write_reads")
-        reader = self._readers.reader(shard)
-        rows = reader.execute(sql, args, at_least=at_least, server=self._load.server)
+            self._counters.add("own_write_primary", rows.is_primary)
+            self._counters.add("own_write_waits", rows.has_waited)
+        if not rows.is_primary:
+            self._recorder.replicas[shard] = rows.server
         self._recorder.add(rows.token)
         return rows
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from caching.client.codecs import Codec, codec_named
 from caching.client.core import Core, Missed
@@ -16,6 +16,8 @@ from event_token import EventToken
 
 S = TypeVar("S", Store, AsyncStore)
 
+# Which replica is asked first: the one whose read was last filled in, or the first of the list.
+Prefer = Literal["fresh", "listed"]
 # Refused fills of a key in a row after which its primary is read.
 PRIMARY_AFTER = 3
 
@@ -32,6 +34,7 @@ class Shell(Generic[S]):
         codec: str | Codec = "json",
         vindex: str = "hash",
         primary_after: int = PRIMARY_AFTER,
+        prefer: Prefer = "fresh",
     ) -> None:
         """Check the arguments; nothing is connected."""
         self._core = Core(
@@ -39,6 +42,7 @@ class Shell(Generic[S]):
             options,
             codec_named(codec),
             primary_after=primary_after,
+            prefers_fresh=prefer == "fresh",
             clock=time.monotonic,
         )
         self._store: S = store
@@ -65,7 +69,7 @@ class Shell(Generic[S]):
         return found.warnings
 
     def counters(self) -> Mapping[str, float]:
-        """Return what was counted since the cache was made, by name; what is zero is left out."""
+        """Return what was counted since the cache was made, by name."""
         return self._core.counters.read()
 
 

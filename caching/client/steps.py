@@ -22,12 +22,14 @@ class StoreCall:
 class Load:
     """Let the application read these keys from the database, and answer with `Read`.
 
-    Its reads have to hold every change in `newer_than`, and go to servers of this kind.
+    Its reads have to hold every change in `newer_than`, and go to servers of this kind. `prefer`:
+    by shard, the server that is asked first.
     """
 
     keys: Sequence[str]
     newer_than: tuple[EventToken, ...]
     server: ServerChoice
+    prefer: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,13 @@ class Pause:
 class Loaded:
     """Values that the application has read, by key, and what they are proven to hold.
 
-    A value is None where there is no such row. Without tokens nothing is proven.
+    A value is None where there is no such row. Without tokens nothing is proven. `replicas`: those
+    that answered, by shard.
     """
 
     values: Mapping[str, object]
     tokens: Tokens
+    replicas: Mapping[str, str]
 
 
 Step = StoreCall | Load | Pause

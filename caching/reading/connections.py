@@ -77,11 +77,13 @@ class OpenConnection:
 class Server:
     """One server of a shard: opens connections and keeps a few; threads may share it.
 
-    `was_primary` is its role as it was last asked for: it orders servers and decides nothing.
+    `name` and `was_primary` are its own name and its role as they were last asked for: they order
+    servers and decide nothing.
     """
 
     def __init__(self, connect: Connect) -> None:
         """Connect with the first read."""
+        self.name = ""
         self.was_primary = False
         self._connect = connect
         self._idle: deque[OpenConnection] = deque()

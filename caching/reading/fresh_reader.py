@@ -44,13 +44,16 @@ class FreshRows:
 
     `token`: every change up to it is in the rows; None if it was not asked for or cannot be told.
     `fresher`: whether they hold at least what the compared token does; None if that is unknown.
-    `server`: the host name and port of the server that answered, as it gives them.
+    `server`: the host name and port of the server that answered, as it gives them, `is_primary` its
+    role. `has_waited`: a server was given time to catch up.
     """
 
     rows: list[Any]
     token: EventToken | None
     fresher: bool | None
     server: str
+    is_primary: bool = False
+    has_waited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Request:
     at_least: tuple[EventToken, ...]
     wait_s: float
     role: ServerRole
+    prefer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Answer:
     rows: list[Any]
     opening: Opening
     token: EventToken | None
+    has_waited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class Lack:
     opening: Opening
     token: EventToken | None
     wanted: EventToken | None
+    has_waited: bool = False
 
 
 class FreshReader:
@@ -126,22 +132,31 @@ class FreshReader:
         at_least: EventToken | Iterable[EventToken] | None = None,
         wait_s: float = 0.05,
         server: ServerRole = "any",
+        prefer: str | None = None,
     ) -> FreshRows:
         """Read in a read-only transaction of its own; `args` are the driver's.
 
         `at_least`: a change, or the writes of a session, of which those count that overlap the
         shard's key range. A server that lacks one gets `wait_s` seconds, then the next one is
-        asked, and the primary last. Raises Stale if that lacks it, too, ServerLost if no server
+        asked, and the primary last. `prefer`: the server, as `FreshRows` names it, that is asked
+        before the others of its role. Raises Stale if that lacks it, too, ServerLost if no server
         answers, ServerRefused, UsageError, and the driver's own errors for the statement.
         """
-        answer = self.answer(Request(sql, args, self._wanted(at_least), wait_s, server))
+        answer = self.answer(Request(sql, args, self._wanted(at_least), wait_s, server, prefer))
         fresher = None
         if compare_event_token is not None and answer.token is not None:
             other = compare_event_token
             other = EventToken.from_string(other) if isinstance(other, str) else other
             fresher = _FRESHER[compare(answer.token, other)]
         token = answer.token if include_event_token else None
-        return FreshRows(answer.rows, token, fresher, answer.opening.server)
+        return FreshRows(
+            answer.rows,
+            token,
+            fresher,
+            answer.opening.server,
+            answer.opening.is_primary,
+            answer.has_waited,
+        )
 
     def check(self) -> Findings:
         """Ask every server what a preflight has to know: settings, grants, roles."""
@@ -184,14 +199,18 @@ class FreshReader:
         faults: list[ServerLost] = []
         # Roles as they were last: a promoted replica does not get all the reads.
         last = request.role != "primary"
-        for server in sorted(self._servers, key=lambda each: each.was_primary is last):
+        servers = sorted(
+            self._servers, key=lambda each: (each.was_primary is last, each.name != request.prefer)
+        )
+        for server in servers:
             try:
                 found = self._ask(server, request)
             except ServerLost as fault:
                 faults.append(fault)
                 continue
             if isinstance(found, Answer):
-                return found
+                waited = found.has_waited or any(lack.has_waited for lack in lacks)
+                return replace(found, has_waited=waited)
             lacks.append(found)
         raise self._no_answer(request, lacks, faults)
 
@@ -212,17 +231,18 @@ class FreshReader:
 
     def _read(self, server: Server, opened: OpenConnection, request: Request) -> Answer | Lack:
         deadline_s = time.monotonic() + request.wait_s
-        repeats = 0
+        repeats, has_waited = 0, False
         while True:
             found = self._read_once(opened, request, is_last=repeats >= REPEATS_MAX)
             if found is None:
                 repeats += 1
                 continue
-            server.was_primary = found.opening.is_primary
+            server.name, server.was_primary = found.opening.server, found.opening.is_primary
             left_s = deadline_s - time.monotonic()
             if isinstance(found, Answer) or found.wanted is None or left_s <= 0:
-                return found
+                return replace(found, has_waited=has_waited)
             self._wait(opened, found, left_s)
+            has_waited = True
 
     def _read_once(
         self, opened: OpenConnection, request: Request, *, is_last: bool

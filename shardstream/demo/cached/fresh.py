@@ -47,9 +47,10 @@ class _NotingReader:
         *,
         at_least: Iterable[EventToken] | None = None,
         server: ServerChoice = "any",
+        prefer: str | None = None,
     ) -> FreshRows:
         """Read, as FreshReader does."""
-        rows = self.reader.execute(sql, args, at_least=at_least, server=server)
+        rows = self.reader.execute(sql, args, at_least=at_least, server=server, prefer=prefer)
         self._servers.ports += (int(rows.server.rpartition(":")[2]),)
         return rows
 

@@ -31,6 +31,9 @@ class ModelRows:
 
     rows: Sequence[Any]
     token: EventToken | None
+    server: str = "replica"
+    is_primary: bool = False
+    has_waited: bool = False
 
 
 @dataclass
@@ -42,6 +45,7 @@ class ModelReader:
 
     shard: Shard
     queries: list[str] = field(default_factory=list)
+    preferred: list[str | None] = field(default_factory=list)
     has_tokens: bool = True
 
     def execute(
@@ -51,7 +55,9 @@ class ModelReader:
         *,
         at_least: Iterable[EventToken] | None = None,
         server: ServerChoice = "any",
+        prefer: str | None = None,
     ) -> ModelRows:
+        self.preferred.append(prefer)
         asked = [self.shard.primary] if server == "primary" else [self.shard.replica]
         for each in (*asked, self.shard.primary):
             token = each.token()
@@ -59,7 +65,8 @@ class ModelReader:
             if all(holds({token.shard: token}, write) for write in here):
                 kind = "primary" if each is self.shard.primary else "replica"
                 self.queries.append(f"{sql} {kind}")
-                return ModelRows([each.version(sql)], token if self.has_tokens else None)
+                found = token if self.has_tokens else None
+                return ModelRows([each.version(sql)], found, kind, kind == "primary")
         raise OwnWriteMissing
 
 

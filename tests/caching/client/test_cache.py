@@ -27,7 +27,9 @@ def open_cache(request: pytest.FixtureRequest, model: Model) -> Opener:
 
 def counted(cache: AnyCache) -> dict[str, float]:
     """What a cache counted, without times."""
-    return {name: count for name, count in cache.counters().items() if name != "load_seconds"}
+    return {
+        name: count for name, count in cache.counters().items() if count and name != "load_seconds"
+    }
 
 
 def test_a_value_is_loaded_once(model: Model, open_cache: Opener) -> None:
@@ -173,6 +175,41 @@ def test_keys_that_are_refused_again_and_again_ask_the_primary(
     assert [model.get(cache, "r20")["r20"] for _ in range(5)] == [1, 1, 1, 2, 2]
     assert counted(cache)["fills_refused_older"] == 3
     assert counted(cache)["hits"] == 1
+
+
+def test_the_replica_that_was_fresh_is_asked_first(model: Model, open_cache: Opener) -> None:
+    """It is, until a read of it is refused; "listed" keeps to the reader's own order."""
+    cache = open_cache()
+    model.get(cache, "r20")
+    model.get(cache, "r60")
+    model.write("r20")
+    model.apply()
+    model.get(cache, "r20")
+    model.get(cache, "r20")
+    assert model.readers["-80"].preferred == [None, "replica", "replica", None]
+
+    model.readers["-80"].preferred.clear()
+    model.catch_up()
+    listed = open_cache(prefer="listed")
+    model.get(listed, "r20")
+    listed.forget("r20")
+    model.get(listed, "r20")
+    assert model.readers["-80"].preferred == [None, None]
+
+
+def test_what_own_writes_cost_is_counted(model: Model, open_cache: Opener) -> None:
+    """Reads that had to hold a write, and those of them that went to the primary."""
+    cache = open_cache()
+    write = model.write("r20")
+    model.get(cache, "r20", write)
+    model.catch_up()
+    write = model.write("r60")
+    model.catch_up()
+    model.get(cache, "r60", write)
+
+    assert counted(cache)["own_write_reads"] == 2
+    assert counted(cache)["own_write_primary"] == 1
+    assert cache.counters()["own_write_waits"] == 0
 
 
 def test_a_missing_floor_is_asked_for(model: Model, open_cache: Opener) -> None:

@@ -38,6 +38,25 @@ def held_back(pair: Pair) -> Iterator[None]:
         wait_same(pair.replica, pair.primary)
 
 
+def test_the_preferred_server_is_asked_before_those_of_its_role(pair: Pair) -> None:
+    """Roles come first, for they decide; a name that no server has changes nothing."""
+    with reader_of(pair.replica, pair.replica, pair.primary) as reader:
+        reader.execute("SELECT 1", server="primary")
+        reader.execute("SELECT 1")
+        first, second, primary = reader._servers
+        assert first.name == server_name(pair.replica)
+        assert (primary.name, primary.was_primary) == (server_name(pair.primary), True)
+        second.name = "second"
+        second.close()
+        for name, asked in ((None, 0), ("second", 1), (primary.name, 0), ("nobody", 0)):
+            for each in (first, second):
+                each.close()
+            rows = reader.execute("SELECT 1", prefer=name)
+            assert [len(each._idle) for each in (first, second)] == [1 - asked, asked]
+            assert not rows.is_primary
+            second.name = "second"
+
+
 def test_a_preflight_without_a_primary_warns(pair: Pair) -> None:
     """The roles are those that the servers tell."""
     without = "none of its servers is a primary"
@@ -94,6 +113,7 @@ def test_a_replica_that_catches_up_is_waited_for(pair: Pair) -> None:
 
     assert found.rows == [(1,)]
     assert found.server == server_name(pair.replica)
+    assert (found.has_waited, found.is_primary) == (True, False)
 
 
 def test_a_replica_claims_nothing_that_its_rows_lack(pair: Pair) -> None:
