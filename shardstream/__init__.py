@@ -11,6 +11,7 @@ from shardstream.installation import import_own
 
 if TYPE_CHECKING:
     from caching.client.codecs import Codec
+    from caching.client.core import Answer
     from caching.client.options import CacheOptions
     from caching.client.reads import AsyncRead, Read
     from caching.errors import Stale, StoreUnreachable
@@ -110,6 +111,7 @@ _MODULES = {
     # Caches of rows, what their loaders read through, and their stores.
     "Cache": "shardstream.cache",
     "AsyncCache": "shardstream.cache",
+    "Answer": "caching.client.core",
     "CacheOptions": "caching.client.options",
     "Codec": "caching.client.codecs",
     "Read": "caching.client.reads",
@@ -161,6 +163,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "Answer",
     "AppliedTable",
     "AsyncCache",
     "AsyncRead",

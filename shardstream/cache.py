@@ -41,7 +41,8 @@ class Cache(ClientCache):
         """
         settings = _settings(path)
         section = settings.cache(name)
-        store = open_store(settings.cache_url(name), name, section.buckets)
+        url, stale_ok_s = settings.cache_url(name), section.stale_ok_s
+        store = open_store(url, name, section.buckets, stale_ok_s=stale_ok_s)
         vindex = vindex or _vindex(settings, section.keyspace)
         return cls(store, readers, section, codec=codec, vindex=vindex)
 
@@ -65,7 +66,8 @@ class AsyncCache(ClientAsyncCache):
         """Return the cache `[caches.NAME]` of a settings file; see `Cache.from_settings`."""
         settings = _settings(path)
         section = settings.cache(name)
-        store = open_async_store(settings.cache_url(name), name, section.buckets)
+        url, stale_ok_s = settings.cache_url(name), section.stale_ok_s
+        store = open_async_store(url, name, section.buckets, stale_ok_s=stale_ok_s)
         vindex = vindex or _vindex(settings, section.keyspace)
         return cls(store, readers, section, codec=codec, vindex=vindex)
 

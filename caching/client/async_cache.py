@@ -5,7 +5,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from caching.client.core import Found, Missed, Value
+from caching.client.core import Answer, Found, Missed, Value
 from caching.client.flights import AsyncFlights
 from caching.client.keys import KeyTemplate
 from caching.client.reads import AsyncRead, Recorder, Writes, recording, writes_of
@@ -55,6 +55,21 @@ class AsyncCache(Shell[AsyncStore]):
         if is_shared:
             self._core.counters.add("shared_loads")
         return self._core.decode(key, value)
+
+    async def get_or_stale(
+        self, key: str, load: AsyncLoader, *, newer_than: Writes | None = None
+    ) -> Answer:
+        """Return a value, or one that was removed lately. See `Cache.get_or_stale`."""
+        writes = writes_of(newer_than)
+        [found] = await self._run(self._core.look_up((key,), writes), None)
+        if isinstance(found, Found):
+            return Answer(found.value)
+
+        async def load_one(read: AsyncRead, _: Sequence[str]) -> Mapping[str, object]:
+            return {key: await load(read)}
+
+        value = await self._run(self._core.load(key, found, writes, takes_stale=True), load_one)
+        return Answer(self._core.decode(key, value), value.is_stale)
 
     async def get_many(
         self, keys: Iterable[str], load_many: AsyncManyLoader, *, newer_than: Writes | None = None
@@ -156,6 +171,12 @@ class AsyncCached(Generic[P, T]):
             return cast("T", found)
 
         return call
+
+    async def or_stale(self, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """Return the value for these arguments; as `AsyncCache.get_or_stale`."""
+        return await self._cache.get_or_stale(
+            self.key(*args, **kwargs), lambda read: self._loader(read, *args, **kwargs)
+        )
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Return the cache key of a call, for `forget` and `invalidate`."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from caching.client.core import Found, Missed, Value
+from caching.client.core import Answer, Found, Missed, Value
 from caching.client.flights import Flights
 from caching.client.keys import KeyTemplate
 from caching.client.reads import Read, Recorder, Writes, recording, writes_of
@@ -59,6 +59,22 @@ class Cache(Shell[Store]):
         if is_shared:
             self._core.counters.add("shared_loads")
         return self._core.decode(key, value)
+
+    def get_or_stale(self, key: str, load: Loader, *, newer_than: Writes | None = None) -> Answer:
+        """Return the value of a key as `get_or_load` does, or one that was removed lately, marked.
+
+        A stale value is returned where `get_or_load` would wait for another caller's load. The
+        cache and its invalidator need `stale_ok_s`, and the cache `lease_ms`.
+        """
+        writes = writes_of(newer_than)
+        [found] = self._run(self._core.look_up((key,), writes), None)
+        if isinstance(found, Found):
+            return Answer(found.value)
+        value = self._run(
+            self._core.load(key, found, writes, takes_stale=True),
+            lambda read, _: {key: load(read)},
+        )
+        return Answer(self._core.decode(key, value), value.is_stale)
 
     def get_many(
         self, keys: Iterable[str], load_many: ManyLoader, *, newer_than: Writes | None = None
@@ -166,6 +182,12 @@ class Cached(Generic[P, T]):
             return cast("T", found)
 
         return call
+
+    def or_stale(self, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """Return the value for these arguments; as `Cache.get_or_stale`."""
+        return self._cache.get_or_stale(
+            self.key(*args, **kwargs), lambda read: self._loader(read, *args, **kwargs)
+        )
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Return the cache key of a call, for `forget` and `invalidate`."""

@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from caching.client.codecs import Codec
 from caching.client.counters import Counted, Counters
@@ -65,10 +66,22 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value as it is stored (None: there is no such row), and what it is proven to hold."""
+    """A value as it is stored (None: there is no such row), and what it is proven to hold.
+
+    `is_stale`: it was removed from the cache by a change that it may lack.
+    """
 
     encoded: bytes | None
     tokens: Tokens
+    is_stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A value for a caller that takes stale ones; `is_stale`: a change of it was applied since."""
+
+    value: Any
+    is_stale: bool = False
 
 
 _NOT_READ = Missed(None)
@@ -116,13 +129,25 @@ class Core:
         self._count(found, behind)
         return [found.get(key, _NOT_READ) for key in keys]
 
-    def load(self, key: str, missed: Missed, newer_than: tuple[EventToken, ...]) -> Steps[Value]:
-        """Read a key that was no hit and fill it in, or find it filled by another client."""
+    def load(
+        self,
+        key: str,
+        missed: Missed,
+        newer_than: tuple[EventToken, ...],
+        *,
+        takes_stale: bool = False,
+    ) -> Steps[Value]:
+        """Read a key that was no hit and fill it in, or find it filled by another client.
+
+        `takes_stale`: rather than wait for that client, return what was last removed.
+        """
         prepared = None
         try:
             if missed.reason is not MissReason.LEASED:
                 prepared = yield from self._prepare(key, missed)
             if prepared is None and missed.reason in _SHARED:
+                if takes_stale and (stale := (yield from self._stale(key, newer_than))):
+                    return stale
                 found = yield from self._wait(key, newer_than)
                 if isinstance(found, Found):
                     return Value(found.hit.value, found.hit.tokens)
@@ -228,6 +253,14 @@ class Core:
         lease_ms = self.options.lease_ms if missed.reason in _SHARED else 0
         prepared: Pair | None = yield StoreCall("prepare", (key, missed.pair, lease_ms))
         return prepared
+
+    def _stale(self, key: str, newer_than: tuple[EventToken, ...]) -> Steps[Value | None]:
+        """Return the value that was last removed, if it is of the floor's generation."""
+        found = self._decide((yield StoreCall("read_stale", (key,))), newer_than)
+        if not isinstance(found, Found):
+            return None
+        self.counters.add("stale_hits")
+        return Value(found.hit.value, found.hit.tokens, is_stale=True)
 
     def _wait(self, key: str, newer_than: tuple[EventToken, ...]) -> Steps[Found | Pair | None]:
         """Wait for the client that loads a key now; then take its place, or read without filling.

@@ -10,6 +10,7 @@ Counted = Literal[
     "misses",
     "behind_hits",
     "bypassed",
+    "stale_hits",
     "fills",
     "loads",
     "load_seconds",

@@ -25,8 +25,9 @@ class CacheOptions:
     `on_behind`: whether hits are still returned once the position of one of them has not moved for
     this long. `on_failover`: what the invalidator does with
     a shard's floors when another server begins to write its log. `lease_ms`: how long others wait
-    for the one that loads a missing value; 0: nobody waits. `batch_ms`, `publish_ms`: how long the
-    invalidator gathers changes, and how often it stores its position.
+    for the one that loads a missing value; 0: nobody waits. `stale_ok_s`: how long a removed value
+    is kept for callers that rather take it, marked, than wait; 0: not at all. `batch_ms`,
+    `publish_ms`: how long the invalidator gathers changes, and how often it stores its position.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -40,5 +41,7 @@ class CacheOptions:
     on_behind: OnBehind = "serve"
     on_failover: Literal["renew", "keep"] = "renew"
     lease_ms: Annotated[int, Field(ge=0, le=10_000)] = 200
+    # A day: what is older than that is no answer.
+    stale_ok_s: Annotated[int, Field(ge=0, le=86_400)] = 0
     batch_ms: Annotated[int, Field(ge=0, le=1_000)] = 5
     publish_ms: Annotated[int, Field(ge=50, le=1_000)] = 500

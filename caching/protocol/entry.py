@@ -63,6 +63,11 @@ class Placeholder:
 Slot = Entry | Placeholder
 
 
+def is_entry(stored: bytes) -> bool:
+    """Tell whether a slot holds an entry, by its first byte."""
+    return stored[:1] == bytes([ENTRY_BYTE])
+
+
 def parse_slot(stored: bytes | None) -> Slot | None:
     """Read the slot of a key; None for an empty one and for bytes of another layout."""
     if not stored:

@@ -65,6 +65,10 @@ class Layout:
         """Return the name of a cache key's slot."""
         return f"{self._group_prefix(self.bucket(key))}:v:{key}"
 
+    def stale_key(self, key: str) -> str:
+        """Return the name under which the last removed value of a cache key is kept for a while."""
+        return f"{self._group_prefix(self.bucket(key))}:s:{key}"
+
     def position_key(self, group: int, key_range: str) -> str:
         """Return the name under which the invalidator of a key range publishes its position."""
         return f"{self.prefix}:{{{group}}}:pos:{key_range}"

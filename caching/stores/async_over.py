@@ -30,6 +30,10 @@ class AsyncOver:
         """See `Store.read`."""
         return await self._run(self._store.read, keys)
 
+    async def read_stale(self, key: str) -> Pair:
+        """See `Store.read_stale`."""
+        return await self._run(self._store.read_stale, key)
+
     async def prepare(self, key: str, seen: Pair, lease_ms: int) -> Pair | None:
         """See `Store.prepare`."""
         return await self._run(self._store.prepare, key, seen, lease_ms)

@@ -8,7 +8,7 @@ from threading import RLock
 
 from caching.findings import Findings
 from caching.protocol import Layout, Placeholder
-from caching.protocol.entry import PLACEHOLDER_NONCE_BYTES
+from caching.protocol.entry import PLACEHOLDER_NONCE_BYTES, is_entry
 from caching.stores.store import Invalidated, KeyChange, Pair
 from caching.stores.swaps import Swap, by_bucket, decide_swap
 
@@ -63,6 +63,7 @@ class MemoryStore:
         *,
         nodes: Sequence[str] = ("memory",),
         values_max: int = VALUES_MAX,
+        stale_ok_s: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start empty. Buckets are spread over the nodes in turn; `clock` gives seconds."""
@@ -72,6 +73,7 @@ class MemoryStore:
         self.lock = RLock()
         self.clock = clock
         self._values_max = values_max
+        self._stale_ok_s = stale_ok_s
 
     def node_of(self, bucket: int) -> str:
         """Return the node of a bucket."""
@@ -85,6 +87,13 @@ class MemoryStore:
         """Read floor and slot of each key, both of a key at once."""
         with self.lock:
             return [self._pair(key) for key in keys]
+
+    def read_stale(self, key: str) -> Pair:
+        """Read a key's floor, and the value that was last removed."""
+        bucket = self.layout.bucket(key)
+        node = self.node(bucket)
+        with self.lock:
+            return Pair(node.floors.get(bucket), node.slot(_stale(key), self.clock()))
 
     def prepare(self, key: str, seen: Pair, lease_ms: int) -> Pair | None:
         """Put a placeholder into the slot if it is as it was seen; without a lease, nothing."""
@@ -121,7 +130,9 @@ class MemoryStore:
         """Delete the slots of these keys."""
         with self.lock:
             for key in keys:
-                self.node(self.layout.bucket(key)).drop(key)
+                node = self.node(self.layout.bucket(key))
+                node.drop(key)
+                node.drop(_stale(key))
 
     def want_floors(self, buckets: Iterable[int]) -> None:
         """Note the buckets for the invalidator."""
@@ -161,6 +172,11 @@ class MemoryStore:
             del node.floors[swap.bucket]
         else:
             node.floors[swap.bucket] = swap.floor
+        for key in swap.removed if self._stale_ok_s else ():
+            slot = self._pair(key).slot
+            if slot is not None and is_entry(slot):
+                expires_at = self.clock() + self._stale_ok_s
+                node.put(_stale(key), slot, expires_at, self._values_max)
         return sum(node.drop(key) for key in swap.removed)
 
     def _pair(self, key: str) -> Pair:
@@ -171,3 +187,8 @@ class MemoryStore:
     def _put(self, key: str, stored: bytes, ttl_ms: int) -> None:
         node = self.node(self.layout.bucket(key))
         node.put(key, stored, self.clock() + ttl_ms / 1000, self._values_max)
+
+
+def _stale(key: str) -> str:
+    """Return the slot of the value that was last removed."""
+    return f"\0stale:{key}"

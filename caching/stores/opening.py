@@ -22,24 +22,30 @@ def open_store(
     *,
     timeout_ms: int = TIMEOUT_MS,
     open_s: float = OPEN_S,
+    stale_ok_s: int = 0,
 ) -> Store:
     """Open a client's side of a cache's store; it connects when it is first used.
 
     `timeout_ms` is how long it waits for a server, `open_s` how long it leaves one alone that did
-    not answer. Raises LayoutError on a URL, name or number of buckets that cannot be used,
+    not answer. `stale_ok_s`: see `CacheOptions`; its invalidator has to
+    have the same. Raises LayoutError on a URL, name or number of buckets that cannot be used,
     StoreExtraMissing if the client library is not installed.
     """
     if _scheme(url) == "memory":
-        return MemoryStore(Layout(cache, buckets))
+        return MemoryStore(Layout(cache, buckets), stale_ok_s=stale_ok_s)
     if _scheme(url) == "memcached":
         module = _import("caching.stores.on_memcached.store", "memcached")
         cached: Store = module.MemcachedStore(
-            cache, url, buckets, timeout_ms=timeout_ms, open_s=open_s
+            cache, url, buckets, timeout_ms=timeout_ms, open_s=open_s, stale_ok_s=stale_ok_s
         )
         return cached
     module = _import("caching.stores.on_redis.store", "redis")
     store: Store = module.RedisStore(
-        Layout(cache, buckets), url, timeout_ms=timeout_ms, open_s=open_s
+        Layout(cache, buckets),
+        url,
+        timeout_ms=timeout_ms,
+        open_s=open_s,
+        stale_ok_s=stale_ok_s,
     )
     return store
 
@@ -51,22 +57,35 @@ def open_async_store(
     *,
     timeout_ms: int = TIMEOUT_MS,
     open_s: float = OPEN_S,
+    stale_ok_s: int = 0,
 ) -> AsyncStore:
     """Open a client's side for asyncio; see `open_store`."""
     if _scheme(url) == "memory":
-        return AsyncOver(MemoryStore(Layout(cache, buckets)), in_threads=False)
+        memory = MemoryStore(Layout(cache, buckets), stale_ok_s=stale_ok_s)
+        return AsyncOver(memory, in_threads=False)
     if _scheme(url) == "memcached":
-        cached = open_store(url, cache, buckets, timeout_ms=timeout_ms, open_s=open_s)
+        cached = open_store(
+            url, cache, buckets, timeout_ms=timeout_ms, open_s=open_s, stale_ok_s=stale_ok_s
+        )
         return AsyncOver(cached, in_threads=True)
     module = _import("caching.stores.on_redis.async_store", "redis")
     store: AsyncStore = module.AsyncRedisStore(
-        Layout(cache, buckets), url, timeout_ms=timeout_ms, open_s=open_s
+        Layout(cache, buckets),
+        url,
+        timeout_ms=timeout_ms,
+        open_s=open_s,
+        stale_ok_s=stale_ok_s,
     )
     return store
 
 
 def open_floors(
-    url: str, cache: str, buckets: int = BUCKETS_DEFAULT, *, timeout_ms: int = FLOORS_TIMEOUT_MS
+    url: str,
+    cache: str,
+    buckets: int = BUCKETS_DEFAULT,
+    *,
+    timeout_ms: int = FLOORS_TIMEOUT_MS,
+    stale_ok_s: int = 0,
 ) -> FloorStore:
     """Open the invalidator's side; see `open_store`. LayoutError for a store in memory."""
     if _scheme(url) == "memory":
@@ -76,10 +95,14 @@ def open_floors(
         )
     if _scheme(url) == "memcached":
         module = _import("caching.stores.on_memcached.floors", "memcached")
-        cached: FloorStore = module.MemcachedFloors(cache, url, buckets, timeout_ms=timeout_ms)
+        cached: FloorStore = module.MemcachedFloors(
+            cache, url, buckets, timeout_ms=timeout_ms, stale_ok_s=stale_ok_s
+        )
         return cached
     module = _import("caching.stores.on_redis.floors", "redis")
-    floors: FloorStore = module.RedisFloors(Layout(cache, buckets), url, timeout_ms=timeout_ms)
+    floors: FloorStore = module.RedisFloors(
+        Layout(cache, buckets), url, timeout_ms=timeout_ms, stale_ok_s=stale_ok_s
+    )
     return floors
 
 

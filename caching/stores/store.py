@@ -76,6 +76,9 @@ class Store(Protocol):
     def read(self, keys: Sequence[str]) -> list[Pair]:
         """Read floor and slot of each key, both of a key at once."""
 
+    def read_stale(self, key: str) -> Pair:
+        """Read a key's floor, and in place of its slot the value that was last removed from it."""
+
     def prepare(self, key: str, seen: Pair, lease_ms: int) -> Pair | None:
         """Announce a fill before the database is read; return the pair to fill against.
 
@@ -129,6 +132,9 @@ class AsyncStore(Protocol):
 
     async def read(self, keys: Sequence[str]) -> list[Pair]:
         """See `Store.read`."""
+
+    async def read_stale(self, key: str) -> Pair:
+        """See `Store.read_stale`."""
 
     async def prepare(self, key: str, seen: Pair, lease_ms: int) -> Pair | None:
         """See `Store.prepare`."""

@@ -61,6 +61,7 @@ PARAMETERS = {
     "Cache": "store readers options codec vindex primary_after prefer",
     "Cache.from_settings": "path name readers codec vindex",
     "Cache.get_or_load": "self key load newer_than",
+    "Cache.get_or_stale": "self key load newer_than",
     "Cache.get_many": "self keys load_many newer_than",
     "Cache.forget": "self keys",
     "Cache.invalidate": "self keys token",

@@ -32,10 +32,12 @@ class MemcachedFloors:
         buckets: int = BUCKETS_DEFAULT,
         *,
         timeout_ms: int = FLOORS_TIMEOUT_MS,
+        stale_ok_s: int = 0,
     ) -> None:
         """Connect to nothing yet. LayoutError on a URL or name that cannot be used."""
         self.nodes: Sequence[str] = addresses(url)
         self.layout = Layout(cache, buckets, self.nodes)
+        self._stale_ok_s = stale_ok_s
         self._nodes = {name: PinnedNode(name, timeout_ms=timeout_ms) for name in self.nodes}
 
     def node_of(self, bucket: int) -> str:
@@ -68,7 +70,7 @@ class MemcachedFloors:
 
     def invalidate(self, changes: Iterable[KeyChange]) -> Invalidated:
         """See `FloorStore.invalidate`."""
-        return invalidate(self.layout, list(self._nodes.values()), changes)
+        return invalidate(self.layout, list(self._nodes.values()), changes, self._stale_ok_s)
 
     def change_floors(self, nodes: Iterable[str], change: Callable[[Floor], Floor]) -> int:
         """See `FloorStore.change_floors`."""

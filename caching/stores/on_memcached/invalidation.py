@@ -15,7 +15,8 @@ from pymemcache.exceptions import MemcacheServerError
 
 from caching.errors import StoreError, StoreFull
 from caching.protocol import Layout
-from caching.stores.on_memcached.names import slot_name
+from caching.protocol.entry import is_entry
+from caching.stores.on_memcached.names import slot_name, stale_name
 from caching.stores.on_memcached.nodes import Node, is_full
 from caching.stores.store import Invalidated, KeyChange
 from caching.stores.swaps import by_bucket, decide_swap
@@ -42,9 +43,9 @@ class _Raising:
 
 
 def invalidate(
-    layout: Layout, nodes: Sequence[Node], changes: Iterable[KeyChange]
-) -> Invalidated:  # fmt: skip
-    """See `Store.invalidate`; node by node."""
+    layout: Layout, nodes: Sequence[Node], changes: Iterable[KeyChange], stale_ok_s: int = 0
+) -> Invalidated:
+    """See `Store.invalidate`; node by node. With `stale_ok_s` removed values are kept so long."""
     grouped = by_bucket(layout, changes)
     done = Invalidated()
     for number, node in enumerate(nodes):
@@ -59,7 +60,9 @@ def invalidate(
         removed = 0
         if open_ := own.keys() - raising.closed:
             with node.client() as client:
-                removed = sum(_remove(layout, client, bucket, own[bucket]) for bucket in open_)
+                removed = sum(
+                    _remove(layout, client, bucket, own[bucket], stale_ok_s) for bucket in open_
+                )
         done = Invalidated(
             done.floors_raised + raising.raised,
             done.values_removed + removed,
@@ -115,8 +118,8 @@ def _raise_floors(layout: Layout, node: Node, raising: _Raising) -> None:
 
 
 def _remove(
-    layout: Layout, client: Client, bucket: int, changes: Sequence[KeyChange]
-) -> int:  # fmt: skip
+    layout: Layout, client: Client, bucket: int, changes: Sequence[KeyChange], stale_ok_s: int
+) -> int:
     """Delete the slots that do not hold the changes; return how many there were."""
     names = {each.key: slot_name(layout, each.key) for each in changes}
     floor_name = layout.floor_key(bucket)
@@ -129,4 +132,8 @@ def _remove(
     gone = slots if swap is None else swap.removed
     there = [names[key][0] for key in gone if slots[key] is not None]
     client.delete_many(there, noreply=False)
+    # If there is no memory for it, the call is repeated and finds nothing to keep.
+    for key in gone if stale_ok_s else ():
+        if is_entry(slots[key] or b""):
+            client.set(stale_name(layout, key), stored[names[key][0]], stale_ok_s, noreply=False)
     return len(there)

@@ -38,12 +38,20 @@ def slot_name(layout: Layout, key: str) -> tuple[str, bytes]:
     A key that memcached would not take is named by its hash; it then stands before the contents,
     so that another key with this hash is not taken for it.
     """
-    name = layout.slot_key(key)
+    return _named(layout.slot_key(key), key, "v", "h")
+
+
+def stale_name(layout: Layout, key: str) -> str:
+    """Return the name of what was last removed from a key's slot; its contents begin alike."""
+    return _named(layout.stale_key(key), key, "s", "t")[0]
+
+
+def _named(name: str, key: str, kind: str, hashed: str) -> tuple[str, bytes]:
     if len(name) <= NAME_BYTES_MAX and all(ord(letter) in PRINTABLE for letter in name):
         return name, b""
     encoded = key.encode()
-    prefix = name.removesuffix(f"v:{key}")
+    prefix = name.removesuffix(f"{kind}:{key}")
     return (
-        f"{prefix}h:{xxhash.xxh128_hexdigest(encoded)}",
+        f"{prefix}{hashed}:{xxhash.xxh128_hexdigest(encoded)}",
         len(encoded).to_bytes(KEY_LENGTH_BYTES, "little") + encoded,
     )

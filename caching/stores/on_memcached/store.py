@@ -9,7 +9,7 @@ from caching.protocol.entry import PLACEHOLDER_NONCE_BYTES
 from caching.protocol.layout import BUCKETS_DEFAULT
 from caching.stores.circuit import OPEN_S, TIMEOUT_MS
 from caching.stores.on_memcached.invalidation import invalidate
-from caching.stores.on_memcached.names import addresses, slot_name
+from caching.stores.on_memcached.names import addresses, slot_name, stale_name
 from caching.stores.on_memcached.nodes import PooledNode
 from caching.stores.store import Invalidated, KeyChange, Pair
 
@@ -40,10 +40,12 @@ class MemcachedStore:
         *,
         timeout_ms: int = TIMEOUT_MS,
         open_s: float = OPEN_S,
+        stale_ok_s: int = 0,
     ) -> None:
         """Connect to nothing yet. LayoutError on a URL or name that cannot be used."""
         self.nodes: Sequence[str] = addresses(url)
         self.layout = Layout(cache, buckets, self.nodes)
+        self._stale_ok_s = stale_ok_s
         self._nodes = [
             PooledNode(name, timeout_ms=timeout_ms, open_s=open_s) for name in self.nodes
         ]
@@ -64,6 +66,16 @@ class MemcachedStore:
                     stored = client.gets_many(names)
                 found |= {key: self._pair(key, stored) for key in part}
         return [found[key] for key in keys]
+
+    def read_stale(self, key: str) -> Pair:
+        """See `Store.read_stale`."""
+        floor, name = self.layout.floor_key(self.layout.bucket(key)), stale_name(self.layout, key)
+        before = slot_name(self.layout, key)[1]
+        with self._node(key).client() as client:
+            stored = client.get_many([floor, name])
+        slot = stored.get(name, b"")
+        own = slot[len(before) :] if slot.startswith(before) else b""
+        return Pair(stored.get(floor), own or None)
 
     def prepare(self, key: str, seen: Pair, lease_ms: int) -> Pair | None:  # noqa: ARG002 - see Store
         """See `Store.prepare`: the placeholder first, then the floor."""
@@ -103,10 +115,10 @@ class MemcachedStore:
     def forget(self, keys: Sequence[str]) -> None:
         """See `Store.forget`."""
         for number, node in enumerate(self._nodes):
-            names = [
-                slot_name(self.layout, key)[0] for key in keys
-                if self.layout.bucket(key) % len(self._nodes) == number
-            ]  # fmt: skip
+            own = [key for key in keys if self.layout.bucket(key) % len(self._nodes) == number]
+            names = [slot_name(self.layout, key)[0] for key in own]
+            if self._stale_ok_s:
+                names += [stale_name(self.layout, key) for key in own]
             if names:
                 with node.client() as client:
                     client.delete_many(names, noreply=False)
@@ -124,7 +136,7 @@ class MemcachedStore:
 
     def invalidate(self, changes: Iterable[KeyChange]) -> Invalidated:
         """See `Store.invalidate`."""
-        return invalidate(self.layout, self._nodes, changes)
+        return invalidate(self.layout, self._nodes, changes, self._stale_ok_s)
 
     def position(self, node: str, key_range: str) -> bytes | None:
         """See `Store.position`."""

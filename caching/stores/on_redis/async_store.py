@@ -16,14 +16,22 @@ class AsyncRedisStore:
 
     `url`: `redis://`, `rediss://`, `unix://` or `redis+cluster://`, with options as redis-py reads
     them. A server that does not answer for `timeout_ms` is left alone for `open_s` seconds.
+    `stale_ok_s`: see `CacheOptions`.
     """
 
     def __init__(
-        self, layout: Layout, url: str, *, timeout_ms: int = TIMEOUT_MS, open_s: float = OPEN_S
+        self,
+        layout: Layout,
+        url: str,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        open_s: float = OPEN_S,
+        stale_ok_s: int = 0,
     ) -> None:
         """Connect to nothing yet. LayoutError on a URL that cannot be used."""
         self.layout = layout
         self.nodes: Sequence[str] = NODES
+        self._stale_ok_s = stale_ok_s
         self._servers = AsyncServers(layout, url, timeout_ms=timeout_ms, open_s=open_s)
 
     def node_of(self, bucket: int) -> str:
@@ -33,6 +41,10 @@ class AsyncRedisStore:
     async def read(self, keys: Sequence[str]) -> list[Pair]:
         """See `Store.read`."""
         return await self._servers.carry_out(steps.read(self.layout, keys))
+
+    async def read_stale(self, key: str) -> Pair:
+        """See `Store.read_stale`."""
+        return await self._servers.carry_out(steps.read_stale(self.layout, key))
 
     async def prepare(self, key: str, seen: Pair, lease_ms: int) -> Pair | None:
         """See `Store.prepare`."""
@@ -52,7 +64,7 @@ class AsyncRedisStore:
 
     async def forget(self, keys: Sequence[str]) -> None:
         """See `Store.forget`."""
-        await self._servers.carry_out(steps.forget(self.layout, keys))
+        await self._servers.carry_out(steps.forget(self.layout, keys, self._stale_ok_s))
 
     async def want_floors(self, buckets: Iterable[int]) -> None:
         """See `Store.want_floors`."""
@@ -60,7 +72,9 @@ class AsyncRedisStore:
 
     async def invalidate(self, changes: Iterable[KeyChange]) -> Invalidated:
         """See `Store.invalidate`."""
-        return await self._servers.carry_out(steps.invalidate(self.layout, changes))
+        return await self._servers.carry_out(
+            steps.invalidate(self.layout, changes, self._stale_ok_s)
+        )
 
     async def position(self, node: str, key_range: str) -> bytes | None:
         """See `Store.position`."""

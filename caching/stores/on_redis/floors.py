@@ -22,10 +22,18 @@ WANTED_MAX = 1_000
 class RedisFloors:
     """A `FloorStore` whose nodes are the groups of buckets."""
 
-    def __init__(self, layout: Layout, url: str, *, timeout_ms: int = FLOORS_TIMEOUT_MS) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        url: str,
+        *,
+        timeout_ms: int = FLOORS_TIMEOUT_MS,
+        stale_ok_s: int = 0,
+    ) -> None:
         """Connect to nothing yet. LayoutError on a URL that cannot be used."""
         self.layout = layout
         self.nodes: Sequence[str] = NODES
+        self._stale_ok_s = stale_ok_s
         self._servers = PinnedServers(layout, url, timeout_ms=timeout_ms)
 
     def node_of(self, bucket: int) -> str:
@@ -55,7 +63,7 @@ class RedisFloors:
 
     def invalidate(self, changes: Iterable[KeyChange]) -> Invalidated:
         """See `FloorStore.invalidate`."""
-        return self._servers.carry_out(steps.invalidate(self.layout, changes))
+        return self._servers.carry_out(steps.invalidate(self.layout, changes, self._stale_ok_s))
 
     def change_floors(self, nodes: Iterable[str], change: Callable[[Floor], Floor]) -> int:
         """See `FloorStore.change_floors`."""

@@ -13,6 +13,7 @@ from caching.stores.on_redis.scripts import (
     RELEASE,
     SWAP,
     SWAP_CLOSED,
+    SWAP_KEEPING,
     SWAP_LOST,
     Call,
 )
@@ -38,6 +39,14 @@ def read(layout: Layout, keys: Sequence[str]) -> Steps[list[Pair]]:
         calls.append(Call(layout.group(bucket), words))
     replies = yield calls
     return [Pair(floor, slot) for floor, slot in replies]
+
+
+def read_stale(layout: Layout, key: str) -> Steps[Pair]:
+    """See `Store.read_stale`."""
+    bucket = layout.bucket(key)
+    words = ("MGET", layout.floor_key(bucket), layout.stale_key(key))
+    [(floor, slot)] = yield [Call(layout.group(bucket), words)]
+    return Pair(floor, slot)
 
 
 def prepare(layout: Layout, key: str, seen: Pair, lease_ms: int) -> Steps[Pair | None]:
@@ -71,11 +80,13 @@ def release(layout: Layout, key: str, prepared: Pair) -> Steps[None]:
         yield [RELEASE.call(group, (layout.slot_key(key),), (prepared.version,))]
 
 
-def forget(layout: Layout, keys: Sequence[str]) -> Steps[None]:
+def forget(layout: Layout, keys: Sequence[str], stale_ok_s: int = 0) -> Steps[None]:
     """See `Store.forget`."""
-    yield [
-        Call(layout.group(layout.bucket(key)), ("DEL", layout.slot_key(key))) for key in keys
-    ]  # fmt: skip
+    calls = []
+    for key in keys:
+        names = (layout.slot_key(key), layout.stale_key(key))[: 2 if stale_ok_s else 1]
+        calls.append(Call(layout.group(layout.bucket(key)), ("DEL", *names)))
+    yield calls
 
 
 def want_floors(layout: Layout, buckets: Iterable[int]) -> Steps[None]:
@@ -92,7 +103,9 @@ def position(layout: Layout, node: str, key_range: str) -> Steps[bytes | None]:
     return reply if reply is None else bytes(reply)
 
 
-def invalidate(layout: Layout, changes: Iterable[KeyChange]) -> Steps[Invalidated]:
+def invalidate(
+    layout: Layout, changes: Iterable[KeyChange], stale_ok_s: int = 0
+) -> Steps[Invalidated]:
     """See `Store.invalidate`: read all buckets, swap all, and again those that lost."""
     waiting = by_bucket(layout, changes)
     raised = removed = repeats = 0
@@ -102,7 +115,7 @@ def invalidate(layout: Layout, changes: Iterable[KeyChange]) -> Steps[Invalidate
             return Invalidated(raised, removed, repeats, frozenset(closed))
         swaps = yield from _decide(layout, waiting)
         closed |= waiting.keys() - {swap.bucket for swap in swaps}
-        replies = yield [swap_call(layout, swap) for swap in swaps]
+        replies = yield [swap_call(layout, swap, stale_ok_s) for swap in swaps]
         lost = set()
         for swap, reply in zip(swaps, replies, strict=True):
             if reply == SWAP_LOST:
@@ -118,12 +131,16 @@ def invalidate(layout: Layout, changes: Iterable[KeyChange]) -> Steps[Invalidate
     raise StoreError(str(layout.group(bucket)), f"bucket {bucket} was written to all the time")
 
 
-def swap_call(layout: Layout, swap: Swap) -> Call:
-    """Return the call that carries a swap out."""
+def swap_call(layout: Layout, swap: Swap, stale_ok_s: int = 0) -> Call:
+    """Return the call that carries a swap out, and keeps removed values for `stale_ok_s`."""
     slots = [layout.slot_key(key) for key in (*swap.kept, *swap.removed)]
     keys = [layout.floor_key(swap.bucket), *slots]
     args = (swap.seen, swap.floor or b"", *swap.kept.values())
-    return SWAP.call(layout.group(swap.bucket), keys, args)
+    group = layout.group(swap.bucket)
+    if stale_ok_s:
+        keys += [layout.stale_key(key) for key in swap.removed]
+        return SWAP_KEEPING.call(group, keys, (*args, stale_ok_s * 1_000))
+    return SWAP.call(group, keys, args)
 
 
 def _decide(layout: Layout, waiting: dict[int, list[KeyChange]]) -> Steps[list[Swap]]:

@@ -24,7 +24,9 @@ def run_invalidate(settings: Settings, options: InvalidateOptions) -> None:
     stop = stop_on_signals()
 
     def open_store() -> FloorStore:
-        return open_floors(chosen.url, options.cache, section.buckets)
+        return open_floors(
+            chosen.url, options.cache, section.buckets, stale_ok_s=section.stale_ok_s
+        )
 
     check(settings, options, chosen)
     invalidator = Invalidator(

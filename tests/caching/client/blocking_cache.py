@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from caching.client.async_cache import AsyncCache
+from caching.client.core import Answer
 from caching.client.reads import AsyncRead, Writes
 from caching.stores.async_over import AsyncOver
 from event_token import EventToken
@@ -31,6 +32,14 @@ class BlockingCache:
             return await asyncio.to_thread(load, self._blocking(read))
 
         return self._run(self.cache.get_or_load(key, load_one, newer_than=newer_than))
+
+    def get_or_stale(
+        self, key: str, load: Callable[[AnyRead], Any], *, newer_than: Writes | None = None
+    ) -> Answer:
+        async def load_one(read: AsyncRead) -> Any:
+            return await asyncio.to_thread(load, self._blocking(read))
+
+        return self._run(self.cache.get_or_stale(key, load_one, newer_than=newer_than))
 
     def get_many(
         self,

@@ -25,6 +25,9 @@ class Blocking:
     def read(self, keys: Sequence[str]) -> list[Pair]:
         return self._run(self._store.read(keys))
 
+    def read_stale(self, key: str) -> Pair:
+        return self._run(self._store.read_stale(key))
+
     def prepare(self, key: str, seen: Pair, lease_ms: int) -> Pair | None:
         return self._run(self._store.prepare(key, seen, lease_ms))
 

@@ -13,13 +13,13 @@ from tests.caching.stores.blocking import Blocking
 from tests.caching.stores.opened import BUCKETS, TIMEOUT_MS, Opened, own_name
 
 
-def open_memcached(servers: Sequence[MemcachedServer]) -> Opened:
+def open_memcached(servers: Sequence[MemcachedServer], *, stale_ok_s: int = 0) -> Opened:
     """A cache on all servers; those of other tests lose their data when this one is flushed."""
     url = f"memcached://{','.join(server.address for server in servers)}"
     name = own_name()
 
     def floors() -> MemcachedFloors:
-        return MemcachedFloors(name, url, BUCKETS, timeout_ms=TIMEOUT_MS)
+        return MemcachedFloors(name, url, BUCKETS, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
 
     def flush() -> None:
         for server in servers:
@@ -28,7 +28,7 @@ def open_memcached(servers: Sequence[MemcachedServer]) -> Opened:
     def disconnect() -> None:
         opened.floors.close()
 
-    store = MemcachedStore(name, url, BUCKETS, timeout_ms=TIMEOUT_MS)
+    store = MemcachedStore(name, url, BUCKETS, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
     opened = Opened(store, floors(), floors, flush, disconnect)
     return opened
 

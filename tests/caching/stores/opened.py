@@ -74,9 +74,9 @@ def own_layout() -> Layout:
     return Layout(own_name(), BUCKETS)
 
 
-def open_memory() -> Opened:
+def open_memory(*, stale_ok_s: int = 0) -> Opened:
     """Two nodes in memory."""
-    store = MemoryStore(own_layout(), nodes=("a", "b"))
+    store = MemoryStore(own_layout(), nodes=("a", "b"), stale_ok_s=stale_ok_s)
 
     def flush() -> None:
         for node in store.memory.values():

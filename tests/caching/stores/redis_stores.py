@@ -18,13 +18,13 @@ def redis_url(servers: Sequence[RedisServer]) -> str:
     return f"{scheme}://{','.join(server.address for server in servers)}"
 
 
-def open_redis(servers: Sequence[RedisServer]) -> Opened:
+def open_redis(servers: Sequence[RedisServer], *, stale_ok_s: int = 0) -> Opened:
     """A cache on servers that other tests use too."""
     url, layout = redis_url(servers), own_layout()
     admins = [admin(server) for server in servers]
 
     def floors() -> RedisFloors:
-        return RedisFloors(layout, url, timeout_ms=TIMEOUT_MS)
+        return RedisFloors(layout, url, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
 
     def flush() -> None:
         for client in admins:
@@ -35,7 +35,7 @@ def open_redis(servers: Sequence[RedisServer]) -> Opened:
         for client in admins:
             client.client_kill_filter(_type="normal", skipme=True)
 
-    store = RedisStore(layout, url, timeout_ms=TIMEOUT_MS)
+    store = RedisStore(layout, url, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
     return Opened(store, floors(), floors, flush, disconnect)
 
 

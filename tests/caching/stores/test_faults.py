@@ -21,10 +21,13 @@ from tests.caching.stores.redis_stores import open_redis, redis_url
 LEASE_MS = 600_000
 
 
-def test_a_full_redis_closes_buckets(start_redis: StartServer[RedisServer]) -> None:
+@pytest.mark.parametrize("stale_ok_s", [0, 60])
+def test_a_full_redis_closes_buckets(
+    start_redis: StartServer[RedisServer], stale_ok_s: int
+) -> None:
     """Section 12: without memory fills are dropped, and an invalidation deletes floor and value."""
     server = start_redis()
-    opened = open_redis([server])
+    opened = open_redis([server], stale_ok_s=stale_ok_s)
     generation = opened.make(["user:1", "user:2"], token("-", 5))
     opened.put("user:1", generation, token("-", 5))
     opened.put("user:2", generation, token("-", 5))
