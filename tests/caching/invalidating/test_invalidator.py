@@ -1,7 +1,5 @@
 """The invalidator on every kind of store, with logs as producers write them."""
 
-import pytest
-
 from caching.invalidating.start import StartAt
 from tests.caching.invalidating.invalidating import (
     Client,
@@ -81,7 +79,7 @@ def test_a_flushed_store_is_closed_until_its_floors_are_made(
         client.wait_applied(writer.written[2])
 
 
-@pytest.mark.parametrize("cache", ["memory", "redis"], indirect=True)
+@on_each_store
 def test_a_new_connection_reads_the_position_back(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:

@@ -1,6 +1,8 @@
 """Stores on two real memcached servers under test."""
 
+import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pymemcache import Client
@@ -17,9 +19,12 @@ def open_memcached(servers: Sequence[MemcachedServer], *, stale_ok_s: int = 0) -
     """A cache on all servers; those of other tests lose their data when this one is flushed."""
     url = f"memcached://{','.join(server.address for server in servers)}"
     name = own_name()
+    made: list[MemcachedFloors] = []
 
     def floors() -> MemcachedFloors:
-        return MemcachedFloors(name, url, BUCKETS, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
+        found = MemcachedFloors(name, url, BUCKETS, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
+        made.append(found)
+        return found
 
     def flush() -> None:
         for server in servers:
@@ -27,6 +32,11 @@ def open_memcached(servers: Sequence[MemcachedServer], *, stale_ok_s: int = 0) -
 
     def disconnect() -> None:
         opened.floors.close()
+        for node in (node for each in made[1:] for node in each._nodes.values()):
+            connection = node._client.sock  # another thread may be using it
+            if connection is not None:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     store = MemcachedStore(name, url, BUCKETS, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
     opened = Opened(store, floors(), floors, flush, disconnect)
