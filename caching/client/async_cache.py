@@ -105,6 +105,10 @@ class AsyncCache(Shell[AsyncStore]):
         """Apply a write of one's own right after its commit. See `Cache.invalidate`."""
         return await self._run(self._core.invalidate(keys, token), None)
 
+    async def close(self) -> None:
+        """Close the store's connections. See `Cache.close`."""
+        await self._store.close()
+
     def cached(
         self, key: str
     ) -> "Callable[[Callable[Concatenate[AsyncRead, P], Awaitable[T]]], AsyncCached[P, T]]":

@@ -120,6 +120,10 @@ class Cache(Shell[Store]):
         """
         return self._run(self._core.invalidate(keys, token), None)
 
+    def close(self) -> None:
+        """Close the store's connections; a store in memory is no longer invalidated."""
+        self._store.close()
+
     def cached(self, key: str) -> "Callable[[Callable[Concatenate[Read, P], T]], Cached[P, T]]":
         """Decorate a loader: `@cache.cached("user:{user_id}")` over `def user(read, user_id)`.
 

@@ -45,6 +45,8 @@ class CacheSection(CacheOptions):
                 ShardName.parse(key_range)
         except UsageError as error:
             found.append(str(error))
+        if self.store.startswith("memory:") and self.key_ranges != ("-",):
+            found.append("key_ranges: a store in memory has one invalidator, of all keys (-)")
         if self.keyspace not in keyspaces:
             known = ", ".join(sorted(keyspaces)) or "none"
             found.append(f"unknown keyspace {self.keyspace!r}; the settings name: {known}")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from caching.invalidating.invalidator import InvalidatorOptions
 from caching.invalidating.start import InvalidatorStart, Stream, parse_invalidator_start
 from caching.key_map import KeyMap
 from caching.stores.circuit import FLOORS_TIMEOUT_MS
@@ -46,6 +47,16 @@ class Chosen:
     keys: KeyMap
     start: InvalidatorStart
     stream: Stream
+
+    def invalidator_options(self) -> InvalidatorOptions:
+        """Return the choices of the settings and of the command."""
+        section = self.section
+        return InvalidatorOptions(
+            start=self.start,
+            batch_ms=section.batch_ms,
+            publish_ms=section.publish_ms,
+            renews_on_failover=section.on_failover == "renew",
+        )
 
     def open_client(self, cache: str) -> Store:
         """Return a client's side of the store that waits for it as an invalidator does."""

@@ -4,7 +4,7 @@ import logging
 from dataclasses import asdict
 
 from caching.invalidating.counters import InvalidatorStatus
-from caching.invalidating.invalidator import Invalidator, InvalidatorOptions
+from caching.invalidating.invalidator import Invalidator
 from caching.stores.opening import open_floors
 from caching.stores.store import FloorStore
 from shardstream.commands.invalidate.checks import check
@@ -33,12 +33,7 @@ def run_invalidate(settings: Settings, options: InvalidateOptions) -> None:
         chosen.stream,
         chosen.keys,
         open_store,
-        InvalidatorOptions(
-            start=chosen.start,
-            batch_ms=section.batch_ms,
-            publish_ms=section.publish_ms,
-            renews_on_failover=section.on_failover == "renew",
-        ),
+        chosen.invalidator_options(),
         _Printer(options.where, options.lines()),
     )
     invalidator.run(stop)

@@ -24,7 +24,7 @@ column = "id"
 vindex = "numeric"
 [caches.pages]
 keyspace = "shop"
-store = "memory://"
+store = "redis://cache-1"
 keys = "shop.keys:KEYS"
 ttl_s = 60
 """
@@ -53,7 +53,7 @@ def test_the_password_is_read_from_where_the_file_says(
 ) -> None:
     """It is quoted into the URL, and no repr shows it."""
     monkeypatch.setenv("CACHE_PASSWORD", "p@ss/word")
-    text = SETTINGS.replace('"memory://"', '"rediss://app@cache-1:6380/2"')
+    text = SETTINGS.replace('"redis://cache-1"', '"rediss://app@cache-1:6380/2"')
     config.write_text(text + 'password_env = "CACHE_PASSWORD"\n')
     settings = load_settings(config)
 
@@ -71,7 +71,7 @@ def test_the_password_is_read_from_where_the_file_says(
         ("ttl_s = 60", "key_ranges = ['80-40']", "caches.pages: "),
         ('"shop.keys:KEYS"', '"shop.keys"', "caches.pages.keys: must be of the form"),
         ('keyspace = "shop"', 'keyspace = "sop"', "unknown keyspace 'sop'; the settings name: s"),
-        ("memory://", "redis://:marker@cache-1", "store: a password stands in it"),
+        ("redis://cache-1", "redis://:marker@cache-1", "store: a password stands in it"),
         ("caches.pages", 'caches."a b"', "'a b' is not a cache name"),
     ],
 )

@@ -1,0 +1,70 @@
+"""A store in the memory of one process, which invalidates it in a thread of its own."""
+
+import logging
+import threading
+from typing import Final
+
+from caching.invalidating.counters import InvalidatorStatus
+from caching.invalidating.invalidator import Invalidator, InvalidatorOptions
+from caching.invalidating.start import Stream
+from caching.key_map import KeyMap
+from caching.protocol import Layout
+from caching.stores.memory import MemoryStore
+from caching.stores.memory_floors import MemoryFloors
+from event_token.errors import ShardstreamError
+
+LOG: Final = logging.getLogger(__name__)
+# A call to Kafka that does not answer; the thread ends with the process.
+CLOSE_S: Final = 10.0
+
+
+class ProcessStore(MemoryStore):
+    """A `MemoryStore` with its invalidator, from `start` until `close`.
+
+    An invalidator that ends by an error is logged, and no longer moves its position: the cache is
+    behind then, and `on_behind` decides.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        stream: Stream,
+        keys: KeyMap,
+        options: InvalidatorOptions,
+        *,
+        stale_ok_s: int = 0,
+    ) -> None:
+        """Start nothing yet. `options`: without a lease, for nobody else is there."""
+        super().__init__(layout, stale_ok_s=stale_ok_s)
+        self._said = ""
+        self._stop = threading.Event()
+        self._invalidator = Invalidator(
+            stream, keys, lambda: MemoryFloors(self), options, self._report
+        )
+        self._thread = threading.Thread(
+            target=self._run, name=f"invalidator of {layout.cache}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to invalidate, at the ends of the logs."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the invalidator."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        try:
+            self._invalidator.run(self._stop)
+        except ShardstreamError as error:
+            halt = error
+        else:
+            return
+        LOG.error("cache %s is no longer invalidated: %s", self.layout.cache, halt)
+
+    def _report(self, status: InvalidatorStatus) -> None:
+        if status.note and status.note != self._said:
+            self._said = status.note
+            LOG.warning("cache %s: %s, %s", self.layout.cache, status.state, status.note)

@@ -1,0 +1,81 @@
+"""A cache in the memory of a process, made from settings."""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from event_token import UsageError
+from shardstream import Cache
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.caching.client.model import ModelRows
+from tests.producers.session.producing import wait_for
+from tests.topics.shard_writer import ShardWriter, serving
+from topics.kafka.client import ClientConfig
+
+
+class Rows:
+    """Reads how many rows a log has, with the token of the last one."""
+
+    def __init__(self, writer: ShardWriter) -> None:
+        self._writer = writer
+
+    def execute(self, *_: Any, **__: Any) -> ModelRows:
+        written = self._writer.written
+        return ModelRows([len(written)], written[-1].token)
+
+
+@pytest.fixture
+def writer(kafka: KafkaCluster, keyspace: str) -> Iterator[ShardWriter]:
+    """The only shard of a keyspace."""
+    config = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
+    with serving(config, keyspace) as make:
+        yield make("-")[0]
+
+
+def write_settings(folder: Path, kafka: KafkaCluster, keyspace: str, more: str = "") -> Path:
+    """Settings of a cache in memory, with its KeyMap."""
+    module = f"maps_{secrets.token_hex(4)}"
+    (folder / f"{module}.py").write_text(
+        "from shardstream import KeyMap\nKEYS = KeyMap()\n"
+        "KEYS.of('shop.orders')(lambda row: [f\"order:{row['id']}\"])\n"
+    )
+    path = folder / "shardstream.toml"
+    path.write_text(
+        f'[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n'
+        f'[keyspaces.{keyspace}.shards."-"]\nflavor = "mysql"\n'
+        f'servers = [{{host = "db", user = "u"}}]\n[caches.pages]\nkeyspace = "{keyspace}"\n'
+        f'store = "memory://"\nkeys = "{module}:KEYS"\nbuckets = 64\npublish_ms = 100\n{more}'
+    )
+    return path
+
+
+def test_its_process_invalidates_it(
+    tmp_path: Path, kafka: KafkaCluster, keyspace: str, writer: ShardWriter
+) -> None:
+    """A value is a hit until its row changes, and the new one is a hit again."""
+    writer.commit((0, 1))
+    path = write_settings(tmp_path, kafka, keyspace)
+    cache = Cache.from_settings(path, "pages", {"-": Rows(writer)})
+
+    def count() -> object:
+        return cache.get_or_load("order:2", lambda read: read("SELECT COUNT(*)")[0])
+
+    try:
+        wait_for("a hit", lambda: count() == 1 and cache.counters()["hits"] > 0)
+        writer.commit((1_000, 1))
+        wait_for("the new value", lambda: count() == 2)
+        hits = cache.counters()["hits"]
+        wait_for("a hit of it", lambda: count() == 2 and cache.counters()["hits"] > hits)
+    finally:
+        cache.close()
+
+
+def test_it_has_one_invalidator(tmp_path: Path, kafka: KafkaCluster, keyspace: str) -> None:
+    """Key ranges are for invalidators of several processes."""
+    path = write_settings(tmp_path, kafka, keyspace, 'key_ranges = ["-80", "80-"]\n')
+
+    with pytest.raises(UsageError, match="a store in memory has one invalidator"):
+        Cache.from_settings(path, "pages", {"-": None})  # type: ignore[dict-item]
