@@ -60,5 +60,7 @@ def _msgspec() -> Codec:
     try:
         msgpack = import_module("msgspec.msgpack")
     except ImportError as error:
-        raise UsageError("the codec msgspec needs a package: pip install msgspec") from error
+        raise UsageError(
+            "the codec msgspec needs an extra: pip install 'shardstream[msgspec]'"
+        ) from error
     return Codec(1, "msgspec", msgpack.encode, msgpack.decode)
