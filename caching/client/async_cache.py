@@ -10,7 +10,7 @@ from caching.client.flights import AsyncFlights
 from caching.client.keys import KeyTemplate
 from caching.client.reads import AsyncRead, Recorder, Writes, recording, writes_of
 from caching.client.shell import Shell, flight_of
-from caching.client.steps import Load, Loaded, Pause, Step, Steps
+from caching.client.steps import Load, Loaded, Pause, Step, Steps, StoreCalls
 from caching.errors import StoreError
 from caching.findings import Findings
 from caching.stores.store import AsyncStore
@@ -141,6 +141,8 @@ class AsyncCache(Shell[AsyncStore]):
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None
+        if isinstance(step, StoreCalls):
+            return await self._store.together(step.method, step.arguments)
         return await getattr(self._store, step.method)(*step.arguments)
 
 

@@ -10,7 +10,7 @@ from caching.client.flights import Flights
 from caching.client.keys import KeyTemplate
 from caching.client.reads import Read, Recorder, Writes, recording, writes_of
 from caching.client.shell import Shell, flight_of
-from caching.client.steps import Load, Loaded, Pause, Step, Steps
+from caching.client.steps import Load, Loaded, Pause, Step, Steps, StoreCalls
 from caching.errors import StoreError
 from caching.findings import Findings
 from caching.stores.store import Store
@@ -157,6 +157,8 @@ class Cache(Shell[Store]):
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return None
+        if isinstance(step, StoreCalls):
+            return self._store.together(step.method, step.arguments)
         return getattr(self._store, step.method)(*step.arguments)
 
 

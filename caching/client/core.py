@@ -15,7 +15,7 @@ from caching.client.counters import Counted, Counters
 from caching.client.options import CacheOptions
 from caching.client.positions import PositionWatch
 from caching.client.refusals import RefusedKeys
-from caching.client.steps import Load, Loaded, Pause, ServerChoice, Steps, StoreCall
+from caching.client.steps import Load, Loaded, Pause, ServerChoice, Steps, StoreCall, each
 from caching.errors import StoreError
 from caching.protocol import Entry, Hit, MissReason, Refusal, decide_fill, decide_hit
 from caching.protocol.entry import ENTRY_NONCE_BYTES
@@ -144,7 +144,7 @@ class Core:
         prepared = None
         try:
             if missed.reason is not MissReason.LEASED:
-                prepared = yield from self._prepare(key, missed)
+                prepared = yield from self._prepare_one(key, missed)
             if prepared is None and missed.reason in _SHARED:
                 if takes_stale and (stale := (yield from self._stale(key, newer_than))):
                     return stale
@@ -163,8 +163,7 @@ class Core:
         """Read several keys at once and fill them in; other clients are not waited for."""
         prepared: dict[str, Pair | None] = dict.fromkeys(missed)
         try:
-            for key, each in missed.items():
-                prepared[key] = yield from self._prepare(key, each)
+            prepared |= yield from self._prepare(missed)
         except StoreError:
             self.counters.add("store_errors")
         return (yield from self._load(prepared, newer_than))
@@ -227,32 +226,40 @@ class Core:
 
     def _keys_behind(self, keys: Sequence[str]) -> Steps[Collection[str]]:
         """Return the keys whose node's position has not moved for too long (rule 16)."""
-        behind = []
+        places, due = [], []
         for key in keys:
             node = self._store.node_of(self._store.layout.bucket(key))
             for key_range in self.options.key_ranges:
                 place = (node, key_range)
+                places.append((key, place))
                 if self._positions.is_due(place):
-                    try:
-                        position: bytes | None = yield StoreCall("position", place)
-                        self._positions.look(place, position)
-                    except StoreError:
-                        self.counters.add("store_errors")
-                if self._positions.is_behind(place):
-                    behind.append(key)
-        return behind
+                    due.append(place)
+        if due:
+            try:
+                for place, position in zip(due, (yield from each("position", due)), strict=True):
+                    self._positions.look(place, position)
+            except StoreError:
+                self.counters.add("store_errors")
+        return [key for key, place in places if self._positions.is_behind(place)]
 
-    def _prepare(self, key: str, missed: Missed) -> Steps[Pair | None]:
-        """Announce a fill; None if there is to be none."""
-        if missed.pair is None:
-            return None
-        if missed.reason is MissReason.NO_FLOOR:
-            self.counters.add("fills_refused_no_floor")
-            yield StoreCall("want_floors", ([self._store.layout.bucket(key)],))
-            return None
-        lease_ms = self.options.lease_ms if missed.reason in _SHARED else 0
-        prepared: Pair | None = yield StoreCall("prepare", (key, missed.pair, lease_ms))
-        return prepared
+    def _prepare(self, missed: Mapping[str, Missed]) -> Steps[dict[str, Pair | None]]:
+        """Announce fills; leave out, or give None for, the keys that are not to be filled."""
+        unfloored = [key for key, found in missed.items() if found.reason is MissReason.NO_FLOOR]
+        if unfloored:
+            self.counters.add("fills_refused_no_floor", len(unfloored))
+            buckets = sorted({self._store.layout.bucket(key) for key in unfloored})
+            yield StoreCall("want_floors", (buckets,))
+        lease_ms = self.options.lease_ms
+        arguments = [
+            (key, found.pair, lease_ms if found.reason in _SHARED else 0)
+            for key, found in missed.items()
+            if found.pair is not None and found.reason is not MissReason.NO_FLOOR
+        ]
+        pairs: list[Pair | None] = yield from each("prepare", arguments)
+        return {key: pair for (key, *_), pair in zip(arguments, pairs, strict=True)}
+
+    def _prepare_one(self, key: str, missed: Missed) -> Steps[Pair | None]:
+        return (yield from self._prepare({key: missed})).get(key)
 
     def _stale(self, key: str, newer_than: tuple[EventToken, ...]) -> Steps[Value | None]:
         """Return the value that was last removed, if it is of the floor's generation."""
@@ -279,10 +286,10 @@ class Core:
             if missed.reason not in _SHARED:
                 break
             if missed.reason is not MissReason.LEASED:
-                prepared = yield from self._prepare(key, missed)
+                prepared = yield from self._prepare_one(key, missed)
                 if prepared is not None:
                     return prepared
-        prepared = (yield from self._prepare(key, missed)) if missed.pair is not None else None
+        prepared = (yield from self._prepare_one(key, missed)) if missed.pair is not None else None
         if prepared is None:
             self.counters.add("fills_refused_leased")
         return prepared
@@ -300,14 +307,12 @@ class Core:
                 for key in prepared
             }
         except Exception:
-            for key, pair in prepared.items():
-                yield from self._release(key, pair)
+            yield from self._release(prepared)
             raise
         self.counters.add("loads")
         self.counters.add("load_seconds", self._clock() - started)
-        for key, pair in prepared.items():
-            if pair is not None:
-                yield from self._fill(key, pair, values[key], loaded.replicas)
+        announced = {key: pair for key, pair in prepared.items() if pair is not None}
+        yield from self._fill(announced, values, loaded.replicas)
         return values
 
     def _prefer(self, replicas: Mapping[str, str], *, is_fresh: bool) -> None:
@@ -322,30 +327,53 @@ class Core:
                 self._fresh.pop(shard, None)
 
     def _fill(
-        self, key: str, prepared: Pair, value: Value, replicas: Mapping[str, str]
+        self, prepared: Mapping[str, Pair], values: Mapping[str, Value], replicas: Mapping[str, str]
     ) -> Steps[None]:
-        ttl_ms = int(self.options.ttl_s * 1_000 * (1 - TTL_JITTER * random.random()))  # noqa: S311
-        expected = prepared
+        """Fill values in; those that lose to a change of floor or slot are decided on again."""
+        expected = dict(prepared)
         try:
             for _ in range(FILL_ATTEMPTS):
-                decision = decide_fill(expected.floor, expected.slot, value.tokens)
-                if isinstance(decision, Refusal):
-                    self._refuse(key, decision, replicas)
-                    yield StoreCall("release", (key, prepared))
+                fills = yield from self._decide_fills(prepared, expected, values, replicas)
+                written: list[bool] = yield from each("fill", fills)
+                lost = []
+                for (key, *_), is_written in zip(fills, written, strict=True):
+                    if is_written:
+                        self.counters.add("fills")
+                        self._refused.clear(key)
+                        self._prefer(replicas, is_fresh=True)
+                    else:
+                        lost.append(key)
+                present: list[Pair | None] = yield from each("read_again", [(k,) for k in lost])
+                expected = {k: p for k, p in zip(lost, present, strict=True) if p is not None}
+                self.counters.add("fills_refused_changed", len(lost) - len(expected))
+                if not expected:
                     return
-                entry = self._entry(decision.generation, value)
-                if (yield StoreCall("fill", (key, expected, entry, ttl_ms))):
-                    self.counters.add("fills")
-                    self._refused.clear(key)
-                    self._prefer(replicas, is_fresh=True)
-                    return
-                present: Pair | None = yield StoreCall("read_again", (key,))
-                if present is None:
-                    break
-                expected = present
-            self.counters.add("fills_refused_changed")
+            self.counters.add("fills_refused_changed", len(expected))
         except StoreError:
             self.counters.add("store_errors")
+
+    def _decide_fills(
+        self,
+        prepared: Mapping[str, Pair],
+        expected: Mapping[str, Pair],
+        values: Mapping[str, Value],
+        replicas: Mapping[str, str],
+    ) -> Steps[list[tuple[str, Pair, bytes, int]]]:
+        """Return the arguments of the fills that are allowed, and release the other slots."""
+        fills, refused = [], []
+        for key, pair in expected.items():
+            decision = decide_fill(pair.floor, pair.slot, values[key].tokens)
+            if isinstance(decision, Refusal):
+                self._refuse(key, decision, replicas)
+                refused.append((key, prepared[key]))
+            else:
+                entry = self._entry(decision.generation, values[key])
+                fills.append((key, pair, entry, self._ttl_ms()))
+        yield from each("release", refused)
+        return fills
+
+    def _ttl_ms(self) -> int:
+        return int(self.options.ttl_s * 1_000 * (1 - TTL_JITTER * random.random()))  # noqa: S311
 
     def _entry(self, generation: bytes, value: Value) -> bytes:
         nonce = os.urandom(ENTRY_NONCE_BYTES)
@@ -358,9 +386,10 @@ class Core:
             self._refused.add(key)
             self._prefer(replicas, is_fresh=False)
 
-    def _release(self, key: str, prepared: Pair | None) -> Steps[None]:
-        if prepared is not None:
-            yield from self._try(StoreCall("release", (key, prepared)))
+    def _release(self, prepared: Mapping[str, Pair | None]) -> Steps[None]:
+        for key, pair in prepared.items():
+            if pair is not None:
+                yield from self._try(StoreCall("release", (key, pair)))
 
     def _try(self, call: StoreCall) -> Steps[bool]:
         try:

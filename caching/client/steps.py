@@ -19,6 +19,14 @@ class StoreCall:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreCalls:
+    """Call this method of the store with each of these arguments; answer with a list."""
+
+    method: str
+    arguments: Sequence[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Let the application read these keys from the database, and answer with `Read`.
 
@@ -52,7 +60,17 @@ class Loaded:
     replicas: Mapping[str, str]
 
 
-Step = StoreCall | Load | Pause
+Step = StoreCall | StoreCalls | Load | Pause
 T = TypeVar("T")
 # Yields steps and is sent their answers; a store's errors are thrown into it.
 Steps = Generator[Step, Any, T]
+
+
+def each(method: str, arguments: Sequence[tuple[Any, ...]]) -> Steps[list[Any]]:
+    """Call a method of the store with each of these arguments, all at once."""
+    if not arguments:
+        return []
+    if len(arguments) == 1:
+        return [(yield StoreCall(method, arguments[0]))]
+    answers: list[Any] = yield StoreCalls(method, arguments)
+    return answers

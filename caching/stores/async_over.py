@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from caching.findings import Findings
 from caching.protocol import Layout
@@ -49,6 +49,10 @@ class AsyncOver:
     async def release(self, key: str, prepared: Pair) -> None:
         """See `Store.release`."""
         await self._run(self._store.release, key, prepared)
+
+    async def together(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See `Store.together`."""
+        return await self._run(self._store.together, method, arguments)
 
     async def forget(self, keys: Sequence[str]) -> None:
         """See `Store.forget`."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
+from typing import Any
 
 from caching.findings import Findings
 from caching.protocol import Layout, Placeholder
@@ -125,6 +126,10 @@ class MemoryStore:
         with self.lock:
             if prepared.version is not None and self._pair(key).slot == prepared.version:
                 self.node(self.layout.bucket(key)).drop(key)
+
+    def together(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See `Store.together`: one after the other."""
+        return [getattr(self, method)(*each) for each in arguments]
 
     def forget(self, keys: Sequence[str]) -> None:
         """Delete the slots of these keys."""

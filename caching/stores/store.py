@@ -7,7 +7,7 @@ answer is not replaced by another one: StoreUnreachable. A write that finds no m
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from caching.findings import Findings
 from caching.protocol import Floor, Layout
@@ -97,6 +97,12 @@ class Store(Protocol):
     def release(self, key: str, prepared: Pair) -> None:
         """Take the placeholder of a fill that does not happen out of the slot."""
 
+    def together(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call `prepare`, `fill`, `read_again`, `release` or `position` with these arguments.
+
+        At once where the store can. What raises may have been done in part.
+        """
+
     def forget(self, keys: Sequence[str]) -> None:
         """Delete the slots of these keys; floors stay as they are."""
 
@@ -147,6 +153,9 @@ class AsyncStore(Protocol):
 
     async def release(self, key: str, prepared: Pair) -> None:
         """See `Store.release`."""
+
+    async def together(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See `Store.together`."""
 
     async def forget(self, keys: Sequence[str]) -> None:
         """See `Store.forget`."""

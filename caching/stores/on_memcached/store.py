@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from caching.findings import Findings, version_number
 from caching.protocol import Layout, Placeholder
@@ -111,6 +112,10 @@ class MemcachedStore:
         if prepared.version is not None:
             with self._node(key).client() as client:
                 client.cas(slot_name(self.layout, key)[0], b"", prepared.version, EXPIRED)
+
+    def together(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See `Store.together`: one after the other."""
+        return [getattr(self, method)(*each) for each in arguments]
 
     def forget(self, keys: Sequence[str]) -> None:
         """See `Store.forget`."""

@@ -1,6 +1,7 @@
 """A client's store on Redis or Valkey, for asyncio."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from caching.findings import Findings
 from caching.protocol import Layout
@@ -61,6 +62,12 @@ class AsyncRedisStore:
     async def release(self, key: str, prepared: Pair) -> None:
         """See `Store.release`."""
         await self._servers.carry_out(steps.release(self.layout, key, prepared))
+
+    async def together(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See `Store.together`."""
+        call = steps.CALLS[method]
+        several = [call(self.layout, *each) for each in arguments]
+        return await self._servers.carry_out(steps.together(several))
 
     async def forget(self, keys: Sequence[str]) -> None:
         """See `Store.forget`."""

@@ -1,7 +1,8 @@
 """The calls of a client on Redis, without I/O: each yields commands and is sent their replies."""
 
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from caching.errors import StoreError
@@ -80,6 +81,35 @@ def release(layout: Layout, key: str, prepared: Pair) -> Steps[None]:
         yield [RELEASE.call(group, (layout.slot_key(key),), (prepared.version,))]
 
 
+def read_again(layout: Layout, key: str) -> Steps[Pair | None]:
+    """See `Store.read_again`."""
+    [pair] = yield from read(layout, [key])
+    return pair
+
+
+def together(several: Sequence[Steps[T]]) -> Steps[list[T]]:
+    """Run several calls side by side: what they send at a time is sent at once."""
+    results: dict[int, T] = {}
+    waiting: dict[int, list[Call]] = {}
+
+    def go_on(number: int, replies: list[Any] | None) -> None:
+        try:
+            # A generator that has not begun takes None.
+            waiting[number] = several[number].send(replies)  # type: ignore[arg-type]
+        except StopIteration as done:
+            waiting.pop(number, None)
+            results[number] = done.value
+
+    for number in range(len(several)):
+        go_on(number, None)
+    while waiting:
+        sent = {number: len(calls) for number, calls in waiting.items()}
+        replies = iter((yield [call for calls in waiting.values() for call in calls]))
+        for number, count in sent.items():
+            go_on(number, list(islice(replies, count)))
+    return [results[number] for number in range(len(several))]
+
+
 def forget(layout: Layout, keys: Sequence[str], stale_ok_s: int = 0) -> Steps[None]:
     """See `Store.forget`."""
     calls = []
@@ -101,6 +131,16 @@ def position(layout: Layout, node: str, key_range: str) -> Steps[bytes | None]:
     """See `Store.position`."""
     [reply] = yield [Call(int(node), ("GET", layout.position_key(int(node), key_range)))]
     return reply if reply is None else bytes(reply)
+
+
+# What `together` may call.
+CALLS: Mapping[str, Callable[..., Steps[Any]]] = {
+    "prepare": prepare,
+    "fill": fill,
+    "read_again": read_again,
+    "release": release,
+    "position": position,
+}
 
 
 def invalidate(

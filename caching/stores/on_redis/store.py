@@ -1,6 +1,7 @@
 """A client's store on Redis or Valkey."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from caching.findings import Findings
 from caching.protocol import Layout
@@ -63,6 +64,12 @@ class RedisStore:
     def release(self, key: str, prepared: Pair) -> None:
         """See `Store.release`."""
         self._servers.carry_out(steps.release(self.layout, key, prepared))
+
+    def together(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See `Store.together`."""
+        call = steps.CALLS[method]
+        several = [call(self.layout, *each) for each in arguments]
+        return self._servers.carry_out(steps.together(several))
 
     def forget(self, keys: Sequence[str]) -> None:
         """See `Store.forget`."""

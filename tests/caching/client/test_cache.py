@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 
 from caching.client.cache import Cache
+from caching.client.options import CacheOptions
+from caching.client.reads import Read
 from caching.errors import StoreUnreachable
 from caching.stores.memory import MemoryStore
+from caching.stores.on_redis.servers import Servers
 from event_token.errors import UsageError
+from shardstream.local.cache_server import RedisServer
 from tests.caching.client.blocking_cache import BlockingCache
 from tests.caching.client.model import Model, OwnWriteMissing
+from tests.caching.stores.redis_stores import open_redis
 
 AnyCache = Any
 Opener = Callable[..., AnyCache]
@@ -108,6 +113,35 @@ def test_several_keys_at_once(model: Model, open_cache: Opener) -> None:
         assert found == {"r60": {"r60": 1}, "r20": {"r20": 1}, "none": None}
     assert asked == [("r60", "none")]
     assert cache.get_many([], load) == {}
+
+
+@pytest.mark.servers
+def test_many_keys_take_as_many_round_trips_as_one(
+    redis_servers: Sequence[RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read, announced and filled in goes to a server at once, whatever the number."""
+    model = Model(open_redis(redis_servers), CacheOptions(max_behind_s=86_400))
+    sent = []
+    send = Servers._send
+
+    def counting(self: Servers, address: Any, words: Any) -> Any:
+        sent.append(len(words))
+        return send(self, address, words)
+
+    def load(read: Read, keys: Sequence[str]) -> Mapping[str, Any]:
+        version = read("r20", shard="-80")[0]
+        return dict.fromkeys(keys, version)
+
+    counts = []
+    cache = model.cache()
+    cache.get_many(["warm"], load)  # positions are looked at, and scripts are made known
+    monkeypatch.setattr(Servers, "_send", counting)
+    for keys in (["one"], [f"key:{number}" for number in range(50)]):
+        sent.clear()
+        cache.get_many(keys, load)
+        counts.append(len(sent))
+    assert counts[1] <= counts[0] + 1  # the position of a node that was not looked at before
+    assert cache.counters()["fills"] == 52
 
 
 def test_forget(model: Model, open_cache: Opener) -> None:

@@ -40,6 +40,9 @@ class Blocking:
     def release(self, key: str, prepared: Pair) -> None:
         self._run(self._store.release(key, prepared))
 
+    def together(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return self._run(self._store.together(method, arguments))
+
     def forget(self, keys: Sequence[str]) -> None:
         self._run(self._store.forget(keys))
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from caching.protocol import Hit, MissReason, Placeholder, decide_hit, parse_slot
+from caching.protocol import Entry, Hit, MissReason, Placeholder, decide_hit, parse_slot
 from caching.protocol.decisions import Miss
 from caching.stores.store import KeyChange
-from tests.caching.protocol.tokens import token
+from tests.caching.protocol.tokens import by_shard, token
 from tests.caching.stores.opened import TTL_MS, Opened
 
 LEASE_MS = 600_000
@@ -174,3 +174,27 @@ def test_forget_leaves_the_floor(opened: Opened) -> None:
     assert opened.slot("user:1") is None
     assert opened.slot("user:2") is not None
     assert opened.floor("user:1") is not None
+
+
+@pytest.mark.parametrize("lease_ms", [0, 60_000])
+def test_many_fills_at_once(opened: Opened, lease_ms: int) -> None:
+    """Each is decided by itself: those that lost can be told from those that were written."""
+    keys = [f"user:{number}" for number in range(9)]
+    generation = opened.make(keys, token("-", 5))
+    seen = opened.store.read(keys)
+    requests = [(key, pair, lease_ms) for key, pair in zip(keys, seen, strict=True)]
+    prepared = opened.store.together("prepare", requests)
+    assert None not in prepared
+    opened.floors.invalidate([KeyChange("user:3", token("-", 6))])
+    entry = Entry(generation, b"n" * 8, by_shard([token("-", 5)]), 0, b"v").to_bytes()
+    fills = [(key, pair, entry, TTL_MS) for key, pair in zip(keys, prepared, strict=True)]
+    opened.store.together("release", [("user:7", prepared[7])])
+
+    written = opened.store.together("fill", fills)
+
+    assert [opened.slot(key) == entry for key in keys] == written
+    raised = opened.layout.bucket("user:3")
+    elsewhere = [key != "user:7" and opened.layout.bucket(key) != raised for key in keys]
+    assert not written[3]
+    assert all(done for done, is_free in zip(written, elsewhere, strict=True) if is_free)
+    assert opened.store.together("fill", []) == []
