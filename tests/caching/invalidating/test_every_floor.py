@@ -236,4 +236,4 @@ def test_a_store_that_is_down_is_waited_for(
             _Failing.down.clear()
         client.wait_applied(*writer.written)
         wait_for("the position moves", lambda: store.position("a", RANGE) != stored)
-        assert running.state == "running"
+        wait_for("it says so", lambda: running.state == "running")
