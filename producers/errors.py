@@ -25,6 +25,10 @@ class HistoryRewritten(Halt):
     """Raised when a server has another transaction under the GTID of the log's last one."""
 
 
+class NumbersRanBackwards(Halt):
+    """Raised when a MariaDB server has given numbers that are not above those the log holds."""
+
+
 class WrongServer(Halt):
     """Raised when a server does not belong to the shard whose log it is to continue."""
 

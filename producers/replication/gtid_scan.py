@@ -1,6 +1,7 @@
 """Scans binlogs for GTIDs and commit times; all other events are skipped by their length."""
 
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,8 @@ from producers.replication.stream import STREAM_SILENCE_S_MAX, ReplicationStream
 _PACKET_HEADER: Final = 4
 _PACKET_FULL: Final = 0xFFFFFF
 _EVENT_HEADER: Final = 19
+_LOG_POS: Final = slice(13, 17)
+_ROTATE_POS_BYTES: Final = 8
 _GTIDS: Final = frozenset((types.GTID, types.GTID_TAGGED, types.MARIADB_GTID))
 _WAIT_S: Final = 1.0
 _SECOND_US: Final = 1_000_000
@@ -35,10 +38,15 @@ RunningSet = RunningMysqlSet | RunningMariadbSet
 
 @dataclass(frozen=True, slots=True)
 class BinlogTransaction:
-    """One transaction: `gtid` is (uuid, tag, number) on MySQL, (domain, server, number) else."""
+    """One transaction: `gtid` is (uuid, tag, number) on MySQL, (domain, server, number) else.
+
+    It begins at `binlog_pos` of `binlog_file`.
+    """
 
     gtid: tuple[bytes, str, int] | tuple[int, int, int]
     commit_us: int
+    binlog_file: str
+    binlog_pos: int
 
     def __str__(self) -> str:
         """The GTID as the server prints it."""
@@ -63,6 +71,7 @@ def transactions(
     """
     goes_on = False  # this packet continues the event of the one before
     has_checksum = False
+    name = ""
     while True:
         _fill(stream, where)
         while stream.end - stream.start >= _PACKET_HEADER:
@@ -83,9 +92,19 @@ def transactions(
             event_type = stream.buffer[begin + 5]
             if event_type == types.FORMAT_DESCRIPTION:
                 has_checksum = stream.buffer[begin + length - _CHECKSUM_BYTES - 1] == _CRC32
+            elif event_type == types.ROTATE:
+                name = _rotated_to(bytes(stream.buffer[begin + 1 : begin + length]))
             elif event_type in _GTIDS:
                 event = bytes(stream.buffer[begin + 1 : begin + length])
-                yield _transaction(event, event_type, flavor, has_checksum=has_checksum)
+                yield _transaction(event, event_type, flavor, name, has_checksum=has_checksum)
+
+
+def _rotated_to(event: bytes) -> str:
+    """The file that a ROTATE names. Of the first it is not known yet whether it has a checksum."""
+    checksum = int.from_bytes(event[-_CHECKSUM_BYTES:], "little")
+    has_checksum = zlib.crc32(event[:-_CHECKSUM_BYTES]) == checksum
+    end = len(event) - (_CHECKSUM_BYTES if has_checksum else 0)
+    return event[_EVENT_HEADER + _ROTATE_POS_BYTES : end].decode("utf-8")
 
 
 def _fill(stream: ReplicationStream, where: str) -> None:
@@ -105,20 +124,21 @@ def _no_event(packet: bytes, where: str) -> Exception:
 
 
 def _transaction(
-    event: bytes, event_type: int, flavor: Flavor, *, has_checksum: bool
+    event: bytes, event_type: int, flavor: Flavor, name: str, *, has_checksum: bool
 ) -> BinlogTransaction:
     end = len(event) - (_CHECKSUM_BYTES if has_checksum else 0)
+    begin_pos = int.from_bytes(event[_LOG_POS], "little") - len(event)
     if flavor is Flavor.MARIADB:
         mariadb = MariadbGtid()
         read_mariadb_gtid(event, _EVENT_HEADER, end, mariadb)
         server = int.from_bytes(event[5:9], "little")
-        second = int.from_bytes(event[:4], "little")
-        return BinlogTransaction(
-            (int(mariadb.domain), server, mariadb.sequence), second * _SECOND_US
-        )
+        commit_us = int.from_bytes(event[:4], "little") * _SECOND_US
+        gtid = (int(mariadb.domain), server, mariadb.sequence)
+        return BinlogTransaction(gtid, commit_us, name, begin_pos)
     mysql = MysqlGtid()
     if event_type == types.GTID_TAGGED:
         read_tagged_gtid(event[_EVENT_HEADER:end], mysql)
     else:
         read_mysql_gtid(event, _EVENT_HEADER, end, mysql)
-    return BinlogTransaction((mysql.sid, mysql.tag, int(mysql.gno)), int(mysql.commit_us))
+    tagged = (mysql.sid, mysql.tag, int(mysql.gno))
+    return BinlogTransaction(tagged, int(mysql.commit_us), name, begin_pos)

@@ -4,6 +4,7 @@ import time
 from typing import Final
 
 from databases.errors import ServerLost
+from event_token import Flavor, parse_gtid_set
 from event_token.errors import ShardstreamError
 from producers.decoder import Decoder
 from producers.decoder.errors import DecoderHalt, ServerError, WriteAfterEnd
@@ -11,7 +12,7 @@ from producers.errors import StopsBehindOthers, TransactionTooLong
 from producers.replication.stream import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
 from producers.session.committer import Committer
 from producers.shard_log.publisher import Publisher
-from producers.skip.advice import skip_advice
+from producers.skip.advice import out_of_order_advice, skip_advice
 
 # While rows of one transaction keep coming, only bytes end a wait; a stop is noticed within this.
 WAIT_S_MAX: Final = 0.1
@@ -97,4 +98,11 @@ class BinlogReader:
             return StopsBehindOthers(gtid, error)
         if isinstance(error, WriteAfterEnd):
             return error  # its message names the commands of the reshard
-        return type(error)(f"{error}. {skip_advice(self._publisher.topics, gtid)}")
+        advice = out_of_order_advice if self._is_out_of_order(gtid) else skip_advice
+        return type(error)(f"{error}. {advice(self._publisher.topics, gtid)}")
+
+    def _is_out_of_order(self, gtid: str) -> bool:
+        """Whether a number of MariaDB is not above the last one that the log holds."""
+        committed = self._committer.committed.position
+        flavor = self._committer.flavor
+        return flavor is Flavor.MARIADB and parse_gtid_set(committed, flavor).contains_gtid(gtid)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from event_token import Flavor
 from producers.copy.copier import Copier
 from producers.decoder import BatchSummary, Decoder
 from producers.errors import LogDisagrees, PublisherSpent
@@ -60,6 +61,11 @@ class Committer:
         self._pace = CommitPace(context.settings.commit_rows, context.settings.commit_ms)
         self._batch_s = 0.0
         self._committed_gtid = ""
+
+    @property
+    def flavor(self) -> Flavor:
+        """The family of the shard's servers."""
+        return self._context.settings.flavor
 
     @property
     def is_careful(self) -> bool:

@@ -17,3 +17,21 @@ def lost_advice(topics: ShardTopics, lost: str) -> str:
         f"If the server is right, go on without them; readers are told: "
         f"shardstream skip {topics.keyspace} {topics.shard} --lost {lost} --reason TEXT"
     )
+
+
+def out_of_order_advice(topics: ShardTopics, gtid: str) -> str:
+    """How to pass transactions of MariaDB whose numbers ran backwards."""
+    return (
+        "Pass them, with the first one behind them whose number is above the log's; the changes of "
+        "all of them will then be missing from the log, and the SKIP record names them: "
+        f"shardstream skip {topics.keyspace} {topics.shard} --gtid {gtid} --reason TEXT"
+    )
+
+
+def no_number_above(gtid: str) -> str:
+    """What to do first where no transaction has a number above the log's yet."""
+    return (
+        "The server has given no number above the log's yet. First commit one harmless "
+        "transaction with such a number (SET gtid_seq_no = NUMBER, in domain "
+        f"{gtid.partition('-')[0]}). "
+    )

@@ -8,10 +8,12 @@ from producers.servers.choice import ServerView, find_faults, lacking
 from producers.servers.server_list import ServerList
 from producers.settings import ShardProducerSettings
 from producers.skip.common_point import CommonPoint, common_point, of_source, source_of, sources_of
+from producers.skip.out_of_order import check_behind
 from producers.skip.server_commits import ServerCommits
 from producers.skip.skip_log import Decision, SkipReport, write_skip
 from topics.names import ShardTopics
 from topics.progress.committed_tail import last_progress
+from topics.progress.record import LastTransaction
 from topics.records.skip_record import SkipKind
 from topics.schemas.registry import open_schema_ids
 
@@ -40,8 +42,9 @@ def skip_lost(settings: ShardProducerSettings, lost: str, reason: str) -> SkipRe
     topics = ShardTopics(settings.keyspace, settings.shard)
     named = parse_gtid_set(lost, settings.flavor)
 
-    def decide(position: GtidSet, servers: ServerList) -> Decision:
+    def decide(position: GtidSet, last: LastTransaction | None, servers: ServerList) -> Decision:
         view = _primary(topics, servers)
+        check_behind(topics, servers.named(view.name), last)
         commits = ServerCommits(servers.named(view.name), view)
         found = _find_lost(settings, topics, position, (view, commits))
         if found.named != named:
@@ -58,7 +61,8 @@ def skip_lost(settings: ShardProducerSettings, lost: str, reason: str) -> SkipRe
         fault = find_faults(topics, found.rest, [view]).get(view.name)
         if fault is not None:
             raise fault
-        return Decision(SkipKind.LOST, str(named), found.gtids, found.rest, view.name)
+        # Lost ones can be compared with nothing.
+        return Decision(SkipKind.LOST, str(named), found.gtids, found.rest, view.name, last=None)
 
     return write_skip(settings, reason, decide)
 

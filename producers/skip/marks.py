@@ -9,6 +9,7 @@ from event_token import GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import UsageError
 from producers.decoder import Decoder, DecoderOptions
 from producers.decoder.errors import DecoderHalt
+from producers.replication.gtid_scan import BinlogTransaction
 from producers.replication.stream import STREAM_SILENCE_S_MAX, ReplicationStream, random_server_id
 from producers.servers.server_list import OpenServer
 from producers.session.heads import now_us
@@ -27,7 +28,29 @@ def refuse_mark(
 
     What cannot be decoded is none, for a producer decodes all of its marks.
     """
-    mark = _mark_of(settings, server, _right_before(server, position, wanted))
+    start = _right_before(server, position, wanted)
+    stream = ReplicationStream.open(server.settings, server.family, start, random_server_id())
+    _refuse(settings, server, stream, start, str(wanted))
+
+
+def refuse_mark_at(
+    settings: ShardProducerSettings, server: OpenServer, transaction: BinlogTransaction
+) -> None:
+    """Raise UsageError likewise for the transaction at its place in the binlogs."""
+    stream = ReplicationStream.open_file(
+        server.settings, server.family, transaction.binlog_file, transaction.binlog_pos
+    )
+    _refuse(settings, server, stream, MariadbGtidSet(), str(transaction))
+
+
+def _refuse(
+    settings: ShardProducerSettings,
+    server: OpenServer,
+    stream: ReplicationStream,
+    start: GtidSet,
+    wanted: str,
+) -> None:
+    mark = _mark_of(settings, server, stream, start)
     if mark is not None:
         raise UsageError(
             f"{wanted} is {mark.kind.value} of reshard {mark.reshard_id}: without it no reader "
@@ -52,9 +75,10 @@ def _right_before(server: OpenServer, position: GtidSet, wanted: GtidSet) -> Gti
     return MariadbGtidSet.of(domains)
 
 
-def _mark_of(settings: ShardProducerSettings, server: OpenServer, position: GtidSet) -> Mark | None:
-    decoder = _decoder(settings, position)
-    stream = ReplicationStream.open(server.settings, server.family, position, random_server_id())
+def _mark_of(
+    settings: ShardProducerSettings, server: OpenServer, stream: ReplicationStream, start: GtidSet
+) -> Mark | None:
+    decoder = _decoder(settings, start)
     with closing(stream), closing(decoder):
         deadline_s = time.monotonic() + STREAM_SILENCE_S_MAX
         # A mark is the only record of its transaction.

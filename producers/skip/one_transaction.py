@@ -1,17 +1,16 @@
 """`skip --gtid`: pass one transaction that stops the shard."""
 
-from contextlib import closing
-
 from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet, parse_mysql_gtid
 from event_token.errors import UsageError
 from event_token.mariadb_gtid import parse_mariadb_gtid
-from producers.replication.gtid_scan import transactions
-from producers.replication.stream import ReplicationStream, random_server_id
+from producers.errors import ServerBehindLog
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
-from producers.skip.marks import refuse_mark
+from producers.skip.marks import refuse_mark, refuse_mark_at
+from producers.skip.out_of_order import Following, check_behind, following, ran_backwards
 from producers.skip.skip_log import Decision, SkipReport, write_skip
 from topics.names import ShardTopics
+from topics.progress.record import LastTransaction
 from topics.records.skip_record import SkipKind
 
 
@@ -19,29 +18,47 @@ def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) ->
     """Write a SKIP record for a transaction that is on the server and not in the log.
 
     MySQL: any such GTID. MariaDB: only the next one of its domain, for a position of MariaDB
-    cannot leave one out. Never a mark of a reshard. UsageError otherwise, and what `write_skip`
-    raises.
+    cannot leave one out; and where numbers ran backwards, all of those up to the first number above
+    the log's, together with it. Never a mark of a reshard. UsageError otherwise, and what
+    `write_skip` raises.
     """
     topics = ShardTopics(settings.keyspace, settings.shard)
     wanted = _parsed(gtid, settings.flavor)
 
-    def decide(position: GtidSet, servers: ServerList) -> Decision:
+    def decide(position: GtidSet, last: LastTransaction | None, servers: ServerList) -> Decision:
+        server = _chosen(topics, servers, position, last)
+        if isinstance(position, MariadbGtidSet) and isinstance(wanted, MariadbGtidSet):
+            found = following(server, position, wanted.domains[0][0], last)
+            if found.passed and str(wanted) in found.gtids:
+                return _all(settings, server, position, found)
+        else:
+            found = None
         if position.includes(wanted):
             raise UsageError(
                 f"{topics.log} is already past {wanted}: its position is {position}. The shard "
                 "does not stop there, or it was skipped before"
             )
-        server = servers.choose(topics, position).server
         if not server.history().executed.includes(wanted):
             raise UsageError(f"{server.name} has not executed {wanted}: check --gtid")
-        if isinstance(position, MariadbGtidSet) and isinstance(wanted, MariadbGtidSet):
-            _check_next(topics, position, wanted, server)
+        if found is not None:
+            _check_next(topics, wanted, found)
         refuse_mark(settings, server, position, wanted)
-        return Decision(
-            SkipKind.TRANSACTION, str(wanted), str(wanted), position.union(wanted), server.name
-        )
+        text = str(wanted)
+        return Decision(SkipKind.TRANSACTION, text, text, position.union(wanted), server.name, last)
 
     return write_skip(settings, reason, decide)
+
+
+def _chosen(
+    topics: ShardTopics, servers: ServerList, position: GtidSet, last: LastTransaction | None
+) -> OpenServer:
+    try:
+        return servers.choose(topics, position).server
+    except ServerBehindLog:
+        primary = servers.primary()
+        if primary is not None:
+            check_behind(topics, primary, last)
+        raise
 
 
 def _parsed(gtid: str, flavor: Flavor) -> GtidSet:
@@ -52,26 +69,28 @@ def _parsed(gtid: str, flavor: Flavor) -> GtidSet:
     return MariadbGtidSet((parse_mariadb_gtid(gtid),))
 
 
-def _check_next(
-    topics: ShardTopics, position: MariadbGtidSet, wanted: MariadbGtidSet, server: OpenServer
-) -> None:
+def _all(
+    settings: ShardProducerSettings, server: OpenServer, position: GtidSet, found: Following
+) -> Decision:
+    """Pass all that is out of order: the log can only go on behind the first number above."""
+    if found.above is None:
+        raise ran_backwards(ShardTopics(settings.keyspace, settings.shard), server, found)
+    for transaction in (*found.passed, found.above):
+        refuse_mark_at(settings, server, transaction)
+    above = str(found.above)
+    after = position.union(_parsed(above, Flavor.MARIADB))
+    # By its number the log's last transaction would be looked for among those that are passed.
+    return Decision(
+        SkipKind.TRANSACTION, above, ",".join(found.gtids), after, server.name, last=None
+    )
+
+
+def _check_next(topics: ShardTopics, wanted: GtidSet, found: Following) -> None:
     """Refuse a GTID of MariaDB other than the first one after the position in its domain."""
-    [(domain, _, number)] = wanted.domains
-    executed = server.history().executed
-    there = executed.by_domain() if isinstance(executed, MariadbGtidSet) else {}
-    here = position.by_domain()
-    if there.get(domain, (0, 0))[1] <= here.get(domain, (0, 0))[1]:
-        raise UsageError(f"{server.name} has nothing in domain {domain} after {position}")
-    where = f"{server.name} after {position}"
-    stream = ReplicationStream.open(server.settings, server.family, position, random_server_id())
-    with closing(stream):
-        for transaction in transactions(stream, Flavor.MARIADB, where):
-            if transaction.gtid[0] != domain:
-                continue
-            if str(transaction) != str(wanted):
-                raise UsageError(
-                    f"{topics.log}: the next transaction of domain {domain} is {transaction}, not "
-                    f"{wanted}: a position of MariaDB cannot leave out number {number} alone. "
-                    "Start the producer: it names the transaction that stops it"
-                )
-            return
+    if str(found.above) != str(wanted):
+        more = "" if not found.passed else f", behind {found.passed[0]}, which is out of order"
+        raise UsageError(
+            f"{topics.log}: the next transaction of this domain is {found.above}{more}, not "
+            f"{wanted}: a position of MariaDB cannot leave out one number alone. Start the "
+            "producer: it names the transaction that stops it"
+        )

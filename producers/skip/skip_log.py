@@ -22,7 +22,7 @@ from topics.progress.codec import (
     encode_progress,
 )
 from topics.progress.committed_tail import last_progress, read_committed_tail
-from topics.progress.record import Progress, Tick, cell_start_us
+from topics.progress.record import LastTransaction, Progress, Tick, cell_start_us
 from topics.records.schema_ids import SchemaIds
 from topics.records.skip_record import SKIP_KEY, SKIP_SCHEMA_TEXT, Skip, SkipKind, encode_skip
 from topics.records.vevent import TokenText
@@ -36,7 +36,8 @@ REASON_CHARS_MAX: Final = 1_000
 class Decision:
     """What is skipped, and where the log stands afterwards.
 
-    `gtid`: as the operator named it. `gtids`: all transactions. `server`: the one that was asked.
+    `gtid`: of the record. `gtids`: all transactions. `server`: the one that was asked. `last`: the
+    log's last transaction, if the next producer is to compare it with the server's.
     """
 
     kind: SkipKind
@@ -44,6 +45,7 @@ class Decision:
     gtids: str
     position: GtidSet
     server: str
+    last: LastTransaction | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,9 @@ class SkipReport:
     position: str
 
 
-# (what the log has executed, the shard's servers) -> what to write; raises what speaks against it
-Decide = Callable[[GtidSet, ServerList], Decision]
+# (what the log has executed, its last transaction, the shard's servers) -> what to write; raises
+# what speaks against it
+Decide = Callable[[GtidSet, LastTransaction | None, ServerList], Decision]
 
 
 def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> SkipReport:
@@ -80,7 +83,9 @@ def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> 
         if committed is None:
             raise _empty(topics)
         position = parse_gtid_set(committed.position, settings.flavor)
-        checked(decide, topics, servers, position, committed.identity)
+        checked(
+            topics, servers, committed.identity, lambda: decide(position, committed.last, servers)
+        )
         schema_ids.register(PROGRESS_SCHEMA_TEXT)
         schema_ids.register(SKIP_SCHEMA_TEXT)
         timeout_ms = broker_transaction_timeout_ms(settings.kafka)
@@ -93,19 +98,21 @@ def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> 
         point = resume_point(topics, settings.flavor, progress, tail)
         if point is None:
             raise _empty(topics)
-        decision = checked(decide, topics, servers, point.position, point.identity)
+        decision = checked(
+            topics, servers, point.identity, lambda: decide(point.position, point.last, servers)
+        )
         return _write(settings, publisher, schema_ids, point, (decision, reason))
 
 
 def checked(
-    decide: Decide, topics: ShardTopics, servers: ServerList, position: GtidSet, identity: str
+    topics: ShardTopics, servers: ServerList, identity: str, decide: Callable[[], Decision]
 ) -> Decision:
     """What `decide` says, from a server that belongs to the shard.
 
     `identity`: the log's, "" for none. By their GTIDs alone servers of MariaDB look alike: the log
     would go on at a place of another shard's history, and repeat changes on the right server.
     """
-    decision = decide(position, servers)
+    decision = decide()
     if identity:
         check_identity(topics, servers.named(decision.server), identity)
     return decision
@@ -160,8 +167,7 @@ def _write(
         server=decision.server,
         server_time_us=now_us(),
         lag_ms=0,
-        # A skipped transaction was not read, and lost ones can be compared with nothing.
-        last=point.last if decision.kind is SkipKind.TRANSACTION else None,
+        last=decision.last,
         identity=point.identity,
     )
     publisher.commit(encode_progress(progress, schema_ids), PROGRESS_KEY, progress.head_us // 1000)

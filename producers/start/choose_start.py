@@ -10,6 +10,7 @@ from producers.errors import ReplicaBehindLog, ServerBehindLog, ServerDiverged
 from producers.servers.identity import ShardIdentity, check_identity, prove_identity
 from producers.servers.server_list import Chosen, OpenServer, ServerList
 from producers.settings import ShardProducerSettings
+from producers.skip.out_of_order import check_behind
 from producers.start.last_transaction import check_last
 from producers.start.position_at_time import find_position
 from producers.start.resume_point import ResumePoint, first_point, resume_point
@@ -77,13 +78,18 @@ def choose_start(
 
 
 def _chosen(topics: ShardTopics, servers: ServerList, point: ResumePoint) -> Chosen:
-    """The server that continues; WrongServer first, for its GTIDs look as if some were lost."""
+    """The server that continues.
+
+    WrongServer and NumbersRanBackwards first, for the GTIDs look as if some were lost.
+    """
     try:
         return servers.choose(topics, point.position)
     except (ServerBehindLog, ServerDiverged):
         primary = servers.primary()
-        if primary is not None and point.identity:
-            check_identity(topics, primary, point.identity)
+        if primary is not None:
+            if point.identity:
+                check_identity(topics, primary, point.identity)
+            check_behind(topics, primary, point.last)
         raise
 
 

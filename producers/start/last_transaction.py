@@ -6,29 +6,27 @@ GTIDs to other transactions. By GTID sets alone that cannot be seen; by commit t
 
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from typing import Final
 
 from databases.sql import rows
 from event_token import MariadbGtidSet, MysqlGtidSet
-from event_token.errors import Halt
 from event_token.mariadb_gtid import parse_mariadb_gtid
-from producers.errors import BinlogPurged, HistoryRewritten, StreamFailed
+from producers.errors import BinlogPurged, HistoryRewritten
 from producers.replication.gtid_scan import BinlogTransaction, transactions
 from producers.replication.stream import ReplicationStream, server_errors
 from producers.servers.server_list import OpenServer
 from producers.skip.advice import lost_advice
+from producers.skip.out_of_order import check_order
+from producers.start.binlog_place import at_its_place
 from topics.names import ShardTopics
 from topics.progress.record import LastTransaction
-
-# What the server answers, or what is read, where a binlog has no event at a position.
-_NO_EVENT_THERE: Final = (Halt, BinlogPurged, StreamFailed, IndexError, ValueError)
 
 
 def check_last(topics: ShardTopics, server: OpenServer, last: LastTransaction | None) -> str:
     """Compare the log's last transaction with the server's of the same GTID.
 
     Returns a note for the operator where the server no longer has it, else "". Raises
-    HistoryRewritten when it has another one under this GTID.
+    HistoryRewritten when it has another one under this GTID, NumbersRanBackwards when others behind
+    it have numbers of MariaDB that are not above.
     """
     if last is None:
         return ""
@@ -39,6 +37,7 @@ def check_last(topics: ShardTopics, server: OpenServer, last: LastTransaction | 
             f"transaction of {topics.log}, so whether it is still the same one cannot be checked"
         )
     if found.commit_us == last.commit_us:
+        check_order(topics, server, last)
         return ""
     raise HistoryRewritten(
         f"{topics.log} ends with transaction {last.gtid}, committed at {_shown(last.commit_us)} "
@@ -69,7 +68,7 @@ def _find(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None
             )
             return _scan(server, stream, last)
         return None
-    return _at_its_place(server, last) or _by_search(server, last)
+    return at_its_place(server, last) or _by_search(server, last)
 
 
 def _scan(
@@ -91,22 +90,6 @@ def _is_past(transaction: BinlogTransaction, last: LastTransaction) -> bool:
         return False
     wanted_domain, _, wanted = parse_mariadb_gtid(last.gtid)
     return domain == wanted_domain and number >= wanted
-
-
-def _at_its_place(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:
-    """The transaction at the place where it was read, if this is the server it was read from."""
-    if server.view is None or server.view.own != last.server:
-        return None
-    with suppress(*_NO_EVENT_THERE):
-        stream = ReplicationStream.open_file(
-            server.settings, server.family, last.binlog_file, last.binlog_pos
-        )
-        with closing(stream):
-            where = f"{last.binlog_file} of {server.name}"
-            found = next(transactions(stream, server.family.flavor, where), None)
-        if found is not None and str(found) == last.gtid:
-            return found
-    return None
 
 
 def _by_search(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from event_token import Flavor, GtidSet, parse_gtid_set
+from event_token import Flavor, parse_gtid_set
 from producers.errors import WrongServer
 from producers.replication.family import family_of
 from producers.servers import identity
@@ -24,16 +24,15 @@ def server_with_an_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "read_identity", lambda _: "theirs")
 
 
-def decide(position: GtidSet, servers: ServerList) -> Decision:
+def decide() -> Decision:
     """Find nothing that speaks against it: by GTIDs alone another shard's server looks right."""
-    del servers
-    return Decision(SkipKind.LOST, "0-1-99", "0-1-99", position, SERVER.name)
+    return Decision(SkipKind.LOST, "0-1-99", "0-1-99", POSITION, SERVER.name, last=None)
 
 
 def test_another_shards_server_is_refused() -> None:
     """The log is not set back to a place of another shard's history."""
     with pytest.raises(WrongServer, match=r"identity ours.* db-2:3306 .* is theirs"):
-        checked(decide, TOPICS, SERVERS, POSITION, "ours")
+        checked(TOPICS, SERVERS, "ours", decide)
 
 
 def test_a_server_without_identity_is_not_said_to_be_of_another_shard(
@@ -42,10 +41,10 @@ def test_a_server_without_identity_is_not_said_to_be_of_another_shard(
     """A2: it may be the right one, which has lost the row."""
     monkeypatch.setattr(identity, "read_identity", lambda _: "")
     with pytest.raises(WrongServer, match="is missing: nothing shows that it belongs to this"):
-        checked(decide, TOPICS, SERVERS, POSITION, "ours")
+        checked(TOPICS, SERVERS, "ours", decide)
 
 
 @pytest.mark.parametrize("known", ["", "theirs"])
 def test_a_server_of_the_shard_passes(known: str) -> None:
     """The identity is the log's, or the log has none yet."""
-    assert checked(decide, TOPICS, SERVERS, POSITION, known).position == POSITION
+    assert checked(TOPICS, SERVERS, known, decide).position == POSITION
