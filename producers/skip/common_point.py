@@ -1,13 +1,10 @@
-"""Where a log and a server parted: the last transaction of one source that both have.
-
-A source is what numbers GTIDs: a UUID, with a tag or without, or a domain of MariaDB.
-"""
+"""Where a log and a server parted: the last transaction of one source that both have."""
 
 from dataclasses import dataclass
-from uuid import UUID
 
-from event_token import GtidSet, MysqlGtidSet, parse_gtid_set
+from event_token import GtidSet, parse_gtid_set
 from producers.settings import ShardProducerSettings
+from producers.skip.gtid_sources import source_of
 from producers.skip.server_commits import ServerCommits
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.names import ShardTopics
@@ -32,38 +29,17 @@ class CommonPoint:
     rewritten: list[str]
 
 
-def source_of(gtid: str) -> str:
-    """The source of a GTID."""
-    head, separator, _ = gtid.rpartition(":")
-    return head if separator else gtid.partition("-")[0]
-
-
-def sources_of(gtids: GtidSet) -> set[str]:
-    """The sources of a set."""
-    if isinstance(gtids, MysqlGtidSet):
-        return {_mysql_source(*tsid) for tsid, _ in gtids.servers}
-    return {str(domain) for domain in gtids.by_domain()}
-
-
-def of_source(gtids: MysqlGtidSet, source: str) -> MysqlGtidSet:
-    """The part of a set that one source numbers."""
-    return MysqlGtidSet.of(
-        {tsid: list(parts) for tsid, parts in gtids.servers if _mysql_source(*tsid) == source}
-    )
-
-
-def _mysql_source(sid: bytes, tag: str) -> str:
-    return f"{UUID(bytes=sid)}:{tag}" if tag else str(UUID(bytes=sid))
-
-
 def common_point(
     settings: ShardProducerSettings, topics: ShardTopics, source: str, commits: ServerCommits
 ) -> CommonPoint:
     """Look back from the log's end for the last transaction of a source that the server has.
 
     Both topics are searched: transactions without rows of the log are in positions alone, and
-    those of one Kafka transaction in the log alone.
+    those of one Kafka transaction in the log alone. Neither is read where the server has nothing of
+    the source: the search would end at the log's beginning.
     """
+    if source not in commits.sources:
+        return CommonPoint(None, [], [])
     schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
     in_log = _in_log(settings, topics, schema_ids, (source, commits))
     in_progress = _in_progress(settings, topics, schema_ids, (source, commits))

@@ -7,7 +7,8 @@ from event_token.errors import Halt, UsageError
 from producers.servers.choice import ServerView, find_faults, lacking
 from producers.servers.server_list import ServerList
 from producers.settings import ShardProducerSettings
-from producers.skip.common_point import CommonPoint, common_point, of_source, source_of, sources_of
+from producers.skip.common_point import CommonPoint, common_point
+from producers.skip.gtid_sources import of_source, source_of, sources_of
 from producers.skip.out_of_order import check_behind
 from producers.skip.server_commits import ServerCommits
 from producers.skip.skip_log import Decision, SkipReport, write_skip

@@ -13,6 +13,7 @@ from producers.replication.gtid_scan import transactions
 from producers.replication.stream import ReplicationStream, server_errors
 from producers.servers.choice import ServerView, is_known
 from producers.servers.server_list import OpenServer
+from producers.skip.gtid_sources import sources_of
 
 
 class ServerCommits:
@@ -24,6 +25,12 @@ class ServerCommits:
         self._view = view
         self._commits_us: dict[str, int] = {}
         self._unread: list[str] | None = None
+
+    @property
+    def sources(self) -> set[str]:
+        """The sources of all that it has executed."""
+        history = self._view.history
+        return sources_of(history.executed) | sources_of(history.purged)
 
     def has_executed(self, gtid: str) -> bool:
         """Whether the server has a transaction of this GTID."""
