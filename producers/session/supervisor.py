@@ -17,6 +17,7 @@ from producers.session.shard_session import ShardSession
 from producers.session.status import OnStatus, StatusReporter
 from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ShardProducerSettings
+from producers.skip.advice import skip_advice
 from topics.kafka.errors import TopicMissing
 from topics.kafka.provisioning import (
     broker_transaction_timeout_ms,
@@ -96,8 +97,7 @@ class Supervisor:
             except UsageError as refused:
                 if before is None:
                     raise
-                # The checks of a new session see the same problem, but not at which transaction.
-                raise before.error from refused
+                raise self._refused(before, refused) from refused
             except RowNotCopied as failure:
                 # The next session marks the copy as failed; the stream is not affected.
                 self._context.failed_copies[failure.copy_id] = str(failure)
@@ -108,6 +108,18 @@ class Supervisor:
                 if self._context.stop.is_set():
                     break
                 self._after(session, fault)
+
+    def _refused(self, stop: StopsBehindOthers, refused: UsageError) -> ShardstreamError:
+        """The stop, of which a new session's checks do not know the transaction, and the refusal.
+
+        MariaDB allows a skip only once all that comes before is committed.
+        """
+        return type(stop.error)(
+            f"{stop.error}. Transactions before it are not in the log yet, and a new session, "
+            f"which would log them, was refused: {refused}\nFix that and start again: it logs "
+            f"them and stops right at this transaction, if it still has to. "
+            f"{skip_advice(self._context.topics, stop.gtid)}"
+        )
 
     def _after(self, session: ShardSession, fault: ShardstreamError) -> None:
         """Wait before the next session, or raise if it would not help."""
