@@ -23,6 +23,8 @@ from topics.kafka.requests import retry_request
 # that a long aborted transaction costs a handful of reads and no offset is read twice.
 _WINDOW_FIRST: Final = 64
 _WINDOW_GROWTH: Final = 16
+# Where a reader goes back until it has found something: at most this many times too much is read.
+_WINDOW_BACK_GROWTH: Final = 4
 # Records held at a time where all are read backwards.
 _BACKWARDS_WINDOW: Final = 1024
 
@@ -197,6 +199,19 @@ class PartitionReader:
                 return last
             upper, window = begin, window * _WINDOW_GROWTH
         return None
+
+    def windows_back(self) -> Iterator[Iterator[StoredRecord]]:
+        """Yield the committed records that the partition has now in windows, the newest first.
+
+        A window begins with its oldest record, so that none has to be held. Each is larger than the
+        one before: of what is needed, little more than the same amount is read again.
+        """
+        start, upper = self.bounds()
+        window = _WINDOW_FIRST
+        while upper > start:
+            lower = max(start, upper - window)
+            yield self.records(lower, upper)
+            upper, window = lower, window * _WINDOW_BACK_GROWTH
 
     def newest_first(self) -> Iterator[StoredRecord]:
         """Yield the committed records that the partition has now, the newest first."""

@@ -212,6 +212,15 @@ def read_seq(value: bytes, topic: str = "a shard log", offset: int | None = None
 def read_envelope(value: bytes, topic: str = "a shard log", offset: int | None = None) -> Envelope:
     """Return (type index, seq, timestamp_us, last) of a shard log record.
 
+    Raises what `whole_envelope` raises.
+    """
+    envelope = whole_envelope(value, topic, offset)
+    return int(envelope.type), int(envelope.seq), int(envelope.timestamp_us), envelope.last
+
+
+def whole_envelope(value: bytes, topic: str, offset: int | None) -> EnvelopeReader:
+    """Return a reader that has read the envelope of a shard log record.
+
     CorruptRecord, naming topic and offset, when the envelope is truncated or broken;
     UnknownEnvelope when its type is one of a newer release.
     """
@@ -226,7 +235,7 @@ def read_envelope(value: bytes, topic: str = "a shard log", offset: int | None =
         envelope.take_rest()
     except (IndexError, ValueError) as error:
         raise _broken(topic, offset) from error
-    return int(envelope.type), int(envelope.seq), int(envelope.timestamp_us), envelope.last
+    return envelope
 
 
 def _opened(value: bytes, topic: str, offset: int | None) -> EnvelopeReader:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.names import ShardTopics
-from topics.records.envelope import read_envelope
+from topics.records.envelope import whole_envelope
 from topics.records.record_decoder import RecordDecoder
 from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import TYPES_BY_INDEX, EventType
@@ -37,17 +37,24 @@ def marks_at_end(
     codec = RecordDecoder(schema_ids)
     newest: dict[str, LoggedMark] = {}
     with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S) as reader:
-        # DDL, marks and rows of other databases follow an END, mostly few.
-        for record in reader.newest_first():
-            envelope = read_envelope(record.value or b"", topics.log, record.offset)
-            kind = TYPES_BY_INDEX[envelope[0]]
-            if kind not in {EventType.ROW, EventType.JOURNAL}:
-                continue
-            event = codec.decode(record.value, topics.shard, record.offset)
-            if kind is EventType.ROW and is_sharded(event.database):
-                return newest
-            if kind is EventType.JOURNAL:
-                row = json.loads(event.statement or "")
-                mark = LoggedMark(row["reshard_id"], row["kind"], event.seq, event.timestamp_us)
-                newest.setdefault(mark.reshard_id, mark)
+        # DDL, marks and rows of other databases follow an END: mostly few, but a monitor may write
+        # for days.
+        for window in reader.windows_back():
+            found: dict[str, LoggedMark] = {}
+            has_row = False
+            for record in window:
+                value = record.value or b""
+                envelope = whole_envelope(value, topics.log, record.offset)
+                kind = TYPES_BY_INDEX[envelope.type]
+                if kind is EventType.ROW:
+                    if is_sharded(envelope.text_at(envelope.database_at)):
+                        found, has_row = {}, True
+                elif kind is EventType.JOURNAL:
+                    event = codec.decode(value, topics.shard, record.offset)
+                    row = json.loads(event.statement or "")
+                    mark = LoggedMark(row["reshard_id"], row["kind"], event.seq, event.timestamp_us)
+                    found[mark.reshard_id] = mark
+            newest = found | newest
+            if has_row:
+                break
     return newest
