@@ -119,7 +119,7 @@ def write_plan(connection: Any, plan: ReshardPlan) -> None:
 
 def read_plan(connection: Any, reshard_id: str, where: str) -> ReshardPlan | None:
     """The plan that a target holds, None when it holds none."""
-    if not _has_plans(connection):
+    if not _has(connection, "plan"):
         return None
     found = rows(
         connection,
@@ -131,17 +131,17 @@ def read_plan(connection: Any, reshard_id: str, where: str) -> ReshardPlan | Non
 
 def reshards_on(connection: Any) -> list[str]:
     """The reshards whose plan is on a server."""
-    if not _has_plans(connection):
+    if not _has(connection, "plan"):
         return []
     return [name for (name,) in rows(connection, f"SELECT reshard_id FROM {PLAN}")]
 
 
-def _has_plans(connection: Any) -> bool:
+def _has(connection: Any, table: str) -> bool:
     return rows(
         connection,
         "SELECT COUNT(*) FROM information_schema.tables "
-        "WHERE table_schema = %s AND table_name = 'plan'",
-        (INTERNAL_DATABASE,),
+        "WHERE table_schema = %s AND table_name = %s",
+        (INTERNAL_DATABASE, table),
     ) != [(0,)]
 
 
@@ -169,6 +169,14 @@ def read_verified(connection: Any, reshard_id: str) -> VerifyResult | None:
 def void_verified_statement(reshard_id: str) -> str:
     """The statement that forgets a target's comparison: a definition has changed since."""
     return f"DELETE FROM {VERIFIED} WHERE reshard_id = {text_literal(reshard_id)}"
+
+
+def read_roles(connection: Any, reshard_id: str) -> dict[str, str]:
+    """The roles of a reshard's shards, as far as a server holds any."""
+    if not _has(connection, "role"):
+        return {}
+    found = rows(connection, f"SELECT shard, role FROM {ROLE} WHERE reshard_id = %s", (reshard_id,))
+    return dict(found)
 
 
 def write_roles(connection: Any, plan: ReshardPlan) -> None:

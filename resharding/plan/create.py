@@ -13,13 +13,14 @@ import pymysql
 
 from databases.connection import error_text, server_errors
 from databases.errors import ServerLost, ServerRefused
-from databases.internal_tables import INTERNAL_DATABASE, create_internal_tables
+from databases.internal_tables import create_internal_tables
 from databases.sql import quoted
 from event_token import KeyRange, ShardName, StreamPosition, tiles
 from event_token.errors import Retry, UsageError
 from resharding.apply.routing import Routes
-from resharding.bookkeeping import read_plan, reshards_on, write_plan, write_roles
+from resharding.bookkeeping import write_plan, write_roles
 from resharding.grants import missing_grants
+from resharding.plan.leftovers import leftovers, other_roles
 from resharding.plan.objects import (
     SourceObject,
     merged_objects,
@@ -259,8 +260,10 @@ def _check_tables(
     for shard, connection in connections.items():
         with server_errors(request.servers[shard], "looking at the tables of"):
             found[shard] = read_definitions(connection, routes.databases)
+            where = request.servers[shard].name
+            problems += other_roles(request.reshard_id, _roles(request), where, connection)
             if shard in request.targets:
-                problems += _leftovers(request, topology, request.servers[shard].name, connection)
+                problems += leftovers(request.reshard_id, topology, where, connection)
     wanted = found[request.sources[0]]
     for shard in request.sources:
         problems += source_problems(found[shard], routes, request.servers[shard].name)
@@ -277,44 +280,12 @@ def _check_tables(
     return wanted
 
 
+def _roles(request: CreateRequest) -> dict[str, str]:
+    return dict.fromkeys(request.sources, "source") | dict.fromkeys(request.targets, "target")
+
+
 def _makes_one_shard(request: CreateRequest) -> bool:
     return len(request.targets) == 1 and range_of(request.targets) == KeyRange(b"", b"")
-
-
-def _leftovers(
-    request: CreateRequest, topology: Topology, where: str, connection: Any
-) -> list[str]:
-    """What other reshards have left on a target, each with the way to get rid of it."""
-    states = {entry.reshard_id: entry.state for entry in topology.reshards}
-    problems = []
-    for name in reshards_on(connection):
-        plan = read_plan(connection, name, where)
-        keyspace = request.keyspace if plan is None else plan.keyspace
-        if keyspace != request.keyspace:
-            problems.append(
-                f"{where}: it is a target of reshard {name} of keyspace {keyspace}: end that one "
-                f"(shardstream reshard status {keyspace} says how), or take another server"
-            )
-            continue
-        # One with the same id was left by a crash: the topology gets it only at the end.
-        if name == request.reshard_id:
-            continue
-        state = states.get(name)
-        if state == ReshardState.RUNNING.value:
-            how = f"finish it or cancel it (shardstream reshard cancel {request.keyspace} {name})"
-        elif state == ReshardState.SWITCHED.value:
-            how = f"run shardstream reshard complete {request.keyspace} {name}"
-        else:
-            databases = sorted(topology.sharded_databases)
-            drops = " ".join(
-                f"DROP DATABASE IF EXISTS {quoted(d)};" for d in (*databases, INTERNAL_DATABASE)
-            )
-            how = f"stop its applier and producer, if they still run, and empty the server: {drops}"
-        problems.append(
-            f"{where}: it is a target of reshard {name}, which is "
-            f"{state or 'not in the topology of this keyspace'}: {how}"
-        )
-    return problems
 
 
 def _plan(

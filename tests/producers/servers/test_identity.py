@@ -112,6 +112,32 @@ def test_shard_pointed_at_another_shards_server_stops(
         pass
 
 
+def test_clone_with_the_uuid_of_another_shards_server_is_refused(
+    mysql_a: DatabaseFixture, start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A2: a split's servers may share the history of a backup, but not the UUID of new GTIDs."""
+    clone = start_mysql()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    others = replace(settings_of(clone, kafka, keyspace), shard="80-")
+    with mysql_a.connect() as connection:
+        [(uuid,)] = rows(connection, "SELECT @@server_uuid")
+    statements(clone, f"SET GLOBAL gtid_purged = '+{uuid}:1-3'")
+    assert twin_problems([settings, others]) == []
+
+    clone.server.stop()
+    names = (mysql_a.server.datadir / "auto.cnf").read_text()
+    (clone.server.datadir / "auto.cnf").write_text(names)
+    clone.server.start()
+    [(shard, problem)] = twin_problems([settings, others])
+
+    assert shard == f"{keyspace}/80-"
+    assert f"server_uuid {uuid} is also that of {server_of(mysql_a).name} of shard" in str(problem)
+    assert "remove auto.cnf" in problem.fix
+    with closing(VirtualAddress(mysql_a)) as address:
+        there = replace(server_of(mysql_a), port=address.port)
+        assert twin_problems([settings, replace(others, servers=(there,))]) == []
+
+
 def test_failover_behind_a_virtual_address_needs_no_declaration(
     start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:

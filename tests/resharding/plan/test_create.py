@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from databases.internal_tables import PLAN, create_internal_tables
+from databases.internal_tables import PLAN, ROLE, create_internal_tables
 from event_token.errors import UsageError
+from resharding.bookkeeping import write_roles
 from resharding.plan import create
 from resharding.plan.create import CreateRequest, create_reshard
 from resharding.plan.reshard_plan import ReshardPlan
@@ -242,6 +243,14 @@ def _under_way(split: Keyspace) -> CreateRequest:
     return split.request
 
 
+def _role_of_another_keyspace(split: Keyspace) -> CreateRequest:
+    plan = ReshardPlan(split.request.reshard_id, "another", ("-80",), ("-40", "40-80"), (), "", {})
+    with split.source.connect() as connection:
+        create_internal_tables(connection, (ROLE,))
+        write_roles(connection, plan)
+    return split.request
+
+
 BAD = {
     "two reshards of one source": (
         _under_way,
@@ -290,6 +299,10 @@ BAD = {
     "target of another keyspace": (
         _plan_of_another_keyspace,
         ["it is a target of reshard split of keyspace another: end that one"],
+    ),
+    "id of another keyspace": (
+        _role_of_another_keyspace,
+        ["shard -80 is a source of a reshard split of another keyspace there: take another id"],
     ),
 }
 
