@@ -15,6 +15,7 @@ from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
 from topics.kafka.client import ClientConfig
 from topics.kafka.topic_settings import TopicSettings
 from topics.keyspace.topology import TableVindex
+from topics.progress.record import Skipped
 from topics.start.start_forms import parse_producer_start
 
 
@@ -90,7 +91,8 @@ class ProducerStatus:
     """A producer's status after a commit or a change of state.
 
     `lag_ms`: age of the newest transaction in the log by the server's clock, 0 when caught up.
-    `note`: for the operator (an ignored start, the reason of a reconnect), else "".
+    `note`: for the operator (an ignored start, the reason of a reconnect), else "". `skipped`: the
+    SKIP records of the log.
     """
 
     shard: str
@@ -101,3 +103,4 @@ class ProducerStatus:
     rows_per_s: float
     state: ProducerState
     note: str = ""
+    skipped: Skipped | None = None

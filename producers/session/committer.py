@@ -194,6 +194,7 @@ class Committer:
             lag_ms=lag_ms,
             last=self._last_of(summary),
             identity=self._held_identity(),
+            skipped=self.committed.skipped,
         )
 
     def _held_identity(self) -> str:

@@ -64,7 +64,12 @@ class ShardSession:
                     f"(--from says where); copy the tables then"
                 )
             point = start.point
-            self.committed = Committed(str(point.position), max(point.head_us, 0), point.end_offset)
+            self.committed = Committed(
+                str(point.position),
+                max(point.head_us, 0),
+                point.end_offset,
+                skipped=point.skipped,
+            )
             context.report(ProducerState.STARTING, self.committed, start.note)
             parts = open_parts(context, start, publisher, self.committed, opened)
             context.report(ProducerState.STREAMING, self.committed, "")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from producers.settings import ProducerState, ProducerStatus
+from topics.progress.record import Skipped
 
 # Rates are averaged over at least this time.
 RATE_S: Final = 1.0
@@ -23,6 +24,7 @@ class Committed:
     lag_ms: int = 0
     rows_total: int = 0
     commits: int = 0
+    skipped: Skipped | None = None
 
 
 Report = Callable[[ProducerState, Committed, str], None]
@@ -64,5 +66,6 @@ class StatusReporter:
             rows_per_s=rate,
             state=state,
             note=note,
+            skipped=committed.skipped,
         )
         self._on_status(self._last)

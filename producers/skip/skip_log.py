@@ -22,7 +22,7 @@ from topics.progress.codec import (
     encode_progress,
 )
 from topics.progress.committed_tail import last_progress, read_committed_tail
-from topics.progress.record import LastTransaction, Progress, Tick, cell_start_us
+from topics.progress.record import LastTransaction, Progress, Skipped, Tick, cell_start_us
 from topics.records.schema_ids import SchemaIds
 from topics.records.skip_record import SKIP_KEY, SKIP_SCHEMA_TEXT, Skip, SkipKind, encode_skip
 from topics.records.vevent import TokenText
@@ -169,6 +169,7 @@ def _write(
         lag_ms=0,
         last=decision.last,
         identity=point.identity,
+        skipped=Skipped(1 if point.skipped is None else point.skipped.count + 1, now_us()),
     )
     publisher.commit(encode_progress(progress, schema_ids), PROGRESS_KEY, progress.head_us // 1000)
     return SkipReport(point.next_seq, decision.gtids, position)

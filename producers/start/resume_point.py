@@ -7,7 +7,7 @@ from event_token.errors import UsageError
 from producers.errors import LogDisagrees
 from topics.names import ShardTopics
 from topics.progress.committed_tail import LogTail
-from topics.progress.record import LastTransaction, Progress, cell_start_us
+from topics.progress.record import LastTransaction, Progress, Skipped, cell_start_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class ResumePoint:
     `head_us`: the last head (watermark) promised; `clamp_us`: the earliest timestamp that a new
     record may bear, the last record's if that is later; `last_cell_us`: start of the grid cell of
     the log's last record. Each is -1 if there is none. `last`: None if it is not known.
-    `identity`: that of the shard's servers, "" if the log holds none.
+    `identity`: that of the shard's servers, "" if the log holds none. `skipped`: its SKIP records.
     """
 
     position: GtidSet
@@ -28,6 +28,7 @@ class ResumePoint:
     last_cell_us: int
     last: LastTransaction | None = None
     identity: str = ""
+    skipped: Skipped | None = None
 
 
 def resume_point(
@@ -63,6 +64,7 @@ def resume_point(
         last_cell_us=last_cell_us,
         last=progress.last,
         identity=progress.identity,
+        skipped=progress.skipped,
     )
 
 

@@ -86,6 +86,8 @@ class _StatusPrinter:
             f"{_STATES.get(status.state, status.state.value)}, {status.rows_total:,} rows, "
             f"{status.rows_per_s:,.0f} rows/s, lag {status.lag_ms:,} ms"
         )
+        if status.skipped is not None:
+            text += f", {status.skipped}"
         line = Status(
             f"{self._keyspace}/{status.shard}",
             f"{text}; {status.note}" if status.note else text,

@@ -11,7 +11,7 @@ from typing import Final
 
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
-from topics.progress.record import GRID_US, Progress
+from topics.progress.record import GRID_US, Progress, Skipped
 
 # A producer advances its watermark every 250 ms, so this is forty missing heartbeats.
 SILENT_MS: Final = 10_000
@@ -51,7 +51,8 @@ class ShardView:
     """One shard. `watermark_us`: no later record is older; `behind_ms`: its age.
 
     `source_lag_ms` is the age of the newest transaction when the producer read it. `silent_ms` is
-    how long the producer has written nothing, None if it never has.
+    how long the producer has written nothing, None if it never has. `skipped`: the log's SKIP
+    records.
     """
 
     shard: str
@@ -63,6 +64,7 @@ class ShardView:
     source_lag_ms: int
     silent_ms: int | None
     server: str
+    skipped: Skipped | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ def _shard_view(shard: str, state: ShardState, look: ShardLook, now_us: int) -> 
         progress.lag_ms,
         silent_ms,
         progress.server,
+        progress.skipped,
     )
 
 

@@ -10,7 +10,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from event_token.errors import Halt
 from topics.errors import CorruptRecord
-from topics.progress.record import LastTransaction, Mark, MarkKind, Progress, Tick
+from topics.progress.record import LastTransaction, Mark, MarkKind, Progress, Skipped, Tick
 from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import schema_text
 from topics.records.wire import WIRE_HEADER_BYTES, schema_id_of, wire_header
@@ -52,6 +52,12 @@ _LAST: Final = {
     ],
 }
 
+_SKIPPED: Final = {
+    "type": "record",
+    "name": "Skipped",
+    "fields": [{"name": "count", "type": "long"}, {"name": "last_us", "type": "long"}],
+}
+
 
 def _schema(layout: int, *added: dict[str, Any]) -> dict[str, Any]:
     return {
@@ -77,28 +83,33 @@ def _schema(layout: int, *added: dict[str, Any]) -> dict[str, Any]:
 
 
 # A new layout is another schema with another id; readers refuse schemas that they do not know.
-# Records of layout 1 are still read: a log may hold both.
+# Records of layout 1 are still read: a log may hold all of them. Layout 3 is written only after a
+# skip, whose own record stops readers of earlier releases by name.
 _LAYOUT_1: Final = _schema(1)
-PROGRESS_SCHEMA: Final = _schema(
-    2, {"name": "last", "type": ["null", _LAST]}, {"name": "identity", "type": "string"}
+_ADDED_BY_2: Final = (
+    {"name": "last", "type": ["null", _LAST]},
+    {"name": "identity", "type": "string"},
 )
-PROGRESS_SCHEMA_TEXT: Final = schema_text(PROGRESS_SCHEMA)
+_LAYOUT_3: Final = _schema(3, *_ADDED_BY_2, {"name": "skipped", "type": _SKIPPED})
+PROGRESS_SCHEMA_TEXT: Final = schema_text(_schema(2, *_ADDED_BY_2))
+_AFTER_SKIP_TEXT: Final = schema_text(_LAYOUT_3)
 
-_AVRO: Final = parse_schema(PROGRESS_SCHEMA)
 _AVRO_BY_TEXT: Final = {
-    PROGRESS_SCHEMA_TEXT: _AVRO,
+    PROGRESS_SCHEMA_TEXT: parse_schema(_schema(2, *_ADDED_BY_2)),
+    _AFTER_SKIP_TEXT: parse_schema(_LAYOUT_3),
     schema_text(_LAYOUT_1): parse_schema(_LAYOUT_1),
 }
 
 
 def encode_progress(progress: Progress, schema_ids: SchemaIds) -> bytes:
     """Return the value of a progress record; its key is PROGRESS_KEY."""
-    mark, last = progress.mark, progress.last
+    mark, last, skipped = progress.mark, progress.last, progress.skipped
+    text = PROGRESS_SCHEMA_TEXT if skipped is None else _AFTER_SKIP_TEXT
     stream = BytesIO()
-    stream.write(wire_header(schema_ids.register(PROGRESS_SCHEMA_TEXT)))
+    stream.write(wire_header(schema_ids.register(text)))
     schemaless_writer(
         stream,
-        _AVRO,
+        _AVRO_BY_TEXT[text],
         {
             "first_seq": progress.first_seq,
             "last_seq": progress.last_seq,
@@ -122,6 +133,7 @@ def encode_progress(progress: Progress, schema_ids: SchemaIds) -> bytes:
             "lag_ms": progress.lag_ms,
             "last": None if last is None else asdict(last),
             "identity": progress.identity,
+            "skipped": None if skipped is None else asdict(skipped),
         },
     )
     return stream.getvalue()
@@ -148,11 +160,12 @@ def decode_progress(
         raise CorruptRecord(f"{where}: bytes are left after the last field")
     mark = fields.pop("mark")
     ticks = tuple(Tick(t["timestamp_us"], t["offset"]) for t in fields.pop("ticks"))
-    last = fields.pop("last", None)
+    last, skipped = fields.pop("last", None), fields.pop("skipped", None)
     return Progress(
         ticks=ticks,
         mark=None if mark is None else _mark(mark),
         last=None if last is None else LastTransaction(**last),
+        skipped=None if skipped is None else Skipped(**skipped),
         **fields,
     )
 

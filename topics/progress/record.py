@@ -5,6 +5,7 @@ Its `head_us`, the head, is the watermark of the shard: no later record is older
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 
 # The grid of ticks and frontiers: whole milliseconds, so that cuts by token time agree with those
@@ -77,6 +78,20 @@ class LastTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """The SKIP records of a log: how many there are, and when (host clock) the last was written."""
+
+    count: int
+    last_us: int
+
+    def __str__(self) -> str:
+        """As status lines say it."""
+        moment = datetime.fromtimestamp(self.last_us / 1e6, UTC).isoformat(timespec="seconds")
+        word = "skip" if self.count == 1 else "skips"
+        return f"{self.count} {word} by operators, the last at {moment.replace('+00:00', 'Z')}"
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """One progress record. A heartbeat covers no records: its `last_seq` is `first_seq - 1`.
 
@@ -84,7 +99,8 @@ class Progress:
     is the head (watermark): every later record of this shard has a timestamp >= head_us. `lag_ms`
     is the age of the newest transaction in the log by the server's clock; 0 when caught up. `last`
     is None before the first transaction, and in records of layout 1. `identity` is that of the
-    shard's MariaDB servers, "" where the log holds none.
+    shard's MariaDB servers, "" where the log holds none. `skipped` is None before the first skip,
+    and in a log whose skips were all written by a release without it.
     """
 
     first_seq: int
@@ -100,3 +116,4 @@ class Progress:
     lag_ms: int
     last: LastTransaction | None = None
     identity: str = ""
+    skipped: Skipped | None = None

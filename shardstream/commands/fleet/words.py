@@ -43,6 +43,11 @@ def as_text(view: KeyspaceView, max_behind_s: float) -> RenderableType:
         Text(headline(view, max_behind_s), style="bold red" if bad else "bold"),
         table,
     ]
+    parts += [
+        Text(f"{shard.shard}: {shard.skipped}; SKIP records in the log name the transactions")
+        for shard in view.shards
+        if shard.skipped is not None
+    ]
     for name, copy in view.copies:
         left = seconds_left(copy)
         rest = f", {duration(left)} left" if left is not None else ""

@@ -101,7 +101,7 @@ def test_skipped_transactions_are_told_and_all_other_rows_arrive_once(
         skipped.append(after_stop(settings, kind))
         skip_transaction(settings, skipped[-1], REASON)
     expected = [1, "skip", 3, "skip", 5, *["skip"] * (len(stops) - 2), 7]
-    with producing(settings):
+    with producing(settings) as producer:
         run(database, name, "INSERT INTO t VALUES (7, '')")
         wait_caught_up(settings)
         with StreamSubscriber(
@@ -117,6 +117,10 @@ def test_skipped_transactions_are_told_and_all_other_rows_arrive_once(
     log = read_log(settings)
     check_log(log)
     check_progress(log)
+    told = log.progress[-1].skipped
+    assert told is not None
+    assert told.count == len(stops)
+    assert producer.statuses[-1].skipped == told
     assert ids(log.events) == expected
     skips = [event for event in log.events if event.type is EventType.SKIP]
     assert [event.gtid for event in skips] == skipped

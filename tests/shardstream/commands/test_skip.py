@@ -48,12 +48,16 @@ def test_the_named_command_gets_the_shard_going(
     with background(tmp_path, "b", *first) as producer:
         producer.wait_for("the row", lambda p: streaming(p) and p.lines[-1]["rows_total"] > 0)
         shown = run(*tail, "--until-idle", "5")
+        told = producer.lines[-1]["skipped"]
+    status = run("status", keyspace, *settings)
 
     assert (neither.returncode, wrong.returncode) == (2, 2)
     assert "either --gtid GTID or --lost GTIDS" in neither.stderr
     assert "is not one MySQL GTID" in wrong.stderr
     assert skipped.returncode == 0, skipped.stderr
     assert f"{keyspace}/-80: skipped {skip[-1]}, recorded as seq" in skipped.stdout
+    assert told["count"] == 1
+    assert "-80: 1 skip by operators, the last at 20" in status.stdout
     lines = shown.stdout.splitlines()
     assert lines[-2].endswith(f"SKIP   transaction {skip[-1]}: ticket 17")
     assert lines[-1].endswith(f'{name}.t {{"id": 2}}')

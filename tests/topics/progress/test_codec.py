@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from io import SEEK_END, BytesIO
 
 import pytest
@@ -18,12 +18,13 @@ from topics.progress.codec import (
     decode_progress,
     encode_progress,
 )
-from topics.progress.record import LastTransaction, Mark, MarkKind, Progress, Tick
+from topics.progress.record import LastTransaction, Mark, MarkKind, Progress, Skipped, Tick
 from topics.records.table_shape import fingerprint, schema_text
 from topics.records.wire import wire_header
 
 # The schema of the records in existing logs.
 LAYOUT_1 = "5f5caeb1f5eaf81b50cc618a6830093a4e284c89e429fadbf95708602de958b2"
+LAYOUT_2 = "162464dbc494c9a59d35d51959c4e00dffefa4d4fa22fa36cd707880ec8cade4"
 
 NAMES = st.lists(TEXTS, max_size=3).map(tuple)
 PROGRESSES = st.builds(
@@ -50,6 +51,7 @@ PROGRESSES = st.builds(
     lag_ms=INT64,
     last=st.none() | st.builds(LastTransaction, TEXTS, INT64, TEXTS, TEXTS, INT64),
     identity=TEXTS,
+    skipped=st.none() | st.builds(Skipped, INT64, INT64),
 )
 
 
@@ -91,7 +93,7 @@ def test_a_tombstone_is_corrupt() -> None:
 def test_schema_of_another_release_halts() -> None:
     """A layout that is not the known one is refused, not guessed at."""
     ids = MemorySchemaIds()
-    ids.register(PROGRESS_SCHEMA_TEXT.replace('"progress":2', '"progress":3'))
+    ids.register(PROGRESS_SCHEMA_TEXT.replace('"progress":2', '"progress":9'))
 
     with pytest.raises(Halt, match="release"):
         decode_progress(wire_header(0), ids)
@@ -111,6 +113,17 @@ def test_records_of_the_first_layout_are_read() -> None:
     schemaless_writer(out, parse_schema(schema), asdict(written))
 
     assert decode_progress(out.getvalue(), ids) == written
+
+
+def test_a_log_without_skips_is_written_in_the_second_layout() -> None:
+    """B3: only a skip, whose record they refuse anyway, changes what readers of it must know."""
+    ids = MemorySchemaIds()
+    progress = Progress(1, 0, 0, "mysql", "", 5, (), None, "s", 5, 0)
+    encode_progress(progress, ids)
+    encode_progress(replace(progress, skipped=Skipped(1, 5)), ids)
+
+    assert fingerprint(ids.texts[0]) == LAYOUT_2
+    assert json.loads(ids.texts[1])["progress"] == 3
 
 
 def test_schema_with_other_white_space_is_the_same() -> None:
