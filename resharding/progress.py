@@ -4,26 +4,29 @@ Nothing here claims a server, so a running `switch` is not disturbed.
 """
 
 import hashlib
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from databases.connection import lost_or_refused, server_errors
 from databases.sql import rows
-from resharding.bookkeeping import read_checkpoints, read_verified
+from resharding.bookkeeping import VerifyResult, read_checkpoints, read_verified
 from resharding.server import ReshardServer, open_session
 from resharding.stopped_writes import any_account_locked, is_held
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
 from topics.progress.committed_tail import last_progress
-from topics.progress.copy_topic import CopyState, read_copies
+from topics.progress.copy_topic import CopyState, TableCopy, read_copies
 from topics.progress.record import Mark, MarkKind
 from topics.records.schema_ids import SchemaIds
 from topics.stream.log_marks import marks_at_end
 
 # A failed copy counts: it has to be resumed.
 _NOT_OVER: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
+# A comparison says little about what has happened to the target since.
+VERIFY_AGE_S_MAX: Final = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class TargetState:
     """A target: whether its applier runs, what it has applied, and the last comparison.
 
     `differing`: rows that differed at `verified_at_us`, both None before the first comparison.
-    `locked`, `held`: as those of a source.
+    `verify_is_old`: `switch` does not accept it any more. `locked`, `held`: as those of a source.
     """
 
     applier_runs: bool
@@ -69,6 +72,7 @@ class TargetState:
     differing: int | None
     locked: bool
     held: bool = False
+    verify_is_old: bool = False
 
 
 def applier_lock(reshard_id: str) -> str:
@@ -84,12 +88,16 @@ def source_log(
     progress = last_progress(kafka, topics, schema_ids)
     is_sharded = topology.sharded_databases.__contains__
     mark = marks_at_end(kafka, topics, schema_ids, is_sharded).get(reshard_id)
-    copies = read_copies(kafka, topics).values()
     return SourceLog(
         0 if progress is None else progress.last_seq,
         mark.timestamp_us if mark is not None and mark.kind == "END" else None,
-        sum(copy.state in _NOT_OVER for copy in copies),
+        len(copies_not_over(kafka, topics)),
     )
+
+
+def copies_not_over(kafka: ClientConfig, topics: ShardTopics) -> list[TableCopy]:
+    """The copies of a shard's tables that run, wait or have to be resumed."""
+    return [c for c in read_copies(kafka, topics).values() if c.state in _NOT_OVER]
 
 
 def source_state(
@@ -125,7 +133,13 @@ def target_state(
         None if verified is None else verified.differing,
         locked,
         held,
+        verified is not None and is_old(verified),
     )
+
+
+def is_old(verified: VerifyResult) -> bool:
+    """Whether a comparison was made too long ago to be the base of a switch."""
+    return time.time() - verified.at_us / 1e6 > VERIFY_AGE_S_MAX
 
 
 def next_command(
@@ -200,4 +214,7 @@ def _before_decision(
         return f"wait for the copies of {', '.join(copying)} (shardstream copy status {keyspace})"
     if any(target.differing != 0 for target in targets.values()):
         return f"shardstream reshard verify {verb}"
+    if any(target.verify_is_old for target in targets.values()):
+        hours = VERIFY_AGE_S_MAX // 3600
+        return f"verify is more than {hours} hours old: shardstream reshard verify {verb}"
     return f"shardstream reshard switch {verb}"

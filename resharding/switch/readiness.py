@@ -11,6 +11,7 @@ from event_token.errors import UsageError
 from resharding.bookkeeping import read_checkpoints, read_verified
 from resharding.log_progress import has_reached
 from resharding.plan.objects import object_problems
+from resharding.progress import is_old
 from resharding.switch.opening import opening_problems, read_schema, table_problems
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.shard_writes import ShardWrites
@@ -23,8 +24,6 @@ from topics.stream.log_marks import marks_at_end
 # Producers and appliers that need longer to catch up would prolong the write stop.
 READY_S_MAX: Final = 5.0
 READY_POLL_S: Final = 0.1
-# A comparison says little about what has happened to the target since.
-VERIFY_AGE_S_MAX: Final = 24 * 3600
 
 
 def check_ready(
@@ -81,9 +80,8 @@ def _verify_problems(
         return [f"{name}: not verified: run shardstream reshard verify, or --force"]
     if found.differing:
         return [f"{name}: verify found {found.differing} rows that differ"]
-    age_s = time.time() - found.at_us / 1e6
-    if age_s > VERIFY_AGE_S_MAX and not has_stopped:
-        hours = round(age_s / 3600)
+    if is_old(found) and not has_stopped:
+        hours = round((time.time() - found.at_us / 1e6) / 3600)
         return [f"{name}: verify is {hours} hours old: run shardstream reshard verify again"]
     verified = StreamPosition.from_string(found.position).shards
     if any(

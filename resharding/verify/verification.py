@@ -23,6 +23,7 @@ from resharding.bookkeeping import merged_position, read_checkpoints, write_veri
 from resharding.log_progress import executed_set, has_reached
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.plan.tables import TableDefinition, read_definitions
+from resharding.progress import copies_not_over
 from resharding.server import ReshardServer, open_session
 from resharding.verify.rows import Key, Place, RawRow, TableReader, give_bytes
 from resharding.verify.window import Window
@@ -76,7 +77,8 @@ class Verified:
 def verify_target(settings: VerifySettings) -> Verified:
     """Compare one target with its sources, and store the result on the target.
 
-    Raises Retry when the target or a log is too far behind; DefinitionChanged, DoesNotApply and
+    Raises Retry while rows are still being copied and when the target or a log is too far behind;
+    DefinitionChanged, DoesNotApply and
     Halt as an applier does; ServerLost and ServerRefused.
     """
     try:
@@ -114,6 +116,8 @@ class _Comparison:
 
     def run(self) -> Verified:
         schema_ids = open_schema_ids(self._settings.kafka, self._settings.registry_url)
+        for name in self._settings.sources:
+            self._check_copies(ShardTopics(self._plan.keyspace, name))
         target = self._snapshot(self._settings.target)
         checkpoints = read_checkpoints(target, self._plan.reshard_id)
         position = merged_position(checkpoints, self._plan, self._settings.target.name)
@@ -137,6 +141,20 @@ class _Comparison:
         return Verified(
             self._settings.target.shard, position, self._rows, self._differing, tuple(self._named)
         )
+
+    def _check_copies(self, topics: ShardTopics) -> None:
+        """Raise Retry while rows are missing from the log: each would be listed as a difference."""
+        left = [
+            f"{copy.name} ({copy.state.value}, {copy.rows:,} rows so far)"
+            for copy in copies_not_over(self._settings.kafka, topics)
+            if (copy.database, copy.table) in self._routes.tables
+        ]
+        if left:
+            raise Retry(
+                f"shard {topics.shard}: not all rows have been copied into its log: "
+                f"{', '.join(left)}. Verify when `shardstream copy status {topics.keyspace}` shows "
+                f"them as completed; a failed or paused copy has to be resumed"
+            )
 
     def _snapshot(self, server: ReshardServer) -> Any:
         connection = open_session(server)

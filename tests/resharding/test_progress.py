@@ -47,6 +47,7 @@ SERVES = replace(TARGET, locked=False)
         ("RUNNING", SourceState(replace(LOG, copying=1), locked=False), TARGET, "wait for the"),
         ("RUNNING", OPEN, replace(TARGET, differing=None), "reshard verify commerce r1"),
         ("RUNNING", OPEN, replace(TARGET, differing=2), "reshard verify commerce r1"),
+        ("RUNNING", OPEN, replace(TARGET, verify_is_old=True), "old: shardstream reshard verify"),
         ("RUNNING", OPEN, TARGET, "reshard switch commerce r1"),
         ("RUNNING", STOPPED, TARGET, "reshard cancel commerce r1 goes back"),
         ("SWITCHED", STOPPED, TARGET, "still stopped on -80: shardstream reshard switch"),
@@ -149,7 +150,10 @@ def test_servers_and_logs_say_how_far_a_reshard_is(
 
     with split(servers, kafka, f"{keyspace}b") as world:
         world.wait_applied()
+        world.verified(0, age_s=25 * 3600)
+        assert all(target.verify_is_old for target in look(world)[1].values())
         world.verified(0)
+        assert not any(target.verify_is_old for target in look(world)[1].values())
         wait_for(
             "the appliers show themselves",
             lambda: all(target.applier_runs for target in look(world)[1].values()),

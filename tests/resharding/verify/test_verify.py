@@ -1,11 +1,16 @@
 """`verify` on real servers: clean under live writes, and it names every row that differs."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 
+import pytest
+from confluent_kafka import Producer
+
+from event_token.errors import Retry
 from resharding.verify.verification import Verified, VerifySettings, verify_target
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import wait_for
+from tests.producers.session.producing import WAIT_S, wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.shards import (
     SPLIT_AND_MERGE,
@@ -17,6 +22,16 @@ from tests.resharding.shards import (
     wait_applied,
 )
 from tests.resharding.writers import USERS, shard_of, writing
+from topics.names import ShardTopics
+from topics.progress.copy_topic import (
+    CopyAction,
+    CopyRequest,
+    CopyState,
+    ask_and_wait,
+    encode,
+    read_copies,
+    record_key,
+)
 
 # The rows written at first, and some hundred of the writers'.
 SEQS_MIN = 3_500
@@ -106,3 +121,42 @@ def test_verify_under_live_writes(
         with database.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT differing FROM _shardstream.verified")
             assert cursor.fetchall() == ((3,),)
+
+
+def test_verify_waits_for_copies(
+    mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """C8: rows that are not copied, or copied and not applied, are no differences."""
+    with ExitStack() as stack:
+        sources = stack.enter_context(sources_of({"-": mysql_a}, kafka, keyspace))
+        schema, plan = begin_with_tables(sources, {"-.2": mysql_b})
+        topics, table = ShardTopics(keyspace, "-"), f"{schema}.sessions"
+        targets = {"-.2": mysql_b}
+        with applying(applier_settings(plan, "-.2", mysql_b, sources)) as applier:
+            wait_applied(sources, plan.reshard_id, targets, [applier])
+        with mysql_a.connect(database=schema) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO sessions VALUES (1, 's', 0)")
+        request = CopyRequest(CopyAction.START, (table,))
+        assert not ask_and_wait(sources.kafka, topics, request, WAIT_S).problems
+
+        def copied() -> bool:
+            [copy] = read_copies(sources.kafka, topics).values()
+            return copy.state is CopyState.COMPLETED
+
+        wait_for("the copy", copied)
+        settings = VerifySettings(
+            plan, resharder_of(mysql_b, "-.2"), {"-": resharder_of(mysql_a, "-")}, sources.kafka
+        )
+        with pytest.raises(Retry, match="rows that were copied from - are not applied yet"):
+            verify_target(settings)
+        with applying(applier_settings(plan, "-.2", mysql_b, sources)) as applier:
+            wait_applied(sources, plan.reshard_id, targets, [applier])
+        assert verify_target(settings).named == ()
+
+        [copy] = read_copies(sources.kafka, topics).values()
+        paused = replace(copy, state=CopyState.PAUSED)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce(topics.copy, encode(paused), record_key(paused), partition=0)
+        assert producer.flush(WAIT_S) == 0
+        with pytest.raises(Retry, match=rf"{table} \(paused, 1 rows so far\)"):
+            verify_target(settings)
