@@ -16,7 +16,7 @@ from shardstream.local.database_server import (
     MysqlServer,
 )
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.database_servers import DatabaseFixture, StartServer, end, own_account, running, starter
+from tests.database_servers import DatabaseFixture, StartServer, end, own_account, running
 from tests.scheduling import LongestFirst, rank
 
 # Distinct ids, none of which a producer under test would choose.
@@ -110,7 +110,7 @@ def database(real_servers: None, request: pytest.FixtureRequest) -> DatabaseFixt
 def start_mysql(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
     """Start MySQL servers with the test's own settings; they end with the test."""
     started: list[DatabaseServer] = []
-    yield starter(MysqlServer, tmp_path, started)
+    yield StartServer(MysqlServer, tmp_path, started)
     for server in started:
         end(server)
 
@@ -119,7 +119,7 @@ def start_mysql(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
 def start_mariadb(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
     """Start MariaDB servers with the test's own settings; they end with the test."""
     started: list[DatabaseServer] = []
-    yield starter(MariadbServer, tmp_path, started)
+    yield StartServer(MariadbServer, tmp_path, started)
     for server in started:
         end(server)
 

@@ -2,7 +2,7 @@
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -50,9 +50,6 @@ class DatabaseFixture:
             yield name, cursor
 
 
-StartServer = Callable[..., DatabaseFixture]
-
-
 def own_account() -> Account:
     """A replication account with a password of this session."""
     return Account("shardstream", secrets.token_hex(8))
@@ -74,19 +71,38 @@ def end(server: DatabaseServer) -> None:
         shutil.rmtree(server.datadir)
 
 
-def starter(kind: type[DatabaseServer], folder: Path, started: list[DatabaseServer]) -> StartServer:
-    """A function that starts servers with settings of their own and adds them to `started`."""
+class StartServer:
+    """Starts servers of one kind, with settings of their own, and adds them to `started`."""
 
-    def start(extra_args: tuple[str, ...] = ()) -> DatabaseFixture:
-        server = kind(
-            folder / f"{kind.flavor}-{len(started)}",
-            server_id=SERVER_ID_FIRST_OWN + len(started),
+    def __init__(
+        self, kind: type[DatabaseServer], folder: Path, started: list[DatabaseServer]
+    ) -> None:
+        """Start nothing yet. Each server gets a folder in `folder`."""
+        self._kind = kind
+        self._folder = folder
+        self._started = started
+
+    def __call__(self, extra_args: tuple[str, ...] = ()) -> DatabaseFixture:
+        """Start one server; `extra_args` take precedence."""
+        [found] = self.together(1, extra_args)
+        return found
+
+    def together(self, count: int, extra_args: tuple[str, ...] = ()) -> list[DatabaseFixture]:
+        """Start this number of servers side by side."""
+        servers = [self._launched(extra_args) for _ in range(count)]
+        for server in servers:
+            server.finish_start()
+        return [DatabaseFixture(server) for server in servers]
+
+    def _launched(self, extra_args: tuple[str, ...]) -> DatabaseServer:
+        number = len(self._started)
+        server = self._kind(
+            self._folder / f"{self._kind.flavor}-{number}",
+            server_id=SERVER_ID_FIRST_OWN + number,
             account=own_account(),
             extra_args=(*NOT_DURABLE, *extra_args),
             die_with_parent=True,
         )
-        started.append(server)
-        server.start()
-        return DatabaseFixture(server)
-
-    return start
+        self._started.append(server)
+        server.launch()
+        return server

@@ -1,5 +1,6 @@
 """Whoever runs plain Python instead of the compiled modules is told so, once."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,8 @@ def test_a_spark_worker_warns_once(plain_root: Path, kafka: KafkaCluster, keyspa
     shop.close()
     arguments = ("-c", _READ, keyspace, kafka.bootstrap_servers)
 
-    plain = run_python(plain_root, *arguments)
-    compiled = run_python(ROOT, *arguments)
+    with ThreadPoolExecutor() as pool:
+        plain, compiled = pool.map(lambda root: run_python(root, *arguments), (plain_root, ROOT))
 
     assert plain.stdout.split() == compiled.stdout.split() == [str(2 * ROWS)] * 2, plain.stderr
     assert warnings_in(plain.stderr) == 1

@@ -124,7 +124,8 @@ def test_into_two_and_into_three_on_mariadb(
     A subscriber receives every change once and in order; replaying them gives the servers' rows.
     """
     first, halves, thirds = ("-80", "80-"), ("-80.2", "80-.2"), ("-55", "55-aa", "aa-")
-    servers = {shard: start_mariadb() for shard in ("-", *halves, *thirds)}
+    shards = ("-", *halves, *thirds)
+    servers = dict(zip(shards, start_mariadb.together(len(shards)), strict=True))
     servers |= {name: servers[again] for name, again in zip(first, halves, strict=True)}
     schema = fresh_schema()
     make_tables(servers["-"], schema)

@@ -23,7 +23,7 @@ Pair = tuple[DatabaseFixture, DatabaseFixture]
 def pair(real_servers: None, request: pytest.FixtureRequest) -> Pair:
     """A server and its replica, of each family in turn."""
     start: StartServer = request.getfixturevalue(request.param)
-    primary, replica = start(), start()
+    primary, replica = start.together(2)
     for database in (primary, replica):
         resharder_of(database, "-")  # before they replicate: each has its own account
         statements(database, "RESET MASTER" if is_mariadb(database) else RESET_MYSQL)

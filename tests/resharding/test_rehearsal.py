@@ -51,7 +51,7 @@ class Scene:
 
     def __init__(self, start: StartServer) -> None:
         self.old, self.new = start_pair(start)
-        self.halves = (start(), start())
+        self.halves = tuple(start.together(2))
         self.is_mariadb = self.old.flavor.value == "mariadb"
         self.schema = fresh_schema()
         for database in (self.old, self.new, *self.halves):

@@ -107,7 +107,7 @@ def test_a_reshard_in_flight_is_finished(
     Everything that the earlier version had left to do is done once: by the appliers, which are
     behind, the subscriber in the midst of a transaction, and the change log.
     """
-    servers = {shard: start_mysql() for shard in ("-", *TARGETS)}
+    servers = dict(zip(("-", *TARGETS), start_mysql.together(3), strict=True))
     for shard, database in servers.items():
         before.restore(shard, database)
     world = {"schema": SCHEMA, "servers": servers, "first": ("-",)}

@@ -6,7 +6,7 @@ import pytest
 
 from shardstream.local.database_server import DatabaseServer, MariadbServer, MysqlServer
 from tests.caching.reading.reading import Pair, allow_reads
-from tests.database_servers import DatabaseFixture, end, starter
+from tests.database_servers import DatabaseFixture, StartServer, end
 from tests.producers.servers.replication import start_pair, wait_same
 
 KINDS = {"mysql": MysqlServer, "mariadb": MariadbServer}
@@ -24,8 +24,8 @@ def servers(
     """The two servers; a test that changes their replication changes it back."""
     started: list[DatabaseServer] = []
     folder = tmp_path_factory.mktemp(request.param)
-    start = starter(KINDS[request.param], folder, started)
-    yield start_pair(lambda: start(OPTIONS[request.param]))
+    start = StartServer(KINDS[request.param], folder, started)
+    yield start_pair(start, OPTIONS[request.param])
     for server in started:
         end(server)
 

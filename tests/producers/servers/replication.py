@@ -45,9 +45,11 @@ def follow(replica: DatabaseFixture, primary: DatabaseFixture) -> None:
     )
 
 
-def start_pair(start_server: StartServer) -> tuple[DatabaseFixture, DatabaseFixture]:
+def start_pair(
+    start_server: StartServer, extra_args: tuple[str, ...] = ()
+) -> tuple[DatabaseFixture, DatabaseFixture]:
     """A primary and its replica."""
-    primary, replica = start_server(), start_server()
+    primary, replica = start_server.together(2, extra_args)
     follow(replica, primary)
     return primary, replica
 

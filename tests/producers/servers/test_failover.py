@@ -99,7 +99,7 @@ def test_shard_moves_from_server_to_server_under_load(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A lagging replica is left, an errant one refused by name, a killed one replaced."""
-    primary, first, second = start_mysql(), start_mysql(), start_mysql()
+    primary, first, second = start_mysql.together(3)
     follow(first, primary)
     follow(second, primary)
     name = primary.new_database()

@@ -20,7 +20,7 @@ from shardstream.commands.status_lines import (
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
-from tests.shardstream.command_line import background, run, streaming, write_settings
+from tests.shardstream.command_line import background, streaming, write_settings
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) +\S+: "
@@ -137,9 +137,14 @@ def test_librdkafka_lines_have_the_same_form(tmp_path: Path, mysql_a: DatabaseFi
     config = write_settings(tmp_path, "127.0.0.1:1", "commerce", {"-": mysql_a})
     arguments = ["tail", "commerce", "--until-idle", "1", "--config", str(config)]
 
-    shown, quiet = run(*arguments, "--debug"), run(*arguments)
+    # Each gives up on the brokers after ten seconds.
+    with (
+        background(tmp_path, "shown", *arguments, "--debug") as shown,
+        background(tmp_path, "quiet", *arguments) as quiet,
+    ):
+        assert (shown.wait_end(), quiet.wait_end()) == (1, 1)
 
-    found = [line for line in shown.stderr.splitlines() if "rdkafka#" in line]
+    found = [line for line in shown.errors.splitlines() if "rdkafka#" in line]
     assert found
     assert all(LINE.match(line) for line in found)
-    assert "rdkafka" not in quiet.stderr
+    assert "rdkafka" not in quiet.errors
