@@ -22,6 +22,12 @@ TOGETHER = {
         "tests/spark_consumers/source/",
         "tests/spark_consumers/test_reshard.py",
     ),
+    "a broker behind a proxy": (
+        "tests/faults/test_credentials.py",
+        "tests/faults/test_delayed_commit.py",
+        "tests/faults/test_network.py",
+        "tests/faults/test_sizes.py",
+    ),
     "three brokers": (
         "tests/faults/test_full_disks.py",
         "tests/producers/session/test_producer_kills.py",
