@@ -118,6 +118,23 @@ def test_what_is_not_older_than_what_was_read() -> None:
     assert whole.read_cell_us == whole.head_cell_us
 
 
+def test_records_behind_an_end_are_as_old_as_its_cell() -> None:
+    """A row in the grid cell of END may be as old as the cell; without a row there is no time."""
+    made = History("-")
+    made.commit([(CELL_US, 1)])
+    split = ("-",), ("-80", "80-")
+    made.commit([(0, 1)], mark=lambda offset: Mark(MarkKind.END, offset, "r1", *split, None))
+    known = ShardTicks("-", ShardPosition(0, 0, None))
+    for progress in made.progress:
+        known.observe(progress, 0)
+    assert known.behind_end_us is None
+
+    made.commit([(0, 1)])
+    known.observe(made.progress[-1], 0)
+
+    assert known.behind_end_us == made.progress[0].ticks[0].timestamp_us
+
+
 def test_nothing_lies_between_the_positions_of_a_hop() -> None:
     """A hop replaces shards and reads nothing; the way back is no hop."""
     kept, ended, begun = (ShardPosition(at, at, None) for at in (1, 2, 3))
@@ -134,6 +151,8 @@ def test_nothing_lies_between_the_positions_of_a_hop() -> None:
         with pytest.raises(UsageError, match="positions of different shards"):
             ranges_between(source, other)
     assert not is_hop(source, replace(source, epoch=5))
+    halves = {shard: ShardPosition(1, 1, None) for shard in ("-80", "80-")}
+    assert is_hop(position(4, 5), StreamPosition(1, 0, halves))
 
 
 def test_memory_is_bounded_by_wants() -> None:
@@ -197,8 +216,9 @@ def test_what_a_planner_refuses() -> None:
         MaxHold(-1)
     with pytest.raises(UsageError, match="max_rows 0"):
         Planner(position(0, 0), KeyRange.parse("-")).next_batch(0, 0)
-    with pytest.raises(UsageError, match="lies before the start"):
-        ranges_between(position(4, 5), position(2, 3))
+    for seq, offset in ((2, 3), (2, 6), (5, 3)):
+        with pytest.raises(UsageError, match="lies before the start"):
+            ranges_between(position(4, 5), position(seq, offset))
     with pytest.raises(UsageError, match="positions of different shards"):
         ranges_between(position(4, 5), half)
 
