@@ -86,8 +86,9 @@ def test_it_finds_an_entry_that_was_spoiled(
             writer.commit((1_000, 1), (2_000, 1), (3_000, 1))
             client.wait_applied(*writer.written[1:])
             new = writer.written[-1].token
-            assert client.fill("order:2", new)
-            assert client.fill("order:3", new)
+            # On memcached a fill loses to the removal that follows the raised floor.
+            for key in ("order:2", "order:3"):
+                wait_for("it is filled", lambda key=key: client.fill(key, new))  # type: ignore[misc]
             running.wait("it reads the changes", lambda last: last.sampled == 3)
             running.ahead_s = SOON_S
             running.wait_tally(SOON_S, agrees=2, absent=1)
