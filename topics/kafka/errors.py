@@ -70,6 +70,7 @@ _HALT_NAMES: Final = frozenset(
 _RETRY_NAMES: Final = frozenset(
     {
         "_ALL_BROKERS_DOWN",
+        "_DESTROY_BROKER",  # it asks the bootstrap servers for the brokers again
         "_MAX_POLL_EXCEEDED",
         "_QUEUE_FULL",
         "_RESOLVE",

@@ -113,21 +113,36 @@ def partition_bounds(
 ) -> tuple[int, int]:
     """Return the first offset and the last stable offset of a partition.
 
-    A topic does not exist only if brokers have said so for some seconds.
+    A topic does not exist only if brokers have said so for some seconds. librdkafka says the same
+    without them when it has lost its last connection.
     """
-    deadline = Deadline(_GONE_S)
+    gone: Deadline | None = None
 
     def ask(timeout_s: float) -> tuple[int, int] | None:
+        nonlocal gone
         try:
             return consumer.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=timeout_s, cached=False
             )
         except KafkaException as error:
-            if error.args[0].name() in TOPIC_GONE and not deadline.passed:
-                return None
-            raise
+            if error.args[0].name() not in TOPIC_GONE:
+                raise
+            before, gone = gone, None
+            if _brokers_lack(consumer, topic, partition, timeout_s):
+                gone = before or Deadline(_GONE_S)
+                if gone.passed:
+                    raise
+            return None
 
     return retry_request(f"reading the offsets of {topic}[{partition}]", config, ask)
+
+
+def _brokers_lack(consumer: Consumer, topic: str, partition: int, timeout_s: float) -> bool:
+    """Return whether the brokers answer that there is no such partition."""
+    found = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+    if found.error is not None:
+        return found.error.name() in TOPIC_GONE
+    return partition not in found.partitions
 
 
 def open_end_consumer(config: ClientConfig) -> Consumer:

@@ -1,9 +1,11 @@
 import pytest
+from confluent_kafka import Producer
 
 from event_token.errors import Retry, UsageError
 from tests.topics.schemas.writing import commit, make_topic, transactional, write
 from topics.kafka import partition_reader as tail
-from topics.kafka.client import ClientConfig
+from topics.kafka import requests
+from topics.kafka.client import ClientConfig, open_consumer
 from topics.kafka.partition_reader import read_last_committed, read_tail, read_to_end
 
 
@@ -86,6 +88,30 @@ def test_missing_topic_is_an_error_of_usage(config: ClientConfig, keyspace: str)
     for _ in range(2):
         with pytest.raises(UsageError, match=keyspace):
             read_last_committed(config, keyspace)
+
+
+def test_topic_is_not_missing_while_no_broker_can_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F06: that librdkafka knows no such topic without a broker does not mean it was deleted."""
+    brokers = [Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "its own"})]
+    [broker] = brokers[0].list_topics(timeout=60).brokers.values()
+    config = ClientConfig({"bootstrap.servers": f"{broker.host}:{broker.port}"})
+    writer = Producer(dict(config))
+    writer.produce("t", b"value", partition=0)
+    assert writer.flush(60) == 0
+    del writer
+    consumer = open_consumer(config)
+    before = tail.partition_bounds(consumer, config, "t")
+    monkeypatch.setattr(tail, "_GONE_S", 0.1)
+    monkeypatch.setattr(requests, "REQUEST_TIMEOUT_S", 2.0)
+
+    brokers.clear()
+
+    assert before == (0, 1)
+    with pytest.raises(Retry):
+        tail.partition_bounds(consumer, config, "t")
+    consumer.close()
 
 
 def test_the_wait_has_an_end(config: ClientConfig, topic: str) -> None:
