@@ -78,6 +78,9 @@ def test_backlog_of_an_outage_stays_on_the_server(
     producer = ProducerProcess(proxied)
     try:
         producer.wait_line("streaming")
+        # With the table's schema registered, rows fill the queue to Kafka.
+        statements(mysql_a, f"INSERT INTO {name}.t (v) VALUES ('second')")
+        wait_caught_up(direct)
         rows = BACKLOG_ROWS // 8
         for number in range(8):
             statements(
