@@ -91,16 +91,12 @@ def test_backlog_of_an_outage_stays_on_the_server(
             )
             if number == 0:
                 healed.proxy.refuse()
-        accepted = healed.proxy.accepted
-        wait_for(
-            "the brokers are tried",
-            lambda: healed.proxy.accepted > accepted + TRIES,
-            said=producer.said,
-        )
+        proxy, accepted = healed.proxy, healed.proxy.accepted
+        wait_for("they are tried", lambda: proxy.accepted > accepted + TRIES, said=producer.said)
         before = last_position(direct, topics)
-        wait_for("and again", lambda: healed.proxy.accepted > accepted + 2 * TRIES)
+        wait_for("and again", lambda: proxy.accepted > accepted + 2 * TRIES)
         assert last_position(direct, topics) == before
-        healed.proxy.heal()
+        proxy.heal()
         wait_caught_up(direct)
         peak_kb = sizes_kb(producer.pid)["VmHWM"]
         assert producer.end() == 0
