@@ -35,6 +35,8 @@ PROBE_S: Final = 2.0
 # After this long without a record a topic's existence is checked, because librdkafka reports a
 # deleted topic only after minutes. Producers write progress every 250 ms.
 SILENCE_S_MAX: Final = 5.0
+# A broker that starts under load may not know its topics for some seconds.
+TOPIC_UNKNOWN_S_MAX: Final = 30.0
 
 _OUT_OF_RANGE: Final = frozenset({"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"})
 
@@ -64,7 +66,7 @@ class StreamConsumer:
         self._brokers_down_s_max = brokers_down_s_max
         self._down_since_s: float | None = None
         self._heard_s: dict[str, float] = {}  # when each topic was last seen
-        self._missing: set[str] = set()
+        self._unknown_since_s: dict[str, float] = {}
         settings: dict[str, object] = {
             **consumer_config(config, fetch_wait_ms=FETCH_WAIT_MS),
             "fetch.error.backoff.ms": str(FETCH_ERROR_BACKOFF_MS),
@@ -88,7 +90,7 @@ class StreamConsumer:
         with kafka_errors(f"assigning {self._reads}", self._config.brokers):
             self._consumer.assign(partitions)
         self._heard_s = dict.fromkeys(offsets, time.monotonic())
-        self._missing.clear()
+        self._unknown_since_s.clear()
 
     def pause(self, topics: Sequence[str]) -> None:
         """Stop fetching these topics; records already taken are not affected."""
@@ -129,7 +131,7 @@ class StreamConsumer:
             return True
         where = f"reading {self._reads}, at {message.topic()} offset {message.offset()}"
         if error.name() in TOPIC_GONE:
-            return False  # `_check_silent` checks twice before it raises
+            return False  # `_check_silent` asks for some time before it raises
         if error.name() in _OUT_OF_RANGE:
             raise OffsetOutOfRangeError(f"{where}: {error.str()}")
         known = kafka_error(error, where, self._config.brokers)
@@ -154,16 +156,17 @@ class StreamConsumer:
             self._check_exists(topic, found.topics[topic].error)
 
     def _check_exists(self, topic: str, answer: KafkaError | None) -> None:
-        """Raise when the topic is unknown twice: a broker that is starting may not know it yet."""
+        """Raise when brokers have not known the topic for `TOPIC_UNKNOWN_S_MAX`."""
         if answer is None or answer.name() not in TOPIC_GONE:
-            self._missing.discard(topic)
-        elif topic in self._missing:
+            self._unknown_since_s.pop(topic, None)
+            return
+        now_s = time.monotonic()
+        unknown_s = now_s - self._unknown_since_s.setdefault(topic, now_s)
+        if unknown_s >= TOPIC_UNKNOWN_S_MAX:
             raise LogShrank(
                 f"reading {self._reads}, at {topic}: the topic is gone ({answer.str()}), and "
                 f"its records with it. If it was deleted on purpose, start again from earliest",
             )
-        else:
-            self._missing.add(topic)
 
     def _notice_outage(self, error: KafkaException) -> None:
         now_s = time.monotonic()

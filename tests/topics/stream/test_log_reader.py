@@ -9,6 +9,7 @@ from topics.errors import (
     ReaderClosed,
     RowsNotReadable,
 )
+from topics.kafka import consumer
 from topics.kafka.client import ClientConfig, open_admin
 from topics.reading.planner import ShardRange
 from topics.stream.log_reader import ShardLogReader
@@ -97,8 +98,12 @@ def test_rows_that_retention_has_removed(config: ClientConfig, writers: Writers)
     reader.close()
 
 
-def test_a_deleted_topic(config: ClientConfig, writers: Writers) -> None:
-    """F09: A log that is deleted under the reader stops it."""
+def test_a_deleted_topic(
+    config: ClientConfig, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F09: A log that is deleted under the reader stops it, once it stays unknown."""
+    monkeypatch.setattr(consumer, "SILENCE_S_MAX", 0.1)
+    monkeypatch.setattr(consumer, "TOPIC_UNKNOWN_S_MAX", 1.0)
     (writer,) = writers("-")
     writer.commit((0, 1))
     reader = reader_of(writer, config)
