@@ -3,9 +3,12 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_consumers.change_log.sink import ChangeLogSink
@@ -35,6 +38,12 @@ def register(spark: SparkSession) -> None:
     """Register the formats `shardstream` and `shardstream_delta` with a session."""
     spark.dataSource.register(ShardstreamSource)
     spark.dataSource.register(ChangeLogSink)
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop Spark; nothing is left to stop where a signal has ended its JVM."""
+    with suppress(PySparkException, Py4JError, ConnectionError):
+        spark.stop()
 
 
 def build_session(

@@ -11,7 +11,7 @@ from shardstream.commands.status_lines import Status, StatusLines
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
-from spark_consumers.session import build_session
+from spark_consumers.session import build_session, end_session
 from spark_consumers.source.options import SourceOptions
 from topics.start.known_keyspace import known_topology
 from topics.start.start_forms import parse_start
@@ -106,7 +106,7 @@ def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None
         )
         printer.report(end, at_once=True)
     finally:
-        spark.stop()
+        end_session(spark)
 
 
 class _ProgressPrinter:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from event_token.errors import ShardstreamError, UsageError
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
-from spark_consumers.session import build_session
+from spark_consumers.session import build_session, end_session
 
 EXIT_USAGE = 2
 # spark-submit starts the JVM first and passes the port on which it listens.
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"stopped: {error}\n")
         return 1
     finally:
-        spark.stop()
+        end_session(spark)
     return 0
 
 

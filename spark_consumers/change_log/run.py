@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from deltalake import DeltaTable
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -40,6 +41,10 @@ _TRANSIENT = (
     "Python worker failed to connect back",
 )
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*\.[A-Z]\w*): (.*)$", re.MULTILINE)
+
+
+class UnknownSparkError(Halt):
+    """Raised when Spark fails for a reason that is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,12 @@ class _Run:
             batch_before = self._last.batch_id
             try:
                 self._watch(self.translated(start))
+            except (PySparkException, Py4JError, ConnectionError, UnknownSparkError):
+                # A signal to a whole unit or process group (systemd) has ended Spark's JVM, too.
+                # The batch that this has cut off runs again.
+                if self._stop.is_set():
+                    return self._last
+                raise
             except (Retry, Rebuild):
                 restarts = 1 if self._last.batch_id > batch_before else restarts + 1
                 if restarts > RESTARTS_MAX:
@@ -213,4 +224,4 @@ def original_error(text: str) -> ShardstreamError:
                 return found(message)
     if any(message in text for message in _TRANSIENT):
         return Retry(f"Spark: {text}")
-    return Halt(f"Spark: {text}")
+    return UnknownSparkError(f"Spark: {text}")

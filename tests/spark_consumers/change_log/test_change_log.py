@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,18 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from event_token import StreamPosition
-from event_token.errors import Halt, Retry, UsageError
+from event_token.errors import Retry, UsageError
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.change_log import job as change_log_job
 from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.delta_commit import POSITION_KEY
 from spark_consumers.change_log.replay import replay_changelog
-from spark_consumers.change_log.run import ChangeLogProgress, original_error, run_changelog
+from spark_consumers.change_log.run import (
+    ChangeLogProgress,
+    UnknownSparkError,
+    original_error,
+    run_changelog,
+)
 from spark_consumers.change_log.state import state_as_of
 from spark_consumers.errors import ChangeLogConflict
 from tests.spark_consumers.queries import run_now
@@ -71,7 +77,8 @@ def job(
 
 def kill_group(process: "subprocess.Popen[str]") -> None:
     """Kill driver, JVM and Python workers at once."""
-    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # all have ended
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -224,13 +231,16 @@ def test_killed_at_random_moments(spark: SparkSession, shop: Shop, tmp_path: Pat
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(2):
+        # A unit of systemd is ended by SIGTERM to all of its processes, the JVM among them.
+        for kill, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0)):
             process = job(shop, tmp_path, "--master", "local[2]")
             try:
                 assert process.stdout is not None
                 line = process.stdout.readline()  # the first look: Spark runs
                 assert line.startswith("batch"), (tmp_path / "job.log").read_text()[-3000:]
                 time.sleep(random_moment.uniform(0.5, 3.0))
+                os.killpg(process.pid, kill)
+                assert process.wait(JOB_S_MAX) == status, (tmp_path / "job.log").read_text()[-3000:]
             finally:
                 kill_group(process)
     finally:
@@ -278,7 +288,7 @@ def test_errors_come_through_spark() -> None:
 
     assert isinstance(found, UsageError)
     assert str(found) == "column 'n' is int there"
-    assert type(other) is Halt
+    assert type(other) is UnknownSparkError
     assert type(slow) is Retry
 
 
