@@ -12,6 +12,7 @@ from shardstream.commands.status_lines import Status, StatusLines, print_line
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_server
+from topics.keyspace.topology import ReshardState
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ def run_apply(
     if target not in entry.targets:
         raise UsageError(
             f"reshard {reshard_id} has the targets {', '.join(entry.targets)}, not {target}"
+        )
+    if entry.state == ReshardState.CANCELLED.value:
+        raise UsageError(
+            f"reshard {reshard_id} is CANCELLED, so its targets are not filled any more: empty "
+            f"them, and create another one"
         )
     server = reshard_server(settings, keyspace, target)
     stop = stop_on_signals()

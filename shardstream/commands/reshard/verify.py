@@ -4,15 +4,22 @@ import dataclasses
 import json
 import sys
 
+from event_token.errors import UsageError
 from resharding.verify.verification import Verified, VerifySettings, verify_target
 from shardstream.commands.reshard.lookup import plan_on, reshard_entry
 from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_server, reshard_servers
+from topics.keyspace.topology import ReshardState
 
 
 def run_verify(settings: Settings, keyspace: str, reshard_id: str, *, as_json: bool) -> bool:
     """Compare target by target and print the result; True if no rows differ."""
     entry = reshard_entry(settings, keyspace, reshard_id)
+    if entry.state != ReshardState.RUNNING.value:
+        raise UsageError(
+            f"reshard {reshard_id} is {entry.state}: there is nothing to verify, because its "
+            f"sources and targets no longer hold the same rows"
+        )
     clean = True
     for target in entry.targets:
         server = reshard_server(settings, keyspace, target)
