@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 from uuid import UUID
 
@@ -29,6 +30,9 @@ GNO_MAX = 2**63 - 2
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _TAG = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,31}")  # the server allows 32 characters
+
+# Server uuids whose text is kept: more than a keyspace has servers.
+_UUIDS_KEPT = 1_024
 
 # The server that committed and the tag it committed under ("" for none).
 Tsid = tuple[bytes, str]
@@ -79,7 +83,7 @@ class MysqlGtidSet(GtidSetBase):
         sid_before = b""
         for (sid, tag), intervals in self.servers:
             if sid != sid_before:
-                pieces.append(f"{',' if pieces else ''}{UUID(bytes=sid)}")
+                pieces.append(f"{',' if pieces else ''}{_uuid_text(sid)}")
                 sid_before = sid
             if tag:
                 pieces.append(f":{tag}")
@@ -108,7 +112,10 @@ class MysqlGtidSet(GtidSetBase):
         """Tell whether this set contains all of `other`."""
         theirs = self._same_flavor(other)
         mine = dict(self.servers)
-        return all(includes(mine.get(tsid, ()), intervals) for tsid, intervals in theirs.servers)
+        for tsid, intervals in theirs.servers:  # noqa: SIM110 - a generator takes twice as long
+            if not includes(mine.get(tsid, ()), intervals):
+                return False
+        return True
 
     def contains_gtid(self, gtid_text: str) -> bool:
         """Tell whether the set contains a GTID such as `uuid:5` or `uuid:tag:5`."""
@@ -173,6 +180,12 @@ def _parse_part(part: str, found: dict[Tsid, list[Interval]]) -> None:
         raise GtidError(f"'{excerpt(part)}' ends without an interval (uuid:1-5 or uuid:tag:1-5)")
 
 
+@lru_cache(_UUIDS_KEPT)
+def _uuid_text(sid: bytes) -> str:
+    return str(UUID(bytes=sid))
+
+
+@lru_cache(_UUIDS_KEPT)
 def _parse_uuid(text: str) -> bytes:
     if _UUID.fullmatch(text) is None:
         raise GtidError(f"'{excerpt(text)}' is not a server uuid")

@@ -65,6 +65,9 @@ class FieldWriter:
 
     def unsigned(self, value: int) -> None:
         """Append an integer of at most 64 bits, seven bits per byte, lowest first."""
+        if 0 <= value <= 0x7F:
+            self._written.append(value)
+            return
         if not 0 <= value < 1 << _UNSIGNED_BITS_MAX:
             raise OpaqueError(f"{value} is not an unsigned 64-bit number")
         left = value

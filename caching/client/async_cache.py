@@ -41,7 +41,7 @@ class AsyncCache(Shell[AsyncStore]):
         See `Cache.get_or_load`.
         """
         writes = writes_of(newer_than)
-        [found] = await self._run(self._core.look_up((key,), writes), None)
+        found = await self._run(self._core.find(key, writes), None)
         if isinstance(found, Found):
             return found.value
 

@@ -48,7 +48,7 @@ class Cache(Shell[Store]):
         known to the cache: a loader that never calls it, or that asks a cache, gets nothing cached.
         """
         writes = writes_of(newer_than)
-        [found] = self._run(self._core.look_up((key,), writes), None)
+        found = self._run(self._core.find(key, writes), None)
         if isinstance(found, Found):
             return found.value
         steps = functools.partial(self._core.load, key, found, writes)

@@ -44,7 +44,7 @@ def codec_named(codec: str | Codec) -> Codec:
             raise UsageError(f"codec {codec.name}: its number is {codec.number}; take 128 to 255")
         return codec
     if codec == "json":
-        return Codec(0, codec, _to_json, json.loads)
+        return Codec(0, codec, _to_json, _from_json)
     if codec == "msgspec":
         return _msgspec()
     if codec == "pickle":
@@ -54,6 +54,11 @@ def codec_named(codec: str | Codec) -> Codec:
 
 def _to_json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _from_json(text: bytes) -> object:
+    # From bytes, json.loads first looks for the encoding.
+    return json.loads(text.decode())
 
 
 def _msgspec() -> Codec:

@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from caching.client.codecs import Codec
 from caching.client.counters import Counted, Counters
@@ -44,16 +44,14 @@ _TOO_OLD = frozenset((Refusal.OLDER, Refusal.UNKNOWN))
 _SHARED = frozenset((MissReason.ABSENT, MissReason.GENERATION, MissReason.LEASED))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A hit with its value."""
 
     value: object
     hit: Hit
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(NamedTuple):
     """A key that is no hit: its pair, and why.
 
     `pair` is None where the store was bypassed or did not answer; `reason` is None for a value
@@ -110,6 +108,25 @@ class Core:
         self._refused = RefusedKeys(primary_after)
         self._prefers_fresh = prefers_fresh
         self._fresh: dict[str, str] = {}  # by shard, the replica whose read was last filled in
+
+    def find(self, key: str, newer_than: tuple[EventToken, ...]) -> Steps[Found | Missed]:
+        """Return what the store has of a key: `look_up` of one, at half its cost."""
+        node = self._store.node_of(self._store.layout.bucket(key))
+        if not all(self._positions.is_current((node, each)) for each in self.options.key_ranges):
+            return (yield from self.look_up((key,), newer_than))[0]
+        try:
+            [pair] = yield StoreCall("read", ((key,),))
+        except StoreError:
+            self.counters.add("store_errors")
+            return _NOT_READ
+        found = self._decide(pair, newer_than)
+        if not isinstance(found, Found):
+            self.counters.add("misses")
+            return found
+        self.counters.add("hits")
+        if found.hit.value is None:
+            self.counters.add("negative_hits")
+        return found
 
     def look_up(
         self, keys: Sequence[str], newer_than: tuple[EventToken, ...]

@@ -25,6 +25,15 @@ class PositionWatch:
         self._clock = clock
         self._seen: dict[tuple[str, str], _Seen] = {}
 
+    def is_current(self, place: tuple[str, str]) -> bool:
+        """Tell whether a position is neither due to be looked at nor behind."""
+        seen = self._seen.get(place)
+        if seen is None:
+            return False
+        now = self._clock()
+        is_due = now - seen.looked_at >= self._max_behind_s / _LOOKS
+        return not is_due and now - seen.moved_at <= self._max_behind_s
+
     def is_due(self, place: tuple[str, str]) -> bool:
         """Tell whether it is time to look at a position; the caller then does."""
         seen, now = self._seen.get(place), self._clock()

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from caching.protocol.freshness import Tokens
 from event_token import EventToken
@@ -10,8 +10,7 @@ from event_token import EventToken
 ServerChoice = Literal["any", "replica", "primary"]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCall:
+class StoreCall(NamedTuple):
     """Call this method of the store."""
 
     method: str

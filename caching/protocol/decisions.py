@@ -9,6 +9,7 @@ may stop for an hour between any two steps.
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from caching.protocol.entry import ENTRY_BYTE, Entry, Placeholder, parse_slot, read_value
 from caching.protocol.floor import FLOOR_BYTE, GENERATION_BYTES, Floor
@@ -36,8 +37,7 @@ class Refusal(Enum):
     REPLACED = "replaced"
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """The value may be returned; None if the entry says that there is no such row.
 
     `stored` is the whole entry: its tokens are read only by those who need them.
@@ -137,11 +137,18 @@ def decide_invalidation(
     present = Floor.parse(floor)
     if present is None:
         return None
-    raised = present.raised(change)
+    raised, remove = apply_change(present, slot, change)
+    return Invalidation(raised.to_bytes(), remove)
+
+
+def apply_change(floor: Floor, slot: bytes | None, change: EventToken) -> tuple[Floor, bool]:
+    """Return the raised floor, and whether the value goes; see `decide_invalidation`."""
+    if slot is None:
+        return floor.raised(change), False
     found = parse_slot(slot)
-    remove = slot is not None and not (
+    stays = (
         isinstance(found, Entry)
-        and found.generation == present.generation
+        and found.generation == floor.generation
         and holds(found.tokens, change)
     )
-    return Invalidation(raised.to_bytes(), remove)
+    return floor.raised(change), not stays

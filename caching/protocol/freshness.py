@@ -87,6 +87,8 @@ def joined(floor: Tokens, change: EventToken) -> dict[str, EventToken]:
         raised[change.shard] = change
     elif order is Order.UNKNOWN:
         raised[change.shard] = _union(present, change)
+    if len(raised) == 1:
+        return raised
     return {shard: token for shard, token in raised.items() if not _is_succeeded(token, raised)}
 
 
@@ -112,15 +114,19 @@ def _range(shard: str) -> KeyRange:
     return ShardName.parse(shard).key_range
 
 
+@lru_cache(_SHARDS_CACHED)
+def _overlap(shard: str, other: str) -> bool:
+    return _range(shard).overlaps(_range(other))
+
+
 def _overlapping(tokens: Tokens, shard: str) -> list[EventToken]:
-    key_range = _range(shard)
-    return [token for name, token in tokens.items() if _range(name).overlaps(key_range)]
+    return [token for name, token in tokens.items() if _overlap(name, shard)]
 
 
 def _is_succeeded(token: EventToken, floor: Tokens) -> bool:
-    newer = (each for each in floor.values() if compare(each, token) is Order.NEWER)
-    ranges = (_range(each.shard) for each in newer)
-    return covers(ranges, _range(token.shard))
+    over = [each for each in _overlapping(floor, token.shard) if each is not token]
+    newer = [_range(each.shard) for each in over if compare(each, token) is Order.NEWER]
+    return bool(newer) and covers(newer, _range(token.shard))
 
 
 def _union(a: EventToken, b: EventToken) -> EventToken:

@@ -29,6 +29,7 @@ class Layout:
     buckets: int = BUCKETS_DEFAULT
     nodes: Sequence[str] = ()
     prefix: str = field(init=False)
+    _group_prefixes: Sequence[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the parts and compute the prefix of all keys."""
@@ -42,7 +43,10 @@ class Layout:
                 f"to {BUCKETS_MAX}"
             )
         layout_id = xxhash.xxh64_hexdigest(self.text.encode())[:8]
-        object.__setattr__(self, "prefix", f"shardstream:{self.cache}:{layout_id}")
+        prefix = f"shardstream:{self.cache}:{layout_id}"
+        object.__setattr__(self, "prefix", prefix)
+        groups = tuple(f"{prefix}:{{{group}}}" for group in range(GROUPS))
+        object.__setattr__(self, "_group_prefixes", groups)
 
     @property
     def text(self) -> str:
@@ -59,11 +63,18 @@ class Layout:
 
     def floor_key(self, bucket: int) -> str:
         """Return the name of a bucket's floor."""
-        return f"{self._group_prefix(bucket)}:f:{bucket}"
+        return f"{self._group_prefixes[bucket % GROUPS]}:f:{bucket}"
 
     def slot_key(self, key: str) -> str:
         """Return the name of a cache key's slot."""
-        return f"{self._group_prefix(self.bucket(key))}:v:{key}"
+        return f"{self._group_prefixes[self.bucket(key) % GROUPS]}:v:{key}"
+
+    def place(self, key: str) -> tuple[int, str, str]:
+        """Return the group of a cache key, and the names of its floor and slot."""
+        bucket = self.bucket(key)
+        group = bucket % GROUPS
+        prefix = self._group_prefixes[group]
+        return group, f"{prefix}:f:{bucket}", f"{prefix}:v:{key}"
 
     def stale_key(self, key: str) -> str:
         """Return the name under which the last removed value of a cache key is kept for a while."""
@@ -71,11 +82,11 @@ class Layout:
 
     def position_key(self, group: int, key_range: str) -> str:
         """Return the name under which the invalidator of a key range publishes its position."""
-        return f"{self.prefix}:{{{group}}}:pos:{key_range}"
+        return f"{self._group_prefixes[group]}:pos:{key_range}"
 
     def wanted_key(self, group: int) -> str:
         """Return the name of the list of a group's buckets whose floors clients found missing."""
-        return f"{self.prefix}:{{{group}}}:wanted"
+        return f"{self._group_prefixes[group]}:wanted"
 
     def lease_key(self, key_range: str) -> str:
         """Return the name of the lease of the invalidator of a key range; it lies in group 0."""
@@ -84,6 +95,3 @@ class Layout:
     def layout_key(self) -> str:
         """Return the name under which the invalidator's layout lies; the same in every layout."""
         return f"shardstream:{self.cache}:{{0}}:layout"
-
-    def _group_prefix(self, bucket: int) -> str:
-        return f"{self.prefix}:{{{self.group(bucket)}}}"

@@ -7,15 +7,14 @@ answer is not replaced by another one: StoreUnreachable. A write that finds no m
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from caching.findings import Findings
 from caching.protocol import Floor, Layout
 from event_token import EventToken
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """A bucket's floor and a key's slot as they were read together; None for what is not there.
 
     `slot` is what decisions are made of. `version` tells the store which contents of the slot are

@@ -7,6 +7,7 @@ from itertools import chain
 from caching.errors import StoreError
 from caching.protocol import Floor, Layout
 from caching.stores.circuit import FLOORS_TIMEOUT_MS
+from caching.stores.known_floors import KnownFloors
 from caching.stores.on_redis import steps
 from caching.stores.on_redis.pinned_servers import PinnedServers
 from caching.stores.on_redis.scripts import LEASE, REPLACE, SWAP_LOST, Call
@@ -15,6 +16,8 @@ from caching.stores.on_redis.store import NODES
 from caching.stores.store import Claim, Invalidated, KeyChange
 from caching.stores.swaps import CLAIM_BYTE, CLAIM_NONCE_BYTES, Swap
 
+# As many as there are buckets by default: some tens of MB.
+FLOORS_KNOWN = 16_384
 # Wanted buckets that one call takes of a group; the others are taken by the next call.
 WANTED_MAX = 1_000
 
@@ -34,6 +37,7 @@ class RedisFloors:
         self.layout = layout
         self.nodes: Sequence[str] = NODES
         self._stale_ok_s = stale_ok_s
+        self._known = KnownFloors(FLOORS_KNOWN)
         self._servers = PinnedServers(layout, url, timeout_ms=timeout_ms)
 
     def node_of(self, bucket: int) -> str:
@@ -63,7 +67,9 @@ class RedisFloors:
 
     def invalidate(self, changes: Iterable[KeyChange]) -> Invalidated:
         """See `FloorStore.invalidate`."""
-        return self._servers.carry_out(steps.invalidate(self.layout, changes, self._stale_ok_s))
+        return self._servers.carry_out(
+            steps.invalidate(self.layout, changes, self._stale_ok_s, self._known)
+        )
 
     def change_floors(self, nodes: Iterable[str], change: Callable[[Floor], Floor]) -> int:
         """See `FloorStore.change_floors`."""

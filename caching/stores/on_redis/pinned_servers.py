@@ -1,6 +1,6 @@
 """One connection per server, each of which has to be resumed on before it is used (rule 11)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from caching.errors import Reconnected, StoreUnreachable
@@ -45,7 +45,7 @@ class PinnedServers(Servers):
             connection.disconnect()
         super().close()
 
-    def _check(self, groups: set[int]) -> None:
+    def _check(self, groups: Collection[int]) -> None:
         for group in groups:
             if self._resumed.get(group) != self._place(group):
                 raise Reconnected(str(group))
@@ -68,7 +68,7 @@ class PinnedServers(Servers):
         """Return the connection to a server and its number, which counts the times it was made."""
         connection, number = self._connections.get(address, (None, 0))
         if connection is None:
-            connection = self._pools.of(address)[0].make_connection()
+            connection = self._pools.of(address)[0].make()
         if not connection.is_connected:
             connection.connect()
             number += 1

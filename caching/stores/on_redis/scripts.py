@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Word = str | bytes | int
 
@@ -13,8 +13,7 @@ SWAP_LOST = -1
 SWAP_CLOSED = -2
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One command for the server of a group; `source` is the script that it names by its hash."""
 
     group: int

@@ -1,24 +1,19 @@
 """Connections to the servers of a store, for threads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from redis import ConnectionPool
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from redis.exceptions import ResponseError
 
 from caching.errors import StoreUnreachable
 from caching.protocol import Layout
+from caching.stores.on_redis.connections import Connections
 from caching.stores.on_redis.exchange import CALLS_MAX, SENDS_MAX, Exchange, slots_of, unsettled
 from caching.stores.on_redis.pools import Pools
 from caching.stores.on_redis.routes import Address, Location, Routes
 from caching.stores.on_redis.scripts import CLUSTER_SLOTS, Call, Word
 from caching.stores.on_redis.steps import Steps, T
-from caching.stores.on_redis.wire import NO_ANSWER, send
-
-
-def _pool(url: str, options: Mapping[str, Any]) -> ConnectionPool:
-    return ConnectionPool.from_url(url, **options, retry=Retry(NoBackoff(), 0))
+from caching.stores.on_redis.wire import NO_ANSWER
 
 
 class Servers:
@@ -29,7 +24,7 @@ class Servers:
         self._location = Location.parse(url)
         self.is_cluster = self._location.is_cluster
         self._routes = Routes(self._location, layout)
-        self._pools = Pools(self._location, _pool, timeout_ms=timeout_ms, open_s=open_s)
+        self._pools = Pools(self._location, Connections, timeout_ms=timeout_ms, open_s=open_s)
         self._pools.of(self._routes.address[0])
 
     def carry_out(self, steps: Steps[T]) -> T:
@@ -44,6 +39,20 @@ class Servers:
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
         """Send each call to the primary of its group; return the replies in their order."""
+        if len(calls) == 1 and not self._routes.is_cluster:
+            [call] = calls
+            self._check((call.group,))
+            replies = self._send(self._routes.address[0], (call.words,))
+            if not isinstance(replies[0], ResponseError):
+                return replies
+        return self._exchange(calls)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for pool in self._pools.all():
+            pool.close()
+
+    def _exchange(self, calls: Sequence[Call]) -> list[Any]:
         exchange = Exchange(calls)
         for _ in range(SENDS_MAX):
             self._learn_routes()
@@ -63,23 +72,14 @@ class Servers:
         """Return the address of the server of a group, as it was last known."""
         return str(self._routes.address[group])
 
-    def close(self) -> None:
-        """Close all connections."""
-        for pool in self._pools.all():
-            pool.close()
-
-    def _check(self, groups: set[int]) -> None:
+    def _check(self, groups: Collection[int]) -> None:
         """Look at the groups that commands are about to be sent to; any connection will do."""
 
     def _send(self, address: Address, words: Sequence[tuple[Word, ...]]) -> list[Any]:
         pool, circuit = self._pools.of(address)
         circuit.check()
         try:
-            connection = pool.get_connection()
-            try:
-                return send(connection, words)
-            finally:
-                pool.release(connection)
+            return pool.send(words)
         except NO_ANSWER as fault:
             self._routes.forget()
             raise circuit.failed(fault) from fault

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from caching.errors import StoreError
 from caching.protocol import Layout, Placeholder
 from caching.protocol.entry import PLACEHOLDER_NONCE_BYTES
+from caching.stores.known_floors import KnownFloor, KnownFloors
 from caching.stores.on_redis.scripts import (
     FILL,
     PREPARE,
@@ -33,12 +34,7 @@ ROUNDS_MAX = 1_000
 
 def read(layout: Layout, keys: Sequence[str]) -> Steps[list[Pair]]:
     """See `Store.read`: both of a key in one MGET, which is one step on the server."""
-    calls = []
-    for key in keys:
-        bucket = layout.bucket(key)
-        words = ("MGET", layout.floor_key(bucket), layout.slot_key(key))
-        calls.append(Call(layout.group(bucket), words))
-    replies = yield calls
+    replies = yield [read_call(layout, key) for key in keys]
     return [Pair(floor, slot) for floor, slot in replies]
 
 
@@ -48,6 +44,12 @@ def read_stale(layout: Layout, key: str) -> Steps[Pair]:
     words = ("MGET", layout.floor_key(bucket), layout.stale_key(key))
     [(floor, slot)] = yield [Call(layout.group(bucket), words)]
     return Pair(floor, slot)
+
+
+def read_call(layout: Layout, key: str) -> Call:
+    """Return the call that reads the pair of a key."""
+    group, floor, slot = layout.place(key)
+    return Call(group, ("MGET", floor, slot))
 
 
 def prepare(layout: Layout, key: str, seen: Pair, lease_ms: int) -> Steps[Pair | None]:
@@ -144,20 +146,25 @@ CALLS: Mapping[str, Callable[..., Steps[Any]]] = {
 
 
 def invalidate(
-    layout: Layout, changes: Iterable[KeyChange], stale_ok_s: int = 0
+    layout: Layout, changes: Iterable[KeyChange], stale_ok_s: int = 0, known: KnownFloors | None = None
 ) -> Steps[Invalidated]:
-    """See `Store.invalidate`: read all buckets, swap all, and again those that lost."""
+    """See `Store.invalidate`: read all buckets, swap all, and again those that lost.
+
+    Floors that are `known` are not read.
+    """
+    known = KnownFloors(0) if known is None else known
     waiting = by_bucket(layout, changes)
     raised = removed = repeats = 0
     closed: set[int] = set()
     for _ in range(ROUNDS_MAX):
         if not waiting:
             return Invalidated(raised, removed, repeats, frozenset(closed))
-        swaps = yield from _decide(layout, waiting)
+        swaps = yield from _decide(layout, waiting, known)
         closed |= waiting.keys() - {swap.bucket for swap in swaps}
         replies = yield [swap_call(layout, swap, stale_ok_s) for swap in swaps]
         lost = set()
         for swap, reply in zip(swaps, replies, strict=True):
+            known.forget(swap.bucket)
             if reply == SWAP_LOST:
                 lost.add(swap.bucket)
             elif reply == SWAP_CLOSED or swap.floor is None:
@@ -165,6 +172,8 @@ def invalidate(
             else:
                 raised += swap.floor != swap.seen
                 removed += reply
+                if swap.raised is not None:
+                    known.note(swap.bucket, KnownFloor(swap.floor, swap.raised))
         repeats += len(lost)
         waiting = {bucket: waiting[bucket] for bucket in waiting if bucket in lost}
     bucket = next(iter(waiting))
@@ -183,29 +192,32 @@ def swap_call(layout: Layout, swap: Swap, stale_ok_s: int = 0) -> Call:
     return SWAP.call(group, keys, args)
 
 
-def _decide(layout: Layout, waiting: dict[int, list[KeyChange]]) -> Steps[list[Swap]]:
-    keys = {
-        bucket: list(dict.fromkeys(each.key for each in changes))
-        for bucket, changes in waiting.items()
-    }
+def _decide(
+    layout: Layout, waiting: dict[int, list[KeyChange]], known: KnownFloors
+) -> Steps[list[Swap]]:
     calls = []
-    for bucket, of_bucket in keys.items():
+    asked = []
+    for bucket, changes in waiting.items():
         group = layout.group(bucket)
-        calls.append(Call(group, ("GET", layout.floor_key(bucket))))
-        calls += [
-            Call(group, ("GETRANGE", layout.slot_key(key), 0, SLOT_HEAD_BYTES - 1))
-            for key in of_bucket
-        ]
+        floor, keys = known.get(bucket), list(dict.fromkeys(each.key for each in changes))
+        if floor is None:
+            calls.append(Call(group, ("GET", layout.floor_key(bucket))))
+        for key in keys:
+            head = ("GETRANGE", layout.slot_key(key), 0, SLOT_HEAD_BYTES - 1)
+            calls.append(Call(group, head))
+        asked.append((bucket, floor, keys))
     replies = iter((yield calls))
     swaps = []
-    for bucket, of_bucket in keys.items():
-        floor = next(replies)
-        slots = {key: next(replies) or None for key in of_bucket}
-        if (swap := decide_swap(bucket, waiting[bucket], floor, slots)) is not None:
+    for bucket, floor, keys in asked:
+        stored = next(replies) if floor is None else floor.stored
+        slots = {key: next(replies) or None for key in keys}
+        present = None if floor is None else floor.floor
+        swap = decide_swap(bucket, waiting[bucket], stored, slots, present)
+        if swap is not None:
             swaps.append(swap)
     return swaps
 
 
 def _floor_and_slot(layout: Layout, key: str) -> tuple[int, tuple[str, str]]:
-    bucket = layout.bucket(key)
-    return layout.group(bucket), (layout.floor_key(bucket), layout.slot_key(key))
+    group, floor, slot = layout.place(key)
+    return group, (floor, slot)

@@ -237,3 +237,25 @@ def test_one_invalidator_holds_the_lease(opened: Opened) -> None:
     assert other.lease("-80", b"second", 600_000)
     assert opened.floors.lease(RANGE, b"first", 600_000)
     other.close()
+
+
+def test_a_floor_that_another_one_raised_is_read_again(opened: Opened) -> None:
+    """An invalidator that has written a floor notices that another one has raised it since."""
+    generation = opened.make(["user:1"], token("-80", 1), token("80-", 1))
+    other = opened.more_floors()
+    other.resume(RANGE)
+
+    done = [
+        floors.invalidate([KeyChange("user:1", token(shard, count))])
+        for floors, shard, count in (
+            (opened.floors, "-80", 2),
+            (other, "80-", 3),
+            (opened.floors, "-80", 4),
+            (other, "80-", 5),
+        )
+    ]
+    other.close()
+
+    assert [each.floors_raised for each in done] == [1, 1, 1, 1]
+    tokens = {"-80": token("-80", 4), "80-": token("80-", 5)}
+    assert opened.floor("user:1") == Floor(generation, tokens)
