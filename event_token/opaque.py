@@ -85,6 +85,10 @@ class FieldWriter:
         self.unsigned(len(encoded))
         self._written += encoded
 
+    def raw(self, written: bytes) -> None:
+        """Append fields that another writer has written."""
+        self._written += written
+
     def getvalue(self) -> bytes:
         """Return everything appended."""
         return bytes(self._written)

@@ -6,6 +6,7 @@ All three take tokens by shard name. UNKNOWN proves nothing: it never fills and 
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
+from itertools import combinations
 
 from event_token import EventToken, KeyRange, Order, ShardName, compare, covers
 
@@ -87,7 +88,7 @@ def joined(floor: Tokens, change: EventToken) -> dict[str, EventToken]:
         raised[change.shard] = change
     elif order is Order.UNKNOWN:
         raised[change.shard] = _union(present, change)
-    if len(raised) == 1:
+    if _are_disjoint(tuple(raised)):
         return raised
     return {shard: token for shard, token in raised.items() if not _is_succeeded(token, raised)}
 
@@ -112,6 +113,12 @@ def oldest(tokens: Iterable[EventToken]) -> dict[str, EventToken]:
 @lru_cache(_SHARDS_CACHED)
 def _range(shard: str) -> KeyRange:
     return ShardName.parse(shard).key_range
+
+
+@lru_cache(_SHARDS_CACHED)
+def _are_disjoint(shards: tuple[str, ...]) -> bool:
+    """Tell whether no two of the shards overlap, so that none can succeed another."""
+    return not any(_overlap(*pair) for pair in combinations(shards, 2))
 
 
 @lru_cache(_SHARDS_CACHED)
