@@ -78,7 +78,7 @@ class Layout:
 
     def stale_key(self, key: str) -> str:
         """Return the name under which the last removed value of a cache key is kept for a while."""
-        return f"{self._group_prefix(self.bucket(key))}:s:{key}"
+        return f"{self._group_prefixes[self.bucket(key) % GROUPS]}:s:{key}"
 
     def position_key(self, group: int, key_range: str) -> str:
         """Return the name under which the invalidator of a key range publishes its position."""

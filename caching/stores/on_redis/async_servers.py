@@ -6,6 +6,7 @@ from typing import Any
 from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
 
 from caching.errors import StoreUnreachable
 from caching.protocol import Layout
@@ -52,6 +53,11 @@ class AsyncServers:
             await pool.aclose()
 
     async def _run(self, calls: Sequence[Call]) -> list[Any]:
+        if len(calls) == 1 and self._routes.is_known:
+            [call] = calls
+            replies = await self._send(self._routes.address[call.group], (call.words,))
+            if not isinstance(replies[0], ResponseError):
+                return replies
         exchange = Exchange(calls)
         for _ in range(SENDS_MAX):
             await self._learn_routes()

@@ -39,10 +39,10 @@ class Servers:
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
         """Send each call to the primary of its group; return the replies in their order."""
-        if len(calls) == 1 and not self._routes.is_cluster:
+        if len(calls) == 1 and self._routes.is_known:
             [call] = calls
             self._check((call.group,))
-            replies = self._send(self._routes.address[0], (call.words,))
+            replies = self._send(self._routes.address[call.group], (call.words,))
             if not isinstance(replies[0], ResponseError):
                 return replies
         return self._exchange(calls)

@@ -146,7 +146,10 @@ CALLS: Mapping[str, Callable[..., Steps[Any]]] = {
 
 
 def invalidate(
-    layout: Layout, changes: Iterable[KeyChange], stale_ok_s: int = 0, known: KnownFloors | None = None
+    layout: Layout,
+    changes: Iterable[KeyChange],
+    stale_ok_s: int = 0,
+    known: KnownFloors | None = None,
 ) -> Steps[Invalidated]:
     """See `Store.invalidate`: read all buckets, swap all, and again those that lost.
 
