@@ -4,8 +4,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Protocol, Self
 
 from benchmarks.binlog_fill import DATABASE, create_table
 from benchmarks.figures import Figure, Turn, figure, percentile
@@ -41,30 +42,53 @@ def run(stack: Stack, *, runs: int, quick: bool) -> list[Figure]:
     p50, p99 = [], []
     for number in range(1, runs + 1):
         stack.report(f"{NAME}: run {number} of {runs}, {len(SHARDS)} x {PER_SHARD_PER_S}/s")
-        delays_ms = _measure(stack, f"latency{number}", warm_up_s, measure_s)
+        delays_ms = measure(stack, f"latency{number}", warm_up_s, measure_s)
         warm_up_s = WARM_UP_S
         p50.append(Turn(percentile(delays_ms, 50)))
         p99.append(Turn(percentile(delays_ms, 99)))
     return [figure(f"{NAME}.p50", "ms", p50), figure(f"{NAME}.p99", "ms", p99)]
 
 
-def _measure(stack: Stack, keyspace: str, warm_up_s: int, measure_s: int) -> list[float]:
-    """Return the delays of all events after the warm-up, in milliseconds."""
+class Receiver(Protocol):
+    """Something that rows reach; it is open before the first row is written."""
+
+    def __enter__(self) -> Self:
+        """Open it."""
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close it."""
+
+    def receive(self, count: int) -> dict[str, dict[int, int]]:
+        """Return when each of `count` rows per shard arrived (monotonic ns), by shard and id.
+
+        Raises Halt if one arrives twice, or if not all arrive in time.
+        """
+
+
+def measure(
+    stack: Stack,
+    keyspace: str,
+    warm_up_s: int,
+    measure_s: int,
+    receiver: "Callable[[TwoShards], Receiver] | None" = None,
+) -> list[float]:
+    """Return the delays of all events after the warm-up, in milliseconds.
+
+    `receiver` makes what the rows reach; None: a Subscriber.
+    """
     count = (warm_up_s + measure_s) * PER_SHARD_PER_S
     for index in range(len(SHARDS)):
         create_table(stack.mysql(index), Workload(f"latency.{keyspace}", 0, 1))
     with TwoShards(stack, keyspace) as shards:
         # Both have caught up before the first write.
         shards.wait_for_heads(time.time_ns() // 1000)
-        with StreamSubscriber(
-            keyspace, start="earliest", config=shards.client, idle_timeout_s=ARRIVE_S_MAX
-        ) as subscriber:
+        with (receiver or _Subscribed)(shards) as receiving:
             writers = [
                 [_start_writer(server, keyspace, count, nth) for nth in range(WRITERS_PER_SHARD)]
                 for server in shards.servers
             ]
             try:
-                arrived_ns = _receive(subscriber, shards, count)
+                arrived_ns = receiving.receive(count)
                 committed_ns = [_times_of(each, count) for each in writers]
             finally:
                 for writer in chain.from_iterable(writers):
@@ -118,29 +142,40 @@ def _times_of(writers: "Sequence[subprocess.Popen[str]]", count: int) -> list[in
     return times
 
 
-def _receive(
-    subscriber: StreamSubscriber, shards: TwoShards, count: int
-) -> dict[str, dict[int, int]]:
-    """Receive `count` rows per shard; return when each arrived (monotonic ns), by shard and id.
+class _Subscribed:
+    """A Subscriber of the whole keyspace."""
 
-    Raises Halt if one arrives twice, or if not all arrive in time.
-    """
-    arrived_ns: dict[str, dict[int, int]] = {shard: {} for shard in SHARDS}
-    missing = count * len(SHARDS)
-    for event in subscriber:
-        now_ns = time.monotonic_ns()
-        if event.table != shards.keyspace or event.after is None:
-            continue
-        number = event.after["id"]
-        assert isinstance(number, int)  # noqa: S101 - the column is a BIGINT
-        if number in arrived_ns[event.shard]:
-            message = f"row {number} of shard {event.shard} arrived twice"
-            raise Halt(message)
-        arrived_ns[event.shard][number] = now_ns
-        missing -= 1
-        if missing == 0:
-            return arrived_ns
-    # If a producer has ended, that is the reason.
-    shards.check_alive()
-    message = f"the stream ended with {missing} of {count * len(SHARDS)} rows missing"
-    raise Halt(message)
+    def __init__(self, shards: TwoShards) -> None:
+        self._shards = shards
+        self._subscriber = StreamSubscriber(
+            shards.keyspace, start="earliest", config=shards.client, idle_timeout_s=ARRIVE_S_MAX
+        )
+
+    def __enter__(self) -> Self:
+        self._subscriber.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._subscriber.__exit__(*exc_info)
+
+    def receive(self, count: int) -> dict[str, dict[int, int]]:
+        """See Receiver."""
+        arrived_ns: dict[str, dict[int, int]] = {shard: {} for shard in SHARDS}
+        missing = count * len(SHARDS)
+        for event in self._subscriber:
+            now_ns = time.monotonic_ns()
+            if event.table != self._shards.keyspace or event.after is None:
+                continue
+            number = event.after["id"]
+            assert isinstance(number, int)  # noqa: S101 - the column is a BIGINT
+            if number in arrived_ns[event.shard]:
+                message = f"row {number} of shard {event.shard} arrived twice"
+                raise Halt(message)
+            arrived_ns[event.shard][number] = now_ns
+            missing -= 1
+            if missing == 0:
+                return arrived_ns
+        # If a producer has ended, that is the reason.
+        self._shards.check_alive()
+        message = f"the stream ended with {missing} of {count * len(SHARDS)} rows missing"
+        raise Halt(message)

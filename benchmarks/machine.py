@@ -7,7 +7,7 @@ from pathlib import Path
 
 from event_token.compiled import IS_COMPILED
 
-LIBRARIES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake", "PyMySQL")
+LIBRARIES = ("confluent-kafka", "pyspark", "pyarrow", "deltalake", "PyMySQL", "redis", "hiredis")
 
 
 def machine_facts() -> dict[str, str]:

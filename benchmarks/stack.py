@@ -6,12 +6,14 @@ from typing import Self
 
 from rich.console import Console
 
+from shardstream.local.cache_server import RedisServer
 from shardstream.local.database_server import Account, MysqlServer
 from shardstream.local.kafka_cluster import VERSION as KAFKA_VERSION
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.certificates import Certificates
 
 SERVER_ID_FIRST = 9500
+REPLICA_ID_FIRST = 9600
 LOOPBACK = "127.0.0.1"
 # Filling is not measured: no commit waits for the disk, and pages stay in memory.
 FAST_FILL = (
@@ -25,14 +27,16 @@ BROKER_HEAP_MB = 1024
 
 
 class Stack:
-    """One broker and any number of MySQL servers, all in one folder."""
+    """One broker, one Redis and any number of MySQL servers, all in one folder."""
 
     def __init__(self, folder: Path, console: Console) -> None:
         """Start nothing yet."""
         self.folder = folder
         self._console = console
         self._servers: list[MysqlServer] = []
+        self._replicas: list[MysqlServer] = []
         self._kafka: KafkaCluster | None = None
+        self._redis: RedisServer | None = None
         # Whether to use TLS is up to the client.
         self._certificates = Certificates(folder, LOOPBACK)
 
@@ -78,6 +82,30 @@ class Stack:
             server.start()
         return self._servers[index]
 
+    def replica_of(self, primary: MysqlServer) -> MysqlServer:
+        """Return a new server with a primary's account; it follows nothing yet. Errors as above."""
+        number = len(self._replicas)
+        replica = MysqlServer(
+            self.folder / f"replica-{number}",
+            server_id=REPLICA_ID_FIRST + number,
+            account=Account(primary.user, primary.password),
+            extra_args=FAST_FILL,
+            die_with_parent=True,
+            report=self.report,
+        )
+        self._replicas.append(replica)
+        replica.start()
+        return replica
+
+    def redis(self) -> RedisServer:
+        """Return the Redis server. Raises UsageError if Redis is not available, else Halt."""
+        if self._redis is None:
+            self._redis = RedisServer(
+                self.folder / "redis", die_with_parent=True, report=self.report
+            )
+            self._redis.start()
+        return self._redis
+
     def versions(self) -> dict[str, str]:
         """Return the versions of the servers that were started."""
         found: dict[str, str] = {
@@ -89,7 +117,9 @@ class Stack:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for server in self._servers:
+        for server in (*self._servers, *self._replicas):
             server.kill()
+        if self._redis is not None:
+            self._redis.kill()
         if self._kafka is not None:
             self._kafka.kill()

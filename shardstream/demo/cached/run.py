@@ -1,7 +1,7 @@
 """`shardstream demo --cache` from beginning to end."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from shardstream.demo.cached.proof import Verdict, examples, outcome, settle
 from shardstream.demo.cached.screen import Sampler, render
 from shardstream.demo.cached.servers import Servers
 from shardstream.demo.cached.shop_cache import ShopCache
-from shardstream.demo.cached.truth import Truth
+from shardstream.demo.cached.truth import Comparison, Truth
 from shardstream.demo.folder import fresh_folder
 from shardstream.demo.sharded_writes import ShardDirectory
 from shardstream.demo.split import SOURCE, TARGETS, Split
@@ -68,6 +68,26 @@ def run_cached_demo(
         with Live(console=console, get_renderable=demo.render, transient=True):
             demo.play(seconds)
         return demo.prove(console)
+
+
+def compare_caches(
+    seconds: int, folder: Path, report: Callable[[str], None], *, split: bool = True
+) -> Mapping[str, Comparison]:
+    """Run the shop with ordinary caches beside shardstream's; return what each holds at the end.
+
+    By the caches' names; for the other arguments see `run_cached_demo`. Halt if a step of the
+    story did not go as it should.
+    """
+    with ExitStack() as cleanup:
+        flavor = flavor_at_hand(report)
+        servers = Servers(folder, flavor, report, cleanup, targets=TARGETS if split else ())
+        demo = _Demo(folder, servers, cleanup, report, plain=True)
+        demo.begin()
+        demo.play(seconds)
+        verdict = demo.verdict()
+    if verdict.problems:
+        raise Halt("; ".join(verdict.problems))
+    return verdict.found
 
 
 class _Demo:
@@ -233,10 +253,14 @@ class _Demo:
         """Return what the screen shows now."""
         return render(self._phase, self._load, self._caches, self._sampler, self._split_doing)
 
+    def verdict(self) -> Verdict:
+        """Compare the caches with the primaries."""
+        found = {cache.name: self._truth.compare(cache) for cache in self._caches}
+        return Verdict(found, self._world.problems)
+
     def prove(self, console: Console) -> bool:
         """Compare the caches with the primaries, and say what was found."""
-        found = {cache.name: self._truth.compare(cache) for cache in self._caches}
-        verdict = Verdict(found, self._world.problems)
+        verdict = self.verdict()
         shards = ", ".join(self._directory.serving)
         console.print(
             f"\n{self._load.sales:,} sales, {self._load.views:,} page views; all entries in Redis, "

@@ -1,0 +1,1 @@
+"""Benchmarks of caches: clients, the invalidator, and what ordinary caches do instead."""
