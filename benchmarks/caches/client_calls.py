@@ -26,7 +26,7 @@ ROUNDS: Final = 15
 ROUNDS_QUICK: Final = 5
 HITS_PER_ROUND: Final = 2_000
 FILLS_PER_ROUND: Final = 200
-_TABLE: Final = Workload("cache.rows", ROWS // 100, 100)
+_TABLE: Final = Workload("cache.pages", ROWS // 100, 100)
 _QUERY: Final = f"SELECT id, title, amount, note FROM {DATABASE}.{_TABLE.table} WHERE id = %s"
 
 Call = Callable[[str, int], object]
