@@ -32,6 +32,7 @@ class DelayingProxy:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(STOP_S_MAX)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_S_MAX)
 
@@ -41,6 +42,11 @@ class DelayingProxy:
         self._start(_forward(client, to_server))
         self._start(self._read(server, waiting))
         self._start(_write(waiting, to_client))
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
