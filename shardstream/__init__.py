@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from shardstream.installation import import_own
 
 if TYPE_CHECKING:
+    from caching.client.answers import Answer
     from caching.client.codecs import Codec
-    from caching.client.core import Answer
     from caching.client.options import CacheOptions
     from caching.client.reads import AsyncRead, Read
     from caching.errors import Stale, StoreUnreachable
@@ -111,7 +111,7 @@ _MODULES = {
     # Caches of rows, what their loaders read through, and their stores.
     "Cache": "shardstream.cache",
     "AsyncCache": "shardstream.cache",
-    "Answer": "caching.client.core",
+    "Answer": "caching.client.answers",
     "CacheOptions": "caching.client.options",
     "Codec": "caching.client.codecs",
     "Read": "caching.client.reads",

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from caching.client.core import Answer, Found, Missed, Value
+from caching.client.answers import Answer, Found, Missed, Value
 from caching.client.flights import AsyncFlights
 from caching.client.keys import KeyTemplate
 from caching.client.reads import AsyncRead, Recorder, Writes, recording, writes_of

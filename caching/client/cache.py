@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from caching.client.core import Answer, Found, Missed, Value
+from caching.client.answers import Answer, Found, Missed, Value
 from caching.client.flights import Flights
 from caching.client.keys import KeyTemplate
 from caching.client.reads import Read, Recorder, Writes, recording, writes_of

@@ -7,9 +7,8 @@ store that does not answer costs the cache, never the answer.
 import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
+from caching.client.answers import Found, Missed, Value
 from caching.client.codecs import Codec
 from caching.client.counters import Counted, Counters
 from caching.client.options import CacheOptions
@@ -19,7 +18,6 @@ from caching.client.steps import Load, Loaded, Pause, ServerChoice, Steps, Store
 from caching.errors import StoreError
 from caching.protocol import Entry, Hit, MissReason, Refusal, decide_fill, decide_hit
 from caching.protocol.entry import ENTRY_NONCE_BYTES
-from caching.protocol.freshness import Tokens
 from caching.stores.store import AsyncStore, KeyChange, Pair, Store
 from event_token import EventToken
 from event_token.errors import UsageError
@@ -42,44 +40,6 @@ _REFUSED: Mapping[Refusal, Counted] = {
 _TOO_OLD = frozenset((Refusal.OLDER, Refusal.UNKNOWN))
 # One client loads and the others wait where the slot has nothing that anybody wants.
 _SHARED = frozenset((MissReason.ABSENT, MissReason.GENERATION, MissReason.LEASED))
-
-
-class Found(NamedTuple):
-    """A hit with its value."""
-
-    value: object
-    hit: Hit
-
-
-class Missed(NamedTuple):
-    """A key that is no hit: its pair, and why.
-
-    `pair` is None where the store was bypassed or did not answer; `reason` is None for a value
-    that cannot be decoded.
-    """
-
-    pair: Pair | None
-    reason: MissReason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A value as it is stored (None: there is no such row), and what it is proven to hold.
-
-    `is_stale`: it was removed from the cache by a change that it may lack.
-    """
-
-    encoded: bytes | None
-    tokens: Tokens
-    is_stale: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A value for a caller that takes stale ones; `is_stale`: a change of it was applied since."""
-
-    value: Any
-    is_stale: bool = False
 
 
 _NOT_READ = Missed(None)

@@ -4,8 +4,9 @@ import time
 from collections.abc import Mapping
 from typing import Generic, Literal, TypeVar
 
+from caching.client.answers import Missed
 from caching.client.codecs import Codec, codec_named
-from caching.client.core import Core, Missed
+from caching.client.core import Core
 from caching.client.options import CacheOptions
 from caching.client.readers import Reader, Readers
 from caching.errors import StoreError

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from caching.client.answers import Answer
 from caching.client.async_cache import AsyncCache
-from caching.client.core import Answer
 from caching.client.reads import AsyncRead, Writes
 from caching.stores.async_over import AsyncOver
 from event_token import EventToken

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from caching.client.answers import Found
 from caching.client.cache import Cache
-from caching.client.core import Found
 from caching.client.steps import Step, Steps, StoreCall
 from event_token import EventToken
 from tests.caching.client.model import Model

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from caching.client.core import Answer
+from caching.client.answers import Answer
 from caching.client.options import CacheOptions
 from caching.protocol import Hit, MissReason, decide_hit
 from caching.protocol.decisions import Miss
