@@ -40,7 +40,8 @@ def _of_server(where: str, facts: dict[str, str], *, is_cluster: bool) -> Findin
     version = facts.get("redis_version", "")
     if version_number(version) < VERSION_MIN:
         found.problems.append(f"{where}: version {version}. Fix: Redis 5 or newer, or Valkey")
-    if facts.get("redis_mode") == "cluster" and not is_cluster:
+    mode = facts.get("redis_mode") or facts.get("server_mode")  # the name of it in Valkey
+    if mode == "cluster" and not is_cluster:
         found.problems.append(
             f"{where}: it is a member of a Redis Cluster. Fix: a URL that begins with "
             f"redis+cluster://"

@@ -107,6 +107,19 @@ def test_redis_servers_that_cannot_be_used(
         RedisStore(layout, poor, timeout_ms=TIMEOUT_MS).check()
 
 
+def test_a_member_of_a_valkey_cluster_is_named() -> None:
+    """Valkey 8 tells its mode under another name than Redis."""
+    steps = checks.check(Layout("pages", 64), "cache:{}".format, is_cluster=False)
+    server = b"# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.1.1\r\nserver_mode:cluster\r\n"
+
+    steps.send([server] * len(next(steps)))
+    with pytest.raises(StopIteration) as done:
+        steps.send([b"role:master\r\n", b"maxmemory_policy:noeviction\r\n", 1])
+
+    [problem] = done.value.value.problems
+    assert "Redis server cache:0: it is a member of a Redis Cluster" in problem
+
+
 @on_servers
 def test_servers_that_are_too_old(
     redis_servers: Sequence[RedisServer],
