@@ -1,7 +1,14 @@
-"""A store in the memory of one process, which invalidates it in a thread of its own."""
+"""A store in the memory of one process, which invalidates it in a dedicated thread.
+
+A child process that is forked has no such thread: it begins without floors, so nothing is a hit or
+is stored there. Make the cache after the fork.
+"""
 
 import logging
+import os
 import threading
+import weakref
+from functools import partial
 from typing import Final
 
 from caching.invalidating.counters import InvalidatorStatus
@@ -36,6 +43,7 @@ class ProcessStore(MemoryStore):
     ) -> None:
         """Start nothing yet. `options`: without a lease, for nobody else is there."""
         super().__init__(layout, stale_ok_s=stale_ok_s)
+        os.register_at_fork(after_in_child=partial(_forget, weakref.ref(self)))
         self._said = ""
         self._stop = threading.Event()
         self._invalidator = Invalidator(
@@ -68,3 +76,11 @@ class ProcessStore(MemoryStore):
         if status.note and status.note != self._said:
             self._said = status.note
             LOG.warning("cache %s: %s, %s", self.layout.cache, status.state, status.note)
+
+
+def _forget(store: "weakref.ref[ProcessStore]") -> None:
+    found = store()
+    if found is not None:
+        found.lock = threading.RLock()  # of a thread that is not here
+        for node in found.memory.values():
+            node.flush()

@@ -75,8 +75,8 @@ class AsyncOver:
         return await self._run(self._store.check)
 
     async def close(self) -> None:
-        """See `Store.close`."""
-        await self._run(self._store.close)
+        """See `Store.close`; in a thread, because it may wait for one that ends."""
+        await asyncio.to_thread(self._store.close)
 
     async def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._in_threads:

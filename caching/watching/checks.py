@@ -128,7 +128,15 @@ class Looks:
         """Drop the looks for changes of a shard: a failover may have lost them."""
         self._waiting = [each for each in self._waiting if each.change.token.shard != shard]
         heapq.heapify(self._waiting)
+        before = self._keys
         self._keys = {(each.within_s, each.change.key): None for each in self._waiting}
+        for place, later in before.items():
+            if later is None or later[0].token.shard == shard:
+                continue
+            if place in self._keys:
+                self._keys[place] = later
+            else:
+                self._push(place[0], *later)
 
     def _push(self, within_s: float, change: KeyChange, read_s: float) -> None:
         self._keys[within_s, change.key] = None

@@ -2,7 +2,7 @@
 
 MariaDB's GTIDs are domain, server id and number, those of MySQL server UUID and number: where all
 but the number is equal, a log could be continued from another shard's server. Servers cloned from
-one backup are such, until they get a server id or UUID of their own.
+one backup are such, until each gets another server id or UUID.
 """
 
 import secrets
@@ -31,7 +31,7 @@ _SAID: Final = {
     Flavor.MYSQL: "server_uuid {} is also that",
 }
 _FIXES: Final = {
-    Flavor.MARIADB: "SET GLOBAL server_id to a number of its own, and the same in its option file",
+    Flavor.MARIADB: "SET GLOBAL server_id to an unused number, and the same in its option file",
     Flavor.MYSQL: "stop the server that was cloned, remove auto.cnf from its data directory, and "
     "start it: it gives itself a UUID. If its shard has a log, start a new one with a copy",
 }

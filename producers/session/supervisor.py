@@ -108,6 +108,9 @@ class Supervisor:
                 if self._context.stop.is_set():
                     break
                 self._after(session, fault)
+            finally:
+                if session.committed.commits:
+                    self._context.has_committed.set()
 
     def _refused(self, stop: StopsBehindOthers, refused: UsageError) -> ShardstreamError:
         """The stop, of which a new session's checks do not know the transaction, and the refusal.
@@ -124,7 +127,6 @@ class Supervisor:
     def _after(self, session: ShardSession, fault: ShardstreamError) -> None:
         """Wait before the next session, or raise if it would not help."""
         if session.committed.commits:
-            self._context.has_committed.set()
             self._faults = self._rebuilds = 0
             self._alive_s = time.monotonic()
         self._faults += 1

@@ -89,8 +89,9 @@ def _check_next(topics: ShardTopics, wanted: GtidSet, found: Following) -> None:
     """Refuse a GTID of MariaDB other than the first one after the position in its domain."""
     if str(found.above) != str(wanted):
         more = "" if not found.passed else f", behind {found.passed[0]}, which is out of order"
+        above = found.above or "not there yet"
         raise UsageError(
-            f"{topics.log}: the next transaction of this domain is {found.above}{more}, not "
+            f"{topics.log}: the next transaction of this domain is {above}{more}, not "
             f"{wanted}: a position of MariaDB cannot leave out one number alone. Start the "
             "producer: it names the transaction that stops it"
         )

@@ -10,7 +10,7 @@ from shardstream.commands.machine_limits import check_writable
 from shardstream.commands.status_lines import Status, StatusLines
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
-from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
+from spark_consumers.change_log.run import ChangeLogProgress, ended_with_spark, run_changelog
 from spark_consumers.session import build_session, end_session
 from spark_consumers.source.options import SourceOptions
 from topics.start.known_keyspace import known_topology
@@ -87,26 +87,27 @@ def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None
     stop = stop_on_signals()
     lines = StatusLines(as_json=options.as_json, every_s=options.every_s)
     printer = _ProgressPrinter(options.keyspace, lines)
-    try:
-        spark = build_session(f"changelog {options.keyspace}", LOCAL_MASTER)
-        # Spark has replaced the handler of SIGINT by one that raises inside its own calls.
-        stop_on_signals(stop)
-    except KeyboardInterrupt:  # between the two
-        return
-    try:
-        end = run_changelog(
-            spark,
-            options.keyspace,
-            target,
-            checkpoint,
-            source,
-            trigger="availableNow" if options.available_now else "processingTime",
-            on_progress=printer,
-            stop=stop,
-        )
-        printer.report(end, at_once=True)
-    finally:
-        end_session(spark)
+    with ended_with_spark(stop):
+        try:
+            spark = build_session(f"changelog {options.keyspace}", LOCAL_MASTER)
+            # Spark has replaced the handler of SIGINT by one that raises inside its own calls.
+            stop_on_signals(stop)
+        except KeyboardInterrupt:  # between the two
+            return
+        try:
+            end = run_changelog(
+                spark,
+                options.keyspace,
+                target,
+                checkpoint,
+                source,
+                trigger="availableNow" if options.available_now else "processingTime",
+                on_progress=printer,
+                stop=stop,
+            )
+            printer.report(end, at_once=True)
+        finally:
+            end_session(spark)
 
 
 class _ProgressPrinter:

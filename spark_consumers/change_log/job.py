@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 
 from event_token.errors import ShardstreamError, UsageError
-from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
+from spark_consumers.change_log.run import ChangeLogProgress, ended_with_spark, run_changelog
 from spark_consumers.session import build_session, end_session
 
 EXIT_USAGE = 2
@@ -30,21 +30,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parse(arguments)
     stop = threading.Event()
     master = asked.master or (None if _SUBMITTED in os.environ else "local[*]")
-    spark = build_session(f"changelog {asked.keyspace}", master)
-    # After Spark, which replaces the handler of SIGINT by one that raises inside its own calls.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    spark = None
     try:
-        run_changelog(
-            spark,
-            asked.keyspace,
-            asked.target,
-            asked.checkpoint or asked.target.rstrip("/") + ".checkpoint",
-            dict(_pair(text) for text in asked.option),
-            trigger="availableNow" if asked.available_now else "processingTime",
-            on_progress=_print,
-            stop=stop,
-        )
+        with ended_with_spark(stop):
+            _stop_on_signals(stop)
+            spark = build_session(f"changelog {asked.keyspace}", master)
+            # Again, for Spark replaces the handler of SIGINT by one that raises inside its calls.
+            _stop_on_signals(stop)
+            run_changelog(
+                spark,
+                asked.keyspace,
+                asked.target,
+                asked.checkpoint or asked.target.rstrip("/") + ".checkpoint",
+                dict(_pair(text) for text in asked.option),
+                trigger="availableNow" if asked.available_now else "processingTime",
+                on_progress=_print,
+                stop=stop,
+            )
     except UsageError as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_USAGE
@@ -52,8 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"stopped: {error}\n")
         return 1
     finally:
-        end_session(spark)
+        if spark is not None:
+            end_session(spark)
     return 0
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

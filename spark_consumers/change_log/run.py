@@ -4,7 +4,8 @@ import importlib
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -58,6 +59,19 @@ class ChangeLogProgress:
     frontier_us: int | None
     batch_id: int
     waiting: str
+
+
+@contextmanager
+def ended_with_spark(stop: threading.Event) -> Iterator[None]:
+    """Take the errors of a JVM that has ended for a part of the stop, if one is set.
+
+    A signal to a whole unit or process group (systemd) ends Spark's JVM, too.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError, UnknownSparkError):
+        if not stop.is_set():
+            raise
 
 
 def run_changelog(
@@ -138,13 +152,8 @@ class _Run:
         while True:
             batch_before = self._last.batch_id
             try:
-                self._watch(self.translated(start))
-            except (PySparkException, Py4JError, ConnectionError, UnknownSparkError):
-                # A signal to a whole unit or process group (systemd) has ended Spark's JVM, too.
-                # The batch that this has cut off runs again.
-                if self._stop.is_set():
-                    return self._last
-                raise
+                with ended_with_spark(self._stop):  # the batch that it cuts off runs again
+                    self._watch(self.translated(start))
             except (Retry, Rebuild):
                 restarts = 1 if self._last.batch_id > batch_before else restarts + 1
                 if restarts > RESTARTS_MAX:

@@ -172,15 +172,19 @@ class BatchPlanning:
         end = self._next_end(start, max_rows)
         if end is None:
             return None
-        return replace(end, logs=self._ids_of(end.position.shards), key_range=key_range)
+        known = {shard: log for shard, log in start.logs.items() if shard in end.position.shards}
+        return replace(
+            end, logs={**known, **self._ids_of(end.position.shards)}, key_range=key_range
+        )
 
     def _check_logs(self, start: StreamOffset) -> None:
         found = self._ids_of(start.position.shards)
         for shard, topic_id in start.logs.items():
-            if found.get(shard) != topic_id:
+            # A topic that brokers do not know is waited for, and reported, by those that read it.
+            if found.get(shard, topic_id) != topic_id:
                 raise LogShrank(
                     f"{ShardTopics(self._options.keyspace, shard).log}: the topic was deleted and "
-                    f"created again (its id was {topic_id}, and is {found.get(shard)}), and its "
+                    f"created again (its id was {topic_id}, and is {found[shard]}), and its "
                     f"records are others. Start again from earliest with a new checkpoint, and "
                     f"treat the records between as lost"
                 )

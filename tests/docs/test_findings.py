@@ -1,8 +1,8 @@
-"""Each finding of the reviews has a test that names it.
+"""Each hazard has a test that names it.
 
-A finding is a way in which changes were lost or wrong in silence (A), a stop that need not be (B),
+A hazard is a way in which changes were lost or wrong in silence (A), a stop that need not be (B),
 a silence or an unclear message (C), or a fault that no test noticed (D). A test that shows one
-begins its docstring with the finding's id: `A5: ...`.
+begins its docstring with the hazard's id: `A5: ...`.
 """
 
 import ast

@@ -1,12 +1,14 @@
 """A cache in the memory of a process, made from settings."""
 
+import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from caching.invalidating.in_process import ProcessStore
 from event_token import UsageError
 from shardstream import Cache
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -50,6 +52,30 @@ def write_settings(folder: Path, kafka: KafkaCluster, keyspace: str, more: str =
         f'store = "memory://"\nkeys = "{module}:KEYS"\nbuckets = 64\npublish_ms = 100\n{more}'
     )
     return path
+
+
+def test_a_forked_process_has_no_hits(
+    tmp_path: Path, kafka: KafkaCluster, keyspace: str, writer: ShardWriter
+) -> None:
+    """The thread that invalidates is not in a child, so what was stored before is not there."""
+    writer.commit((0, 1))
+    path = write_settings(tmp_path, kafka, keyspace)
+    cache = Cache.from_settings(path, "pages", {"-": Rows(writer)})
+    nodes = cast("ProcessStore", cache._store).memory.values()
+
+    def is_stored() -> bool:
+        cache.get_or_load("order:2", lambda read: read("SELECT COUNT(*)")[0])
+        return any(node.floors and node.slots for node in nodes)
+
+    try:
+        wait_for("a value is stored", is_stored)
+        child = os.fork()
+        if child == 0:
+            os._exit(any(node.floors or node.slots for node in nodes))
+        assert os.waitpid(child, 0)[1] == 0
+        assert any(node.slots for node in nodes)
+    finally:
+        cache.close()
 
 
 def test_its_process_invalidates_it(

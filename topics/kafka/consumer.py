@@ -123,7 +123,9 @@ class StreamConsumer:
         now_s = time.monotonic()
         one_topic = len(self._heard_s) == 1
         for message in messages[:1] if one_topic else messages:
-            self._heard_s[str(message.topic())] = now_s
+            topic = str(message.topic())
+            self._heard_s[topic] = now_s
+            self._unknown_since_s.pop(topic, None)
 
     def _is_record(self, message: Message) -> bool:
         error = message.error()

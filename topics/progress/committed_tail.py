@@ -6,17 +6,24 @@ from dataclasses import dataclass
 from typing import Final
 
 from event_token.errors import Retry
-from topics.kafka.client import ClientConfig
-from topics.kafka.partition_reader import read_tail
+from topics.kafka.client import ClientConfig, open_consumer
+from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader, read_tail
 from topics.kafka.stable_end import await_stable, open_range
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
 from topics.records.envelope import read_envelope
 from topics.records.schema_ids import SchemaIds
+from topics.records.table_shape import ALL_EVENT_TYPES
+from topics.records.vevent import EventType
 
 # After fencing every marker has been written; only a new leader may not show it at once.
 MARKERS_S_MAX: Final = 3.0
+
+# A copy writes one of these to the log in each transaction that stores how far it has come.
+_OF_COPIES: Final = frozenset(
+    ALL_EVENT_TYPES.index(each.value) for each in (EventType.LAST_PK, EventType.COPY_COMPLETED)
+)
 
 _LOG: Final = logging.getLogger("shardstream.kafka")
 
@@ -69,12 +76,13 @@ def read_committed_tail(
     """The last committed progress and the end of the log.
 
     Only after fencing: until then a predecessor may commit. `abort_open` aborts a transaction of
-    the shard's transactional id that has a record in both topics. Raises Retry while a topic has
-    records that are neither committed nor aborted, and when brokers do not answer.
+    the shard's transactional id that has a record in each of its topics. Raises Retry while a topic
+    has records that are neither committed nor aborted, and when brokers do not answer.
     """
     both = (topics.log, topics.progress)
-    if any(open_range(config, topic, MARKERS_S_MAX) for topic in both):
-        _end_lost_commit(config, topics, schema_ids, abort_open)
+    opened = [open_range(config, topic, MARKERS_S_MAX) for topic in both]
+    if any(opened):
+        _end_lost_commit(config, topics, schema_ids, opened[0], abort_open)
     for topic in both:
         await_stable(config, topic)
     return _committed_tail(config, topics, schema_ids)
@@ -84,26 +92,44 @@ def _end_lost_commit(
     config: ClientConfig,
     topics: ShardTopics,
     schema_ids: SchemaIds,
+    log_range: tuple[int, int] | None,
     abort_open: Callable[[], None],
 ) -> None:
     """Abort a transaction that the brokers completed without writing its markers.
 
     They do so while its partitions have no leader. A later marker of the same producer id ends
-    the transaction too. Aborting is right only if neither topic has the transaction's marker.
+    the transaction too. Aborting is right only if no topic has the transaction's marker.
     """
     progress, log = _committed_tail(config, topics, schema_ids)
-    if not log.agrees_with(progress):
+    if not log.agrees_with(progress) or _copy_is_ahead(config, topics, log_range):
         raise Retry(
-            f"a transaction is committed in one of {topics.log} and {topics.progress} and open in "
-            "the other: the brokers lost a commit marker, and no tool can write it again. Do not "
-            "abort the transaction while readers are behind it; if this does not pass, delete both "
-            "topics and start a new log with a copy"
+            f"a transaction is committed in some of {topics.log}, {topics.progress} and "
+            f"{topics.copy}, and open in the others: the brokers lost a commit marker, and no tool "
+            "can write it again. Do not abort the transaction while readers are behind it; if this "
+            "does not pass, delete the shard's topics and start a new log with a copy"
         )
     abort_open()
     _LOG.warning(
         "%s: aborted a transaction that the brokers had left open; its rows are written again",
         topics.log,
     )
+
+
+def _copy_is_ahead(
+    config: ClientConfig, topics: ShardTopics, log_range: tuple[int, int] | None
+) -> bool:
+    """Tell whether rows of a copy are open in the log, and committed in the copy topic."""
+    if log_range is None or open_range(config, topics.copy, 0) is not None:
+        return False
+    everything = open_consumer(config, read_committed=False)
+    try:
+        with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S, everything) as reader:
+            return any(
+                read_envelope(record.value or b"", topics.log, record.offset)[0] in _OF_COPIES
+                for record in reader.records(*log_range)
+            )
+    finally:
+        everything.close()
 
 
 def _committed_tail(

@@ -18,7 +18,7 @@ from tests.caching.stores.opened import Opened, open_memory
 from tests.caching.stores.redis_stores import open_redis
 
 STALE_S = 600
-# Longer than any test: who waits for the lease does not get it.
+# The longest that there is: who waits for the lease does not get it within a test.
 LEASE_MS = 10_000
 KINDS: dict[str, Callable[..., Opened]] = {
     "redis_servers": open_redis,

@@ -93,13 +93,13 @@ def test_it_finds_an_entry_that_was_spoiled(
             running.ahead_s = SOON_S
             running.wait_tally(SOON_S, agrees=2, absent=1)
             assert running.told[-1].within[str(SOON_S)]["share"] == 1.0
-            assert not any(status.note for status in running.told)
+            assert not any(" is stale: " in status.note for status in running.told)
 
             cache.put("order:3", client.floor("order:3").generation, old)
             running.ahead_s = LATE_S
             running.wait_tally(LATE_S, agrees=1, stale=1, absent=1)
             assert running.told[-1].within[str(LATE_S)]["share"] == 0.5
-            [note] = [status.note for status in running.told if status.note]
+            [note] = [each.note for each in running.told if " is stale: " in each.note]
             assert note.startswith(f"order:3 is stale: {LATE_S} s after a change of shard -")
 
 

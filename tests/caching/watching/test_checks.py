@@ -69,6 +69,21 @@ def test_looks_have_a_limit() -> None:
     assert [each.change.key for each in looks.take(9, 9)] == ["b", "a"]
 
 
+def test_later_changes_of_other_shards_stay_when_one_is_forgotten() -> None:
+    """A key that changed again is looked at for its last change, also if the first is forgotten."""
+    looks = Looks((1,))
+    for key, first, later in (("a", "-80", "80-"), ("b", "80-", "80-"), ("c", "80-", "-80")):
+        looks.add(KeyChange(key, token(first, 1)), 0.0)
+        looks.add(KeyChange(key, token(later, 2)), 5.0)
+    looks.forget("-80")
+
+    early = [each.change.key for each in looks.take(2, 9)]
+    late = [(each.change.key, each.change.token.shard) for each in looks.take(9, 9)]
+
+    assert early == ["b", "c"]
+    assert late == [("a", "80-"), ("b", "80-")]
+
+
 def test_tallies() -> None:
     """The share is that of entries of which it is known."""
     looks = Looks((1,))

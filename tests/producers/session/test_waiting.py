@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from producers.errors import LogDisagrees
 from producers.session.supervisor import run_shard
@@ -93,6 +94,11 @@ def test_stop_is_heard_while_a_broker_is_waited_for(
     producer.end()
 
 
+def is_unknown(admin: AdminClient, topic: str) -> bool:
+    """Whether the broker denies a topic; it answers a deletion before it has heard of it itself."""
+    return admin.list_topics(topic, timeout=WAIT_S).topics[topic].error is not None
+
+
 def test_topics_that_a_broker_does_not_know_yet_are_waited_for(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -104,6 +110,8 @@ def test_topics_that_a_broker_does_not_know_yet_are_waited_for(
         if not seen:
             for future in admin.delete_topics([topics.log, topics.progress]).values():
                 future.result(WAIT_S)
+            for gone in (topics.log, topics.progress):
+                wait_for("it is gone", lambda gone=gone: is_unknown(admin, gone))  # type: ignore[misc]
         elif "the topic does not exist" in status.note:
             provision_shard(settings.kafka, topics)
         seen.append(status.state)

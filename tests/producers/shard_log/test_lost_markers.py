@@ -1,6 +1,6 @@
 """Commits that the brokers complete without their markers, because a partition has no leader."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public
@@ -14,10 +14,17 @@ from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import read_to_end
 from topics.kafka.provisioning import broker_transaction_timeout_ms
 from topics.kafka.stable_end import open_range
-from topics.kafka.topic_settings import FOREVER_MS, TopicSettings, log_rules, progress_rules
+from topics.kafka.topic_settings import (
+    FOREVER_MS,
+    TopicSettings,
+    control_rules,
+    log_rules,
+    progress_rules,
+)
 from topics.names import ShardTopics
 from topics.progress.committed_tail import LogTail, read_committed_tail
 from topics.progress.record import Progress
+from topics.records.vevent import EventType, Op
 
 # The broker that goes away, and one that stays.
 LOST, KEPT = 1, 2
@@ -45,12 +52,15 @@ class Shard:
         )
 
 
-def create_topics(config: ClientConfig, topics: ShardTopics, log_on: int, progress_on: int) -> None:
-    """The log and the progress topic of a shard, each on one broker."""
+def create_topics(
+    config: ClientConfig, topics: ShardTopics, progress_on: int, copy_on: int
+) -> None:
+    """The topics of a shard, each on one broker."""
     admin = AdminClient(dict(config))
     placed = (
-        (log_rules(topics, TopicSettings()), log_on),
+        (log_rules(topics, TopicSettings()), LOST),
         (progress_rules(topics, FOREVER_MS), progress_on),
+        (control_rules(topics.copy), copy_on),
     )
     created = admin.create_topics(
         [
@@ -69,13 +79,17 @@ def create_topics(config: ClientConfig, topics: ShardTopics, log_on: int, progre
 
 @pytest.fixture(scope="module")
 def shards(kafka3: KafkaCluster) -> list[Shard]:
-    """Two shards: the broker that was away has both topics of the first, and one of the second."""
+    """Three shards: the lost broker has all topics, all but progress, all but the copy topic."""
     config = ClientConfig({"bootstrap.servers": kafka3.bootstrap_servers})
     timeout_ms = broker_transaction_timeout_ms(config)
     found = []
-    for keyspace, progress_on in (("lostboth", LOST), ("lostone", KEPT)):
+    for keyspace, progress_on, copy_on in (
+        ("lostall", LOST, LOST),
+        ("lostone", KEPT, LOST),
+        ("lostrows", LOST, KEPT),
+    ):
         topics = ShardTopics(keyspace, "-")
-        create_topics(config, topics, LOST, progress_on)
+        create_topics(config, topics, progress_on, copy_on)
         provision(config, keyspace, ["-"])
         writer = ShardWriter(config, keyspace, "-")
         writer.commit((0, 2))
@@ -83,8 +97,13 @@ def shards(kafka3: KafkaCluster) -> list[Shard]:
     for shard in found:
         writer = shard.writer
         writer.producer.begin_transaction()
-        events = writer.rows([(10, 3)])
+        *rows, last = writer.rows([(10, 3)])
+        events = [
+            *rows,
+            replace(last, type=EventType.LAST_PK, op=Op.NONE, after=None, statement="{}"),
+        ]
         writer.produce_progress(writer.progress(events, writer.produce(events)))
+        writer.producer.produce(writer.topics.copy, value=b"half", key=b"a table", partition=0)
         assert writer.producer.flush(TIMEOUT_S) == 0
     [broker] = [each for each in kafka3.brokers if each.node_id == LOST]
     broker.stop()
@@ -98,7 +117,7 @@ def shards(kafka3: KafkaCluster) -> list[Shard]:
 
 
 def test_successor_aborts_what_a_lost_commit_has_left_open(shards: list[Shard]) -> None:
-    """F05: neither topic has the markers: the successor aborts the commit and writes it again."""
+    """F05: no topic has the markers: the successor aborts the commit and writes it again."""
     shard = shards[0]
     config, successor = shard.writer.config, shard.successor
     opened = open_range(config, shard.topics.log, 0)
@@ -106,6 +125,8 @@ def test_successor_aborts_what_a_lost_commit_has_left_open(shards: list[Shard]) 
     progress, tail = shard.read_tail()
 
     assert opened == (3, 6)  # behind two rows and a marker
+    assert open_range(config, shard.topics.copy, 0) is None
+    assert not list(read_to_end(config, shard.topics.copy))
     assert progress is not None
     assert tail.last is not None
     assert (progress.last_seq, tail.last.seq) == (2, 2)
@@ -125,7 +146,18 @@ def test_successor_keeps_off_a_commit_of_which_one_marker_was_written(shards: li
     """F05: progress is committed and its rows are not: that is said, and nothing is aborted."""
     shard = shards[1]
 
-    with pytest.raises(Retry, match=r"committed in one of lostone\.- and .* open in the other"):
+    with pytest.raises(Retry, match=r"committed in some of lostone\.-, .* open in the others"):
+        shard.read_tail()
+
+    assert open_range(shard.writer.config, shard.topics.log, 0) == (3, 6)
+    shard.successor.close()
+
+
+def test_successor_keeps_off_a_copy_that_is_ahead_of_its_rows(shards: list[Shard]) -> None:
+    """F05: a copy has noted rows that are open in the log: without them it would leave them out."""
+    shard = shards[2]
+
+    with pytest.raises(Retry, match=r"committed in some of lostrows\.-, .* lostrows\.-\.copy, and"):
         shard.read_tail()
 
     assert open_range(shard.writer.config, shard.topics.log, 0) == (3, 6)
