@@ -26,21 +26,28 @@ class Recorder:
         self.newer_than = newer_than
         self.replicas: dict[str, str] = {}
         self._tokens: list[EventToken] = []
-        self._is_proven = True
+        self._begun = 0
         self._lock = Lock()
 
-    def add(self, token: EventToken | None) -> None:
-        """Note a read; one without a token leaves the whole value unproven."""
+    def begin(self) -> None:
+        """Note a read that begins: until its token is there, the whole value is unproven."""
         with self._lock:
-            if token is None:
-                self._is_proven = False
-            else:
+            self._begun += 1
+
+    def add(self, token: EventToken | None) -> None:
+        """Note what a read has returned; one without a token leaves the value unproven."""
+        if token is not None:
+            with self._lock:
                 self._tokens.append(token)
 
     def tokens(self) -> Tokens:
-        """Return what all reads are proven to hold; nothing if one of them had no token."""
+        """Return what all reads are proven to hold.
+
+        Nothing if one of them had no token, failed, or was not waited for: a loader may go on
+        without a part of its value, and that part is as old as it gets.
+        """
         with self._lock:
-            return oldest(self._tokens) if self._is_proven else {}
+            return oldest(self._tokens) if self._begun == len(self._tokens) else {}
 
 
 # The loader that runs in this thread or task.
@@ -66,7 +73,7 @@ def writes_of(newer_than: Writes | None) -> tuple[EventToken, ...]:
     loading = _LOADING.get()
     if loading is None:
         return given
-    loading.add(None)
+    loading.begin()
     return given + tuple(token for token in loading.newer_than if token not in given)
 
 
@@ -89,6 +96,7 @@ class Read:
         self, sql: str, *args: Any, on: object = None, shard: str | None = None
     ) -> Sequence[Any]:
         """Run a query; UsageError where the shard is not clear, Stale, or the driver's errors."""
+        self._recorder.begin()
         return self._execute(sql, args, self._readers.shard_of(on, shard)).rows
 
     def _execute(self, sql: str, args: Sequence[Any], shard: str) -> Rows:
@@ -117,6 +125,7 @@ class AsyncRead(Read):
         self, sql: str, *args: Any, on: object = None, shard: str | None = None
     ) -> Sequence[Any]:
         """Run a query; UsageError where the shard is not clear, Stale, or the driver's errors."""
+        self._recorder.begin()
         found = self._readers.shard_of(on, shard)
         rows = await asyncio.to_thread(self._execute, sql, args, found)
         return rows.rows

@@ -17,7 +17,7 @@ from caching.errors import Reconnected, StoreFull
 from caching.invalidating.counters import InvalidatorCounters, InvalidatorStatus
 from caching.invalidating.effects import Effect, Every, EveryFloor, Failovers, KeyChanges, effect_of
 from caching.invalidating.log_ends import log_ends
-from caching.invalidating.positions import Published, earliest, reaches
+from caching.invalidating.positions import Published, earliest, is_older, reaches
 from caching.invalidating.start import InvalidatorStart, StartAt, Stream, first_position
 from caching.key_map import KeyMap
 from caching.protocol import Floor
@@ -287,6 +287,10 @@ class Invalidator:
         self._seen |= {**dict.fromkeys(due, new), **lost}
         others = [each for stored in lost.values() if (each := Published.parse(stored))]
         self._count = max([self._count, *(each.count for each in others)])
+        # A node may come back older on a connection that stays open: REPLICAOF and back.
+        if back := {n: s for n, s in lost.items() if is_older(Published.parse(s), found[n])}:
+            self._found |= back
+            raise Reconnected(next(iter(back)))
         if due.keys() - lost.keys():
             self._published_s = time.monotonic()
         if flushed := [n for n, stored in self._seen.items() if Published.parse(stored) is None]:

@@ -58,6 +58,11 @@ def reaches(position: StreamPosition, other: StreamPosition, ancestors: Ancestor
     return all(_is_read(position, shard, at.seq, ancestors) for shard, at in other.shards.items())
 
 
+def is_older(stored: Published | None, seen: Published | None) -> bool:
+    """Tell whether a node holds a publication from before the one that was last seen there."""
+    return stored is not None and seen is not None and stored.count < seen.count
+
+
 def _is_read(position: StreamPosition, shard: str, seq: int, ancestors: Ancestors) -> bool:
     if shard in position.shards:
         return position.shards[shard].seq >= seq

@@ -45,12 +45,20 @@ class PooledNode:
     def client(self) -> Iterator[Client]:
         """Lend a connection of the pool."""
         self._circuit.check()
+        pool = self._pooled.client_pool
         try:
-            with self._pooled.client_pool.get_and_release(destroy_on_fail=True) as client:
+            client = pool.get()
+            try:
                 yield client
+            except BaseException:  # after an interrupt, too, a reply may be unread
+                pool.destroy(client)
+                raise
+            pool.release(client)
         except (ConnectionResetError, BrokenPipeError, MemcacheUnexpectedCloseError) as fault:
-            # A server that was restarted: the other idle connections are dead, too.
-            self._pooled.close()
+            # A server that was restarted: the other idle connections are dead, too. Those in use
+            # are left to their threads, which would find them closed in mid-reply.
+            while pool.free:
+                pool.destroy(pool.get())
             message = f"cache server {self.name} has closed the connection"
             raise StoreUnreachable(self.name, message) from fault
         except OSError as fault:

@@ -48,21 +48,27 @@ class Connections:
         was_connected = connection.is_connected
         try:
             try:
-                return send(connection, words)
+                replies = send(connection, words)
             except RedisConnectionError:
                 if not was_connected:
                     raise
-                return send(connection, words)
+                replies = send(connection, words)
         except BaseException:
-            # An interrupt may have left a reply unread.
+            # An interrupt may have left a reply unread; after another one, right here, the
+            # connection is in nobody's list.
             connection.disconnect()
-            raise
-        finally:
             self._idle.append(connection)
+            raise
+        self._idle.append(connection)
+        return replies
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        for connection in list(self._idle):
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return
             connection.disconnect()
 
     def _take(self) -> Wire:

@@ -15,6 +15,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from caching.stores.on_redis.scripts import Word
 
 NO_ANSWER = (RedisConnectionError, RedisTimeoutError, OSError)
+# As many as there are calls at a time: beyond redis-py's own 100 each call would be taken for one
+# to a server that does not answer.
+CONNECTIONS_MAX = 2**31
 # What a server says that is, or has become, another one than it was: its connection is closed.
 DEMOTED = (MovedError, ReadOnlyError)
 
@@ -72,6 +75,7 @@ def options(timeout_ms: int) -> dict[str, Any]:
         "socket_connect_timeout": timeout_s,
         "protocol": 2,
         "driver_info": None,
+        "max_connections": CONNECTIONS_MAX,
     }
 
 

@@ -1,6 +1,7 @@
 """What a cache does for an application, with threads and with asyncio."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -96,6 +97,32 @@ def test_values_by_unknown_means_are_not_cached(model: Model, open_cache: Opener
         cache.get_or_load("r20", load)
         assert counted(cache)["fills_refused_uncovered"] == number
     assert counted(cache)["fills"] == 1
+
+
+def test_a_value_without_a_part_that_could_not_be_read_is_not_cached(
+    model: Model, open_cache: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader that goes on without a shard has no token that a change there is compared with."""
+    cache = open_cache()
+    model.write("r20")
+    model.catch_up()
+    model.apply()
+
+    def load(read: Callable[..., Sequence[int]]) -> list[int]:
+        found = [read("ra0", shard="80-")[0]]
+        with suppress(OwnWriteMissing):
+            found += read("r20", shard="-80")
+        return found
+
+    def fail(*_: object, **__: object) -> None:
+        raise OwnWriteMissing
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model.readers["-80"], "execute", fail)
+        assert cache.get_or_load("pair", load) == [1]
+
+    assert counted(cache)["fills_refused_uncovered"] == 1
+    assert cache.get_or_load("pair", load) == [1, 2]
 
 
 def test_several_keys_at_once(model: Model, open_cache: Opener) -> None:

@@ -1,18 +1,25 @@
 """The connections of a client on Redis."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from redis.connection import Connection
 
 from caching.protocol import Layout
+from caching.stores.on_redis.async_store import AsyncRedisStore
 from caching.stores.on_redis.store import RedisStore
+from caching.stores.store import Pair
 from shardstream.local.cache_server import RedisServer
 from tests.caching.cache_servers import StartServer, command
 from tests.caching.stores.opened import TIMEOUT_MS
 
 pytestmark = pytest.mark.servers
+
+CALLS = 120
 
 FORKING = """
 import os, sys
@@ -44,6 +51,49 @@ def test_a_closed_connection_is_opened_again(start_redis: StartServer[RedisServe
 
     assert store.read(["a"])[0].floor is None
     store.close()
+
+
+def test_an_interrupt_while_another_is_handled_leaves_no_reply(
+    start_redis: StartServer[RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second signal, before the socket is closed: nobody reads the reply to another command."""
+    server = start_redis()
+    layout = Layout("interrupted")
+    store = RedisStore(layout, f"redis://{server.address}", timeout_ms=TIMEOUT_MS)
+    for key in ("a", "b"):
+        command(server, "SET", layout.slot_key(key), f"slot of {key}")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "read_response", interrupted)
+        patched.setattr(Connection, "disconnect", interrupted)
+        with pytest.raises(KeyboardInterrupt) as raised:
+            store.read(["a"])
+
+    assert store.read(["b"])[0].slot == b"slot of b"
+    del raised  # and with it the connection, which closes its socket
+    store.close()
+
+
+def test_many_calls_at_a_time(start_redis: StartServer[RedisServer]) -> None:
+    """More than the connections that redis-py makes by itself: every call is answered."""
+    server = start_redis()
+    url = f"redis://{server.address}"
+    store = RedisStore(Layout("many"), url, timeout_ms=TIMEOUT_MS)
+    command(server, "CLIENT", "PAUSE", 300, "ALL")  # so that all of them are under way
+    with ThreadPoolExecutor(CALLS) as threads:
+        found = list(threads.map(store.read, [["a"]] * CALLS))
+    store.close()
+
+    async def together() -> list[list[Pair]]:
+        many = AsyncRedisStore(Layout("many"), url, timeout_ms=TIMEOUT_MS)
+        pairs = await asyncio.gather(*(many.read(["a"]) for _ in range(CALLS)))
+        await many.close()
+        return pairs
+
+    assert found + asyncio.run(together()) == [[Pair(None, None)]] * (2 * CALLS)
 
 
 def test_a_forked_process_has_connections_of_its_own(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from caching.errors import Reconnected, StoreFull, StoreUnreachable
-from caching.stores.circuit import Circuit
+from caching.stores.circuit import OPEN_S, Circuit
+from caching.stores.on_memcached.nodes import PooledNode
 from caching.stores.on_memcached.store import MemcachedStore
 from caching.stores.on_redis.store import RedisStore
 from caching.stores.store import KeyChange, Store
@@ -15,7 +16,7 @@ from shardstream.local.cache_server import CacheServer, MemcachedServer, RedisSe
 from tests.caching.cache_servers import StartServer, admin, command, wait_until
 from tests.caching.protocol.tokens import token
 from tests.caching.stores.memcached_stores import open_memcached
-from tests.caching.stores.opened import BUCKETS, RANGE, TTL_MS, own_layout
+from tests.caching.stores.opened import BUCKETS, RANGE, TIMEOUT_MS, TTL_MS, own_layout
 from tests.caching.stores.redis_stores import open_redis, redis_url
 
 LEASE_MS = 600_000
@@ -205,3 +206,20 @@ def test_a_restarted_memcached_has_to_be_resumed(
     wait_until(lambda: _answers(opened.store), "the client reads again")
     assert opened.floor("user:1") is None
     assert opened.slot("user:1") is None
+
+
+def test_a_connection_that_was_closed_closes_none_in_use(
+    start_memcached: StartServer[MemcachedServer],
+) -> None:
+    """A thread in mid-reply keeps its connection; only those that nobody uses are closed."""
+    node = PooledNode(start_memcached().address, timeout_ms=TIMEOUT_MS, open_s=OPEN_S)
+    with node.client() as used:
+        with node.client() as idle:
+            idle.version()
+        used.version()
+        with pytest.raises(StoreUnreachable), node.client():
+            raise ConnectionResetError
+
+        assert used.sock is not None
+        assert idle.sock is None
+    node.close()
