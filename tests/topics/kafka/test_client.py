@@ -14,7 +14,7 @@ from topics.kafka.client import (
     open_producer,
     producer_config,
 )
-from topics.kafka.errors import Fenced, kafka_error
+from topics.kafka.errors import Fenced, TopicMissing, kafka_error
 
 NOBODY = "127.0.0.1:1"  # a port that no server may have
 
@@ -90,7 +90,7 @@ def test_unknown_setting_is_an_error_of_usage(opener: type) -> None:
         (KafkaError.INVALID_PRODUCER_EPOCH, Fenced),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, UsageError),
         (KafkaError._AUTHENTICATION, UsageError),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, UsageError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
         (KafkaError.OFFSET_OUT_OF_RANGE, Halt),
         (KafkaError.MSG_SIZE_TOO_LARGE, Halt),
         (KafkaError._TRANSPORT, Retry),
