@@ -60,6 +60,11 @@ class ShardTopics:
         return f"{self.log}.copy"
 
     @property
+    def written(self) -> tuple[str, str, str]:
+        """All that a transaction of the shard's producer may have records in."""
+        return self.log, self.progress, self.copy
+
+    @property
     def transactional_id(self) -> str:
         """The id that fences: at most one producer of the shard can commit."""
         return self.log

@@ -215,7 +215,7 @@ class Publisher:
         not stored yet when it aborts, and a partition without a record gets no marker.
         """
         self.begin()
-        for topic in (self.topics.log, self.topics.progress, self.topics.copy):
+        for topic in self.topics.written:
             self.write(topic, _ABORTED_KEY, b"", time.time_ns() // 1_000_000)
         self._until_flushed()
         self._repeat("aborting", self._abort_transaction, self._transaction_timeout_s)

@@ -83,8 +83,8 @@ def read_committed_tail(
     opened = [open_range(config, topic, MARKERS_S_MAX) for topic in both]
     if any(opened):
         _end_lost_commit(config, topics, schema_ids, opened[0], abort_open)
-    for topic in both:
-        await_stable(config, topic)
+        for topic in both:
+            await_stable(config, topic)
     return _committed_tail(config, topics, schema_ids)
 
 

@@ -148,7 +148,7 @@ class TargetMarks:
 
 def _abort_open(producer: Producer, topics: ShardTopics) -> None:
     producer.begin_transaction()
-    for topic in (topics.log, topics.progress):
+    for topic in topics.written:
         producer.produce(topic, b"", PROGRESS_KEY, 0)
     producer.flush(_APPEND_TIMEOUT_S)
     producer.abort_transaction(_APPEND_TIMEOUT_S)
