@@ -58,9 +58,9 @@ return redis.call('DEL', KEYS[1])
 # KEYS floor, slots that stay, slots that go; ARGV floor as expected, floor to write ('' deletes
 # it), how each slot that stays must begin. A floor that finds no memory is deleted with all slots,
 # which is allowed without memory: the bucket is closed.
-SWAP = Script("""
+_SWAP = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
-local kept = #ARGV - 2
+local kept = #ARGV - {others}
 for i = 1, kept do
   local seen = ARGV[i + 2]
   if redis.call('GETRANGE', KEYS[i + 1], 0, #seen - 1) ~= seen then return -1 end
@@ -73,27 +73,25 @@ elseif ARGV[2] ~= ARGV[1] then
   full = redis.pcall('SET', KEYS[1], ARGV[2]).err
   if full then redis.call('DEL', KEYS[1]) end
 end
-for i = 2 + (full and 0 or kept), #KEYS do removed = removed + redis.call('DEL', KEYS[i]) end
+{remove}
 return full and -2 or removed
-""")
+"""
+
+SWAP = Script(
+    _SWAP.format(
+        others=2,
+        remove="""
+for i = 2 + (full and 0 or kept), #KEYS do removed = removed + redis.call('DEL', KEYS[i]) end
+""".strip(),
+    )
+)
 
 # The same, with a name after them for each slot that goes, and a TTL in ms after the others: an
 # entry that goes is kept under that name. Needs no memory.
-SWAP_KEEPING = Script("""
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
-local kept = #ARGV - 3
-for i = 1, kept do
-  local seen = ARGV[i + 2]
-  if redis.call('GETRANGE', KEYS[i + 1], 0, #seen - 1) ~= seen then return -1 end
-end
-local removed = 0
-local full = false
-if ARGV[2] == '' then
-  redis.call('DEL', KEYS[1])
-elseif ARGV[2] ~= ARGV[1] then
-  full = redis.pcall('SET', KEYS[1], ARGV[2]).err
-  if full then redis.call('DEL', KEYS[1]) end
-end
+SWAP_KEEPING = Script(
+    _SWAP.format(
+        others=3,
+        remove="""
 local gone = (#KEYS - 1 - kept) / 2
 for i = 2 + (full and 0 or kept), #KEYS - gone do
   if not full and redis.call('GETRANGE', KEYS[i], 0, 0) == 'V' then
@@ -104,8 +102,9 @@ for i = 2 + (full and 0 or kept), #KEYS - gone do
     removed = removed + redis.call('DEL', KEYS[i])
   end
 end
-return full and -2 or removed
-""")
+""".strip(),
+    )
+)
 
 # KEYS any; ARGV its value as expected ('' for absent), its new value. Returns what is there
 # instead in a list, or 1.
