@@ -204,15 +204,12 @@ class PartitionReader:
 
     def last_between(self, lower: int, upper: int) -> StoredRecord | None:
         """Return the last committed record with lower <= offset < upper; `upper` must be stable."""
-        window = _WINDOW_FIRST
-        while upper > lower:
-            begin = max(lower, upper - window)
+        for begin, end in _windows(lower, upper, _WINDOW_FIRST, _WINDOW_GROWTH):
             last = None
-            for record in self.records(begin, upper):
+            for record in self.records(begin, end):
                 last = record
             if last is not None:
                 return last
-            upper, window = begin, window * _WINDOW_GROWTH
         return None
 
     def windows_back(self) -> Iterator[Iterator[StoredRecord]]:
@@ -221,20 +218,13 @@ class PartitionReader:
         A window begins with its oldest record, so that none has to be held. Each is larger than the
         one before: of what is needed, little more than the same amount is read again.
         """
-        start, upper = self.bounds()
-        window = _WINDOW_FIRST
-        while upper > start:
-            lower = max(start, upper - window)
-            yield self.records(lower, upper)
-            upper, window = lower, window * _WINDOW_BACK_GROWTH
+        for begin, end in _windows(*self.bounds(), _WINDOW_FIRST, _WINDOW_BACK_GROWTH):
+            yield self.records(begin, end)
 
     def newest_first(self) -> Iterator[StoredRecord]:
         """Yield the committed records that the partition has now, the newest first."""
-        start, upper = self.bounds()
-        while upper > start:
-            lower = max(start, upper - _BACKWARDS_WINDOW)
-            yield from reversed(list(self.records(lower, upper)))
-            upper = lower
+        for begin, end in _windows(*self.bounds(), _BACKWARDS_WINDOW, 1):
+            yield from reversed(list(self.records(begin, end)))
 
     def _poll(self, doing: str) -> Message:
         """Return the next record or end of partition; Retry when the deadline has expired."""
@@ -253,6 +243,18 @@ class PartitionReader:
                 raise Retry(
                     f"{doing} (brokers {brokers}): not done in {self._deadline.seconds:g} s"
                 )
+
+
+def _windows(lower: int, upper: int, first: int, growth: int) -> Iterator[tuple[int, int]]:
+    """Yield [lower, upper) in parts, the last part first; each next one is `growth` times as large.
+
+    `first`: offsets in the first of them.
+    """
+    window = first
+    while upper > lower:
+        begin = max(lower, upper - window)
+        yield begin, upper
+        upper, window = begin, window * growth
 
 
 def _offset_of(message: Message) -> int:

@@ -90,12 +90,13 @@ _ADDED_BY_2: Final = (
     {"name": "last", "type": ["null", _LAST]},
     {"name": "identity", "type": "string"},
 )
+_LAYOUT_2: Final = _schema(2, *_ADDED_BY_2)
 _LAYOUT_3: Final = _schema(3, *_ADDED_BY_2, {"name": "skipped", "type": _SKIPPED})
-PROGRESS_SCHEMA_TEXT: Final = schema_text(_schema(2, *_ADDED_BY_2))
+PROGRESS_SCHEMA_TEXT: Final = schema_text(_LAYOUT_2)
 _AFTER_SKIP_TEXT: Final = schema_text(_LAYOUT_3)
 
 _AVRO_BY_TEXT: Final = {
-    PROGRESS_SCHEMA_TEXT: parse_schema(_schema(2, *_ADDED_BY_2)),
+    PROGRESS_SCHEMA_TEXT: parse_schema(_LAYOUT_2),
     _AFTER_SKIP_TEXT: parse_schema(_LAYOUT_3),
     schema_text(_LAYOUT_1): parse_schema(_LAYOUT_1),
 }
