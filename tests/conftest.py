@@ -16,7 +16,10 @@ from shardstream.local.database_server import (
     MysqlServer,
 )
 from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.local.postgres_server import NOT_DURABLE as POSTGRES_NOT_DURABLE
+from shardstream.local.postgres_server import PostgresServer
 from tests.database_servers import DatabaseFixture, StartServer, end, own_account, running
+from tests.postgres_servers import PostgresFixture, running_postgres
 from tests.scheduling import LongestFirst, rank
 
 # Distinct ids, none of which a producer under test would choose.
@@ -122,6 +125,20 @@ def start_mariadb(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
     yield StartServer(MariadbServer, tmp_path, started)
     for server in started:
         end(server)
+
+
+@pytest.fixture(scope="session")
+def postgres(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PostgresFixture]:
+    """A PostgreSQL server."""
+    server = PostgresServer(
+        tmp_path_factory.mktemp("postgres"),
+        password=secrets.token_hex(8),
+        extra_args=POSTGRES_NOT_DURABLE,
+        die_with_parent=True,
+    )
+    yield from running_postgres(server)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """A real server on loopback, in its own folder, where each start uses the same port."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -18,6 +19,8 @@ class LocalServer:
     # How long a start may take, and between two looks whether it serves.
     ready_s_max: float
     ready_poll_s: float
+    # What asks the server for a clean shutdown.
+    stop_signal = signal.SIGTERM
 
     def __init__(self, folder: Path, name: str, *, die_with_parent: bool, report: Report) -> None:
         """Start nothing yet. `name` is for messages."""
@@ -26,7 +29,9 @@ class LocalServer:
         self.host = HOST
         self._report = report
         self._port_is_new = False
-        self._process = ServerProcess(name, self.folder, die_with_parent=die_with_parent)
+        self._process = ServerProcess(
+            name, self.folder, die_with_parent=die_with_parent, stop_signal=self.stop_signal
+        )
 
     @property
     def has_port(self) -> bool:

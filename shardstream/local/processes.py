@@ -75,11 +75,19 @@ def start_mark(pid: int) -> str:
 class ServerProcess:
     """A process identified by its folder, which its command line names and which holds its log."""
 
-    def __init__(self, name: str, folder: Path, *, die_with_parent: bool) -> None:
-        """Start nothing yet."""
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        die_with_parent: bool,
+        stop_signal: signal.Signals = signal.SIGTERM,
+    ) -> None:
+        """Start nothing yet. `stop_signal` asks for a clean shutdown."""
         self.name = name
         self.folder = folder
         self.die_with_parent = die_with_parent
+        self._stop_signal = stop_signal
         self.log_path = folder / "server.log"
         self._pid_path = folder / "server.pid"
         self._marker = f"{folder}{os.sep}"
@@ -145,8 +153,8 @@ class ServerProcess:
         return words in self._log_end()
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM without waiting; do nothing if the server is not running."""
-        self._signal(signal.SIGTERM)
+        """Ask for a shutdown without waiting; do nothing if the server is not running."""
+        self._signal(self._stop_signal)
 
     def stop(self, timeout_s: float = STOP_S_MAX) -> None:
         """Stop cleanly, wait, and kill after `timeout_s` seconds."""
