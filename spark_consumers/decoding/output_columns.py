@@ -41,6 +41,13 @@ ENVELOPE_TYPES: dict[str, pa.DataType] = {
     "keyspace_id_before": pa.binary(),
     "keyspace_id_after": pa.binary(),
 }
+# Decoded only where option columns names them: in a change log they would double every row.
+ON_REQUEST_TYPES: dict[str, pa.DataType] = {
+    "record": pa.binary(),
+    "key_hash": pa.int64(),
+    "old_key_hash": pa.int64(),
+}
+_ALL_TYPES = ENVELOPE_TYPES | ON_REQUEST_TYPES
 IMAGES = ("before", "after")
 
 
@@ -48,8 +55,9 @@ IMAGES = ("before", "after")
 class OutputColumns:
     """The columns that a query asked for.
 
-    `names` are envelope columns and images in the order of `ENVELOPE_TYPES`. `shape` is the table
-    version that the structs follow, None for JSON text; `fields` are the columns of each struct.
+    `names` are envelope columns and images in the order of `ENVELOPE_TYPES`, then those of
+    `ON_REQUEST_TYPES`. `shape` is the table version that the structs follow, None for JSON text;
+    `fields` are the columns of each struct.
     """
 
     names: tuple[str, ...]
@@ -70,13 +78,13 @@ class OutputColumns:
     def _type(self, name: str) -> pa.DataType:
         if name in IMAGES and self.shape is not None:
             return pa.struct([pa.field(c.name, arrow_type(c)) for c in self.struct_columns(name)])
-        return ENVELOPE_TYPES[name]
+        return _ALL_TYPES[name]
 
 
 def choose_columns(
     asked: str | None, shape: TableShape | None = None, shape_schema_id: int = -1
 ) -> OutputColumns:
-    """Parse a comma-separated list of columns; None means all.
+    """Parse a comma-separated list of columns; None means all of `ENVELOPE_TYPES`.
 
     With a shape, `after.name` selects one column of a struct. UsageError on unknown names.
     """
@@ -88,7 +96,7 @@ def choose_columns(
     chosen: dict[str, set[int]] = {}
     for item in filter(None, (item.strip() for item in asked.split(","))):
         image, dot, column = item.partition(".")
-        if not dot and item in ENVELOPE_TYPES:
+        if not dot and item in _ALL_TYPES:
             names.add(item)
             if item in IMAGES:
                 chosen.setdefault(item, set()).update(whole)
@@ -98,16 +106,14 @@ def choose_columns(
         else:
             hint = "" if shape else " (columns of a table need option table)"
             raise UsageError(
-                f"option columns: no column '{item}'{hint}; there are {', '.join(ENVELOPE_TYPES)}"
+                f"option columns: no column '{item}'{hint}; there are {', '.join(_ALL_TYPES)}"
             )
     if not names:
         raise UsageError("option columns: the list is empty")
     fields = (
         tuple((image, tuple(sorted(found))) for image, found in chosen.items()) if shape else ()
     )
-    return OutputColumns(
-        tuple(n for n in ENVELOPE_TYPES if n in names), shape, shape_schema_id, fields
-    )
+    return OutputColumns(tuple(n for n in _ALL_TYPES if n in names), shape, shape_schema_id, fields)
 
 
 def _column_index(shape: TableShape, column: str, item: str) -> int:

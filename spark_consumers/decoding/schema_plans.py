@@ -26,6 +26,9 @@ from spark_consumers.row_columns.records import ROW, SKIP, STATEMENT, Plan
 from topics.errors import UnknownEnvelope
 from topics.records.table_shape import TYPES_BY_ENVELOPE, Column, TableShape, shape_of
 
+# The columns that are made of a row's primary key.
+_KEYS = {"key", "old_key", "key_hash", "old_key_hash"}
+
 
 @dataclass(frozen=True, slots=True)
 class PlanMaker:
@@ -77,7 +80,7 @@ class PlanMaker:
         return _plan(STATEMENT, schema_id, images=images, table=table)
 
     def _key_columns(self, shape: TableShape) -> KeyColumns | None:
-        if not shape.primary_key or not {"key", "old_key"} & set(self.builders):
+        if not shape.primary_key or not _KEYS & set(self.builders):
             return None
         return KeyColumns(
             [skipper_for(c) for c in shape.columns],

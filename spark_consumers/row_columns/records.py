@@ -58,12 +58,12 @@ class Plan:
 
 
 class RecordLoop:
-    """Decodes records of one shard log, in order."""
+    """Decodes records: of one shard log and in order, or of any shards in any order."""
 
     def __init__(
         self,
         *,
-        shard: str,
+        shard: str | None,
         columns: EnvelopeColumns,
         event_types: list[bytes],
         ops: list[bytes],
@@ -73,11 +73,13 @@ class RecordLoop:
     ) -> None:
         """`plan_of` gives the plan of a schema id; it is asked once for each.
 
+        Without a `shard` the records are of any shards, and their seqs are not checked.
         `key_range`: where only a part of the shard is wanted.
         """
         self.key_range: KeyRangeFilter | None = key_range
         self._seen: i64 = BEFORE | AFTER  # the images of the row at hand that the range sees
-        self.shard: bytes = shard.encode("utf-8")
+        self.is_mixed: bool = shard is None
+        self.shard: bytes = b"" if shard is None else shard.encode("utf-8")
         self.columns: EnvelopeColumns = columns
         self.event_types: list[bytes] = event_types
         self.ops: list[bytes] = ops
@@ -100,7 +102,7 @@ class RecordLoop:
         self._no_dates: dict[int, str] = {}
 
     def decode(self, records: list[bytes], offsets: list[int]) -> None:
-        """Append records; each one's seq must be the next.
+        """Append records; those of one shard must have consecutive seqs.
 
         IndexError, ValueError: a record's bytes are broken (`offset` says which one's).
         LogGap, LogRepeat: a record is missing or repeated.
@@ -126,7 +128,7 @@ class RecordLoop:
 
     def _decode_record(self, plan: Plan, offset: i64) -> None:
         envelope = self.envelope
-        if envelope.seq != self.seq + 1:
+        if not self.is_mixed and envelope.seq != self.seq + 1:
             raise seq_error(self._place(), int(self.seq + 1), int(envelope.seq))
         self.seq = envelope.seq
         if plan.kind == SKIP:
@@ -161,7 +163,9 @@ class RecordLoop:
         envelope = self.envelope
         columns = self.columns
         if envelope.token_number != self._token_number:
-            if envelope.shard != self.shard:
+            if self.is_mixed:
+                self.shard = envelope.shard
+            elif envelope.shard != self.shard:
                 raise ValueError("its token is of another shard")
             if columns.token is not None:
                 self._token = opaque_token(envelope, self.token_version)
@@ -208,6 +212,8 @@ class RecordLoop:
             columns.offset.add(offset)
         if columns.schema_id is not None:
             columns.schema_id.add(plan.schema_id)
+        if columns.record is not None:
+            columns.record.add(self.envelope.cursor.record)
 
     def _is_of_other_table(self, plan: Plan) -> bool:
         """Tell whether a statement names a table that was not asked for; most name none."""
@@ -285,7 +291,7 @@ class RecordLoop:
                 after.read(cursor, bits_after, self._dates_after)
             else:
                 after.null()
-        if columns.key is not None or columns.old_key is not None:
+        if columns.has_keys():
             self._add_keys(plan, before_at, after_at)
         if columns.absent is not None:
             self._add_absent(plan, bits_before, bits_after)
@@ -317,24 +323,14 @@ class RecordLoop:
 
     def _add_keys(self, plan: Plan, before_at: i64, after_at: i64) -> None:
         """Append the key that the row has now (a DELETE: had), and the other one it had before."""
-        columns = self.columns
         old = b""
         new = b""
         if plan.key is not None:
             record = self.envelope.cursor.record
             old = plan.key.of_image(record, before_at)
             new = plan.key.of_image(record, after_at)
-        if columns.key is not None:
-            if new or old:
-                # A MINIMAL after image leaves out a key that has not changed.
-                columns.key.add(new or old)
-            else:
-                columns.key.add_null()
-        if columns.old_key is not None:
-            if old and new and old != new:
-                columns.old_key.add(old)
-            else:
-                columns.old_key.add_null()
+        # A MINIMAL after image leaves out a key that has not changed.
+        self.columns.add_keys(new or old, old if old and new and old != new else b"")
 
     def _add_absent(self, plan: Plan, bits_before: bytes, bits_after: bytes) -> None:
         """Name the columns that an image lacks; no bits at all: there is no such image."""
@@ -363,9 +359,6 @@ class RecordLoop:
             plan.before.null()
         if plan.after is not None:
             plan.after.null()
-        if columns.key is not None:
-            columns.key.add_null()
-        if columns.old_key is not None:
-            columns.old_key.add_null()
+        columns.add_keys(b"", b"")
         if columns.absent is not None:
             columns.absent.add_null()

@@ -7,7 +7,7 @@
 | registryUrl | a Confluent-compatible schema registry; default: the schemas topic on Kafka |
 | keyRange | `-` (all, the default) or any range; part of a shard is filtered by keyspace id |
 | table | `database.table`: its rows, typed by its newest version, and all statements (`type`) |
-| columns | comma-separated columns to decode (default: all); with table also `after.name` |
+| columns | comma-separated columns (default: all of ENVELOPE_TYPES); also `after.name` |
 | start | `earliest` (default of spark.read), `latest` (of readStream), `copy`, a time, a position |
 | end | spark.read only: `latest` (default), a time or a position |
 | maxRowsPerBatch | maximum rows per micro-batch (default: 500000); one 10 ms cell is never split |

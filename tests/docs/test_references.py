@@ -11,7 +11,7 @@ from producers.options import CopySettings
 from shardstream import Subscriber, VEvent
 from shardstream.settings import model as settings
 from shardstream.settings.cache_section import CacheSection
-from spark_consumers.decoding.output_columns import ENVELOPE_TYPES
+from spark_consumers.decoding.output_columns import ENVELOPE_TYPES, ON_REQUEST_TYPES
 from spark_consumers.source.options import KNOWN_OPTIONS
 from tests.docs.page_run import make_targets
 from tests.repository import PACKAGES, ROOT, pages, python_files
@@ -75,7 +75,8 @@ def test_everything_that_a_reader_receives_is_documented() -> None:
     assert {name for name in in_event if f"`{name}`" not in event[0]} == set()
     assert {name for name in parameters if f"`{name}`" not in subscriber[0]} == set()
     assert {name for name in options if f"| `{name}` |" not in spark[0].lower()} == set()
-    assert {name for name in ENVELOPE_TYPES if f"`{name}`" not in spark[0]} == set()
+    columns = ENVELOPE_TYPES | ON_REQUEST_TYPES
+    assert {name for name in columns if f"`{name}`" not in spark[0]} == set()
 
 
 def test_contributors_find_every_make_target() -> None:

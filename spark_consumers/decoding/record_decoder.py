@@ -1,0 +1,118 @@
+"""Decodes records that have left their log, as a sink's tasks get them: by table version.
+
+A task gets the rows of its keys, of all shards and tables, with the source column `record`. Each
+table version has columns of its own, so a version that appears while a query runs needs no restart.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from event_token.errors import UsageError
+from spark_consumers.decoding.output_columns import choose_columns
+from spark_consumers.decoding.record_batches import BatchDecoder
+from topics.errors import CorruptRecord
+from topics.records.table_shape import TableShape, shape_of
+from topics.records.vevent import Op
+from topics.records.wire import wire_header
+
+_COLUMNS = (
+    "op,shard,seq,timestamp_us,gtid,token,key,old_key,keyspace_id_before,keyspace_id_after,"
+    "absent,off_calendar,before,after"
+)
+# What a key range hides of an UPDATE that crosses its border, by the op that the range sees.
+_HIDDEN = {
+    Op.INSERT.value: ("before", "keyspace_id_before"),
+    Op.DELETE.value: ("after", "keyspace_id_after"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A table version and the decoder of its records."""
+
+    shape: TableShape
+    decoder: BatchDecoder
+
+
+class RecordDecoder:
+    """Decodes rows of any table, of any shards and in any order. Not thread-safe."""
+
+    def __init__(self, text_of: Callable[[int], str]) -> None:
+        """`text_of` returns the schema text of an id."""
+        self._text_of = text_of
+        self._versions: dict[int, _Version] = {}
+
+    def decode(
+        self, schema_id: int, records: Sequence[bytes], ops: Sequence[str] | None = None
+    ) -> pa.RecordBatch:
+        """Return one row per record of a table version, in the order of the records.
+
+        Columns: op, shard, seq, timestamp_us, gtid, token, key, old_key (JSON text),
+        keyspace_id_before, keyspace_id_after (binary), absent, off_calendar (JSON text) as in the
+        source, and the structs before and after, typed by the version's columns.
+
+        `ops` is column `op` of the same rows: a source with a key range sees an UPDATE across its
+        border as an INSERT or a DELETE, which has one image and one key.
+
+        CorruptRecord: a record cannot be read. UsageError: the schema is not one of rows.
+        """
+        version = self._version(schema_id)
+        loop = version.decoder.loop
+        header = wire_header(schema_id)
+        for record in records:
+            if not record.startswith(header):
+                raise CorruptRecord(
+                    f"a record does not begin with a zero and schema id {schema_id}"
+                )
+        try:
+            batch = version.decoder.decode(records, range(len(records)))
+        except (IndexError, ValueError, OverflowError) as error:
+            # Its columns may hold half a row.
+            del self._versions[schema_id]
+            raise CorruptRecord(
+                f"{version.shape.database}.{version.shape.table}, near shard "
+                f"{loop.shard.decode('utf-8', 'replace') or 'unknown'}, seq {loop.seq}: the record "
+                f"cannot be read: {error}"
+            ) from error
+        return batch if ops is None else _as_seen(batch, pa.array(ops, pa.string()))
+
+    def shape(self, schema_id: int) -> TableShape:
+        """Return the table version of a schema. UsageError when it is not one of rows."""
+        return self._version(schema_id).shape
+
+    def _version(self, schema_id: int) -> _Version:
+        found = self._versions.get(schema_id)
+        if found is None:
+            shape = shape_of(json.loads(self._text_of(schema_id)))
+            if shape is None:
+                raise UsageError(f"schema {schema_id} describes statements, not rows of a table")
+            output = choose_columns(_COLUMNS, shape, schema_id)
+            found = _Version(shape, BatchDecoder(output, self._text_of, shard=None))
+            self._versions[schema_id] = found
+        return found
+
+
+def _as_seen(batch: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
+    """Return what a key range sees of the rows; nearly always all of them."""
+    if batch["op"].equals(ops):
+        return batch
+    columns = {name: batch[name] for name in batch.schema.names}
+    is_cut = pc.not_equal(columns["op"], ops)
+    for op, hidden in _HIDDEN.items():
+        is_hidden = pc.and_(is_cut, pc.equal(ops, op))
+        for name in hidden:
+            columns[name] = _null_where(is_hidden, columns[name])
+    is_gone = pc.and_(is_cut, pc.equal(ops, Op.DELETE.value))
+    old_key = pc.coalesce(columns["old_key"], columns["key"])
+    columns["key"] = pc.if_else(is_gone, old_key, columns["key"])
+    columns["old_key"] = _null_where(is_cut, columns["old_key"])
+    columns["op"] = ops
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
+
+
+def _null_where(is_hidden: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(is_hidden, pa.scalar(None, values.type), values)
