@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError
-from spark_consumers.change_log.checkpoint_files import is_begun
 from spark_consumers.change_log.delta_commit import ROWS_MARK, ensure_table, open_table
 from spark_consumers.change_log.sink import SINK_FORMAT, STORAGE_PREFIX, arrow_schema
 from spark_consumers.errors import ChangeLogConflict
+from spark_consumers.sink_query.checkpoint_files import is_begun
 from spark_consumers.source.data_source import SOURCE_FORMAT
 from spark_consumers.source.stream_offset import StreamOffset
 

@@ -23,7 +23,6 @@ from pyspark.sql.types import StructType
 
 from event_token import KeyRange, ShardName
 from event_token.errors import UsageError
-from spark_consumers.change_log.checkpoint_files import batch_end, query_id
 from spark_consumers.change_log.delta_commit import (
     Batch,
     SeqSpan,
@@ -34,6 +33,7 @@ from spark_consumers.change_log.delta_commit import (
     open_table,
 )
 from spark_consumers.change_log.parquet_files import write_files
+from spark_consumers.sink_query.checkpoint_files import batch_end, query_id
 
 SINK_FORMAT = "shardstream_delta"
 NEEDED = ("timestamp_us", "shard", "seq", "offset")

@@ -10,9 +10,9 @@ from event_token import ShardPosition, StreamPosition
 from event_token.errors import Halt, UsageError
 from shardstream.commands.changelog import ChangelogOptions, locations
 from spark_consumers.change_log.check import check_changelog
-from spark_consumers.change_log.checkpoint_files import batch_end, query_id
 from spark_consumers.change_log.delta_commit import commit, ensure_table, open_table
 from spark_consumers.errors import ChangeLogConflict
+from spark_consumers.sink_query.checkpoint_files import batch_end, query_id
 from spark_consumers.source.stream_offset import StreamOffset
 from tests.shardstream.command_line import run, write_settings
 from tests.spark_consumers.change_log.log_rows import SCHEMA, batch_of

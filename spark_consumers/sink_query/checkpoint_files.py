@@ -13,6 +13,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from event_token.errors import Halt
+from event_token.position import StreamPosition
 from spark_consumers.source.stream_offset import StreamOffset
 
 # `v1`, one line of query metadata, then one line per source (`-`: no offset).
@@ -54,6 +55,25 @@ def batch_end(
         return None
 
 
+def batch_span(
+    checkpoint: str, batch_id: int, storage_options: Mapping[str, str]
+) -> tuple[StreamPosition, StreamPosition]:
+    """Return where a planned batch begins and ends. Halt if the query has other sources too.
+
+    The end of the batch before it is kept for as long as Spark may run the batch again.
+    """
+    end = _end_of(checkpoint, batch_id, storage_options)
+    begin = end.begin or _end_of(checkpoint, batch_id - 1, storage_options)
+    return begin.position, end.position
+
+
+def _end_of(checkpoint: str, batch_id: int, storage_options: Mapping[str, str]) -> StreamOffset:
+    found = batch_end(checkpoint, batch_id, storage_options)
+    if found is None:
+        raise Halt(f"{checkpoint}/offsets/{batch_id} is not of one shardstream source alone")
+    return found
+
+
 def _read(checkpoint: str, name: str, storage_options: Mapping[str, str]) -> str:
     filesystem, path = _place(checkpoint, name, storage_options)
     try:
@@ -62,7 +82,7 @@ def _read(checkpoint: str, name: str, storage_options: Mapping[str, str]) -> str
     except FileNotFoundError as error:
         raise Halt(
             f"{checkpoint.rstrip('/')}/{name} is missing: set option checkpointLocation on the "
-            f"query itself, and keep the checkpoint for as long as the change log is written"
+            f"query itself, and keep the checkpoint for as long as the target is written"
         ) from error
 
 

@@ -1,0 +1,1 @@
+"""What the streaming queries of all sinks share: rows routed by key, the loop, the checkpoint."""

@@ -1,0 +1,71 @@
+"""The rows that a sink's tasks get: all tables in one stream, divided by key without decoding.
+
+A task owns keys: it sees every change of them, whatever shard, table or version a change is of, and
+every record that is not a row (DDL, COPY_COMPLETED, SKIP, marks), because that may concern any key.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from event_token.errors import UsageError
+from spark_consumers.source.data_source import SOURCE_FORMAT
+from topics.records.vevent import EventType
+
+SINK_COLUMNS = (
+    *("type", "database", "table", "op", "statement", "shard", "seq", "timestamp_us", "gtid"),
+    *("token", "late", "possible_duplicate", "schema_id", "record", "key_hash", "old_key_hash"),
+)
+# The hash by which a row came to its task; for other records the number of the task.
+ROUTE = "route"
+# Buckets of a lake are a power of two too, so a task has whole ones.
+PARTITIONS_MAX = 1024
+# Tables in which gh-ost and pt-online-schema-change prepare an ALTER.
+_SHADOW_TABLES = r"^_.+_(gho|ghc|del|new|old)$"
+
+
+def sink_frame(
+    spark: SparkSession,
+    keyspace: str,
+    options: Mapping[str, str],
+    *,
+    tables: Sequence[str] = (),
+    token: bool = True,
+) -> DataFrame:
+    """Return the stream of a keyspace with SINK_COLUMNS, without `token` if a sink needs none.
+
+    `options` are those of format `shardstream`. `tables` are the tables (`database.table`) whose
+    rows are wanted, none: all but those in which gh-ost and pt-online-schema-change prepare an
+    ALTER. Records other than rows are those of all tables.
+    """
+    columns = [name for name in SINK_COLUMNS if token or name != "token"]
+    source = {**options, "keyspace": keyspace, "columns": ",".join(columns)}
+    frame = spark.readStream.format(SOURCE_FORMAT).options(**source).load()
+    is_row = f.col("type") == EventType.ROW.value
+    if tables:
+        name = f.concat_ws(".", "database", "table")
+        return frame.where(~is_row | name.isin(*tables))
+    return frame.where(~is_row | ~f.col("table").rlike(_SHADOW_TABLES))
+
+
+def routed(frame: DataFrame, partitions: int) -> DataFrame:
+    """Divide the rows of `sink_frame` over `partitions` tasks by key, and add column ROUTE.
+
+    A row goes to task pmod(key_hash, partitions). One that changed its key comes a second time, to
+    the task of its old key; ROUTE tells for which key it came. A row without a primary key goes to
+    task 0, and every other record to each task. UsageError unless `partitions` is a power of two.
+    """
+    if not 1 <= partitions <= PARTITIONS_MAX or partitions & (partitions - 1):
+        raise UsageError(
+            f"--partitions {partitions}: must be a power of two, at most {PARTITIONS_MAX}"
+        )
+    key, old_key = f.col("key_hash"), f.col("old_key_hash")
+    routes = (
+        f.when(f.col("type") != EventType.ROW.value, f.sequence(f.lit(0), f.lit(partitions - 1)))
+        .when(old_key.isNull() | (old_key == key), f.array(f.coalesce(key, f.lit(0))))
+        .otherwise(f.array(key, old_key))
+    )
+    rows = frame.withColumn(ROUTE, f.explode(routes.cast("array<bigint>")))
+    task = f.pmod(f.col(ROUTE), f.lit(partitions)).cast("int")
+    return rows.repartitionById(partitions, task)
