@@ -126,7 +126,7 @@ def replay(log: list[Row], keys: dict[str, list[str]], shards: Iterable[str]) ->
     tables: Tables = {}
     for (_, table), applied in applier.finish().items():
         for version in applied.live():
-            row = json.loads(version.row or "")
+            row = json.loads(str(version.row))
             home = version.home or keyspace_id(row[SHARDING_COLUMNS[table]])
             [shard] = [shard for shard, held in ranges.items() if held.contains(home)]
             key = tuple(row[name] for name in keys[table])

@@ -9,7 +9,7 @@ A row without a keyspace id (its table has no vindex) is at home wherever key ra
 two shards with overlapping ranges one came from the other by reshards.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -28,16 +28,19 @@ class Decision(Enum):
 class Version:
     """What one change left at one key and home.
 
-    `home`: the keyspace id, None where the table has no vindex. `row`: JSON text, None after a
-    DELETE (a tombstone). `token`: the opaque event token, None where it was not kept.
+    `home`: the keyspace id, None where the table has no vindex or it is not known. `row`: whatever
+    the caller keeps of a row, such as its JSON text; None after a DELETE (a tombstone). `token`:
+    the opaque event token, None where it was not kept. `is_partial`: the row lacks columns, whose
+    values stay.
     """
 
     shard: str
     seq: int
     timestamp_us: int
     home: bytes | None
-    row: str | None
+    row: object
     token: str | None = None
+    is_partial: bool = False
 
     @property
     def order(self) -> tuple[int, str, int]:
@@ -89,14 +92,32 @@ def add_version(versions: list[Version], change: Version) -> None:
     versions.append(change)
 
 
+# Makes a whole row of a partial change: (what is kept of its home, a row, a tombstone or None; the
+# change) -> the row.
+LayOver = Callable[[Version | None, Version], Version]
+
+
+def apply_change(kept: list[Version], change: Version, lay_over: LayOver | None = None) -> bool:
+    """Put a change in the place of what is kept of its home; tell whether it was newer."""
+    rivals = [version for version in kept if is_same_home(version, change)]
+    if any(decide(version, change) is Decision.DROP for version in rivals):
+        return False
+    base = max(rivals, key=lambda version: version.order, default=None)
+    if change.is_partial and lay_over is not None:
+        change = lay_over(base, change)
+    kept[:] = [version for version in kept if not any(version is rival for rival in rivals)]
+    kept.append(change)
+    return True
+
+
+def in_order(versions: Iterable[Version]) -> list[Version]:
+    """Return versions in merged order."""
+    return sorted(versions, key=lambda version: version.order)
+
+
 def live_homes(versions: Iterable[Version]) -> list[Version]:
     """Return the rows of one key, one per live home, the newest and so visible one first."""
     kept: list[Version] = []
-    for change in sorted(versions, key=lambda version: version.order):
-        rivals = [stored for stored in kept if is_same_home(stored, change)]
-        if any(decide(stored, change) is Decision.DROP for stored in rivals):
-            continue
-        kept = [stored for stored in kept if stored not in rivals]
-        kept.append(change)
-    live = [version for version in kept if version.row is not None]
-    return sorted(live, key=lambda version: version.order, reverse=True)
+    for change in in_order(versions):
+        apply_change(kept, change)
+    return [version for version in reversed(in_order(kept)) if version.row is not None]

@@ -44,6 +44,15 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnRename:
+    """A column that an ALTER TABLE gave another name."""
+
+    table: TableName
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Token:
     text: str
     is_name: bool  # quoted, so never a keyword
@@ -69,6 +78,36 @@ def effect_of(statement: str, database: str) -> Effect:
     return Effect()
 
 
+def renames_of(statement: str, database: str) -> list[tuple[TableName, TableName]]:
+    """Return (old, new) of each table that a RENAME TABLE renames; nothing for other statements."""
+    tokens = _Tokens(list(_tokens(statement)), database)
+    if not (tokens.take("RENAME") and tokens.take("TABLE", "TABLES")):
+        return []
+    names = tokens.renamed()
+    return list(zip(names[::2], names[1::2], strict=False))
+
+
+def column_renames(statement: str, database: str) -> list[ColumnRename]:
+    """Return the columns that an ALTER TABLE renames, by RENAME COLUMN or CHANGE."""
+    tokens = _Tokens(list(_tokens(statement)), database)
+    if not tokens.take("ALTER"):
+        return []
+    table = tokens.altered()
+    found = []
+    while table is not None and (token := tokens.next()) is not None:
+        if token.is_word("CHANGE"):
+            tokens.take("COLUMN")
+        elif not (token.is_word("RENAME") and tokens.take("COLUMN")):
+            continue
+        tokens.take_all("IF", "EXISTS")
+        old = tokens.name()
+        tokens.take("TO")
+        new = tokens.name()
+        if old != new:
+            found.append(ColumnRename(table, old, new))
+    return found
+
+
 def _effect_of_drop(tokens: "_Tokens") -> Effect:
     if tokens.take("DATABASE", "SCHEMA"):
         tokens.take_all("IF", "EXISTS")
@@ -90,11 +129,9 @@ def _effect_of_create(tokens: "_Tokens") -> Effect:
 
 
 def _effect_of_alter(tokens: "_Tokens") -> Effect:
-    tokens.take_all("ONLINE", "OFFLINE", "IGNORE")
-    if not tokens.take("TABLE"):
+    table = tokens.altered()
+    if table is None:
         return Effect()
-    tokens.take_all("IF", "EXISTS")
-    table = tokens.table()
     changed: list[TableName] = []
     is_changed = False
     while (token := tokens.next()) is not None:
@@ -154,6 +191,14 @@ class _Tokens:
         if self.take("."):
             return TableName(first, self.name())
         return TableName(self._database, first)
+
+    def altered(self) -> TableName | None:
+        """Take what follows ALTER, up to the table; None if no table is altered."""
+        self.take_all("ONLINE", "OFFLINE", "IGNORE")
+        if not self.take("TABLE"):
+            return None
+        self.take_all("IF", "EXISTS")
+        return self.table()
 
     def tables(self) -> tuple[TableName, ...]:
         """Take a list of tables."""

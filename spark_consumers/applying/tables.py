@@ -172,7 +172,7 @@ class AppliedTable:
 
     def rows(self) -> list[Row]:
         """Return all visible rows, parsed."""
-        texts = [version.row or "" for version in self.by_key().values()]
+        texts = [str(version.row) for version in self.by_key().values()]
         return [json.loads(text) for text in (*texts, *self.without_key.elements())]
 
 

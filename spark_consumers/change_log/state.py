@@ -58,13 +58,13 @@ def _present(log: DataFrame, columns: Iterable[str]) -> list[str]:
 
 def _visible_rows(
     statements: Statements, changes: Iterable[Row]
-) -> Iterator[tuple[str, str, str, str, str | None, int]]:
+) -> Iterator[tuple[str, str, str, str, str, int]]:
     """Yield the visible row of each key; the changes of a key are neighbours."""
     dicts = (change.asDict() for change in changes)
     for (database, table, key), of_key in groupby(dicts, itemgetter(*KEY)):
         statements.check({(database, table)})
         for visible in live_homes(_versions(statements, key, of_key))[:1]:
-            yield visible.shard, database, table, key, visible.row, visible.seq
+            yield visible.shard, database, table, key, str(visible.row), visible.seq
 
 
 def _versions(statements: Statements, key: str, changes: Iterable[Change]) -> list[Version]:

@@ -5,13 +5,27 @@ from dataclasses import dataclass, field
 from random import Random
 
 from event_token import EventToken, Flavor, ShardName, parse_gtid_set
-from spark_consumers.applying.tables import Change
+from spark_consumers.applying.tables import AppliedTable, Applier, Change, Statements
 
 UUID = "3e11fa47-71ca-11e1-9e33-{:012x}"
 KEYS = 6
 HOMES = (b"\x10", b"\x30", b"\x90", b"\xa0", b"\xe0", b"\xf0")
 SKEW_US_MAX = 40
 START_US = 1_000_000
+
+
+def applied(log: list[Change], order: Random | None = None) -> AppliedTable:
+    """The table that a log gives; its changes are applied in the order of the log, or mixed."""
+    statements = Statements()
+    for record in log:
+        if record["type"] == "DDL":
+            statements.add(record)
+    rows = [record for record in log if record["type"] == "ROW"]
+    if order is not None:
+        order.shuffle(rows)
+    applier = Applier(statements)
+    applier.apply(rows)
+    return applier.finish().get(("shop", "orders"), AppliedTable())
 
 
 @dataclass

@@ -6,24 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_consumers.applying.tables import AppliedTable, Applier, Change, Statements
+from spark_consumers.applying.tables import Change
 from spark_consumers.errors import CannotApply
 from tests.generated import examples
-from tests.spark_consumers.applying.histories import HOMES, History
-
-
-def applied(log: list[Change], order: Random | None = None) -> AppliedTable:
-    """The table that a log gives; its changes are applied in the order of the log, or mixed."""
-    statements = Statements()
-    for record in log:
-        if record["type"] == "DDL":
-            statements.add(record)
-    rows = [record for record in log if record["type"] == "ROW"]
-    if order is not None:
-        order.shuffle(rows)
-    applier = Applier(statements)
-    applier.apply(rows)
-    return applier.finish().get(("shop", "orders"), AppliedTable())
+from tests.spark_consumers.applying.histories import HOMES, History, applied
 
 
 @settings(max_examples=examples(300))

@@ -1,0 +1,91 @@
+"""The statements of a batch and what they do to tables. Pure."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_consumers.applying.shadow_tables import is_swap
+from spark_consumers.applying.statements import ColumnRename, column_renames
+from spark_consumers.applying.tables import STATEMENT_TYPES, Removal, Statements
+from spark_consumers.errors import ShapeConflict
+
+Name = tuple[str, str]  # database, table
+
+_COPY_COMPLETED = "COPY_COMPLETED"
+_COLUMNS = (
+    *("type", "database", "table", "statement", "gtid", "shard", "seq", "timestamp_us", "token"),
+)
+
+
+@dataclass
+class BatchStatements:
+    """The DDL, skips and ends of copies in a batch, in merged order."""
+
+    statements: Statements
+    renames: list[tuple[str, ColumnRename]] = field(default_factory=list)  # (shard, ...)
+    copies: dict[Name, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, routed: pa.Table, accept_skip: Collection[str]) -> "BatchStatements":
+        """Take what is not a row. CannotApply on a skip that was not accepted."""
+        found = cls(Statements(accept_skip))
+        wanted = pa.array([*STATEMENT_TYPES, _COPY_COMPLETED])
+        records = routed.filter(pc.is_in(routed["type"], value_set=wanted)).select(
+            [name for name in _COLUMNS if name in routed.column_names]
+        )
+        for record in records.sort_by(
+            [("timestamp_us", "ascending"), ("shard", "ascending"), ("seq", "ascending")]
+        ).to_pylist():
+            if record["type"] == _COPY_COMPLETED:
+                name = (record["database"], record["table"])
+                found.copies.setdefault(name, []).append(record["shard"])
+            elif record["type"] != "DDL":
+                found.statements.add(record)
+            elif not is_swap(record["statement"], record["database"]):
+                found.statements.add(record)
+                found._add_renames(record["shard"], record["statement"], record["database"])
+        return found
+
+    def _add_renames(self, shard: str, statement: str, database: str) -> None:
+        found = column_renames(statement, database)
+        swapped = {each.old for each in found} & {each.new for each in found}
+        if swapped:
+            raise ShapeConflict(
+                f"shard {shard}: a statement gives a column the name of another one that it "
+                f"renames, so by name the rows of both cannot be told apart: {statement[:200]}. "
+                f"Start a new target from a copy taken after all shards were altered"
+            )
+        self.renames += [(shard, each) for each in found]
+
+    @property
+    def tables(self) -> set[Name]:
+        """The tables that are named."""
+        emptied = {
+            removal.what for removals in self.statements.removals.values() for removal in removals
+        }
+        named = emptied | {rename.table for _, rename in self.renames}
+        return {(n.database, n.table) for n in named if n.table is not None} | self.copies.keys()
+
+    def check(self, tables: Collection[Name]) -> None:
+        """CannotApply if a statement changed one of these tables in a way that is not logged."""
+        self.statements.check(tables)
+
+    def removals_of(self, name: Name) -> tuple[Removal, ...]:
+        """Return the statements that emptied a table, in merged order."""
+        database, table = name
+        found = self.statements.removals.get(database, ())
+        return tuple(removal for removal in found if removal.what.table in {None, table})
+
+    def ended_copies_of(self, name: Name) -> tuple[str, ...]:
+        """Return the shards whose copy of a table was completed."""
+        return tuple(self.copies.get(name, ()))
+
+    def renames_of(self, name: Name) -> tuple[tuple[str, str, str], ...]:
+        """Return (shard, old name, new name) of a table's columns, in merged order."""
+        return tuple(
+            (shard, rename.old, rename.new)
+            for shard, rename in self.renames
+            if (rename.table.database, rename.table.table) == name
+        )

@@ -1,0 +1,213 @@
+"""How the columns of a sink's table follow the versions of the source's table. Pure.
+
+A sink's table has the union of the columns of all versions that were met on any shard, because
+shards are altered one after the other. Columns belong together by name; their order does not
+matter. A column becomes as wide as its widest version and never narrower again. A column that is
+dropped stays, and is NULL in the rows of versions that lack it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from spark_consumers.applying.widening import widest
+from spark_consumers.errors import ShapeConflict
+from topics.records.table_shape import Column, TableShape, ValueKind
+
+# The texts of invalid dates of column `x` lie in column `x__text`.
+TEXT_SUFFIX = "__text"
+# A column that changed its type 100 times was not meant to go on as a new column each time.
+TYPES_OF_A_NAME_MAX = 100
+
+
+class OnTypeChange(str, Enum):
+    """What follows a type that cannot be widened: an error, or a new column `name__v2`."""
+
+    HALT = "halt"
+    NEW_COLUMN = "new-column"
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """A column that the sink's table lacks; NULL in the rows that it has."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Widen:
+    """A column that gets a wider type. The Arrow type may stay: `varchar(10)` to `varchar(40)`."""
+
+    before: Column
+    after: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """A column that a statement renamed."""
+
+    old: str
+    new: str
+
+
+Step = AddColumn | Widen | Rename
+
+
+def united(
+    known: TableShape, version: TableShape, on_type_change: OnTypeChange = OnTypeChange.HALT
+) -> TableShape:
+    """Return the columns of `known`, as wide as needed for `version`, then its new ones.
+
+    A shape without columns stands for a table that is not known. ShapeConflict: a type that does
+    not fit (unless it becomes a new column), or another primary key.
+    """
+    if not known.columns:
+        return version
+    if not version.columns:
+        return known
+    _check_key(known, version)
+    columns = {column.name: column for column in known.columns}
+    for column in version.columns:
+        name = _target_name(columns, column, known, on_type_change)
+        there = columns.get(name)
+        fits = None if there is None else widest(there, column)
+        columns[name] = fits or replace(column, name=name)
+    return replace(known, columns=tuple(columns.values()))
+
+
+def places(version: TableShape, into: TableShape) -> tuple[str, ...]:
+    """Return for each column of a version the column of the united shape that takes its values."""
+    columns = {column.name: column for column in into.columns}
+    return tuple(
+        _target_name(columns, column, into, OnTypeChange.HALT, is_united=True)
+        for column in version.columns
+    )
+
+
+def _target_name(
+    columns: Mapping[str, Column],
+    column: Column,
+    shape: TableShape,
+    on_type_change: OnTypeChange,
+    *,
+    is_united: bool = False,
+) -> str:
+    """Return the first of `name`, `name__v2`, `name__v3` ... that is free or fits."""
+    allows_more = is_united or on_type_change is OnTypeChange.NEW_COLUMN
+    for number in range(1, TYPES_OF_A_NAME_MAX + 1):
+        name = column.name if number == 1 else f"{column.name}__v{number}"
+        there = columns.get(name)
+        common = None if there is None else widest(there, column)
+        if (there is None and not is_united) or common is not None:
+            return name
+        if not allows_more:
+            break
+    there = columns.get(column.name)
+    raise ShapeConflict(
+        f"{shape.database}.{shape.table}: column '{column.name}' is {column.sql_type} in one "
+        f"version of the table and {there.sql_type if there else 'unknown'} in another, and no "
+        f"type holds both. Accept a new column '{column.name}__v2' with "
+        f"on_type_change={OnTypeChange.NEW_COLUMN.value}, or start a new target from a copy taken "
+        f"after all shards were altered"
+    )
+
+
+def _check_key(known: TableShape, version: TableShape) -> None:
+    old, new = key_names(known), key_names(version)
+    types = [(known.columns[i], version.columns[j]) for i, j in _zip(known, version)]
+    if old != new or any(widest(*both) is None for both in types):
+        raise ShapeConflict(
+            f"{known.database}.{known.table}: the primary key is ({_declared(version)}) in one "
+            f"version of the table and ({_declared(known)}) in another, so rows cannot be told "
+            f"apart. Start a new target from a copy taken after all shards were altered, or leave "
+            f"the table out"
+        )
+
+
+def _zip(known: TableShape, version: TableShape) -> Iterable[tuple[int, int]]:
+    return zip(known.primary_key, version.primary_key, strict=False)
+
+
+def _declared(shape: TableShape) -> str:
+    key = [shape.columns[i] for i in shape.primary_key]
+    return ", ".join(f"{column.name} {column.sql_type}" for column in key)
+
+
+def key_names(shape: TableShape) -> tuple[str, ...]:
+    """Return the names of the primary key's columns, in its order."""
+    return tuple(shape.columns[i].name for i in shape.primary_key)
+
+
+def effective_renames(
+    shape: TableShape, renames: Iterable[tuple[str, str, str]]
+) -> tuple[Rename, ...]:
+    """Return the renames, in their order, that change the columns of a sink's table.
+
+    Those that another shard has made before change nothing. If the new name was taken before, the
+    column cannot be renamed: its values go on in the column of that name.
+    """
+    names = {column.name for column in shape.columns}
+    found = []
+    for _, old, new in renames:
+        if old in names and new not in names:
+            names = names - {old} | {new}
+            found.append(Rename(old, new))
+    return tuple(found)
+
+
+def known_names(renames: Mapping[str, str], more: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    """Return renames (old: new) with further ones (shard, old, new) that follow them."""
+    names = dict(renames)
+    for _, old, new in more:
+        names = {before: new if after == old else after for before, after in names.items()}
+        names[old] = new
+        names.pop(new, None)
+    return names
+
+
+def renamed(shape: TableShape, renames: Mapping[str, str]) -> TableShape:
+    """Return a version with the names that its columns have now.
+
+    A version that has the new name as well has given the old one to another column.
+    """
+    names = {column.name for column in shape.columns}
+    columns = []
+    for column in shape.columns:
+        name = renames.get(column.name, column.name)
+        columns.append(column if name in names else replace(column, name=name))
+    return replace(shape, columns=tuple(columns))
+
+
+def with_texts(shape: TableShape, dates: Iterable[str]) -> TableShape:
+    """Return a shape with a text column for each column that had an invalid date."""
+    names = {column.name for column in shape.columns}
+    more = sorted({name + TEXT_SUFFIX for name in dates} - names)
+    columns = tuple(Column(name, ValueKind.STRING, "text") for name in more)
+    return replace(shape, columns=(*shape.columns, *columns))
+
+
+def plan(
+    stored: TableShape,
+    incoming: TableShape | Sequence[TableShape],
+    renames: Iterable[tuple[str, str, str]] = (),
+    on_type_change: OnTypeChange = OnTypeChange.HALT,
+) -> list[Step]:
+    """Return what makes the columns of a sink's table fit the rows of `incoming`, in order.
+
+    `renames`: of the batch's `TableChanges`. Empty if nothing is to be done, or if `stored` has no
+    columns because the table is still to be created. ShapeConflict: see `united`.
+    """
+    if not stored.columns:
+        return []
+    steps: list[Step] = list(effective_renames(stored, renames))
+    now = renamed(stored, {step.old: step.new for step in steps if isinstance(step, Rename)})
+    target = now
+    for shape in [incoming] if isinstance(incoming, TableShape) else incoming:
+        target = united(target, shape, on_type_change)
+    before = {column.name: column for column in now.columns}
+    for column in target.columns:
+        if column.name not in before:
+            steps.append(AddColumn(column))
+        elif column != before[column.name]:
+            steps.append(Widen(before[column.name], column))
+    return steps

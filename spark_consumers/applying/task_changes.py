@@ -1,0 +1,155 @@
+"""Turns the rows that a task of a sink's query gets into changes of tables. Pure."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_consumers.applying.batch_statements import BatchStatements
+from spark_consumers.applying.changes import META, KnownTable, TableChanges
+from spark_consumers.applying.evolution import (
+    OnTypeChange,
+    effective_renames,
+    known_names,
+    renamed,
+    united,
+    with_texts,
+)
+from spark_consumers.applying.reduce import reduce_changes
+from spark_consumers.applying.shadow_tables import is_shadow_table
+from spark_consumers.applying.versions import Decoded, check_key, dates_of, versions_of_keys
+from spark_consumers.decoding.output_columns import arrow_type
+from spark_consumers.decoding.record_decoder import RecordDecoder
+from spark_consumers.errors import ShapeConflict
+from topics.records.table_shape import TableShape
+
+Name = tuple[str, str]  # database, table
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What a sink knows and accepts.
+
+    `tables`: (database, table) of those that it follows; None: all but the shadow tables of online
+    schema changes. `known`: those that it has. `accept_skip`: GTIDs of skipped transactions without
+    which the tables are right.
+    """
+
+    tables: Collection[Name] | None = None
+    known: Mapping[Name, KnownTable] = field(default_factory=dict)
+    accept_skip: Collection[str] = ()
+    on_type_change: OnTypeChange = OnTypeChange.HALT
+
+    def follows(self, name: Name) -> bool:
+        """Tell whether the sink follows a table."""
+        return not is_shadow_table(name[1]) if self.tables is None else name in self.tables
+
+
+def changes_of(
+    routed: pa.Table,
+    decoder: RecordDecoder,
+    *,
+    partitions: int,
+    task: int,
+    following: Following | None = None,
+) -> list[TableChanges]:
+    """Return what the rows of one task change, per table, sorted by name.
+
+    `routed`: rows of the source, in any order; its columns are `sink_query.frame.SINK_COLUMNS`
+    (`token` may be missing). Of a row that changed its key, only the key is returned that belongs
+    to `task` of `partitions`; with one partition, everything is.
+
+    CannotApply: a change or a statement that cannot be applied. ShapeConflict: see `evolution`.
+    """
+    following = following or Following()
+    statements = BatchStatements.of(routed, following.accept_skip)
+    rows = _own_rows(routed, partitions, task)
+    by_table: dict[Name, list[Decoded]] = {}
+    for schema_id in pc.unique(rows["schema_id"]).to_pylist():
+        shape = decoder.shape(schema_id)
+        name = (shape.database, shape.table)
+        if following.follows(name):
+            check_key(shape)
+            own = rows.filter(pc.equal(rows["schema_id"], schema_id))
+            by_table.setdefault(name, []).append(_decoded(own, shape, schema_id, decoder))
+    names = {*by_table, *following.known, *filter(following.follows, statements.tables)}
+    statements.check({name for name in names if following.follows(name)})
+    found = []
+    for name in sorted(names):
+        renames = statements.renames_of(name)
+        batch = TableChanges(
+            *name,
+            *_shape_and_rows(name, by_table.get(name, []), statements, following),
+            statements.removals_of(name),
+            statements.ended_copies_of(name),
+            renames,
+        )
+        if batch.rows.num_rows or batch.removals or batch.ended_copies or batch.renames:
+            found.append(batch)
+    return found
+
+
+def _own_rows(routed: pa.Table, partitions: int, task: int) -> pa.Table:
+    """Return the ROW records of a task, each once, with columns `has_key` and `has_old_key`."""
+    rows = routed.filter(pc.equal(routed["type"], "ROW"))
+    flags = {}
+    for column, name in (("key_hash", "has_key"), ("old_key_hash", "has_old_key")):
+        hashes = rows[column].combine_chunks()
+        own = np.mod(pc.fill_null(hashes, 0).to_numpy(), partitions) == task
+        # A row without a key is refused by name later.
+        flags[name] = own & (
+            pc.is_valid(hashes).to_numpy(zero_copy_only=False) | (name == "has_key")
+        )
+    if "route" in rows.column_names:
+        # A row whose keys both belong to the task came once for each.
+        again = flags["has_key"] & flags["has_old_key"]
+        again &= pc.fill_null(pc.not_equal(rows["route"], rows["key_hash"]), False).to_numpy()
+    else:
+        again = np.zeros(rows.num_rows, np.bool_)
+    for name, own in flags.items():
+        rows = rows.append_column(name, pa.array(own))
+    return rows.filter(pa.array(~again))
+
+
+def _decoded(own: pa.Table, shape: TableShape, schema_id: int, decoder: RecordDecoder) -> Decoded:
+    own = own.combine_chunks()
+    rows = decoder.decode(schema_id, own["record"].to_pylist(), own["op"].to_pylist())
+    return Decoded(
+        shape,
+        rows,
+        own["token"].combine_chunks() if "token" in own.column_names else None,
+        own["has_key"].to_numpy(),
+        own["has_old_key"].to_numpy(),
+        pc.or_(own["late"], own["possible_duplicate"]).to_numpy(),
+    )
+
+
+def _shape_and_rows(
+    name: Name, parts: Iterable[Decoded], statements: BatchStatements, following: Following
+) -> tuple[TableShape, pa.Table]:
+    known = following.known.get(name, KnownTable(TableShape(*name, ())))
+    renames = statements.renames_of(name)
+    steps = {step.old: step.new for step in effective_renames(known.shape, renames)}
+    names = known_names(known.renames, renames)
+    parts = [replace(part, shape=renamed(part.shape, names)) for part in parts]
+    shape = renamed(known.shape, steps)
+    for part in parts:
+        shape = united(shape, part.shape, following.on_type_change)
+    shape = with_texts(shape, {name for part in parts for name in dates_of(part, shape)})
+    _check_names(shape)
+    fields = [pa.field(column.name, arrow_type(column)) for column in shape.columns]
+    empty = pa.schema([*META, *fields]).empty_table()
+    versions = pa.concat_tables([empty, *(versions_of_keys(part, shape) for part in parts)])
+    return shape, reduce_changes(".".join(name), versions, statements.removals_of(name))
+
+
+def _check_names(shape: TableShape) -> None:
+    """ShapeConflict if a table has a column that is named as one of ours."""
+    clash = sorted({column.name for column in shape.columns} & set(META.names))
+    if clash:
+        raise ShapeConflict(
+            f"{shape.database}.{shape.table} has a column '{clash[0]}', which is the name of a "
+            f"column that the target keeps for itself: rename the column, or leave the table out"
+        )

@@ -1,0 +1,69 @@
+"""The widest common type of two versions of a column. Pure."""
+
+import re
+from dataclasses import replace
+
+import pyarrow as pa
+
+from spark_consumers.decoding.output_columns import arrow_type
+from topics.records.table_shape import Column, ValueKind
+
+# The kinds whose values another kind holds without a change of meaning, each narrower first.
+_ORDERS = (
+    (ValueKind.YEAR, ValueKind.INT, ValueKind.LONG),
+    (ValueKind.FLOAT, ValueKind.DOUBLE),
+)
+_TEXTS = frozenset({ValueKind.ENUM, ValueKind.JSON, ValueKind.STRING})
+# What a text column is called that took the values of two kinds.
+_TEXT = "longtext"
+
+_DECLARED = re.compile(r"(?P<name>\w+)(?:\((?P<size>\d+)(?:,\d+)?\))?(?P<unsigned> unsigned)?")
+# How much the types of one kind hold, as far as their names tell.
+_SIZES = {
+    **dict(zip(("tinyint", "smallint", "mediumint", "int", "bigint"), range(5), strict=True)),
+    **{
+        f"{size}{name}": 256 << (8 * i)
+        for name in ("text", "blob")
+        for i, size in enumerate(("tiny", "", "medium", "long"))
+    },
+}
+
+
+def widest(a: Column, b: Column) -> Column | None:
+    """Return column `a` as wide as needed for the values of `b` as well; None: no type is."""
+    if a.kind is b.kind:
+        return _same_kind(a, b)
+    if {a.kind, b.kind} <= _TEXTS:
+        kept = next((each for each in (a, b) if each.kind is ValueKind.STRING), None)
+        sql_type = _TEXT if kept is None else kept.sql_type
+        return replace(a, kind=ValueKind.STRING, sql_type=sql_type, labels=())
+    for order in _ORDERS:
+        if a.kind in order and b.kind in order:
+            return replace(max(a, b, key=lambda each: order.index(each.kind)), name=a.name)
+    return None
+
+
+def _same_kind(a: Column, b: Column) -> Column | None:
+    if a.kind is ValueKind.DECIMAL:
+        if a.scale != b.scale or _is_text(a) != _is_text(b):
+            return None
+        return replace(max(a, b, key=lambda each: each.precision), name=a.name)
+    labels = tuple(dict.fromkeys((*a.labels, *b.labels)))
+    if labels:
+        # The longer list is the newer one, because labels are seldom taken away.
+        sql_type = b.sql_type if len(b.labels) > len(a.labels) else a.sql_type
+        return replace(a, labels=labels, sql_type=sql_type)
+    return replace(a, sql_type=b.sql_type if _size(b) > _size(a) else a.sql_type)
+
+
+def _is_text(column: Column) -> bool:
+    return bool(pa.types.is_string(arrow_type(column)))
+
+
+def _size(column: Column) -> tuple[int, bool]:
+    declared = _DECLARED.match(column.sql_type)
+    if declared is None:
+        return 0, False
+    # The number of an integer is the width of its display.
+    size = _SIZES.get(declared["name"], int(declared["size"] or 0))
+    return size, declared["unsigned"] is not None
