@@ -1,0 +1,127 @@
+"""The values of messages: Debezium's envelope, or the row with a few fields more."""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_consumers.table_topics.envelope.codec import Codec
+from spark_consumers.table_topics.envelope.connect_schema import ConnectField, ConnectSchema
+from spark_consumers.table_topics.envelope.messages import Layout
+from spark_consumers.table_topics.envelope.options import EnvelopeOptions
+from spark_consumers.table_topics.envelope.rows import RowColumns
+from spark_consumers.table_topics.envelope.source_block import SOURCE, VARIABLES, constants_of
+from topics.records.table_shape import TableShape
+
+_TEXT: Final = ConnectSchema("string")
+_LONG: Final = ConnectSchema("int64")
+_TRANSACTION: Final = ConnectSchema(
+    "struct",
+    name="event.block",
+    version=1,
+    fields=(
+        ConnectField("id", _TEXT.required()),
+        ConnectField("total_order", _LONG.required()),
+        ConnectField("data_collection_order", _LONG.required()),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A batch: decoded rows, the columns of both images as Connect values, the messages."""
+
+    rows: pa.RecordBatch
+    before: list[pa.Array]
+    after: list[pa.Array]
+    layout: Layout
+    processed_us: int
+
+
+class Body(Protocol):
+    """Encodes the values of messages."""
+
+    schema: ConnectSchema
+
+    def encode(self, changes: Changes) -> pa.Array:
+        """Return the encoded value of each message; that of a tombstone is never used."""
+
+
+class EnvelopeBody:
+    """Debezium's envelope."""
+
+    def __init__(
+        self, shape: TableShape, columns: RowColumns, options: EnvelopeOptions, codec: Codec
+    ) -> None:
+        self._codec = codec
+        self._row = ConnectSchema("struct", name=f"{columns.topic}.Value", fields=columns.fields)
+        self.schema = ConnectSchema(
+            "struct",
+            optional=False,
+            name=f"{columns.topic}.Envelope",
+            version=2,
+            fields=(
+                ConnectField("before", self._row),
+                ConnectField("after", self._row),
+                ConnectField("source", SOURCE),
+                ConnectField("transaction", _TRANSACTION),
+                ConnectField("op", _TEXT.required()),
+                ConnectField("ts_ms", _LONG),
+                ConnectField("ts_us", _LONG),
+                ConnectField("ts_ns", _LONG),
+            ),
+        )
+        constants = constants_of(options.prefix, options.keyspace, shape.database, shape.table)
+        self._constants = {
+            field.name: codec.constant(field.schema, constants[field.name])
+            for field in SOURCE.fields
+            if field.name in constants
+        }
+
+    def encode(self, changes: Changes) -> pa.Array:
+        """Return the envelopes."""
+        codec, layout = self._codec, changes.layout
+        before, after = self._images(changes)
+        return codec.struct(
+            self.schema.fields,
+            [
+                before,
+                after,
+                layout.place(self._sources(changes.rows)),
+                codec.constant(_TRANSACTION, None),
+                codec.value(_TEXT.required(), layout.op),
+                codec.constant(_LONG, changes.processed_us // 1000),
+                codec.constant(_LONG, changes.processed_us),
+                codec.constant(_LONG, changes.processed_us * 1000),
+            ],
+        )
+
+    def _images(self, changes: Changes) -> tuple[pa.Array | pa.Scalar, pa.Array | pa.Scalar]:
+        layout = changes.layout
+        before = self._image(changes.rows["before"], changes.before)
+        after = self._image(changes.rows["after"], changes.after)
+        if layout.is_plain:
+            return before, after
+        nothing = self._codec.constant(self._row, None)
+        # `d` has no row after the change, and the `c` of a new key none before it.
+        return (
+            pc.if_else(pa.array(layout.moved_to), nothing, layout.place(before)),
+            pc.if_else(pa.array(layout.of_old_key), nothing, layout.place(after)),
+        )
+
+    def _image(self, image: pa.StructArray, columns: list[pa.Array]) -> pa.Array:
+        mask = None if image.null_count == 0 else pc.invert(image.is_valid())
+        names = [field.name for field in self._row.fields]
+        return self._codec.value(
+            self._row, pa.StructArray.from_arrays(columns, names=names, mask=mask)
+        )
+
+    def _sources(self, rows: pa.RecordBatch) -> pa.Array:
+        values = [
+            self._constants[field.name]
+            if field.name in self._constants
+            else self._codec.value(field.schema, VARIABLES[field.name](rows))
+            for field in SOURCE.fields
+        ]
+        return self._codec.struct(SOURCE.fields, values)

@@ -1,0 +1,31 @@
+"""Changes of a real server as decoded rows, one batch per table version."""
+
+import pyarrow as pa
+
+from spark_consumers.decoding.record_decoder import RecordDecoder
+from tests.database_servers import DatabaseFixture
+from tests.producers.decoder.capture import capture, executed_set, run_statements
+from tests.producers.decoder.decoding import decode
+from topics.records.table_shape import TableShape
+from topics.records.wire import schema_id_of
+
+
+def decoded_rows(
+    server: DatabaseFixture, statements: tuple[str, ...]
+) -> list[tuple[TableShape, pa.RecordBatch]]:
+    """Run statements in a new database and return the rows that they changed."""
+    database = server.new_database()
+    start = executed_set(server)
+    run_statements(server, database, statements)
+    sink, _ = decode(capture(server, start), server.flavor, start)
+    of_version: dict[int, list[bytes]] = {}
+    for event, message in zip(sink.events(), sink.messages, strict=True):
+        if event.shape is not None and event.database == database:
+            of_version.setdefault(schema_id_of(message.value, message.topic), []).append(
+                message.value
+            )
+    decoder = RecordDecoder(sink.schema_ids.text_of)
+    return [
+        (decoder.shape(schema_id), decoder.decode(schema_id, records))
+        for schema_id, records in of_version.items()
+    ]
