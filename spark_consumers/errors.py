@@ -15,5 +15,9 @@ class CannotApply(Halt):
     """Raised on a change that cannot be applied to a table, because the log has too little."""
 
 
+class TargetConflict(Halt):
+    """Raised when a batch would repeat changes in a sink's target or leave some out."""
+
+
 class ChangeLogConflict(Halt):
     """Raised when a commit would repeat changes of the Delta table or leave a hole in it."""

@@ -29,7 +29,7 @@ BELOW: dict[str, tuple[str, ...]] = {
 NOT_SHIPPED = ("tests", "benchmarks", "docs", "build")
 
 # The pure modules decide on values alone: no network, no files, no clock, no chance.
-PURE = ("event_token", "topics.reading", "caching.protocol")
+PURE = ("event_token", "topics.reading", "caching.protocol", "spark_consumers.sink_query.resume")
 IMPURE_IMPORTS = (
     *("asyncio", "confluent_kafka", "http", "logging", "os", "pathlib", "random", "requests"),
     *("secrets", "select", "shutil", "signal", "socket", "ssl", "structlog", "subprocess"),

@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from event_token.errors import Halt
 from event_token.position import StreamPosition
+from spark_consumers.sink_query.resume import CheckpointState
 from spark_consumers.source.stream_offset import StreamOffset
 
 # `v1`, one line of query metadata, then one line per source (`-`: no offset).
@@ -37,6 +38,20 @@ def query_id(checkpoint: str, storage_options: Mapping[str, str]) -> str:
     except (ValueError, KeyError, TypeError) as error:
         raise Halt(f"{checkpoint}/metadata holds no query id: {text[:200]!r}") from error
     return str(found)
+
+
+def checkpoint_state(checkpoint: str, storage_options: Mapping[str, str]) -> CheckpointState | None:
+    """Return the query of a checkpoint and its last committed batch; None without a checkpoint."""
+    if not is_begun(checkpoint, storage_options):
+        return None
+    query = query_id(checkpoint, storage_options)
+    filesystem, folder = _place(checkpoint, "commits", storage_options)
+    files = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    committed = [int(file.base_name) for file in files if file.base_name.isdecimal()]
+    if not committed:
+        return CheckpointState(query)
+    last = max(committed)
+    return CheckpointState(query, last, _end_of(checkpoint, last, storage_options).position)
 
 
 def batch_end(

@@ -25,6 +25,10 @@ TARGETS = {
     "resume": Target(
         ("producers/start/resume_point.py",), ("tests/producers/start/test_resume_point.py",)
     ),
+    "sink_resume": Target(
+        ("spark_consumers/sink_query/resume.py",),
+        ("tests/spark_consumers/sink_query/test_resume.py",),
+    ),
     "server_choice": Target(
         ("producers/servers/choice.py",), ("tests/producers/servers/test_choice.py",)
     ),

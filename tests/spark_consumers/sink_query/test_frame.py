@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from event_token.errors import Halt, UsageError
 from spark_consumers.sink_query.batch_id import batch_id
-from spark_consumers.sink_query.checkpoint_files import batch_span
+from spark_consumers.sink_query.checkpoint_files import batch_span, checkpoint_state
 from spark_consumers.sink_query.frame import PARTITIONS_MAX, routed, sink_frame
 from tests.spark_consumers.shop import ORDERS, SHARDS, Change, Shop
 from tests.spark_consumers.sink_query.seen_rows import seen_rows
@@ -50,6 +50,12 @@ def test_a_task_knows_its_batch_and_the_driver_its_span(
     numbers = sorted({row["batch"] for row in rows})
     assert numbers == list(range(len(numbers)))
     assert len(numbers) > 1
+    state = checkpoint_state(checkpoint, {})
+    assert state is not None
+    assert (state.last_batch, state.position) == (
+        numbers[-1],
+        batch_span(checkpoint, numbers[-1], {})[1],
+    )
     spans = [batch_span(checkpoint, number, {}) for number in numbers]
     assert [end for _, end in spans[:-1]] == [begin for begin, _ in spans[1:]]
     for number, (begin, end) in zip(numbers, spans, strict=True):

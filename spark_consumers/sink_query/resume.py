@@ -1,0 +1,141 @@
+"""Decides how a sink goes on after a restart, and whether its target holds a batch. Pure.
+
+A target keeps, in the transaction that writes a batch, the id of the query, the number of the batch
+and the position at which it ends. All batches are committed to it, also those without rows, so the
+next one begins where the target ends, whichever query reads it. What Spark's checkpoint says comes
+second: with a lost one the stream continues from the target's position, and a batch that is run
+again is dropped.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from event_token.position import StreamPosition
+from spark_consumers.errors import TargetConflict
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """The last batch that a target holds, and the position at which it ends."""
+
+    query_id: str
+    batch_id: int
+    position: StreamPosition
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """A checkpoint's query, and the last batch that Spark committed, which ends at `position`.
+
+    Both are None before the first such batch; others may be planned.
+    """
+
+    query_id: str
+    last_batch: int | None = None
+    position: StreamPosition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """A batch that a query is about to write."""
+
+    query_id: str
+    batch_id: int
+    begin: StreamPosition
+    end: StreamPosition
+
+
+class Start(Enum):
+    """Where a query starts."""
+
+    AS_ASKED = auto()  # at the start that the user gave: there is nothing yet
+    CHECKPOINT = auto()  # Spark continues
+    TARGET = auto()  # at the target's position: the checkpoint is new
+
+
+class Step(Enum):
+    """What is done with a batch."""
+
+    APPLY = auto()
+    REPLAY = auto()  # the target holds it: nothing
+
+
+def start_of(where: str, target: TargetState | None, checkpoint: CheckpointState | None) -> Start:
+    """Decide where a query starts; `where` names the target in errors.
+
+    TargetConflict when target and checkpoint do not belong together.
+    """
+    committed = None if checkpoint is None else checkpoint.last_batch
+    if target is None:
+        if committed is not None:
+            raise _no_target(where, committed)
+        return Start.AS_ASKED if checkpoint is None else Start.CHECKPOINT
+    if checkpoint is None:
+        return Start.TARGET
+    if checkpoint.query_id != target.query_id:
+        if committed is None:
+            return Start.TARGET
+        if checkpoint.position != target.position:
+            raise _other_query(where, target, checkpoint.query_id)
+        return Start.CHECKPOINT
+    if committed is not None and committed > target.batch_id:
+        raise _behind(where, target, committed)
+    if committed == target.batch_id and checkpoint.position != target.position:
+        raise _restored(where, target)
+    return Start.CHECKPOINT
+
+
+def step_of(where: str, target: TargetState | None, batch: PlannedBatch) -> Step:
+    """Decide about a batch; the target is read in the transaction that would write the batch.
+
+    TargetConflict when applying it would repeat changes or leave some out.
+    """
+    if target is None:
+        if batch.batch_id > 0:
+            raise _no_target(where, batch.batch_id - 1)
+        return Step.APPLY
+    if batch.query_id != target.query_id:
+        if batch.begin != target.position:
+            raise _other_query(where, target, batch.query_id)
+        return Step.APPLY
+    if batch.batch_id > target.batch_id + 1:
+        raise _behind(where, target, batch.batch_id - 1)
+    if batch.batch_id == target.batch_id + 1:
+        if batch.begin != target.position:
+            raise _restored(where, target)
+        return Step.APPLY
+    if batch.batch_id == target.batch_id and batch.end != target.position:
+        raise _restored(where, target)
+    return Step.REPLAY
+
+
+def _no_target(where: str, batch_id: int) -> TargetConflict:
+    return TargetConflict(
+        f"{where} holds no batch, but the checkpoint is at batch {batch_id}: the target was "
+        f"removed or moved, and a new one would lack all changes up to there. Put it back, or "
+        f"remove the checkpoint to start a new one"
+    )
+
+
+def _other_query(where: str, target: TargetState, query_id: str) -> TargetConflict:
+    return TargetConflict(
+        f"{where} is written by query {target.query_id}, up to batch {target.batch_id} "
+        f"({target.position.frontier_us} us), and query {query_id} does not continue there: stop "
+        f"the other query. To continue with this one where the target ends, remove its checkpoint"
+    )
+
+
+def _behind(where: str, target: TargetState, batch_id: int) -> TargetConflict:
+    return TargetConflict(
+        f"{where} holds batches up to {target.batch_id} of query {target.query_id}, but the "
+        f"checkpoint is at batch {batch_id}: the target was restored to an earlier state. Remove "
+        f"the checkpoint to continue where the target ends"
+    )
+
+
+def _restored(where: str, target: TargetState) -> TargetConflict:
+    return TargetConflict(
+        f"{where} holds batch {target.batch_id} of query {target.query_id}, which ends at another "
+        f"position than the checkpoint's: the checkpoint was reset or restored, or the query runs "
+        f"twice. Stop the other one, and remove the checkpoint to continue where the target ends"
+    )
