@@ -7,11 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyspark
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_consumers.change_log.sink import ChangeLogSink
+from spark_consumers.sink_query.spark_errors import SPARK_ERRORS
 from spark_consumers.source.data_source import ShardstreamSource
 
 LOOPBACK = "127.0.0.1"
@@ -27,7 +26,7 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": JVM_STACK,
     # Python on a loaded machine may take longer to connect than the default of 15 s.
     "spark.python.authenticate.socketTimeout": "120s",
-    # The change log reads the end of each batch from the checkpoint's files (checkpoint_files).
+    # Sinks read the end of each batch from the checkpoint's files (checkpoint_files).
     "spark.sql.streaming.offsetLog.formatVersion": "1",
     # Restarts need two batches of checkpoint files; the others help an operator.
     "spark.sql.streaming.minBatchesToRetain": "20",
@@ -42,7 +41,7 @@ def register(spark: SparkSession) -> None:
 
 def end_session(spark: SparkSession) -> None:
     """Stop Spark; nothing is left to stop where a signal has ended its JVM."""
-    with suppress(PySparkException, Py4JError, ConnectionError):
+    with suppress(*SPARK_ERRORS):
         spark.stop()
 
 

@@ -16,12 +16,16 @@ from shardstream.commands.local import app as local_app
 from shardstream.commands.machine_limits import limit_reached
 from shardstream.commands.options import (
     SHARD_NAMES,
+    AvailableNow,
+    Checkpoint,
     Config,
     Every,
     Json,
     KeyRangeOption,
     Keyspace,
     MaxHoldOption,
+    MaxRowsPerBatch,
+    StartOption,
 )
 from shardstream.commands.reshard.app import app as reshard_app
 from shardstream.commands.status_lines import LineFormatter
@@ -195,30 +199,14 @@ def changelog(
         str, typer.Option("--target", help="Folder or URL (s3://...) of the Delta table")
     ],
     config: Config = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint", help="Folder or URL of Spark's checkpoint (default: TARGET.checkpoint)"
-        ),
-    ] = None,
+    checkpoint: Checkpoint = None,
     key_range: KeyRangeOption = "-",
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            help="Where a new checkpoint starts: earliest, latest, copy, a time or a position",
-        ),
-    ] = "earliest",
-    max_rows_per_batch: Annotated[
-        int | None,
-        typer.Option("--max-rows-per-batch", help="Limit the rows (and memory) of a batch", min=1),
-    ] = None,
+    start: StartOption = "earliest",
+    max_rows_per_batch: MaxRowsPerBatch = None,
     max_hold_ms: MaxHoldOption = None,
     every_s: Every = None,
     *,
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="Process what is available now, then end")
-    ] = False,
+    available_now: AvailableNow = False,
     as_json: Json = False,
 ) -> None:
     """Maintain a change log: every change exactly once in a Delta table, written by Spark."""

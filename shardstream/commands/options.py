@@ -34,6 +34,27 @@ MaxHoldOption = Annotated[
         min=0,
     ),
 ]
+# The options of the commands that run a Spark query.
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint", help="Folder or URL of Spark's checkpoint (default: TARGET.checkpoint)"
+    ),
+]
+StartOption = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        help="Where a new checkpoint starts: earliest, latest, copy, a time or a position",
+    ),
+]
+MaxRowsPerBatch = Annotated[
+    int | None,
+    typer.Option("--max-rows-per-batch", help="Limit the rows (and memory) of a batch", min=1),
+]
+AvailableNow = Annotated[
+    bool, typer.Option("--available-now", help="Process what is available now, then end")
+]
 
 # A shard name may begin with a dash (-80); without this it would be taken for an option.
 SHARD_NAMES = {"ignore_unknown_options": True}

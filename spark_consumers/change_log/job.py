@@ -17,8 +17,9 @@ import threading
 from collections.abc import Sequence
 
 from event_token.errors import ShardstreamError, UsageError
-from spark_consumers.change_log.run import ChangeLogProgress, ended_with_spark, run_changelog
+from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from spark_consumers.session import build_session, end_session
+from spark_consumers.sink_query.spark_errors import ended_with_spark
 
 EXIT_USAGE = 2
 # spark-submit starts the JVM first and passes the port on which it listens.
@@ -33,10 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     spark = None
     try:
         with ended_with_spark(stop):
-            _stop_on_signals(stop)
+            stop_on_signals(stop)
             spark = build_session(f"changelog {asked.keyspace}", master)
             # Again, for Spark replaces the handler of SIGINT by one that raises inside its calls.
-            _stop_on_signals(stop)
+            stop_on_signals(stop)
             run_changelog(
                 spark,
                 asked.keyspace,
@@ -59,9 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _stop_on_signals(stop: threading.Event) -> None:
+def stop_on_signals(stop: threading.Event) -> None:
+    """Let SIGTERM and SIGINT set an event from now on."""
+
+    def ask_to_stop(*_: object) -> None:
+        # Not here: this thread may be inside `stop.wait`, holding the lock that `set` takes.
+        threading.Thread(target=stop.set).start()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, ask_to_stop)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -17,18 +17,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from event_token import StreamPosition
-from event_token.errors import Retry, UsageError
+from event_token.errors import UsageError
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.change_log import job as change_log_job
 from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.delta_commit import POSITION_KEY
 from spark_consumers.change_log.replay import replay_changelog
-from spark_consumers.change_log.run import (
-    ChangeLogProgress,
-    UnknownSparkError,
-    original_error,
-    run_changelog,
-)
+from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from spark_consumers.change_log.state import state_as_of
 from spark_consumers.errors import ChangeLogConflict
 from tests.spark_consumers.queries import run_now
@@ -269,27 +264,32 @@ def test_executors_in_jvms_of_their_own(shop: Shop, tmp_path: Path) -> None:
     assert counts(tmp_path) == (400, 0, 0, 0)
 
 
-def test_errors_come_through_spark() -> None:
-    """The innermost ShardstreamError in the text of a Spark exception is raised again."""
-    text = (
-        "[STREAM_FAILED] Query failed: boom\n  File x\n"
-        "topics.errors.LogGap: ks.-80: seq 3 is missing\n"
-        "spark_consumers.errors.ShapeConflict: column 'n' is int there\n\n"
-        "\tat org.apache.spark"
-    )
+class _Stop(threading.Event):
+    """A stop that remembers the threads that set it."""
 
-    found = original_error(text)
-    other = original_error("java.lang.OutOfMemoryError: heap")
-    slow = original_error(
-        "org.apache.spark.SparkException: Python worker failed to connect back.\n"
-        "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python "
-        "worker to connect back"
-    )
+    def __init__(self) -> None:
+        super().__init__()
+        self.setters: list[threading.Thread] = []
 
-    assert isinstance(found, UsageError)
-    assert str(found) == "column 'n' is int there"
-    assert type(other) is UnknownSparkError
-    assert type(slow) is Retry
+    def set(self) -> None:
+        self.setters.append(threading.current_thread())
+        super().set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_does_not_stop_the_job_inside_its_handler(number: signal.Signals) -> None:
+    """C2: a signal that comes while the job waits for the stop does not wait for that wait."""
+    stop = _Stop()
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        change_log_job.stop_on_signals(stop)
+        signal.raise_signal(number)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    assert stop.wait(JOB_S_MAX)
+    assert threading.main_thread() not in stop.setters
 
 
 def test_missing_keyspace_is_named(spark: SparkSession, kafka: Any, tmp_path: Path) -> None:

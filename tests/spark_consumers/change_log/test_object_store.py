@@ -8,11 +8,16 @@ import pytest
 
 from event_token import ShardPosition, StreamPosition
 from event_token.errors import Halt, UsageError
-from shardstream.commands.changelog import ChangelogOptions, locations
+from shardstream.commands.sinks.common import lake_places
 from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.delta_commit import commit, ensure_table, open_table
 from spark_consumers.errors import ChangeLogConflict
-from spark_consumers.sink_query.checkpoint_files import batch_end, query_id
+from spark_consumers.sink_query.checkpoint_files import (
+    batch_end,
+    checkpoint_state,
+    query_id,
+)
+from spark_consumers.sink_query.resume import CheckpointState
 from spark_consumers.source.stream_offset import StreamOffset
 from tests.shardstream.command_line import run, write_settings
 from tests.spark_consumers.change_log.log_rows import SCHEMA, batch_of
@@ -71,6 +76,10 @@ def test_a_checkpoint_on_an_object_store_is_read(s3: S3Server) -> None:
 
     assert query_id(checkpoint, s3.options) == "q-1"
     assert batch_end(checkpoint, 0, s3.options) == end
+    assert checkpoint_state(checkpoint, s3.options) == CheckpointState("q-1")
+    assert checkpoint_state(f"{checkpoint}-of-nobody", s3.options) is None
+    s3.put(f"{BUCKET}/checkpoint/commits/0", b"v1")
+    assert checkpoint_state(checkpoint, s3.options) == CheckpointState("q-1", 0, end.position)
     with pytest.raises(Halt, match=f"{checkpoint}/offsets/1 is missing"):
         batch_end(checkpoint, 1, s3.options)
 
@@ -86,7 +95,7 @@ def test_a_checkpoint_on_an_object_store_is_read(s3: S3Server) -> None:
 )
 def test_urls_stay_urls(target: str, checkpoint: str | None, expected: tuple[str, str]) -> None:
     """B13: a URL is passed on as it is; a folder becomes an absolute path."""
-    assert locations(ChangelogOptions("shop", target, checkpoint)) == expected
+    assert lake_places(target, checkpoint) == expected
 
 
 def test_a_relative_folder_is_that_of_the_command(
@@ -95,9 +104,9 @@ def test_a_relative_folder_is_that_of_the_command(
     """A relative folder is made absolute, because Spark has another working folder."""
     monkeypatch.chdir(tmp_path)
 
-    assert locations(ChangelogOptions("shop", "log")) == (
+    assert lake_places("log", None) == (
         str(tmp_path / "log"),
         str(tmp_path / "log.checkpoint"),
     )
     with pytest.raises(UsageError, match="name --checkpoint too"):
-        locations(ChangelogOptions("shop", "s3://lake/log"))
+        lake_places("s3://lake/log", None)

@@ -1,0 +1,1 @@
+"""Commands that run a sink of the merged stream as a Spark query."""

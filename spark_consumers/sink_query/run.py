@@ -1,0 +1,139 @@
+"""Runs a sink's streaming query: watches it, restarts it after transient faults, stops it."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from event_token.errors import Rebuild, Retry
+from spark_consumers.sink_query.spark_errors import ended_with_spark, original_error, translated
+from spark_consumers.source.stream_offset import StreamOffset
+
+Trigger = Literal["availableNow", "processingTime"]
+
+# How often progress is reported, and so how soon a stop is noticed.
+LOOK_S = 0.2
+# A query that fails on a transient fault (brokers unreachable) restarts from its checkpoint. After
+# this many restarts without a batch in between, the fault is not transient.
+RESTARTS_MAX = 10
+RESTART_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a sink's target holds: rows applied, and the frontier up to which it is complete.
+
+    `frontier_us` is None where the target does not keep it: then Spark's progress tells.
+    """
+
+    rows: int
+    frontier_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProgress:
+    """Progress of a sink: rows in the target, the frontier, and which shard holds it back.
+
+    `frontier_us` is None before the first batch; `waiting` is "" when no shard is waited for.
+    """
+
+    rows: int
+    frontier_us: int | None
+    batch_id: int
+    waiting: str
+
+
+def triggered(writer: DataStreamWriter, trigger: Trigger, interval_s: float) -> DataStreamWriter:
+    """Set when the query's batches begin: every `interval_s` seconds, or only what is there now."""
+    if trigger == "availableNow":
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=f"{int(interval_s * 1000)} milliseconds")
+
+
+def run_query(
+    start: Callable[[], StreamingQuery],
+    applied: Callable[[], Applied],
+    on_progress: Callable[[SinkProgress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> SinkProgress:
+    """Run the query that `start` starts until it ends or `stop` is set; return the final progress.
+
+    `applied` asks the target, a few times per second. Raises the ShardstreamError that ended the
+    query; a transient one only after RESTARTS_MAX restarts without a batch between them.
+    """
+    return _Run(applied, on_progress, stop or threading.Event()).until_done(start)
+
+
+class _Run:
+    """A query that is watched, and restarted after transient faults."""
+
+    def __init__(
+        self,
+        applied: Callable[[], Applied],
+        on_progress: Callable[[SinkProgress], None] | None,
+        stop: threading.Event,
+    ) -> None:
+        self._applied = applied
+        self._on_progress = on_progress
+        self._stop = stop
+        self._last = SinkProgress(0, None, -1, "")
+
+    def until_done(self, start: Callable[[], StreamingQuery]) -> SinkProgress:
+        """Run the query until it ends or `stop` is set."""
+        restarts = 0
+        while True:
+            batch_before = self._last.batch_id
+            try:
+                with ended_with_spark(self._stop):  # the batch that it cuts off runs again
+                    self._watch(translated(start))
+            except (Retry, Rebuild):
+                restarts = 1 if self._last.batch_id > batch_before else restarts + 1
+                if restarts > RESTARTS_MAX:
+                    raise
+                if self._stop.wait(RESTART_PAUSE_S):
+                    return self._last
+            else:
+                return self._last
+
+    def _watch(self, query: StreamingQuery) -> None:
+        try:
+            while query.isActive and not self._stop.is_set():
+                self._tell(query)
+                self._stop.wait(LOOK_S)
+            failure = query.exception()
+            if failure is not None:
+                raise original_error(str(failure)) from failure
+            self._tell(query)
+        finally:
+            query.stop()
+
+    def _tell(self, query: StreamingQuery) -> None:
+        found = _progress_of(query, self._applied(), self._last)
+        if found != self._last:
+            self._last = found
+            if self._on_progress is not None:
+                self._on_progress(found)
+
+
+def _progress_of(query: StreamingQuery, applied: Applied, last: SinkProgress) -> SinkProgress:
+    """Return the progress that the target and the query report for its newest batch."""
+    frontier_us = last.frontier_us if applied.frontier_us is None else applied.frontier_us
+    progress = query.lastProgress
+    if progress is None or not progress["sources"]:
+        return SinkProgress(applied.rows, frontier_us, last.batch_id, last.waiting)
+    source = progress["sources"][0]
+    end = _document(source["endOffset"])
+    if end and applied.frontier_us is None:
+        frontier_us = StreamOffset.from_document(end).position.frontier_us
+    waiting = str(_document(source["latestOffset"]).get("waiting", ""))
+    return SinkProgress(applied.rows, frontier_us, int(progress["batchId"]), waiting)
+
+
+def _document(value: object) -> dict[str, object]:
+    """Parse an offset: Spark reports it as JSON text, as parsed JSON, or not at all."""
+    found = json.loads(value) if isinstance(value, str) and value else value
+    return found if isinstance(found, dict) else {}

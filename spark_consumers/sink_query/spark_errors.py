@@ -1,0 +1,64 @@
+"""Translates Spark's exceptions into the errors that readers and sinks raised inside of it."""
+
+import importlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from event_token.errors import Halt, Retry, ShardstreamError
+
+Answer = TypeVar("Answer")
+
+# What a call of Spark raises, also when its JVM has ended.
+SPARK_ERRORS: Final = (PySparkException, Py4JError, ConnectionError)
+
+_OURS = ("event_token.", "topics.", "spark_consumers.")
+# Spark gives a Python worker 10 s to start, without a setting; a loaded machine may take longer.
+_TRANSIENT = (
+    "Timed out while waiting for the Python worker to connect back",
+    "Python worker failed to connect back",
+)
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*\.[A-Z]\w*): (.*)$", re.MULTILINE)
+
+
+class UnknownSparkError(Halt):
+    """Raised when Spark fails for a reason that is not ours."""
+
+
+def translated(ask: Callable[[], Answer]) -> Answer:
+    """Call Spark; raise the ShardstreamError behind a Spark exception."""
+    try:
+        return ask()
+    except PySparkException as error:
+        raise original_error(str(error)) from error
+
+
+@contextmanager
+def ended_with_spark(stop: threading.Event) -> Iterator[None]:
+    """Take the errors of a JVM that has ended for a part of the stop, if one is set.
+
+    A signal to a whole unit or process group (systemd) ends Spark's JVM, too.
+    """
+    try:
+        yield
+    except (*SPARK_ERRORS, UnknownSparkError):
+        if not stop.is_set():
+            raise
+
+
+def original_error(text: str) -> ShardstreamError:
+    """Return the ShardstreamError named in the text of a Spark exception, else a Halt or Retry."""
+    for name, message in reversed(_RAISED.findall(text)):
+        if name.startswith(_OURS):
+            module, _, class_name = name.rpartition(".")
+            found = getattr(importlib.import_module(module), class_name, None)
+            if isinstance(found, type) and issubclass(found, ShardstreamError):
+                return found(message)
+    if any(message in text for message in _TRANSIENT):
+        return Retry(f"Spark: {text}")
+    return UnknownSparkError(f"Spark: {text}")

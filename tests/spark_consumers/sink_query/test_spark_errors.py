@@ -1,0 +1,25 @@
+from event_token.errors import Retry, UsageError
+from spark_consumers.sink_query.spark_errors import UnknownSparkError, original_error
+
+
+def test_errors_come_through_spark() -> None:
+    """The innermost ShardstreamError in the text of a Spark exception is raised again."""
+    text = (
+        "[STREAM_FAILED] Query failed: boom\n  File x\n"
+        "topics.errors.LogGap: ks.-80: seq 3 is missing\n"
+        "spark_consumers.errors.ShapeConflict: column 'n' is int there\n\n"
+        "\tat org.apache.spark"
+    )
+
+    found = original_error(text)
+    other = original_error("java.lang.OutOfMemoryError: heap")
+    slow = original_error(
+        "org.apache.spark.SparkException: Python worker failed to connect back.\n"
+        "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python "
+        "worker to connect back"
+    )
+
+    assert isinstance(found, UsageError)
+    assert str(found) == "column 'n' is int there"
+    assert type(other) is UnknownSparkError
+    assert type(slow) is Retry
