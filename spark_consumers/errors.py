@@ -1,6 +1,6 @@
 """What stops a Spark reader or the change log, beside the errors of `topics.errors`."""
 
-from event_token.errors import Halt, UsageError
+from event_token.errors import Halt, Retry, UsageError
 
 
 class ShapeConflict(UsageError):  # noqa: N818 - named by what conflicts
@@ -21,3 +21,11 @@ class TargetConflict(Halt):
 
 class ChangeLogConflict(Halt):
     """Raised when a commit would repeat changes of the Delta table or leave a hole in it."""
+
+
+class LakeConflict(Halt):
+    """Raised when another driver writes to a table of current rows: a change could be lost."""
+
+
+class StaleBatch(Retry):
+    """Raised when another program rewrote files of a table that a batch rewrites: run it again."""

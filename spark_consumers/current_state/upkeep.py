@@ -1,0 +1,53 @@
+"""What a table needs from time to time: checkpoints of its log, more buckets, a vacuum."""
+
+import time
+from collections.abc import Mapping
+
+from deltalake import DeltaTable
+
+from spark_consumers.current_state.log import BUCKETS_SETTING, LOG, Snapshot, removals
+from spark_consumers.current_state.storage import Storage
+
+# A reader replays the commits since the last checkpoint.
+CHECKPOINT_COMMITS = 100
+# Twice what a bucket should have: a rewrite of one then still fits a worker's memory.
+BUCKET_BYTES_MAX = 128 * 1024 * 1024
+
+
+def after_commit(storage: Storage, snapshot: Snapshot) -> None:
+    """Write a checkpoint when it is due, and double the buckets of a table that has grown."""
+    if snapshot.version % CHECKPOINT_COMMITS:
+        return
+    options = storage.options
+    DeltaTable(storage.url, snapshot.version, storage_options=options).create_checkpoint()
+    live_bytes = sum(f.size * (f.rows - f.dead) // max(f.rows, 1) for f in snapshot.files.values())
+    if live_bytes > BUCKET_BYTES_MAX * snapshot.buckets:
+        double_buckets(storage.url, options)
+
+
+def double_buckets(url: str, options: Mapping[str, str]) -> None:
+    """Double the number of buckets; files are divided when they are rewritten next."""
+    table = DeltaTable(url, storage_options=dict(options))
+    buckets = int(table.metadata().configuration[BUCKETS_SETTING])
+    table.alter.set_table_properties({BUCKETS_SETTING: str(2 * buckets)}, raise_if_not_exists=False)
+
+
+def vacuum(url: str, options: Mapping[str, str], older_than_s: int) -> list[str]:
+    """Delete files that no version of the last `older_than_s` seconds has; return their paths.
+
+    Readers of older versions, and batches that take longer, would miss them.
+    """
+    storage = Storage(url, options)
+    since_s = time.time() - older_than_s
+    in_use = {path for path, when in removals(storage).items() if when / 1000 >= since_s}
+    for file in Snapshot().newest(storage).files.values():
+        in_use.add(file.path)
+        if file.vector and file.vector.storage == "u":
+            in_use.add(file.vector.path)
+    unused = [
+        path
+        for path, modified in storage.names()
+        if path not in in_use and not path.startswith(f"{LOG}/") and modified.timestamp() < since_s
+    ]
+    storage.delete(unused)
+    return unused

@@ -1,0 +1,179 @@
+"""Commits that meet those of other writers, and of drivers that died."""
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.schema import Field, PrimitiveType
+
+from spark_consumers.current_state.create import add_columns
+from spark_consumers.errors import LakeConflict, StaleBatch
+from tests.repository import ROOT
+from tests.spark_consumers.current_state.lake_rows import (
+    SCHEMA,
+    Batch,
+    Lake,
+    Rows,
+    random_batch,
+    row,
+)
+
+# A batch of one task writes in this order: data files of two buckets, the vectors, the commit.
+WRITES = 4
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A table of two buckets with one batch."""
+    made = Lake(str(tmp_path / "orders"), tasks=1).create(buckets=2)
+    made.run(0, first_batch())
+    return made
+
+
+def first_batch() -> Batch:
+    return Batch([row(number, 0) for number in range(200)])
+
+
+def second_batch() -> Batch:
+    return Batch([row(number, 1) for number in range(170, 210)], ["[1]", "[2]", "[777]"])
+
+
+def model_of(*batches: Batch) -> Rows:
+    model = Rows()
+    for batch in batches:
+        batch.apply(model)
+    return model
+
+
+def test_a_batch_is_never_committed_twice(lake: Lake) -> None:
+    """A batch that is in the table is refused by name, whoever planned it."""
+    staged = lake.stage(second_batch())
+    lake.commit(1, staged)
+
+    with pytest.raises(LakeConflict, match="batch 1 of query q is in the table already"):
+        lake.commit(1, staged)
+    with pytest.raises(LakeConflict, match="batch 1 of query q is in the table already"):
+        lake.run(1, second_batch())
+
+    assert lake.read() == model_of(first_batch(), second_batch())
+
+
+def test_of_two_drivers_the_second_halts(lake: Lake) -> None:
+    """A driver that was taken for dead cannot write over the work of the one that follows it."""
+    zombie = Lake(lake.url, tasks=1, query="other")
+    staged = zombie.stage(Batch([row(3, 5)]))
+    lake.run(1, second_batch())
+
+    with pytest.raises(LakeConflict, match="query q committed version 2 while a batch was planned"):
+        zombie.commit(9, staged)
+
+    assert lake.read() == model_of(first_batch(), second_batch())
+
+
+def test_an_optimize_in_between_is_built_upon(lake: Lake) -> None:
+    """Rows that another program moved to another file are deleted there."""
+    staged = lake.stage(second_batch())
+    DeltaTable(lake.url).optimize.compact()
+
+    lake.commit(1, staged)
+
+    assert lake.read() == model_of(first_batch(), second_batch())
+    after = Batch([row(5, 9)], ["[6]"])
+    lake.run(2, after)
+    assert lake.read() == model_of(first_batch(), second_batch(), after)
+
+
+def test_a_new_column_in_between_is_built_upon(lake: Lake) -> None:
+    """Somebody's ALTER TABLE neither stops a batch nor is lost by it."""
+    staged = lake.stage(second_batch())
+    DeltaTable(lake.url).alter.add_columns([Field("more", PrimitiveType("string"))])
+
+    lake.commit(1, staged)
+    add_columns(lake.url, {}, SCHEMA)
+
+    expected = model_of(first_batch(), second_batch())
+    assert lake.read() == {key: found | {"more": None} for key, found in expected.items()}
+
+
+def test_a_rewrite_of_changed_files_is_planned_again(lake: Lake) -> None:
+    """A file is never replaced by a copy that lacks what another program did to it."""
+    batches = [Batch([row(8 * number + i, number) for i in range(8)]) for number in range(1, 11)]
+    for number, batch in enumerate(batches[:-1], 1):
+        lake.run(number, batch)
+    last = batches[-1]
+    staged = lake.stage(last)
+    assert staged[0].rewritten
+    DeltaTable(lake.url).optimize.compact()
+
+    with pytest.raises(StaleBatch, match="another program changed b00"):
+        lake.commit(10, staged)
+    lake.run(10, last)
+
+    assert lake.read() == model_of(first_batch(), *batches)
+
+
+KILLED = """
+import os, signal, sys
+from tests.spark_consumers.current_state import test_commit
+from tests.spark_consumers.current_state.lake_rows import Lake
+from spark_consumers.current_state.storage import Storage
+
+url, left, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+
+def stopping(method):
+    def write(*args):
+        global left
+        left -= 1
+        if when == "before" and left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        done = method(*args)
+        if when == "after" and left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+    return write
+
+Storage.write, Storage.create = stopping(Storage.write), stopping(Storage.create)
+Lake(url, tasks=1).run(1, test_commit.second_batch())
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("write", range(1, WRITES + 1))
+def test_a_killed_driver_leaves_a_whole_batch_or_none(lake: Lake, write: int, when: str) -> None:
+    """Killed at each file of a batch, its replay neither loses a row nor doubles one."""
+    command = [sys.executable, "-c", KILLED, lake.url, str(write), when]
+
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    is_committed = (write, when) == (WRITES, "after")
+    batches = [first_batch(), second_batch()]
+    assert lake.read() == model_of(*batches[: 1 + is_committed])
+    if is_committed:
+        with pytest.raises(LakeConflict, match="in the table already"):
+            lake.run(1, second_batch())
+    else:
+        lake.run(1, second_batch())
+    assert lake.read() == model_of(*batches)
+
+
+def test_two_drivers_at_once_leave_the_work_of_one(tmp_path: Path) -> None:
+    """Of two drivers that commit each version at the same time, one goes on and one halts."""
+    one = Lake(str(tmp_path / "orders"), tasks=1).create()
+    other = Lake(one.url, tasks=1)
+    random_, model = random.Random(3), Rows()
+
+    for number in range(20):
+        batches = [random_batch(random_, number), random_batch(random_, number)]
+        staged = [lake.stage(batch) for lake, batch in zip((one, other), batches, strict=True)]
+        order = [0, 1] if random_.random() < 0.5 else [1, 0]
+        (one, other)[order[0]].commit(number, staged[order[0]])
+        with pytest.raises(LakeConflict):
+            (one, other)[order[1]].commit(number, staged[order[1]])
+        batches[order[0]].apply(model)
+
+    assert one.read() == model
