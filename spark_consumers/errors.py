@@ -29,3 +29,11 @@ class LakeConflict(Halt):
 
 class StaleBatch(Retry):
     """Raised when another program rewrote files of a table that a batch rewrites: run it again."""
+
+
+class DatabaseRefuses(Halt):
+    """Raised when a second database refuses a statement for a reason that only people can end."""
+
+
+class BadValue(Halt):
+    """Raised on a value that the second database cannot hold."""

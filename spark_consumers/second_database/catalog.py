@@ -1,0 +1,226 @@
+"""The follower's own tables in the target: its position, and the tables that it fills.
+
+| table | holds |
+|---|---|
+| `position` | per follower: query, last batch, position of the stream, frontier |
+| `tables` | per table: where it lies, its columns, renamed columns, and whether it is whole |
+| `homes_N` | of table N: hidden rows of keys with several homes, and tombstones |
+| `stage_*` | the changes of one task of one batch, until the batch is applied |
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from sqlalchemy import Connection, inspect
+
+from event_token import KeyRange, ShardName
+from event_token.errors import UsageError
+from event_token.key_range import covers
+from event_token.position import StreamPosition
+from spark_consumers.applying.changes import KnownTable
+from spark_consumers.second_database.dialect import Dialect, rows_of, run
+from spark_consumers.second_database.names import INTERNAL, TargetTable
+from spark_consumers.sink_query.resume import PlannedBatch, Step, TargetState, step_of
+from topics.records.table_shape import TableShape, row_schema, schema_text, shape_of
+
+# What is known of a table: nothing was copied, its copy runs, or it is whole.
+FOLLOWING, LOADING, COMPLETE = "following", "loading", "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTarget:
+    """A table of the target with its state and the old names of its columns."""
+
+    table: TargetTable
+    renames: Mapping[str, str]
+    state: str
+    ended: tuple[str, ...]
+
+
+class Catalog:
+    """Reads and writes the follower's own tables, in the caller's transaction."""
+
+    def __init__(self, dialect: Dialect, follower: str) -> None:
+        """Keep the dialect. `follower`: the name under which positions and tables are kept."""
+        self._dialect = dialect
+        self._follower = follower
+        self._position = dialect.table(INTERNAL, "position")
+        self._tables = dialect.table(INTERNAL, "tables")
+
+    def create(self, connection: Connection) -> None:
+        """Create the follower's own tables where they are missing."""
+        dialect = self._dialect
+        if inspect(connection).has_table("tables", schema=dialect.schema_of(INTERNAL)):
+            return
+        dialect.create_schema(connection, INTERNAL)
+        kinds = dialect.meta_types
+        name, text, long = kinds["name"], kinds["text"], kinds["long"]
+        run(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {self._position} (follower {name} PRIMARY KEY, "
+            f"query {name} NOT NULL, batch {long} NOT NULL, position {text} NOT NULL, "
+            f"frontier_us {long} NOT NULL)",
+        )
+        run(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {self._tables} (number {long} PRIMARY KEY, "
+            f"follower {name} NOT NULL, source_database {name} NOT NULL, "
+            f"source_table {name} NOT NULL, target_schema {name} NOT NULL, "
+            f"target_table {name} NOT NULL, state {name} NOT NULL, complete_at_us {long}, "
+            f"ended {text} NOT NULL, renames {text} NOT NULL, shape {text} NOT NULL, "
+            f"UNIQUE (target_schema, target_table))",
+        )
+
+    def held(self, connection: Connection, *, locked: bool = False) -> TargetState | None:
+        """Return the last batch that the target holds, None before the first one.
+
+        `locked`: until the transaction ends, nobody else moves the position.
+        """
+        lock = self._dialect.row_lock if locked else ""
+        found = rows_of(
+            connection,
+            f"SELECT query, batch, position FROM {self._position} WHERE follower = :follower{lock}",
+            {"follower": self._follower},
+        )
+        if not found:
+            return None
+        query, number, position = found[0]
+        return TargetState(query, number, StreamPosition.from_string(position))
+
+    def move(self, connection: Connection, batch: PlannedBatch) -> bool:
+        """Move the position over a batch; False if the target holds the batch already.
+
+        The row stays locked to the end of the transaction. TargetConflict if the batch does not
+        begin where the target ends.
+        """
+        held = self.held(connection, locked=True)
+        if step_of(self._where, held, batch) is Step.REPLAY:
+            return False
+        values = {
+            "follower": self._follower,
+            "query": batch.query_id,
+            "batch": batch.batch_id,
+            "position": batch.end.to_string(),
+            "frontier": batch.end.frontier_us,
+        }
+        if held is None:
+            statement = (
+                f"INSERT INTO {self._position} (follower, query, batch, position, frontier_us) "
+                f"VALUES (:follower, :query, :batch, :position, :frontier)"
+            )
+        else:
+            statement = (
+                f"UPDATE {self._position} SET query = :query, batch = :batch, "
+                f"position = :position, frontier_us = :frontier WHERE follower = :follower"
+            )
+        run(connection, statement, values)
+        return True
+
+    @property
+    def _where(self) -> str:
+        return f"{self._dialect.place} (follower '{self._follower}')"
+
+    def tables(self, connection: Connection) -> dict[tuple[str, str], KnownTarget]:
+        """Return the follower's tables by database and name of the source."""
+        found = {}
+        for row in rows_of(
+            connection,
+            f"SELECT number, source_database, source_table, target_schema, target_table, state, "
+            f"ended, renames, shape FROM {self._tables} WHERE follower = :follower",
+            {"follower": self._follower},
+        ):
+            shape = cast("TableShape", shape_of(json.loads(row.shape)))
+            table = TargetTable(row.number, row.target_schema, row.target_table, shape)
+            known = KnownTarget(
+                table, json.loads(row.renames), row.state, (*json.loads(row.ended),)
+            )
+            found[row.source_database, row.source_table] = known
+        return found
+
+    def known(self, connection: Connection) -> dict[tuple[str, str], KnownTable]:
+        """Return what the tasks need to know of the tables."""
+        return {
+            name: KnownTable(known.table.shape, known.renames)
+            for name, known in self.tables(connection).items()
+        }
+
+    def add_table(
+        self,
+        connection: Connection,
+        source: tuple[str, str],
+        *,
+        schema: str,
+        name: str,
+        shape: TableShape,
+        state: str,
+    ) -> TargetTable:
+        """Register a new table. UsageError if another source's table lies there."""
+        there = rows_of(
+            connection,
+            f"SELECT follower, source_database, source_table FROM {self._tables} "
+            f"WHERE target_schema = :schema AND target_table = :name",
+            {"schema": schema, "name": name},
+        )
+        if there:
+            raise UsageError(
+                f"{source[0]}.{source[1]} would be written to {schema}.{name}, which holds "
+                f"{there[0][1]}.{there[0][2]} of {there[0][0]}: give them different --schema"
+            )
+        [(number,)] = rows_of(
+            connection, f"SELECT COALESCE(MAX(number), 0) + 1 FROM {self._tables}"
+        )
+        run(
+            connection,
+            f"INSERT INTO {self._tables} VALUES (:number, :follower, :database, :table, :schema, "
+            f":name, :state, NULL, '[]', '{{}}', :shape)",
+            {
+                "number": number,
+                "follower": self._follower,
+                "schema": schema,
+                "name": name,
+                "database": source[0],
+                "table": source[1],
+                "state": state,
+                "shape": _text(shape),
+            },
+        )
+        return TargetTable(number, schema, name, shape)
+
+    def set_shape(
+        self, connection: Connection, table: TargetTable, renames: Mapping[str, str]
+    ) -> None:
+        """Store the columns of a table and their old names."""
+        run(
+            connection,
+            f"UPDATE {self._tables} SET shape = :shape, renames = :renames WHERE number = :number",
+            {"shape": _text(table.shape), "renames": json.dumps(renames), "number": table.number},
+        )
+
+    def end_copies(
+        self,
+        connection: Connection,
+        known: KnownTarget,
+        shards: Collection[str],
+        whole: KeyRange,
+        frontier_us: int,
+    ) -> None:
+        """Store whose copies have ended; a table is whole once they cover the key range."""
+        ended = sorted({*known.ended, *shards})
+        is_whole = covers((ShardName.parse(shard).key_range for shard in ended), whole)
+        run(
+            connection,
+            f"UPDATE {self._tables} SET ended = :ended, state = :state, "
+            f"complete_at_us = COALESCE(complete_at_us, :at) WHERE number = :number",
+            {
+                "ended": json.dumps(ended),
+                "number": known.table.number,
+                "state": COMPLETE if is_whole else known.state,
+                "at": frontier_us if is_whole else None,
+            },
+        )
+
+
+def _text(shape: TableShape) -> str:
+    return schema_text(cast("dict[str, object]", row_schema(shape)))

@@ -1,0 +1,222 @@
+"""`SqlDatabase`: applies batches of changes to tables of another database, each exactly once.
+
+Tasks stage their changes side by side (`stage`); the driver applies all of them in one transaction
+that also moves the position (`apply`). Nothing here needs Spark.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from event_token import KeyRange
+from event_token.errors import Retry
+from spark_consumers.applying.changes import KnownTable, TableChanges
+from spark_consumers.errors import TargetConflict
+from spark_consumers.second_database.catalog import FOLLOWING, Catalog
+from spark_consumers.second_database.dialect import Dialect, run
+from spark_consumers.second_database.staging import Staged, stage, stage_prefix
+from spark_consumers.second_database.table_changes import TableWriter
+from spark_consumers.second_database.target_tables import TargetTables
+from spark_consumers.second_database.urls import dialect_of
+from spark_consumers.sink_query.resume import PlannedBatch, TargetState
+
+# As long as topics are usually kept: late changes cannot be older than the log.
+TOMBSTONES_US = 7 * 24 * 3600 * 1_000_000
+# Tombstones are looked through after this many batches: the table of homes has no index for it.
+EXPIRE_EVERY = 500
+
+WHOLE = KeyRange.parse("-")
+Deletes = Literal["hard", "soft"]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """How changes are applied.
+
+    `follower`: the name under which the target keeps position and tables. `schema`: where all
+    tables go, None: to schemas named as the source's databases. `deletes`: `soft` keeps deleted
+    rows, marked in column `_deleted`. `nul_text`: what becomes of zero characters, which PostgreSQL
+    cannot store. `key_range`: what the query reads. `state`: of new tables, `loading` if a copy was
+    asked for.
+    """
+
+    follower: str
+    schema: str | None = None
+    deletes: Deletes = "hard"
+    nul_text: Literal["halt", "replace"] = "halt"
+    key_range: KeyRange = WHOLE
+    state: str = FOLLOWING
+
+
+class SqlDatabase:
+    """A database that follows the stream. It can be pickled; each process connects by itself."""
+
+    def __init__(self, url: str, options: TargetOptions) -> None:
+        """Keep URL and options; nothing is connected yet. UsageError: the URL is wrong."""
+        self._url = url
+        self._options = options
+        self._dialect: Dialect = dialect_of(url, replaces_nul=options.nul_text == "replace")
+        self._catalog = Catalog(self._dialect, options.follower)
+        digest = hashlib.sha256(options.follower.encode()).hexdigest()[:16]
+        self._prefix = stage_prefix(digest)
+
+    def __reduce__(self) -> tuple[type["SqlDatabase"], tuple[str, TargetOptions]]:
+        """Support pickle, which cannot handle connections."""
+        return type(self), (self._url, self._options)
+
+    def prepare(self) -> None:
+        """Create the follower's own tables where they are missing."""
+        with self._transaction() as connection:
+            self._catalog.create(connection)
+
+    def held(self) -> TargetState | None:
+        """Return what the target holds of the follower, None if nothing."""
+        with self._transaction() as connection:
+            return self._catalog.held(connection)
+
+    def known(self) -> dict[tuple[str, str], KnownTable]:
+        """Return the tables that the target has, for `changes_of`."""
+        with self._transaction() as connection:
+            return self._catalog.known(connection)
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Be the only one who writes for the follower while the context lasts.
+
+        TargetConflict if another one does. Staging tables that a crash has left are dropped.
+        """
+        with self._errors(), self._open().connect() as connection:
+            if not self._dialect.claim(connection, self._options.follower):
+                raise TargetConflict(
+                    f"another query writes to {self._dialect.place} as '{self._options.follower}': "
+                    f"stop it, or wait until the server has noticed its end"
+                )
+            connection.commit()
+            with self._transaction() as own:
+                for name in self._dialect.stages(own, self._prefix):
+                    run(own, f"DROP TABLE {self._dialect.internal(name)}")
+            yield
+
+    def stage(self, changes: Iterable[TableChanges]) -> list[Staged]:
+        """Stage the changes of one task. BadValue names the first value that does not fit."""
+        with self._transaction() as connection:
+            return [stage(connection, self._dialect, each, self._prefix) for each in changes]
+
+    def apply(self, batch: PlannedBatch, staged: Sequence[Staged]) -> bool:
+        """Apply a batch in one transaction; False if the target holds it already.
+
+        TargetConflict: the batch does not begin where the target ends.
+        """
+        try:
+            done = self._apply(batch, staged, replace=False)
+        except _DuplicateKeyError:
+            # The way to the batch's end may lead over states that unique indexes refuse; its end,
+            # which the source had, does not.
+            done = self._apply(batch, staged, replace=True)
+        self._drop(staged)
+        return done
+
+    def apply_arrow(self, batch: PlannedBatch, changes: Iterable[TableChanges]) -> bool:
+        """Stage and apply the changes of a batch from one process, without Spark."""
+        return self.apply(batch, self.stage(changes))
+
+    def _apply(self, batch: PlannedBatch, staged: Sequence[Staged], *, replace: bool) -> bool:
+        is_ending = False
+        try:
+            with self._errors(), self._open().connect() as connection:
+                if not self._catalog.move(connection, batch):
+                    return False
+                self._apply_tables(connection, batch, staged, replace=replace)
+                is_ending = True
+                connection.commit()
+        except Retry:
+            # Lost in COMMIT: the position tells whether the server has committed.
+            if not is_ending or not self._has(batch):
+                raise
+        return True
+
+    def _has(self, batch: PlannedBatch) -> bool:
+        held = self.held()
+        return held == TargetState(batch.query_id, batch.batch_id, batch.end)
+
+    def _apply_tables(
+        self,
+        connection: Connection,
+        batch: PlannedBatch,
+        staged: Sequence[Staged],
+        *,
+        replace: bool,
+    ) -> None:
+        soft = self._options.deletes == "soft"
+        tables = TargetTables(self._dialect, self._catalog, schema=self._options.schema, soft=soft)
+        known = self._catalog.tables(connection)
+        frontier_us = batch.end.frontier_us
+        for source, stages in sorted(_by_table(staged).items()):
+            there = known.get(source)
+            shapes = [each.shape for each in stages if each.shape.columns]
+            if there is None and not shapes:
+                continue
+            renames = tuple(dict.fromkeys(name for each in stages for name in each.renames))
+            table = tables.fit(
+                *(connection, source, there),
+                shapes=shapes,
+                renames=renames,
+                state=self._options.state,
+            )
+            removals = tuple(dict.fromkeys(r for each in stages for r in each.removals))
+            writer = TableWriter(connection, self._dialect, table, soft=soft)
+            writer.apply(stages, removals, replace=replace)
+            if batch.batch_id % EXPIRE_EVERY == EXPIRE_EVERY - 1:
+                writer.expire(frontier_us - TOMBSTONES_US)
+            ended = {shard for each in stages for shard in each.ended_copies}
+            if ended:
+                now = self._catalog.tables(connection)[source]
+                whole = self._options.key_range
+                self._catalog.end_copies(connection, now, ended, whole, frontier_us)
+
+    def _drop(self, staged: Iterable[Staged]) -> None:
+        """Drop staging tables; what a crash leaves is dropped at the next start."""
+        with self._transaction() as connection:
+            for each in staged:
+                if each.stage is not None:
+                    run(connection, f"DROP TABLE IF EXISTS {self._dialect.internal(each.stage)}")
+
+    def _open(self) -> Engine:
+        return _engine_of(self._url)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._errors(), self._open().begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            if self._dialect.is_duplicate_key(error):
+                raise _DuplicateKeyError from None
+            raise self._dialect.translated(error) from None
+
+
+@lru_cache(maxsize=16)
+def _engine_of(url: str) -> Engine:
+    """One pool of connections per process: tasks come with objects of their own."""
+    return dialect_of(url).open_engine()
+
+
+class _DuplicateKeyError(Exception):
+    """A unique index of the target has a value already."""
+
+
+def _by_table(staged: Iterable[Staged]) -> Mapping[tuple[str, str], list[Staged]]:
+    found: dict[tuple[str, str], list[Staged]] = {}
+    for each in staged:
+        found.setdefault((each.database, each.table), []).append(each)
+    return found

@@ -1,0 +1,203 @@
+"""What differs between databases: names, types, how rows are staged and upserted.
+
+`Dialect` is the interface. Its methods get an open SQLAlchemy connection, run SQL on it and never
+commit. A new dialect gives types, `stage_rows`, `upsert` and what it must quote otherwise.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from event_token.errors import ShardstreamError
+from spark_consumers.applying.changes import DELETED, HOME, SHARD
+from spark_consumers.second_database.names import CONTESTED, INTERNAL, META_KINDS, TargetTable
+from topics.records.table_shape import Column, TableShape
+
+
+def run(connection: Connection, statement: str, values: Mapping[str, object] | None = None) -> int:
+    """Run a statement with `:name` parameters; return how many rows it changed."""
+    return int(connection.execute(text(statement), values or {}).rowcount)
+
+
+def rows_of(
+    connection: Connection, query: str, values: Mapping[str, object] | None = None
+) -> list[Any]:
+    """Run a query with `:name` parameters; return its rows."""
+    return list(connection.execute(text(query), values or {}).all())
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An update of rows by staged ones of the same key.
+
+    `place`: the quoted table, `stage` the name of the staging table. `where`: a condition over `t`
+    (the row) and `s` (the staged one) with the parameters `values`.
+    """
+
+    place: str
+    stage: str
+    key: Sequence[str]
+    columns: Sequence[str]
+    where: str
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+class Dialect:
+    """A kind of database. Names are given unquoted."""
+
+    # The longest name of a table or column, in bytes.
+    name_bytes_max: ClassVar[int]
+    # What locks the rows of a SELECT.
+    row_lock: ClassVar[str] = " FOR UPDATE"
+    # Whether DDL takes part in transactions.
+    has_transactional_ddl: ClassVar[bool]
+    # The SQL types of the follower's own columns, by `names.META_KINDS`.
+    meta_types: ClassVar[Mapping[str, str]]
+
+    def open_engine(self) -> Engine:
+        """Return an engine; nothing is connected yet. It never shows values in its errors."""
+        raise NotImplementedError
+
+    def type_of(self, column: Column, *, is_key: bool = False) -> str:
+        """Return the SQL type that holds every value of a column."""
+        raise NotImplementedError
+
+    def schema_of(self, name: str) -> str | None:
+        """Return the schema for a database of the source; None where there are no schemas."""
+        return name
+
+    def create_schema(self, connection: Connection, name: str) -> None:
+        """Create a schema if it is missing."""
+        raise NotImplementedError
+
+    def create_table(
+        self, connection: Connection, place: str, columns: Mapping[str, str], key: Sequence[str]
+    ) -> None:
+        """Create a table with a primary key; `place` is quoted."""
+        listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in columns.items())
+        run(connection, f"CREATE TABLE {place} ({listed}, PRIMARY KEY ({self.listed(key)}))")
+
+    def create_homes(
+        self, connection: Connection, table: TargetTable, columns: Mapping[str, str]
+    ) -> None:
+        """Create the table of hidden rows and tombstones, with an index on `_key`."""
+        raise NotImplementedError
+
+    def create_work(self, connection: Connection, table: TargetTable) -> str:
+        """Create an empty table like that of the homes; return its quoted name.
+
+        It also has the columns `_number` (1, 2, ...) and `origin`.
+        """
+        raise NotImplementedError
+
+    def add_column(self, connection: Connection, place: str, column: Column) -> None:
+        """Add a column that may be NULL."""
+        kind = self.type_of(column)
+        run(connection, f"ALTER TABLE {place} ADD COLUMN {self.quote(column.name)} {kind}")
+
+    def widen_column(
+        self, connection: Connection, place: str, column: Column, *, is_key: bool
+    ) -> None:
+        """Change a column to a wider type."""
+        raise NotImplementedError
+
+    def rename_column(self, connection: Connection, place: str, old: str, new: str) -> None:
+        """Rename a column."""
+        names = f"{self.quote(old)} TO {self.quote(new)}"
+        run(connection, f"ALTER TABLE {place} RENAME COLUMN {names}")
+
+    def stages(self, connection: Connection, prefix: str) -> list[str]:
+        """Return the names of the staging tables that begin so."""
+        return [
+            name
+            for name in inspect(connection).get_table_names(schema=self.schema_of(INTERNAL))
+            if name.startswith(prefix)
+        ]
+
+    def claim(self, connection: Connection, follower: str) -> bool:
+        """Take the follower's lock for as long as the connection lives; False: another has it."""
+        raise NotImplementedError
+
+    def create_stage(self, connection: Connection, name: str, columns: Mapping[str, str]) -> None:
+        """Create a staging table, which need not survive a crash; `columns`: types by name."""
+        raise NotImplementedError
+
+    def stage_rows(
+        self, connection: Connection, name: str, rows: pa.Table, shape: TableShape
+    ) -> None:
+        """Put rows into a staging table. BadValue names the first one that does not fit."""
+        raise NotImplementedError
+
+    def upsert(
+        self,
+        connection: Connection,
+        table: TargetTable,
+        stage: str,
+        columns: Sequence[str],
+        kept: Sequence[str],
+    ) -> int:
+        """Upsert staged rows whose key is new or has a row of the same home; return how many.
+
+        Rows that are contested, tombstones or partial are not taken. `columns` of the table are
+        staged, its other ones become NULL.
+        """
+        raise NotImplementedError
+
+    def update_from(self, connection: Connection, update: "Update") -> int:
+        """Set columns of rows to the staged ones of the same key; return how many rows."""
+        raise NotImplementedError
+
+    def is_duplicate_key(self, error: DBAPIError) -> bool:
+        """Tell whether a statement failed because a unique index has the value."""
+        raise NotImplementedError
+
+    def translated(self, error: DBAPIError) -> ShardstreamError:
+        """Return the error that tells the caller what to do, without values and passwords."""
+        raise NotImplementedError
+
+    @property
+    def place(self) -> str:
+        """The database, for messages."""
+        raise NotImplementedError
+
+    def quote(self, name: str) -> str:
+        """Return a quoted name for use in `run`, where a colon begins a parameter."""
+        doubled = name.replace('"', '""').replace(":", "\\:")
+        return f'"{doubled}"'
+
+    def table(self, schema: str, name: str) -> str:
+        """Return the quoted name of a table."""
+        return f"{self.quote(schema)}.{self.quote(name)}"
+
+    def internal(self, name: str) -> str:
+        """Return the quoted name of one of the follower's own tables."""
+        return self.table(INTERNAL, name)
+
+    def listed(self, names: Iterable[str], prefix: str = "") -> str:
+        """Return quoted names, with commas."""
+        return ", ".join(prefix + self.quote(name) for name in names)
+
+    def meta_columns(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the types of columns of the follower's own."""
+        return {name: self.meta_types[META_KINDS[name]] for name in names}
+
+    def same_key(self, a: str, b: str, key: Iterable[str]) -> str:
+        """Return the condition that two rows have one key."""
+        return " AND ".join(f"{a}.{self.quote(c)} = {b}.{self.quote(c)}" for c in key)
+
+    def same_home(self, a: str, b: str) -> str:
+        """Return the condition that two rows of one key are surely of one home."""
+        home, shard = self.quote(HOME), self.quote(SHARD)
+        return (
+            f"({a}.{home} = {b}.{home} OR (({a}.{home} IS NULL OR {b}.{home} IS NULL) "
+            f"AND {a}.{shard} = {b}.{shard}))"
+        )
+
+    def in_bulk(self, prefix: str = "s.") -> str:
+        """Return the condition that a staged row is an upsert that is applied in bulk."""
+        contested, deleted = self.quote(CONTESTED), self.quote(DELETED)
+        return f"{prefix}{contested} = 0 AND NOT {prefix}{deleted}"

@@ -1,0 +1,253 @@
+"""PostgreSQL: rows are staged by COPY into unlogged tables and upserted by ON CONFLICT."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from sqlalchemy import URL, Connection, Engine, create_engine, inspect
+from sqlalchemy.exc import DBAPIError
+
+from event_token.errors import Retry, ShardstreamError, UsageError
+from spark_consumers.applying.changes import ABSENT, DELETED, KEY, TIME
+from spark_consumers.errors import BadValue, DatabaseRefuses
+from spark_consumers.second_database.csv_rows import csv_of, seconds_text
+from spark_consumers.second_database.dialect import Dialect, Update, rows_of, run
+from spark_consumers.second_database.names import CONTESTED, INTERNAL, NUMBER, TargetTable
+from spark_consumers.second_database.rejected import place_of, without_nul
+from topics.records.table_shape import Column, TableShape, ValueKind
+
+TYPES: Mapping[ValueKind, str] = {
+    ValueKind.INT: "integer",
+    ValueKind.YEAR: "integer",
+    ValueKind.LONG: "bigint",
+    ValueKind.BIT: "bigint",
+    ValueKind.UNSIGNED_LONG: "numeric(20)",
+    ValueKind.BIT64: "numeric(20)",
+    ValueKind.FLOAT: "real",
+    ValueKind.DOUBLE: "double precision",
+    ValueKind.STRING: "text",
+    ValueKind.ENUM: "text",
+    ValueKind.SET: "text[]",
+    ValueKind.BYTES: "bytea",
+    ValueKind.JSON: "jsonb",
+    ValueKind.DATE: "date",
+    ValueKind.TIME: "interval",
+    ValueKind.DATETIME: "timestamp",
+    ValueKind.TIMESTAMP: "timestamptz",
+}
+# A row of 100 MB takes this long on a slow line; a server that has gone is noticed by keepalives.
+CONNECT_S_MAX = 30
+_COLUMN = re.compile(r"^COPY \w+, line \d+, column ([^:\n]+)", re.MULTILINE)
+_UNIQUE_VIOLATION = "23505"
+_DATA_EXCEPTION = "22"
+# Lost, shutting down, too many connections, lock or disk trouble that an operator may end.
+_TRANSIENT = ("08", "57P", "53", "40", "55P03", "25006")
+_REFUSED = ("28", "3D000", "42501")
+
+
+class PostgresDialect(Dialect):
+    """PostgreSQL 13 or newer."""
+
+    name_bytes_max = 63
+    has_transactional_ddl = True
+    meta_types: ClassVar[Mapping[str, str]] = {
+        "key": "text",
+        "long": "bigint",
+        "name": "text",
+        "bytes": "bytea",
+        "text": "text",
+        "flag": "boolean",
+        "small": "smallint",
+    }
+
+    def __init__(self, url: URL, *, replaces_nul: bool = False) -> None:
+        """Keep the URL, whose driver is `psycopg`."""
+        self._url = url
+        self._replaces_nul = replaces_nul
+
+    def open_engine(self) -> Engine:
+        """Return an engine whose sessions speak UTC."""
+        return create_engine(
+            self._url,
+            # A connection that the server has closed meanwhile is replaced.
+            pool_pre_ping=True,
+            hide_parameters=True,
+            connect_args={
+                "connect_timeout": CONNECT_S_MAX,
+                "application_name": "shardstream",
+                "options": "-c timezone=UTC -c client_encoding=UTF8 -c datestyle=ISO "
+                "-c intervalstyle=postgres -c client_min_messages=warning",
+            },
+        )
+
+    def type_of(self, column: Column, *, is_key: bool = False) -> str:  # noqa: ARG002 - as of others
+        """Return the type of a column."""
+        if column.kind is ValueKind.DECIMAL:
+            return f"numeric({column.precision},{column.scale})"
+        return TYPES[column.kind]
+
+    def claim(self, connection: Connection, follower: str) -> bool:
+        """Take an advisory lock of the session."""
+        digest = hashlib.sha256(f"shardstream {follower}".encode()).digest()
+        number = int.from_bytes(digest[:8], "big", signed=True)
+        [(has,)] = rows_of(connection, "SELECT pg_try_advisory_lock(:number)", {"number": number})
+        return bool(has)
+
+    def create_schema(self, connection: Connection, name: str) -> None:
+        """Create a schema, unless it is there: that takes fewer rights."""
+        if not inspect(connection).has_schema(name):
+            run(connection, f"CREATE SCHEMA IF NOT EXISTS {self.quote(name)}")
+
+    def create_homes(
+        self, connection: Connection, table: TargetTable, columns: Mapping[str, str]
+    ) -> None:
+        """Create the table, an index on `_key`, and a small one to find hidden rows."""
+        place = self.internal(table.homes)
+        listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in columns.items())
+        run(connection, f"CREATE TABLE {place} ({listed})")
+        run(connection, f"CREATE INDEX ON {place} ({self.quote(KEY)})")
+        hidden = f"WHERE NOT {self.quote(DELETED)}"
+        run(connection, f"CREATE INDEX ON {place} ({self.quote(TIME)}) {hidden}")
+
+    def create_work(self, connection: Connection, table: TargetTable) -> str:
+        """Create a temporary table that ends with the transaction."""
+        run(
+            connection,
+            f"CREATE TEMPORARY TABLE shardstream_work (LIKE {self.internal(table.homes)}, "
+            f"{self.quote(NUMBER)} bigserial, origin smallint) ON COMMIT DROP",
+        )
+        return "pg_temp.shardstream_work"
+
+    def widen_column(
+        self, connection: Connection, place: str, column: Column, *, is_key: bool
+    ) -> None:
+        """Change the type; the old one is cast."""
+        name, kind = self.quote(column.name), self.type_of(column, is_key=is_key)
+        cast = f"USING {name}\\:\\:{kind}"
+        run(connection, f"ALTER TABLE {place} ALTER COLUMN {name} TYPE {kind} {cast}")
+
+    def create_stage(self, connection: Connection, name: str, columns: Mapping[str, str]) -> None:
+        """Create an unlogged table."""
+        listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in columns.items())
+        run(connection, f"CREATE UNLOGGED TABLE {self.table(INTERNAL, name)} ({listed})")
+
+    def stage_rows(
+        self, connection: Connection, name: str, rows: pa.Table, shape: TableShape
+    ) -> None:
+        """COPY the rows and tell the planner how many are tombstones."""
+        driver = cast("psycopg.Connection[Any]", connection.connection.driver_connection)
+        rows = _fitting(without_nul(rows, replace=self._replaces_nul), shape)
+        place = sql.Identifier(INTERNAL, name)
+        names = sql.SQL(", ").join(map(sql.Identifier, rows.column_names))
+        command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(place, names)
+        try:
+            _copy(driver, command, rows)
+        except psycopg.DataError:
+            raise BadValue(_first_problem(driver, command, rows)) from None
+        few = [sql.Identifier(column) for column in (DELETED, CONTESTED)]
+        driver.execute(sql.SQL("ANALYZE {} ({}, {})").format(place, *few))
+
+    def upsert(
+        self,
+        connection: Connection,
+        table: TargetTable,
+        stage: str,
+        columns: Sequence[str],
+        kept: Sequence[str],
+    ) -> int:
+        """INSERT ... SELECT ... ON CONFLICT, in the order of the key."""
+        given = [*columns, *kept]
+        others = [name for name in table.columns if name not in columns]
+        sets = [
+            *(f"{self.quote(c)} = excluded.{self.quote(c)}" for c in given if c not in table.key),
+            *(f"{self.quote(c)} = NULL" for c in others),
+        ]
+        return run(
+            connection,
+            f"INSERT INTO {self.table(table.schema, table.name)} AS t ({self.listed(given)}) "
+            f"SELECT {self.listed(given, 's.')} FROM {self.table(INTERNAL, stage)} s "
+            f"WHERE {self.in_bulk()} AND s.{self.quote(ABSENT)} IS NULL "
+            f"ORDER BY {self.listed(table.key, 's.')} "
+            f"ON CONFLICT ({self.listed(table.key)}) DO UPDATE SET {', '.join(sets)} "
+            f"WHERE {self.same_home('t', 'excluded')}",
+        )
+
+    def update_from(self, connection: Connection, update: Update) -> int:
+        """UPDATE ... FROM."""
+        sets = ", ".join(f"{self.quote(c)} = s.{self.quote(c)}" for c in update.columns)
+        return run(
+            connection,
+            f"UPDATE {update.place} AS t SET {sets} FROM {self.internal(update.stage)} s "
+            f"WHERE {self.same_key('t', 's', update.key)} AND {update.where}",
+            update.values,
+        )
+
+    def is_duplicate_key(self, error: DBAPIError) -> bool:
+        """Tell a unique violation."""
+        return _state(error) == _UNIQUE_VIOLATION
+
+    def translated(self, error: DBAPIError) -> ShardstreamError:
+        """Map the server's state; the message has no password and no values."""
+        state, said = _state(error), _said(error)
+        if error.connection_invalidated or not state or state.startswith(_TRANSIENT):
+            return Retry(f"{self.place}: {said}")
+        if state.startswith(_REFUSED):
+            return UsageError(f"{self.place}: {said} (docs/second-database.md lists the grants)")
+        if state.startswith(_DATA_EXCEPTION):
+            return BadValue(f"{self.place}: {said}")
+        return DatabaseRefuses(f"{self.place}: {said} (SQLSTATE {state})")
+
+    @property
+    def place(self) -> str:
+        """The database, for messages."""
+        return f"postgresql://{self._url.host or 'localhost'}/{self._url.database or ''}"
+
+
+def _fitting(rows: pa.Table, shape: TableShape) -> pa.Table:
+    """Return rows whose values are in the form in which they are staged."""
+    for column in shape.columns:
+        if column.kind is ValueKind.TIME:
+            i = rows.schema.get_field_index(column.name)
+            rows = rows.set_column(i, column.name, seconds_text(rows[column.name]))
+    return rows
+
+
+def _state(error: DBAPIError) -> str:
+    return str(getattr(error.orig, "sqlstate", None) or "")
+
+
+def _said(error: DBAPIError) -> str:
+    found = error.orig
+    first = getattr(getattr(found, "diag", None), "message_primary", None)
+    return str(first or found).strip().splitlines()[0]
+
+
+def _copy(driver: "psycopg.Connection[Any]", command: sql.Composed, rows: pa.Table) -> None:
+    """COPY rows in a savepoint, which is rolled back if one does not fit."""
+    with driver.transaction(), driver.cursor() as cursor, cursor.copy(command) as copy:
+        copy.write(csv_of(rows))
+
+
+def _first_problem(driver: "psycopg.Connection[Any]", command: sql.Composed, rows: pa.Table) -> str:
+    """Find a row that COPY refuses by halves: the lines that it counts are not rows."""
+    while True:
+        half = (rows.num_rows + 1) // 2
+        try:
+            _copy(driver, command, rows.slice(0, half))
+        except psycopg.DataError as error:
+            rows = rows.slice(0, half)
+            if half > 1:
+                continue
+            column = _COLUMN.search(error.diag.context or "")
+            where = f"{place_of(rows, 0)}, column {column[1] if column else 'unknown'}"
+            return f"{where}: {_without_value(error)}"
+        rows = rows.slice(half)
+
+
+def _without_value(error: psycopg.Error) -> str:
+    """The server's message, which may end with the value."""
+    return (error.diag.message_primary or str(error)).split(': "')[0]

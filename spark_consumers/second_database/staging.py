@@ -1,0 +1,128 @@
+"""Stages the changes of one task: one table of the target per table of the batch."""
+
+import json
+import secrets
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Connection
+
+from spark_consumers.applying.changes import (
+    ABSENT,
+    COMPARE,
+    DELETED,
+    KEY,
+    META,
+    TableChanges,
+)
+from spark_consumers.applying.tables import Removal
+from spark_consumers.errors import BadValue
+from spark_consumers.second_database.dialect import Dialect
+from spark_consumers.second_database.names import CONTESTED, STAGED
+from topics.records.table_shape import TableShape
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one task has staged of one table; small, so that it can travel to the driver.
+
+    `stage`: the staging table, None if there are no rows. `columns`: those of the table that are
+    staged. `tombstones` and `contested` count rows, `partial` has the sets of absent columns.
+    """
+
+    database: str
+    table: str
+    shape: TableShape
+    stage: str | None = None
+    columns: tuple[str, ...] = ()
+    rows: int = 0
+    tombstones: int = 0
+    contested: int = 0
+    partial: tuple[tuple[str, ...], ...] = ()
+    removals: tuple[Removal, ...] = ()
+    ended_copies: tuple[str, ...] = ()
+    renames: tuple[tuple[str, str, str], ...] = ()
+
+
+def stage_prefix(follower_digest: str) -> str:
+    """Return how the names of a follower's staging tables begin."""
+    return f"stage_{follower_digest}_"
+
+
+def stage(connection: Connection, dialect: Dialect, changes: TableChanges, prefix: str) -> Staged:
+    """Stage the rows of one table. BadValue if a value does not fit."""
+    found = Staged(
+        *(changes.database, changes.table, changes.shape),
+        removals=changes.removals,
+        ended_copies=changes.ended_copies,
+        renames=changes.renames,
+    )
+    if not changes.rows.num_rows:
+        return found
+    name = f"{prefix}{secrets.token_hex(8)}"
+    shape = changes.shape
+    rows = _staged_rows(changes)
+    types = dialect.meta_columns(STAGED) | {
+        column.name: dialect.type_of(column) for column in shape.columns
+    }
+    dialect.create_stage(connection, name, types)
+    try:
+        dialect.stage_rows(connection, name, rows, shape)
+    except BadValue as error:
+        raise BadValue(f"{changes.database}.{changes.table}, {error}") from None
+    return replace(
+        found,
+        stage=name,
+        columns=tuple(column.name for column in shape.columns),
+        rows=rows.num_rows,
+        tombstones=_count(rows[DELETED]),
+        contested=_count(pc.equal(rows[CONTESTED], 1)),
+        partial=_absent_sets(changes.rows),
+    )
+
+
+def absent_text(names: tuple[str, ...]) -> str:
+    """Return how a set of absent columns is staged."""
+    return json.dumps(sorted(names))
+
+
+def _staged_rows(changes: TableChanges) -> pa.Table:
+    """Return STAGED and the table's columns."""
+    rows = changes.rows
+    absent = (
+        pa.array(
+            (
+                None if names is None else absent_text(tuple(names))
+                for names in rows[ABSENT].to_pylist()
+            ),
+            pa.string(),
+        )
+        if rows[ABSENT].null_count < rows.num_rows
+        else pa.nulls(rows.num_rows, pa.string())
+    )
+    repeated = _is_repeated(rows)
+    contested = pc.or_(rows[COMPARE], repeated).cast(pa.int16())
+    rows = rows.set_column(META.get_field_index(ABSENT), ABSENT, absent)
+    rows = rows.append_column(CONTESTED, contested)
+    return rows.select([*STAGED, *(column.name for column in changes.shape.columns)])
+
+
+def _is_repeated(rows: pa.Table) -> pa.Array:
+    """Tell of each row whether its key has more than one home in the batch."""
+    counts = rows.group_by(KEY).aggregate([(KEY, "count")])
+    if counts.num_rows == rows.num_rows:
+        return pa.array([False] * rows.num_rows)
+    repeated = counts.filter(pc.greater(counts[f"{KEY}_count"], 1))[KEY]
+    return pc.is_in(rows[KEY], value_set=repeated.combine_chunks())
+
+
+def _absent_sets(rows: pa.Table) -> tuple[tuple[str, ...], ...]:
+    if rows[ABSENT].null_count == rows.num_rows:
+        return ()
+    found = {tuple(sorted(names)) for names in rows[ABSENT].to_pylist() if names is not None}
+    return tuple(sorted(found))
+
+
+def _count(flags: pa.ChunkedArray) -> int:
+    return int(pc.sum(flags.cast(pa.int64())).as_py() or 0)

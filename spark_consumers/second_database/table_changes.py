@@ -1,0 +1,247 @@
+"""Applies the staged changes of one batch to one table, in the caller's transaction."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection
+
+from event_token.errors import Retry
+from spark_consumers.applying.changes import (
+    ABSENT,
+    DELETED,
+    HOME,
+    KEY,
+    SEQ,
+    SHARD,
+    TIME,
+)
+from spark_consumers.applying.homes import range_of
+from spark_consumers.applying.removals import home_bounds
+from spark_consumers.applying.tables import Removal
+from spark_consumers.errors import CannotApply
+from spark_consumers.second_database.dialect import Dialect, Update, rows_of, run
+from spark_consumers.second_database.names import CONTESTED, KEPT, STORED, TargetTable
+from spark_consumers.second_database.settling import settle_contested
+from spark_consumers.second_database.staging import Staged, absent_text
+
+
+class TableWriter:
+    """Applies changes to one table."""
+
+    def __init__(
+        self, connection: Connection, dialect: Dialect, table: TargetTable, *, soft: bool
+    ) -> None:
+        """`soft`: rows that the source deleted stay, with `_deleted` true."""
+        self._connection = connection
+        self._dialect = dialect
+        self._table = table
+        self._soft = soft
+        self._place = dialect.table(table.schema, table.name)
+        self._homes = dialect.internal(table.homes)
+
+    def apply(
+        self, stages: Sequence[Staged], removals: Iterable[Removal], *, replace: bool
+    ) -> None:
+        """Apply statements that remove rows, then the rows of all tasks.
+
+        `replace`: rows are deleted before they are inserted, so that values of unique indexes can
+        move from row to row.
+        """
+        for removal in removals:
+            self._remove(removal)
+        with_rows = [staged for staged in stages if staged.stage is not None]
+        if not with_rows:
+            return
+        for staged in with_rows:
+            self._check_staged(staged)
+        hides = self._has_hidden_rows()
+        for staged in with_rows:
+            self._mark_contested(staged, hides=hides, everywhere=replace)
+        if replace:
+            for staged in with_rows:
+                self._delete_upserted(staged)
+        for staged in with_rows:
+            if staged.tombstones:
+                self._bury(staged)
+        for staged in with_rows:
+            self._settle(staged)
+        for staged in with_rows:
+            if staged.rows > staged.tombstones:
+                self._upsert(staged)
+
+    def expire(self, before_us: int) -> None:
+        """Remove tombstones that are older."""
+        q = self._dialect.quote
+        run(
+            self._connection,
+            f"DELETE FROM {self._homes} WHERE {q(DELETED)} AND {q(TIME)} < :before",
+            {"before": before_us},
+        )
+
+    def _check_staged(self, staged: Staged) -> None:
+        """Staging tables are not logged: after a crash of the server they are empty."""
+        found = self._count("1 = 1", self._dialect.internal(staged.stage or ""))
+        if found != staged.rows:
+            raise Retry(
+                f"{staged.database}.{staged.table}: {staged.rows - found} of {staged.rows} staged "
+                f"rows are gone, the server has restarted: the batch must be staged again"
+            )
+
+    def _has_hidden_rows(self) -> bool:
+        q = self._dialect.quote
+        found = rows_of(
+            self._connection, f"SELECT 1 FROM {self._homes} WHERE NOT {q(DELETED)} LIMIT 1"
+        )
+        return bool(found)
+
+    def _mark_contested(self, staged: Staged, *, hides: bool, everywhere: bool) -> None:
+        """Mark keys with hidden rows, and tombstones (or all rows) that meet another home."""
+        d = self._dialect
+        stage = d.internal(str(staged.stage))
+        marked = f"UPDATE {stage} SET {d.quote(CONTESTED)} = 1 WHERE {d.quote(CONTESTED)} = 0"
+        if hides:
+            run(
+                self._connection,
+                f"{marked} AND EXISTS (SELECT 1 FROM {self._homes} h WHERE "
+                f"h.{d.quote(KEY)} = {stage}.{d.quote(KEY)} AND NOT h.{d.quote(DELETED)})",
+            )
+        if everywhere or staged.tombstones:
+            which = "" if everywhere else f"AND {stage}.{d.quote(DELETED)} "
+            self._mark_foreign(marked, stage, which)
+
+    def _mark_foreign(self, marked: str, stage: str, which: str = "") -> int:
+        d, key = self._dialect, self._table.key
+        return run(
+            self._connection,
+            f"{marked} {which}AND EXISTS (SELECT 1 FROM {self._place} t WHERE "
+            f"{d.same_key('t', stage, key)} AND NOT COALESCE({d.same_home('t', stage)}, FALSE))",
+        )
+
+    def _settle(self, staged: Staged) -> None:
+        settle_contested(self._connection, self._dialect, self._table, staged, soft=self._soft)
+
+    def _bury(self, staged: Staged) -> None:
+        """Delete rows, and keep their tombstones beside the table."""
+        d, key = self._dialect, self._table.key
+        stage = d.internal(str(staged.stage))
+        dead = f"s.{d.quote(DELETED)} AND s.{d.quote(CONTESTED)} = 0"
+        run(
+            self._connection,
+            f"DELETE FROM {self._homes} WHERE EXISTS (SELECT 1 FROM {stage} s WHERE {dead} AND "
+            f"s.{d.quote(KEY)} = {self._homes}.{d.quote(KEY)} AND {d.same_home('s', self._homes)})",
+        )
+        columns = [KEY, *KEPT, *key]
+        run(
+            self._connection,
+            f"INSERT INTO {self._homes} ({d.listed(columns)}) SELECT {d.listed(columns, 's.')} "
+            f"FROM {stage} s WHERE {dead}",
+        )
+        if self._soft:
+            update = Update(self._place, str(staged.stage), key, KEPT, dead)
+            d.update_from(self._connection, update)
+            return
+        run(
+            self._connection,
+            f"DELETE FROM {self._place} WHERE EXISTS (SELECT 1 FROM {stage} s WHERE {dead} AND "
+            f"{d.same_key('s', self._place, key)})",
+        )
+
+    def _delete_upserted(self, staged: Staged) -> None:
+        d, key = self._dialect, self._table.key
+        stage = d.internal(str(staged.stage))
+        run(
+            self._connection,
+            f"DELETE FROM {self._place} WHERE EXISTS (SELECT 1 FROM {stage} s WHERE "
+            f"{d.in_bulk()} AND s.{d.quote(ABSENT)} IS NULL AND "
+            f"{d.same_key('s', self._place, key)})",
+        )
+
+    def _upsert(self, staged: Staged) -> None:
+        """Upsert whole rows, then partial ones; those that meet another home are settled."""
+        d = self._dialect
+        stage = d.internal(str(staged.stage))
+        kept = KEPT if self._soft else STORED
+        # Partial rows first: a row without stored values stops the batch before the others.
+        for absent in staged.partial:
+            self._lay_over(staged, absent)
+        wanted = self._count(f"{d.in_bulk('')} AND {d.quote(ABSENT)} IS NULL", stage)
+        if (
+            d.upsert(self._connection, self._table, str(staged.stage), staged.columns, kept)
+            < wanted
+        ):
+            marked = f"UPDATE {stage} SET {d.quote(CONTESTED)} = 1 WHERE {d.quote(CONTESTED)} = 0"
+            self._mark_foreign(marked, stage, f"AND NOT {d.quote(DELETED)} ")
+            self._settle(staged)
+
+    def _lay_over(self, staged: Staged, absent: tuple[str, ...]) -> None:
+        d = self._dialect
+        text = absent_text(absent)
+        mine = f"{d.in_bulk()} AND s.{d.quote(ABSENT)} = :absent"
+        columns = [name for name in staged.columns if name not in {*absent, *self._table.key}]
+        kept = [name for name in (KEPT if self._soft else STORED) if name != HOME]
+        alive = f"NOT t.{d.quote(DELETED)} AND " if self._soft else ""
+        update = Update(
+            *(self._place, str(staged.stage), self._table.key, [*columns, *kept]),
+            f"{alive}{mine} AND {d.same_home('t', 's')}",
+            {"absent": text},
+        )
+        done = d.update_from(self._connection, update)
+        stage = d.internal(str(staged.stage))
+        if done == self._count(mine.replace("s.", ""), stage, {"absent": text}):
+            return
+        [first, *_] = rows_of(
+            self._connection,
+            f"SELECT s.{d.quote(KEY)}, s.{d.quote(SHARD)}, s.{d.quote(SEQ)} FROM {stage} s "
+            f"WHERE {mine} AND NOT EXISTS (SELECT 1 FROM {self._place} t WHERE {alive}"
+            f"{d.same_key('t', 's', self._table.key)} AND {d.same_home('t', 's')})",
+            {"absent": text},
+        )
+        raise CannotApply(
+            f"{staged.database}.{staged.table}, key {first[0]}, shard {first[1]}, seq {first[2]}: "
+            f"the row image lacks {', '.join(json.loads(text))}, and the target has no row to take "
+            f"them from. Copy the table again (`shardstream copy start`), or set "
+            f"binlog_row_image=FULL and start a new target from a position after that"
+        )
+
+    def _count(self, where: str, stage: str, values: dict[str, object] | None = None) -> int:
+        [(count,)] = rows_of(
+            self._connection, f"SELECT COUNT(*) FROM {stage} WHERE {where}", values
+        )
+        return int(count)
+
+    def _remove(self, removal: Removal) -> None:
+        """Remove the stored rows of a shard that a TRUNCATE or DROP removed there."""
+        d, at = self._dialect, removal.at
+        q = d.quote
+        lower, upper = home_bounds(at.shard)
+        shards = rows_of(
+            self._connection,
+            f"SELECT DISTINCT {q(SHARD)} FROM {self._place} UNION "
+            f"SELECT DISTINCT {q(SHARD)} FROM {self._homes}",
+        )
+        own = range_of(at.shard)
+        near = [shard for (shard,) in shards if range_of(shard).overlaps(own)]
+        values: dict[str, object] = {
+            "lower": lower,
+            "shard": at.shard,
+            "seq": at.seq,
+            "time": at.timestamp_us,
+            **{f"near{i}": shard for i, shard in enumerate(near)},
+        }
+        if upper is not None:
+            values["upper"] = upper
+        at_home = f"{q(HOME)} >= :lower" + ("" if upper is None else f" AND {q(HOME)} < :upper")
+        listed = ", ".join(f":near{i}" for i in range(len(near))) or "NULL"
+        where = (
+            f"(({at_home}) OR ({q(HOME)} IS NULL AND {q(SHARD)} IN ({listed}))) AND "
+            f"(({q(SHARD)} = :shard AND {q(SEQ)} < :seq) OR "
+            f"({q(SHARD)} <> :shard AND {q(TIME)} <= :time))"
+        )
+        run(self._connection, f"DELETE FROM {self._homes} WHERE {where}", values)
+        if self._soft:
+            change = (
+                f"UPDATE {self._place} SET {q(DELETED)} = TRUE WHERE NOT {q(DELETED)} AND {where}"
+            )
+        else:
+            change = f"DELETE FROM {self._place} WHERE {where}"
+        run(self._connection, change, values)

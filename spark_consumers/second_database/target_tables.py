@@ -1,0 +1,143 @@
+"""Creates the target's tables and lets their columns follow those of the source."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection, inspect
+
+from event_token.errors import UsageError
+from spark_consumers.applying.changes import KEY
+from spark_consumers.applying.evolution import (
+    AddColumn,
+    Rename,
+    Step,
+    Widen,
+    known_names,
+    plan,
+    united,
+)
+from spark_consumers.second_database.catalog import Catalog, KnownTarget
+from spark_consumers.second_database.dialect import Dialect
+from spark_consumers.second_database.names import KEPT, STAGED, STORED, TargetTable
+from topics.records.table_shape import Column, TableShape
+
+
+class TargetTables:
+    """Creates and alters tables in the caller's transaction."""
+
+    def __init__(
+        self, dialect: Dialect, catalog: Catalog, *, schema: str | None, soft: bool
+    ) -> None:
+        """`schema`: where all tables go, None: to schemas named as the source's databases."""
+        self._dialect = dialect
+        self._catalog = catalog
+        self._schema = schema
+        self._soft = soft
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The follower's own columns of the tables."""
+        return KEPT if self._soft else STORED
+
+    def fit(
+        self,
+        connection: Connection,
+        source: tuple[str, str],
+        known: KnownTarget | None,
+        *,
+        shapes: Sequence[TableShape],
+        renames: Iterable[tuple[str, str, str]],
+        state: str,
+    ) -> TargetTable:
+        """Return the table with all columns that the batch has; ShapeConflict if none can fit."""
+        steps: Sequence[Step]
+        if known is None:
+            shape = TableShape(source[0], source[1], ())
+            for version in shapes:
+                shape = united(shape, version)
+            return self._create(connection, source, shape, state)
+        now = known.table
+        steps = plan(now.shape, shapes, renames)
+        if not steps:
+            return now
+        for step in steps:
+            now = self._step(connection, now, step)
+        self._catalog.set_shape(connection, now, known_names(known.renames, renames))
+        return now
+
+    def _create(
+        self, connection: Connection, source: tuple[str, str], shape: TableShape, state: str
+    ) -> TargetTable:
+        dialect = self._dialect
+        schema = dialect.schema_of(source[0] if self._schema is None else self._schema) or ""
+        for column in shape.columns:
+            self._check_name(source, column.name)
+        self._check_name(source, source[1])
+        table = self._catalog.add_table(
+            connection, source, schema=schema, name=source[1], shape=shape, state=state
+        )
+        if schema:
+            dialect.create_schema(connection, schema)
+        if inspect(connection).has_table(table.name, schema=schema or None):
+            raise UsageError(
+                f"table {schema}.{table.name} exists in the target and was not created for this "
+                f"stream: rename it, or give another --schema"
+            )
+        columns = self._columns(shape)
+        own = dialect.meta_columns(self.kept)
+        dialect.create_table(
+            connection, dialect.table(schema, table.name), columns | own, table.key
+        )
+        homes = dialect.meta_columns((KEY, *KEPT))
+        dialect.create_homes(connection, table, columns | homes)
+        return table
+
+    def _columns(self, shape: TableShape) -> dict[str, str]:
+        key = {shape.columns[i].name for i in shape.primary_key}
+        return {
+            column.name: self._dialect.type_of(column, is_key=column.name in key)
+            for column in shape.columns
+        }
+
+    def _check_name(self, source: tuple[str, str], name: str) -> None:
+        where = f"{source[0]}.{source[1]}"
+        if name in {*STAGED, *KEPT}:
+            raise UsageError(
+                f"{where}: column '{name}' has a name that the target needs for itself "
+                f"({', '.join(STAGED)}): leave the table out"
+            )
+        if len(name.encode()) > self._dialect.name_bytes_max:
+            raise UsageError(
+                f"{where}: the name '{name}' is longer than the {self._dialect.name_bytes_max} "
+                f"bytes that the target allows: leave the table out"
+            )
+
+    def _step(self, connection: Connection, table: TargetTable, step: Step) -> TargetTable:
+        dialect = self._dialect
+        places = (
+            dialect.table(table.schema, table.name),
+            dialect.internal(table.homes),
+        )
+        columns = list(table.shape.columns)
+        key = set(table.key)
+        match step:
+            case AddColumn(column):
+                self._check_name((table.shape.database, table.shape.table), column.name)
+                for place in places:
+                    dialect.add_column(connection, place, column)
+                columns.append(column)
+            case Widen(before, after):
+                is_key = before.name in key
+                if dialect.type_of(before, is_key=is_key) != dialect.type_of(after, is_key=is_key):
+                    for place in places:
+                        dialect.widen_column(connection, place, after, is_key=is_key)
+                columns = [after if c.name == before.name else c for c in columns]
+            case Rename(old, new):
+                for place in places:
+                    dialect.rename_column(connection, place, old, new)
+                columns = [replace(c, name=new) if c.name == old else c for c in columns]
+        return replace(table, shape=_with_columns(table.shape, columns))
+
+
+def _with_columns(shape: TableShape, columns: Sequence[Column]) -> TableShape:
+    return replace(shape, columns=tuple(columns))

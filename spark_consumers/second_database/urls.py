@@ -1,0 +1,31 @@
+"""Finds the dialect of a database by its URL."""
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from event_token.errors import UsageError
+from spark_consumers.second_database.dialect import Dialect
+from spark_consumers.second_database.postgresql import PostgresDialect
+
+POSTGRESQL = ("postgresql", "postgres")
+
+
+def parse_url(url: str) -> URL:
+    """Parse a URL. UsageError, which does not show it: it may hold a password."""
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        raise UsageError(
+            "--to is not the URL of a database: postgresql://USER@HOST/DATABASE"
+        ) from None
+
+
+def dialect_of(url: str, *, replaces_nul: bool = False) -> Dialect:
+    """Return the dialect of a URL. UsageError if there is none."""
+    parsed = parse_url(url)
+    name = parsed.get_backend_name()
+    if name in POSTGRESQL:
+        return PostgresDialect(
+            parsed.set(drivername="postgresql+psycopg"), replaces_nul=replaces_nul
+        )
+    raise UsageError(f"--to: no databases of kind '{name}'; there is postgresql://")

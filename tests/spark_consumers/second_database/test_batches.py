@@ -1,0 +1,63 @@
+"""Batches of changes in PostgreSQL: after each one the tables hold what the rule of homes says."""
+
+import random
+import uuid
+
+from event_token import EventToken, MysqlGtidSet
+from tests.spark_consumers.second_database.followed import Followed, Item
+
+KEYS = 12
+BATCHES = 25
+# By shard, an id of a row that is at home there.
+HOMES = {"-80": b"\x10", "80-": b"\x90"}
+
+
+def test_rows_follow_inserts_updates_and_deletes(followed: Followed) -> None:
+    """An INSERT, an UPDATE and a DELETE, each in a batch of its own."""
+    followed.apply([Item(1, 1, 100, note="a", amount=1), Item(2, 2, 100, note='q"\n\\', amount=2)])
+    followed.check()
+    followed.apply([Item(1, 3, 200, note="b")])
+    followed.check()
+    followed.apply([Item(1, 4, 300, deleted=True)])
+    followed.check()
+
+    assert followed.rows("SELECT id, note, amount, _time_us FROM shop.items") == [
+        (2, 'q"\n\\', 2, 100)
+    ]
+    [(batch, frontier)] = followed.rows("SELECT batch, frontier_us FROM _shardstream.position")
+    assert (batch, frontier) == (2, 3000)
+
+
+def test_random_histories_end_as_the_rule_says(followed: Followed) -> None:
+    """Upserts, deletes, moves between shards with skewed clocks, late and repeated changes."""
+    rng = random.Random(7)
+    seqs = dict.fromkeys(HOMES, 0)
+    clock_us = 1_000
+    for _ in range(BATCHES):
+        tasks: list[list[Item]] = [[], []]
+        for key in rng.sample(range(KEYS), rng.randint(1, KEYS)):
+            for shard in rng.sample(sorted(HOMES), rng.choice([1, 1, 1, 2])):
+                clock_us += rng.randint(1, 20)
+                seqs[shard] += 1
+                late_us = rng.choice([0, 0, 0, 500])
+                item = Item(
+                    key,
+                    *(seqs[shard], clock_us - late_us + 10 * (shard == "-80"), shard),
+                    HOMES[shard],
+                    deleted=rng.random() < 0.3,
+                    note=rng.choice([None, "", "x" * 30, "ü\t,"]),
+                    amount=rng.randint(-5, 5),
+                    compare=late_us > 0,
+                    token=_token(clock_us, shard, seqs[shard]),
+                )
+                tasks[key % 2].append(item)
+        followed.apply(*tasks)
+        followed.check()
+
+
+_UUID = {shard: str(uuid.UUID(int=i + 1)) for i, shard in enumerate(HOMES)}
+
+
+def _token(time_us: int, shard: str, seq: int) -> str:
+    position = MysqlGtidSet.parse(f"{_UUID[shard]}:1-{seq}")
+    return EventToken(time_us, shard, position).to_string()

@@ -1,0 +1,158 @@
+"""A batch is in the target once, whatever is repeated, lost or run twice."""
+
+from dataclasses import replace
+
+import psycopg
+import pytest
+from sqlalchemy import event
+
+from event_token.errors import Retry
+from shardstream.local.postgres_server import PostgresServer
+from spark_consumers.errors import TargetConflict
+from spark_consumers.second_database.database import SqlDatabase
+from spark_consumers.sink_query.resume import TargetState
+from tests.postgres_servers import PostgresFixture, running_postgres
+from tests.spark_consumers.second_database.followed import (
+    Followed,
+    Item,
+    batch,
+    changes,
+    position,
+)
+
+ONE = Item(1, 1, 100, note="a")
+TWO = Item(1, 2, 200, note="b")
+
+
+def test_a_batch_that_is_run_again_is_dropped(followed: Followed) -> None:
+    """After a crash between the target's commit and Spark's, the same batch comes again."""
+    followed.apply([ONE])
+    staged = followed.database.stage([changes([replace(TWO, seq=9)])])
+
+    assert not followed.database.apply(batch(0), staged)
+    followed.check()
+    assert followed.rows("SELECT tablename FROM pg_tables WHERE tablename LIKE 'stage%'") == []
+
+
+def test_staged_rows_are_not_in_the_table_until_the_batch_is_applied(followed: Followed) -> None:
+    """A driver that is killed between staging and COMMIT leaves no row; the next one cleans up."""
+    followed.apply([ONE])
+    followed.database.stage([changes([TWO])])
+    followed.check()
+    followed.postgres.connect().close()
+
+    _end_claim(followed)
+    with SqlDatabase(followed.url, followed.options).claimed():
+        assert followed.rows("SELECT tablename FROM pg_tables WHERE tablename LIKE 'stage%'") == []
+        followed.apply([TWO])
+        followed.check()
+
+
+def test_a_gap_between_target_and_checkpoint_stops(followed: Followed) -> None:
+    """A target restored from an older backup lacks batches that the checkpoint has behind it."""
+    followed.apply([ONE])
+
+    with pytest.raises(TargetConflict, match="was restored to an earlier state"):
+        followed.database.apply(batch(2), followed.database.stage([changes([TWO])]))
+    followed.check()
+
+
+def test_a_second_query_is_refused_while_the_first_one_lives(followed: Followed) -> None:
+    """Two drivers on one target: the second is refused, and once it takes over, the first is."""
+    followed.apply([ONE])
+    other = SqlDatabase(followed.url, followed.options)
+    first_of_other = replace(batch(1), query_id="query-2", batch_id=0)
+
+    with pytest.raises(TargetConflict, match="another query writes"), other.claimed():
+        pass
+    _end_claim(followed)
+    with other.claimed():
+        assert other.apply(first_of_other, [])
+        # The first one lives on without knowing.
+        with pytest.raises(TargetConflict, match="written by query query-2"):
+            followed.database.apply(batch(1), followed.database.stage([changes([TWO])]))
+    assert other.held() == TargetState("query-2", 0, position(1))
+    followed.check()
+
+
+def test_a_connection_lost_in_commit_is_looked_up(followed: Followed) -> None:
+    """The outcome of a COMMIT without an answer stands in the position: it is not repeated."""
+    followed.apply([ONE])
+    staged = followed.database.stage([changes([TWO])])
+    engine = followed.database._open()
+    lost: list[int] = []
+
+    def lose_answer(connection: object) -> None:
+        driver = connection.connection.driver_connection  # type: ignore[attr-defined]
+        if not lost and _moves_position(driver):
+            driver.execute("COMMIT")
+            driver.execute("BEGIN")
+            lost.append(driver.info.backend_pid)
+            with followed.postgres.connect() as killer:
+                killer.execute("SELECT pg_terminate_backend(%s, 60000)", lost)
+
+    event.listen(engine, "commit", lose_answer)
+    try:
+        assert followed.database.apply(batch(1), staged)
+    finally:
+        event.remove(engine, "commit", lose_answer)
+    assert lost
+    assert followed.rows("SELECT note FROM shop.items") == [("b",)]
+    held = followed.database.held()
+    assert held is not None
+    assert held.batch_id == 1
+
+
+def test_a_killed_server_asks_for_a_retry(
+    real_servers: None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """While the server is down the batch fails for a while; then it is applied once."""
+    folder = tmp_path_factory.mktemp("killed")
+    server = PostgresServer(folder, password="secret", die_with_parent=True)
+    for postgres in running_postgres(server):
+        followed = Followed(postgres)
+        followed.database.prepare()
+        with followed.database.claimed():
+            followed.apply([ONE])
+        staged = followed.database.stage([changes([TWO])])
+        server.kill()
+        with pytest.raises(Retry):
+            followed.database.apply(batch(1), staged)
+        server.start()
+        # Unlogged tables are empty after a crash of the server: the batch is staged again.
+        with pytest.raises(Retry, match="1 of 1 staged rows are gone"):
+            followed.database.apply(batch(1), staged)
+        followed.apply([TWO])
+        followed.check()
+
+
+def test_an_account_needs_only_the_rights_that_are_documented(postgres: PostgresFixture) -> None:
+    """Without CREATE on the database two schemas that the account owns are enough."""
+    followed = Followed(postgres)
+    user = followed.login[0]
+    with postgres.connect(followed.name) as connection:
+        connection.execute(f"REVOKE CREATE ON DATABASE {followed.name} FROM {user}".encode())
+        for schema in ("_shardstream", "shop"):
+            connection.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {user}".encode())
+    followed.database.prepare()
+    with followed.database.claimed():
+        followed.apply([ONE])
+        followed.check()
+
+
+def _end_claim(followed: Followed) -> None:
+    """End the sessions of the follower's account, as the death of its process would."""
+    with followed.postgres.connect() as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            f"WHERE usename = '{followed.login[0]}'".encode()
+        )
+        gone = f"SELECT count(*) FROM pg_stat_activity WHERE usename = '{followed.login[0]}'"
+        while connection.execute(gone.encode()).fetchone() != (0,):
+            pass
+
+
+def _moves_position(driver: "psycopg.Connection[tuple[int]]") -> bool:
+    """Whether the transaction has moved the position to batch 1."""
+    query = "SELECT batch FROM _shardstream.position"
+    return driver.execute(query).fetchall() == [(1,)]

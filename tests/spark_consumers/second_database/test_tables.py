@@ -1,0 +1,177 @@
+"""Tables of a second database: columns, types, statements, unique keys, deletes."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from event_token.errors import UsageError
+from spark_consumers.applying.homes import Version
+from spark_consumers.applying.statements import TableName
+from spark_consumers.applying.tables import Removal
+from spark_consumers.errors import BadValue, CannotApply
+from tests.postgres_servers import PostgresFixture
+from tests.spark_consumers.second_database.followed import (
+    ITEMS,
+    Followed,
+    Item,
+    changes,
+)
+from topics.records.table_shape import Column, TableShape, ValueKind
+
+BIG = 2**64 - 1
+OTHERS: dict[ValueKind, object] = {
+    ValueKind.UNSIGNED_LONG: Decimal(BIG),
+    ValueKind.BIT64: Decimal(BIG),
+    ValueKind.BIT: 5,
+    ValueKind.FLOAT: 0.5,
+    ValueKind.DOUBLE: 1e300,
+    ValueKind.DECIMAL: Decimal("-123.45"),
+    ValueKind.STRING: "ü'\"\\,\n\t\\N",
+    ValueKind.BYTES: b"\x00\xff\\",
+    ValueKind.DATE: date(1, 1, 1),
+    ValueKind.TIME: -timedelta(hours=838, minutes=59, seconds=59, microseconds=1),
+    ValueKind.DATETIME: datetime(9999, 12, 31, 23, 59, 59, 999999),  # noqa: DTZ001 - DATETIME has none
+    ValueKind.TIMESTAMP: datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+    ValueKind.YEAR: 2155,
+    ValueKind.ENUM: "",
+    ValueKind.SET: ["a", 'b,"}', ""],
+    ValueKind.JSON: '{"a": [1.5, null]}',
+}
+
+
+def kinds(*more: Column) -> TableShape:
+    """A table with a column of each kind."""
+    rest = (Column(kind.value, kind, kind.value, 10, 2) for kind in OTHERS)
+    return replace(ITEMS, columns=(*ITEMS.columns, *rest, *more))
+
+
+def test_every_kind_of_value_arrives(followed: Followed) -> None:
+    """The target gives back what the source had, and NULL for NULL."""
+    values = {kind.value: value for kind, value in OTHERS.items()}
+    time = values["time"]
+    assert isinstance(time, timedelta)
+    micros = {**values, "time": time // timedelta(microseconds=1)}
+
+    followed.apply([Item(1, 1, 100, more=micros), Item(2, 2, 100)], shape=kinds())
+
+    listed = ", ".join(f'"{name}"' for name in values)
+    first, second = followed.rows(f"SELECT {listed} FROM shop.items ORDER BY id")
+    assert first == tuple({**values, "json": json.loads(str(values["json"]))}.values())
+    assert set(second) == {None}
+
+
+def test_columns_follow_an_alter(followed: Followed) -> None:
+    """A new column is added, a wider one is widened, a renamed one keeps its values."""
+    followed.apply([Item(1, 1, 100, note="a", amount=7)])
+    wider = replace(ITEMS.columns[3], kind=ValueKind.LONG, sql_type="bigint")
+    added = Column("x:y", ValueKind.STRING, "text")
+    renamed = replace(ITEMS.columns[2], name="remark")
+    shape = replace(ITEMS, columns=(*ITEMS.columns[:2], renamed, wider, added))
+
+    followed.apply(
+        [Item(2, 2, 200, amount=2**40, more={"x:y": "new", "remark": "b"})],
+        shape=shape,
+        renames=(("-80", "note", "remark"),),
+    )
+
+    assert followed.rows('SELECT id, remark, amount, "x:y" FROM shop.items ORDER BY id') == [
+        (1, "a", 7, None),
+        (2, "b", 2**40, "new"),
+    ]
+
+
+def test_truncate_removes_the_rows_of_its_shard_alone(followed: Followed) -> None:
+    """TRUNCATE on one shard leaves the rows that are at home on the other."""
+    homes = {1: ("-80", b"\x10"), 2: ("80-", b"\x90"), 3: ("-80", None), 4: ("80-", None)}
+    followed.apply([Item(k, k, 100, shard=s, home=h) for k, (s, h) in homes.items()])
+
+    truncate = Removal(TableName("shop", "items"), Version("-80", 10, 150, None, None))
+    followed.apply([Item(5, 11, 200)], removals=[truncate])
+
+    assert followed.rows("SELECT id FROM shop.items ORDER BY id") == [(2,), (4,), (5,)]
+
+
+def test_values_of_a_unique_index_are_swapped(followed: Followed) -> None:
+    """Two rows exchange a unique value within one batch; no order of updates allows that."""
+    followed.apply([Item(1, 1, 100, note="a"), Item(2, 2, 100, note="b")])
+    with followed.postgres.connect(followed.name) as connection:
+        connection.execute("CREATE UNIQUE INDEX ON shop.items (note)")
+
+    followed.apply([Item(1, 3, 200, note="b")], [Item(2, 4, 200, note="a")])
+
+    followed.check()
+    assert followed.rows("SELECT id, note FROM shop.items ORDER BY id") == [(1, "b"), (2, "a")]
+
+
+def test_deleted_rows_stay_marked_if_asked(postgres: PostgresFixture) -> None:
+    """With soft deletes a row keeps its values; an INSERT of the key brings it back."""
+    followed = Followed(postgres, deletes="soft")
+    followed.database.prepare()
+    query = "SELECT id, note, _deleted FROM shop.items ORDER BY id"
+    with followed.database.claimed():
+        followed.apply([Item(1, 1, 100, note="a"), Item(2, 2, 100, note="b")])
+        followed.apply([Item(1, 3, 200, deleted=True)])
+        assert followed.rows(query) == [(1, "a", True), (2, "b", False)]
+        followed.apply([Item(1, 4, 300, note="c")])
+        assert followed.rows(query) == [(1, "c", False), (2, "b", False)]
+
+
+def test_partial_images_lie_over_the_stored_row(followed: Followed) -> None:
+    """Columns that an image lacks keep their values; without a stored row the batch stops."""
+    followed.apply([Item(1, 1, 100, note="a", amount=7)])
+    followed.apply([Item(1, 2, 200, note="b", absent=("amount",))])
+
+    assert followed.rows("SELECT note, amount FROM shop.items") == [("b", 7)]
+    with pytest.raises(CannotApply, match=r'shop.items, key \{"id":2.*shard -80, seq 3.*amount'):
+        followed.apply([Item(2, 3, 300, note="c", absent=("amount",))])
+
+
+def test_a_zero_character_stops_by_name(followed: Followed, postgres: PostgresFixture) -> None:
+    """PostgreSQL has no zero character in texts: the message says where it is, or it goes."""
+    bad = [Item(1, 1, 100, note="fine"), Item(2, 2, 100, note="a\0b")]
+
+    with pytest.raises(BadValue, match=r'shop.items, key \{"id":2.*seq 2, column note'):
+        followed.apply(bad)
+
+    other = Followed(postgres, nul_text="replace")
+    other.database.prepare()
+    with other.database.claimed():
+        other.apply(bad)
+        assert other.rows("SELECT note FROM shop.items WHERE id = 2") == [("a\ufffdb",)]
+
+
+def test_a_value_that_does_not_fit_is_named(followed: Followed) -> None:
+    """What COPY refuses is found by its line, also after texts of several lines."""
+    column = Column("day", ValueKind.JSON, "json")
+    shape = replace(ITEMS, columns=(*ITEMS.columns, column))
+    good = Item(1, 1, 100, note="two\nlines\n", more={"day": "1"})
+
+    with pytest.raises(BadValue, match=r'shop.items, key \{"id":2.*, seq 2, column day') as caught:
+        followed.apply([good, Item(2, 2, 100, more={"day": '"\\u0000secret"'})], shape=shape)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_table_that_is_not_ours_is_left_alone(followed: Followed) -> None:
+    """A table of that name which the stream did not create stops the query."""
+    with followed.postgres.connect(followed.name) as connection:
+        connection.execute("CREATE SCHEMA shop")
+        connection.execute("CREATE TABLE shop.items (id int)")
+        connection.execute(f"GRANT ALL ON SCHEMA shop TO {followed.login[0]}".encode())
+
+    with pytest.raises(UsageError, match="exists in the target and was not created"):
+        followed.apply([Item(1, 1, 100)])
+
+
+def test_copies_of_all_shards_make_a_table_whole(followed: Followed) -> None:
+    """The target says itself whether a table has all rows, and at which time."""
+    query = "SELECT state, complete_at_us FROM _shardstream.tables"
+    followed.apply([Item(1, 1, 100)])
+    assert followed.rows(query) == [("following", None)]
+    followed.database.stage([changes([])])
+    followed.apply([], ended_copies=("-80",))
+    assert followed.rows(query) == [("following", None)]
+    followed.apply([], ended_copies=("80-",))
+    assert followed.rows(query) == [("complete", 3000)]
