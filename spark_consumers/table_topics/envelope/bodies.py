@@ -6,6 +6,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from event_token.errors import UsageError
 from spark_consumers.table_topics.envelope.codec import Codec
 from spark_consumers.table_topics.envelope.connect_schema import ConnectField, ConnectSchema
 from spark_consumers.table_topics.envelope.messages import Layout
@@ -125,3 +126,57 @@ class EnvelopeBody:
             for field in SOURCE.fields
         ]
         return self._codec.struct(SOURCE.fields, values)
+
+
+# Debezium's names of its ExtractNewRecordState, then those of our sinks.
+_MORE: Final = (
+    ConnectField("__deleted", _TEXT),
+    ConnectField("__op", _TEXT),
+    ConnectField("__source_ts_ms", _LONG),
+    ConnectField("_time_us", _LONG),
+    ConnectField("_shard", _TEXT),
+    ConnectField("_seq", _LONG),
+    ConnectField("_token", _TEXT),
+)
+
+
+class FlatBody:
+    """The row with a few fields more; a deleted row is its last image. UsageError on a clash."""
+
+    def __init__(self, columns: RowColumns, codec: Codec) -> None:
+        self._codec = codec
+        clashes = {field.name for field in columns.fields} & {field.name for field in _MORE}
+        if clashes:
+            raise UsageError(
+                f"{columns.topic}: column {', '.join(sorted(clashes))} has the name of a field "
+                f"that the flat formats add: choose a format with Debezium's envelope"
+            )
+        self.schema = ConnectSchema(
+            "struct",
+            optional=False,
+            name=f"{columns.topic}.Value",
+            fields=(*columns.fields, *_MORE),
+        )
+
+    def encode(self, changes: Changes) -> pa.Array:
+        """Return the rows."""
+        codec, layout, rows = self._codec, changes.layout, changes.rows
+        columns = changes.after
+        if not layout.is_plain:
+            of_before = pa.array(layout.of_old_key)
+            columns = [
+                pc.if_else(of_before, layout.place(before), layout.place(after))
+                for before, after in zip(changes.before, changes.after, strict=True)
+            ]
+        time_us = layout.place(rows["timestamp_us"])
+        more = (
+            pc.if_else(pc.equal(layout.op, "d"), "true", "false"),
+            layout.op,
+            pc.divide(time_us, 1000),
+            time_us,
+            layout.place(rows["shard"]),
+            layout.place(rows["seq"]),
+            layout.place(rows["token"]),
+        )
+        values = zip(self.schema.fields, (*columns, *more), strict=True)
+        return codec.struct(self.schema.fields, [codec.value(f.schema, v) for f, v in values])

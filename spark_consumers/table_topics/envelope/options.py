@@ -1,7 +1,19 @@
-"""How messages are written and how values are represented."""
+"""The format of the messages and how values are represented."""
 
 from dataclasses import dataclass
 from enum import Enum
+
+
+class Format(str, Enum):
+    """The messages: Debezium's envelope, or the row alone with a few fields more."""
+
+    DEBEZIUM_JSON = "debezium-json"
+    FLAT_JSON = "flat-json"
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the value is the row itself."""
+        return self is Format.FLAT_JSON
 
 
 class Decimals(str, Enum):
@@ -38,6 +50,7 @@ class EnvelopeOptions:
 
     prefix: str
     keyspace: str
+    format: Format = Format.DEBEZIUM_JSON
     schemas: bool = False
     decimal: Decimals = Decimals.PRECISE
     time: Times = Times.ADAPTIVE

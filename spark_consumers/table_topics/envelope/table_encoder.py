@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_consumers.table_topics.envelope.bodies import Body, Changes, EnvelopeBody
+from spark_consumers.table_topics.envelope.bodies import Body, Changes, EnvelopeBody, FlatBody
 from spark_consumers.table_topics.envelope.codec import Codec
 from spark_consumers.table_topics.envelope.headers import HeaderText
 from spark_consumers.table_topics.envelope.json_text import JsonText
@@ -33,7 +33,11 @@ class TableEncoder:
         self.topic = self._columns.topic
         self._tombstones = options.tombstones
         self._codec: Codec = JsonText(schemas=options.schemas)
-        self._body: Body = EnvelopeBody(shape, self._columns, options, self._codec)
+        self._body: Body = (
+            FlatBody(self._columns, self._codec)
+            if options.format.is_flat
+            else EnvelopeBody(shape, self._columns, options, self._codec)
+        )
 
     def encode(self, rows: pa.RecordBatch, processed_us: int) -> Iterator[pa.RecordBatch]:
         """Return the messages of decoded rows, in the order of the rows and in pieces.

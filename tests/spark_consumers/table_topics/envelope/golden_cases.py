@@ -6,6 +6,7 @@ from pathlib import Path
 from spark_consumers.table_topics.envelope.options import (
     Decimals,
     EnvelopeOptions,
+    Format,
     Times,
     Unsigned,
 )
@@ -34,6 +35,13 @@ RUNS = {
     "isostring": GoldenRun(
         "time.precision.mode=isostring\ndecimal.handling.mode=string\n",
         _options("isostring", time=Times.ISOSTRING, decimal=Decimals.STRING),
+    ),
+    "flat": GoldenRun(
+        "transforms=unwrap\n"
+        "transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState\n"
+        "transforms.unwrap.delete.tombstone.handling.mode=rewrite-with-tombstone\n"
+        "transforms.unwrap.add.fields=op,source.ts_ms\n",
+        _options("flat", format=Format.FLAT_JSON),
     ),
 }
 

@@ -92,6 +92,41 @@ def test_envelopes_equal_debeziums(
         )
 
 
+def test_flat_rows_equal_debeziums(decoded: list[tuple[TableShape, pa.RecordBatch]]) -> None:
+    """A flat message has the fields of ExtractNewRecordState, and then ours."""
+    expected, found = golden("flat"), ours(decoded, "flat")
+
+    assert [(m["table"], m["key"], m["headers"]) for m in expected] == [
+        (m["table"], m["key"], m["headers"]) for m in found
+    ]
+    for theirs, mine in zip(expected, found, strict=True):
+        if theirs["value"] is None:
+            assert mine["value"] is None
+            continue
+        value = mine["value"]
+        added = {name: value.pop(name) for name in list(value)[-4:]}
+        assert list(added) == ["_time_us", "_shard", "_seq", "_token"]
+        assert value["__source_ts_ms"] == added["_time_us"] // 1000
+        theirs["value"]["__source_ts_ms"] = value["__source_ts_ms"]
+        assert comparable(theirs["value"]) == comparable(value)
+        assert list(theirs["value"]) == list(value)
+
+
+def test_flat_schema_equals_debeziums(
+    decoded: list[tuple[TableShape, pa.RecordBatch]],
+) -> None:
+    """The schema of a flat message is that of ExtractNewRecordState, and then our fields."""
+    options = replace(RUNS["flat"].options, schemas=True)
+    for shape, rows in decoded:
+        message = next(TableEncoder(shape, options).encode(rows, NOW_US)).to_pylist()[0]
+        value = json.loads(message["value"])["schema"]
+        mine = renamed(value, "flat", shape.database)
+        theirs = golden_schemas("flat")[shape.table]["value"]
+
+        assert nullable(theirs) == nullable(mine)[:-4]
+        assert {**theirs, "fields": []} == {**mine, "fields": []}
+
+
 def golden_schemas(run: str) -> dict[str, Any]:
     lines = (GOLDEN / f"{run}.schemas.jsonl").read_text("utf-8").splitlines()
     return {found["table"]: found for found in map(json.loads, lines)}
