@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     )
     from topics.keyspace.topology_watch import watch_topology
     from topics.keyspace.vindexes import vindex_named
+    from topics.readers.reporter import ReaderReports
     from topics.reading.followed_shards import Wait
     from topics.reading.planner import MaxHold, Strict
     from topics.reading.unmerged import Unmerged
@@ -78,6 +79,7 @@ _MODULES = {
     "MaxHold": "topics.reading.planner",
     "Unmerged": "topics.reading.unmerged",
     "Wait": "topics.reading.followed_shards",
+    "ReaderReports": "topics.readers.reporter",
     # Events and what they hold.
     "VEvent": "topics.records.vevent",
     "EventType": "topics.records.vevent",
@@ -201,6 +203,7 @@ __all__ = [
     "ProgressBroken",
     "Read",
     "ReadYourWrites",
+    "ReaderReports",
     "Rebuild",
     "ReshardEntry",
     "ReshardState",

@@ -34,6 +34,9 @@ class Subscriber(StreamSubscriber):
     order between shards: a silent shard delays no other, and events come up to half a heartbeat
     sooner. A start at a time does not wait for a log that has not reached it.
 
+    `name`: under which the position is reported on Kafka every 10 s, for `shardstream status` and
+    the tools that show consumer lag; see docs/reader-api.md. It has no effect on what is read.
+
     One thread iterates; any may call `close`, which ends the iteration; a new one raises
     ReaderClosed (Rebuild). No connection is made before the first event is
     requested. After a Retry the iteration may continue, after the last event delivered. Errors:
@@ -52,6 +55,7 @@ class Subscriber(StreamSubscriber):
         mode: ReadingMode = Strict(),  # noqa: B008 - frozen, and has no state
         idle_timeout_s: float | None = None,
         tables: Iterable[str] | None = None,
+        name: str | None = None,
     ) -> Self:
         """Return a subscriber for the Kafka cluster, registry and clocks of a settings file.
 
@@ -73,4 +77,5 @@ class Subscriber(StreamSubscriber):
             idle_timeout_s=idle_timeout_s,
             tables=tables,
             clock=settings.clock_uncertainty(),
+            name=name,
         )

@@ -10,6 +10,8 @@ SCHEMAS_TOPIC = "_shardstream.schemas"
 
 # Without a dot in the keyspace, `<keyspace>.<shard>` is unambiguous.
 _KEYSPACE = re.compile(r"[A-Za-z0-9_-]{1,100}")
+# With a dot, as in `billing.eu`: it is the last part of the group's name.
+_READER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def check_keyspace(keyspace: str) -> str:
@@ -28,6 +30,24 @@ def topology_topic(keyspace: str) -> str:
 def topology_transactional_id(keyspace: str) -> str:
     """Return the transactional id that fences writers of a keyspace's topology."""
     return topology_topic(keyspace)
+
+
+def readers_topic(keyspace: str) -> str:
+    """Return the name of the compacted topic in which named readers report their positions."""
+    return f"{check_keyspace(keyspace)}.readers"
+
+
+def check_reader_name(name: str) -> str:
+    """Return the name of a reader unchanged; UsageError if it cannot be part of a group's name."""
+    if not isinstance(name, str) or not _READER.fullmatch(name):
+        message = f"reader name {name!r}: use 1 to 100 of the characters A-Z a-z 0-9 . _ -"
+        raise UsageError(message)
+    return name
+
+
+def reader_group(keyspace: str, name: str) -> str:
+    """Return the consumer group whose offsets show the position of a named reader."""
+    return f"shardstream.{check_keyspace(keyspace)}.{check_reader_name(name)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from event_token import Flavor
 from event_token.errors import Halt, ShardstreamError, UsageError
 from shardstream.commands.copy.app import app as copy_app
+from shardstream.commands.fleet.readers import app as readers_app
 from shardstream.commands.invalidate.app import invalidate
 from shardstream.commands.local import app as local_app
 from shardstream.commands.machine_limits import limit_reached
@@ -25,6 +26,7 @@ from shardstream.commands.options import (
     Keyspace,
     MaxHoldOption,
     MaxRowsPerBatch,
+    ReaderName,
     StartOption,
 )
 from shardstream.commands.reshard.app import app as reshard_app
@@ -49,6 +51,7 @@ app.add_typer(local_app, name="local", help="Run real database servers and Kafka
 app.add_typer(
     copy_app, name="copy", help="Copy existing rows into the stream (snapshot, backfill)."
 )
+app.add_typer(readers_app, name="readers", help="Show the named readers of a keyspace.")
 app.add_typer(reshard_app, name="reshard", help="Split and merge shards online.")
 app.add_typer(topology_app, name="topology", help="Show or declare the shards of a keyspace.")
 
@@ -173,6 +176,7 @@ def tail(
         typer.Option("--table", help="database.table, or both in backquotes; repeatable"),
     ] = None,
     max_hold_ms: MaxHoldOption = None,
+    name: ReaderName = None,
     *,
     as_json: Json = False,
 ) -> None:
@@ -187,6 +191,7 @@ def tail(
         until_idle_s=until_idle_s,
         tables=tuple(table or ()),
         max_hold_ms=max_hold_ms,
+        name=name,
         as_json=as_json,
     )
     run_tail(load_settings(config), options)
@@ -204,6 +209,7 @@ def changelog(
     start: StartOption = "earliest",
     max_rows_per_batch: MaxRowsPerBatch = None,
     max_hold_ms: MaxHoldOption = None,
+    name: ReaderName = None,
     every_s: Every = None,
     *,
     available_now: AvailableNow = False,
@@ -221,6 +227,7 @@ def changelog(
         start=start,
         max_rows_per_batch=max_rows_per_batch,
         max_hold_ms=max_hold_ms,
+        name=name,
         available_now=available_now,
         as_json=as_json,
         every_s=every_s,

@@ -1,6 +1,8 @@
 """The topology that the settings declare: written once; vindexes may be added later."""
 
+import logging
 from dataclasses import replace
+from typing import Final
 
 from event_token.errors import Rebuild, ShardstreamError, UsageError
 from shardstream.settings.model import Settings
@@ -10,7 +12,7 @@ from shardstream.settings.producer_settings import (
     topic_settings,
 )
 from topics.errors import TopologyChanged
-from topics.kafka.provisioning import provision_keyspace
+from topics.kafka.provisioning import provision_keyspace, provision_readers
 from topics.keyspace.topology import (
     ShardEntry,
     TableVindex,
@@ -18,6 +20,8 @@ from topics.keyspace.topology import (
     read_topology,
     update_topology,
 )
+
+_LOG: Final = logging.getLogger("shardstream.commands")
 
 # The producers of all shards may start at once and write the same; each attempt can collide once.
 TRIES_MAX = 5
@@ -41,6 +45,7 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
         return with_mask_key(with_vindexes(topology, vindexes), mask_key)
 
     provision_keyspace(settings.kafka_client(), keyspace, topic_settings(settings))
+    _provide_readers_topic(settings, keyspace)
     last: ShardstreamError | None = None
     for _ in range(TRIES_MAX):
         found = read_topology(settings.kafka_client(), keyspace)
@@ -65,6 +70,14 @@ def ensure_topology(settings: Settings, keyspace: str) -> Topology:
     raise TopologyChanged(
         f"keyspace {keyspace}: the topology changed {TRIES_MAX} times while it was read; try again"
     ) from last
+
+
+def _provide_readers_topic(settings: Settings, keyspace: str) -> None:
+    """Create the topic of named readers. Nobody depends on it, so a missing grant stops nobody."""
+    try:
+        provision_readers(settings.kafka_client(), keyspace, topic_settings(settings))
+    except UsageError as error:
+        _LOG.warning("keyspace %s: named readers cannot report: %s", keyspace, error)
 
 
 def with_vindexes(topology: Topology, vindexes: tuple[TableVindex, ...]) -> Topology:

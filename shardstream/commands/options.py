@@ -34,6 +34,12 @@ MaxHoldOption = Annotated[
         min=0,
     ),
 ]
+ReaderName = Annotated[
+    str | None,
+    typer.Option(
+        "--name", help="Report the position on Kafka under this name; `status` shows its lag"
+    ),
+]
 # The options of the commands that run a Spark query.
 Checkpoint = Annotated[
     str | None,

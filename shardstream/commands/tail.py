@@ -35,6 +35,7 @@ class TailOptions:
     until_idle_s: float | None = None
     tables: tuple[str, ...] = ()
     max_hold_ms: int | None = None
+    name: str | None = None
     as_json: bool = False
 
 
@@ -56,6 +57,7 @@ def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None
         idle_timeout_s=options.until_idle_s,
         tables=options.tables or None,
         clock=settings.clock_uncertainty(),
+        name=options.name,
     ) as events:
         try:
             with SilentShards(

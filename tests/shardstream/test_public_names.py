@@ -24,8 +24,10 @@ NOT_FOR_SUBSCRIBERS = (
 
 # Callables by their parameters: what an application passes by name must keep its name.
 PARAMETERS = {
-    "Subscriber": "keyspace key_range start config registry_url mode idle_timeout_s tables clock",
-    "Subscriber.from_settings": "path keyspace key_range start mode idle_timeout_s tables",
+    "Subscriber": (
+        "keyspace key_range start config registry_url mode idle_timeout_s tables clock name"
+    ),
+    "Subscriber.from_settings": "path keyspace key_range start mode idle_timeout_s tables name",
     "ClientConfig": "settings",
     "MaxHold": "max_hold_ms",
     "EventToken": "timestamp_us shard position origin",

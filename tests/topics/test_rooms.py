@@ -10,7 +10,7 @@ from tests.repository import ROOT, module_name, python_files
 # From the lowest to the highest: each may import those before it.
 ROOMS = (
     *("names", "errors", "kafka", "records", "schemas", "keyspace", "progress", "reading"),
-    *("start", "stream", "fleet"),
+    *("readers", "start", "stream", "fleet"),
 )
 
 

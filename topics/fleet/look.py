@@ -9,9 +9,11 @@ from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import PartitionReader, StoredRecord, open_end_consumer
 from topics.kafka.requests import retry_request
 from topics.keyspace.topology import ShardState, read_topology
-from topics.names import ShardTopics
+from topics.names import ShardTopics, readers_topic
 from topics.progress.codec import decode_progress
 from topics.progress.copy_topic import TableCopy, read_copies
+from topics.readers.feed import ReadersFeed
+from topics.readers.record import NamedReader
 from topics.records.schema_ids import SchemaIds
 
 # Offsets from which a rate is taken; commits and their markers share them. Some seconds of an idle
@@ -28,6 +30,7 @@ class FleetWatch:
         self._config = config
         self._schema_ids = schema_ids
         self._consumer = open_end_consumer(config)
+        self._readers: dict[str, ReadersFeed] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -47,7 +50,14 @@ class FleetWatch:
             )
             for entry in topology.shards
         }
-        return keyspace_view(topology, looks, time.time_ns() // 1_000)
+        readers = self._named_readers(keyspace, known)
+        return keyspace_view(topology, looks, time.time_ns() // 1_000, readers)
+
+    def _named_readers(self, keyspace: str, known: frozenset[str]) -> tuple[NamedReader, ...]:
+        if readers_topic(keyspace) not in known:
+            return ()
+        feed = self._readers.setdefault(keyspace, ReadersFeed(self._config, keyspace))
+        return feed.look(self._consumer)
 
     def _topics(self, timeout_s: float) -> frozenset[str]:
         return frozenset(self._consumer.list_topics(timeout=timeout_s).topics)

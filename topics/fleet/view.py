@@ -4,14 +4,16 @@ A producer that is dead reports nothing, but its progress topic stands still: wh
 is seen there, whatever happened to the process, its machine or its network.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from topics.fleet.reader_views import ReaderView, reader_views
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
 from topics.progress.record import GRID_US, Progress, Skipped
+from topics.readers.record import NamedReader
 
 # A producer advances its watermark every 250 ms, so this is forty missing heartbeats.
 SILENT_MS: Final = 10_000
@@ -84,6 +86,7 @@ class KeyspaceView:
     reason: str
     reshards: tuple[ReshardEntry, ...]
     copies: tuple[tuple[str, TableCopy], ...]
+    readers: tuple[ReaderView, ...] = ()
 
     def is_held_back(self, behind_ms_max: int) -> bool:
         """Whether readers lack what is older than that."""
@@ -102,7 +105,12 @@ def written_at_us(progress: Progress, now_us: int) -> int:
     return max(progress.head_us, progress.server_time_us)
 
 
-def keyspace_view(topology: Topology, looks: Mapping[str, ShardLook], now_us: int) -> KeyspaceView:
+def keyspace_view(
+    topology: Topology,
+    looks: Mapping[str, ShardLook],
+    now_us: int,
+    readers: Sequence[NamedReader] = (),
+) -> KeyspaceView:
     """Combine a topology with the ends of its shards' topics; a shard without a look has none."""
     entries = sorted(topology.shards, key=lambda entry: (entry.key_range.start, entry.name))
     shards = tuple(
@@ -132,6 +140,7 @@ def keyspace_view(topology: Topology, looks: Mapping[str, ShardLook], now_us: in
             for copy in looks.get(view.shard, ShardLook()).copies
             if copy.state in _COPYING
         ),
+        reader_views(readers, {view.shard: view.records for view in shards}, frontier_us, now_us),
     )
 
 

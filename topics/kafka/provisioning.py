@@ -36,14 +36,16 @@ from topics.kafka.topic_settings import (
     log_rules,
     problems_of,
     progress_rules,
+    readers_rules,
     schemas_rules,
 )
-from topics.names import SCHEMAS_TOPIC, ShardTopics, topology_topic
+from topics.names import SCHEMAS_TOPIC, ShardTopics, readers_topic, topology_topic
 
 __all__ = [
     "TopicSettings",
     "broker_transaction_timeout_ms",
     "provision_keyspace",
+    "provision_readers",
     "provision_schemas_topic",
     "provision_shard",
     "topic_warnings",
@@ -83,6 +85,16 @@ def provision_keyspace(
 ) -> None:
     """Create the topology topic of a keyspace, or check the existing one."""
     rules = control_rules(topology_topic(keyspace))
+    _provision(config, chosen, lambda _found: [rules])
+
+
+def provision_readers(
+    config: ClientConfig,
+    keyspace: str,
+    chosen: TopicSettings = _DEFAULTS,
+) -> None:
+    """Create the topic in which named readers of a keyspace report, or check the existing one."""
+    rules = readers_rules(readers_topic(keyspace))
     _provision(config, chosen, lambda _found: [rules])
 
 

@@ -19,6 +19,10 @@ SEGMENT_MS: Final = 7 * 24 * 3600 * 1000
 _PROGRESS_BYTES_MAX: Final = 16 * 1024 * 1024
 _CONTROL_BYTES_MAX: Final = 16 * 1024 * 1024
 
+# Whoever looks at the readers reads the open segment: a record per reader every 10 s. Compaction
+# leaves one per reader of the others.
+_READERS_SEGMENT_MS: Final = 3600 * 1000
+
 _MAJORITY_OF_THREE: Final = 2
 _DAY_MS: Final = 24 * 3600 * 1000
 
@@ -121,6 +125,13 @@ def control_rules(topic: str) -> TopicRules:
             *_safety_rules(_CONTROL_BYTES_MAX),
         ),
     )
+
+
+def readers_rules(topic: str) -> TopicRules:
+    """Return the rules of the compacted topic of named readers."""
+    rules = control_rules(topic).rules
+    segment = Rule("segment.ms", str(_READERS_SEGMENT_MS), checked=False)
+    return TopicRules(topic, (*rules, segment))
 
 
 def schemas_rules(topic: str) -> TopicRules:

@@ -57,6 +57,11 @@ class MergedStream:
         """The position after the last event made ready."""
         return self._place.position()
 
+    @property
+    def place(self) -> Place:
+        """The same, as a value whose position is built on demand."""
+        return self._place
+
     def read(self, ready: deque[VEvent], wait_s: float | None = None) -> None:
         """Make the next events ready, or wait up to `wait_s` (None: `poll_s`)."""
         if not self._logs.readers:

@@ -13,6 +13,7 @@ from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import retired_us
 from topics.keyspace.topology import read_topology
 from topics.names import check_keyspace
+from topics.readers.reporter import ReaderReporter, ReaderReports
 from topics.reading.followed_shards import Wait
 from topics.reading.planner import Planner, Strict
 from topics.reading.seen_before import SeenBefore
@@ -64,6 +65,7 @@ class StreamSubscriber:
         idle_timeout_s: float | None = None,
         tables: Iterable[str] | None = None,
         clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
+        name: str | None = None,
     ) -> None:
         """Check the arguments."""
         self.keyspace = check_keyspace(keyspace)
@@ -75,6 +77,9 @@ class StreamSubscriber:
         self._idle_timeout_s = checked_timeout_s(idle_timeout_s)
         self._tables = checked_tables(tables)
         self.clock = checked_clock(clock)
+        self._reporter: ReaderReporter | None = None
+        if name is not None:
+            self._reporter = ReaderReporter(self._config, keyspace, name, self.key_range)
         self._ready: deque[VEvent] = deque()
         self._session: MergedStream | UnmergedStream | None = None
         self._last: VEvent | None = None
@@ -138,6 +143,11 @@ class StreamSubscriber:
         return None if session is None else session.waiting
 
     @property
+    def reports(self) -> ReaderReports | None:
+        """How many reports of the position under `name` reached Kafka; None without a name."""
+        return None if self._reporter is None else self._reporter.reports
+
+    @property
     def position(self) -> StreamPosition | None:
         """The position after all delivered events; None before the start is known."""
         session = self._session
@@ -159,7 +169,7 @@ class StreamSubscriber:
                 self._read(timeout_s)
             finally:
                 if self._closing.is_set():
-                    self._leave()
+                    self._end()
 
     def _read(self, timeout_s: float | None) -> None:
         """Make at least one event ready, unless closed or idle for too long."""
@@ -172,6 +182,8 @@ class StreamSubscriber:
                 if self._session is None:
                     self._session = self._open()
                     idle_since_s = time.monotonic()
+                if self._reporter is not None:  # who asks for more has handled what it has
+                    self._reporter.note(self._session.place.position)
                 self._session.read(
                     self._ready, POLL_S if timeout_s is None else min(POLL_S, timeout_s)
                 )
@@ -263,6 +275,11 @@ class StreamSubscriber:
         if session is not None:
             session.close()
 
+    def _end(self) -> None:
+        self._leave()
+        if self._reporter is not None:
+            self._reporter.close()
+
     def close(self) -> None:
         """End the iteration and close all consumers; from any thread, idempotent."""
         self._closing.set()
@@ -271,6 +288,6 @@ class StreamSubscriber:
             session.stop()
         if self._reading.acquire(timeout=CLOSE_WAIT_S):
             try:
-                self._leave()
+                self._end()
             finally:
                 self._reading.release()

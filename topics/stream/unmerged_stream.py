@@ -62,6 +62,11 @@ class UnmergedStream:
         return self._place.position()
 
     @property
+    def place(self) -> Place:
+        """The same, as a value whose position is built on demand."""
+        return self._place
+
+    @property
     def read_us(self) -> dict[str, int]:
         """For each shard, the time before which it has been read."""
         return self._planner.read_us()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardstream.commands.copy.progress import copy_json, duration, seconds_left
+from topics.fleet.reader_views import ReaderView
 from topics.fleet.view import KeyspaceView, ShardCondition, ShardView
 
 _STYLES: Final = {
@@ -66,7 +68,38 @@ def as_text(view: KeyspaceView, max_behind_s: float) -> RenderableType:
         )
         for entry in view.reshards
     ]
+    if view.readers:
+        parts.append(readers_text(view.readers))
     return Group(*parts)
+
+
+def readers_text(readers: Sequence[ReaderView]) -> RenderableType:
+    """Return a table of named readers; below it who shares a name, and whose reports fail."""
+    table = Table("reader", "behind", "events behind", "epoch", "host", "version", "last report")
+    for reader in readers:
+        table.add_row(
+            reader.name,
+            "" if reader.behind_ms is None else _seconds(reader.behind_ms),
+            ", ".join(f"{shard}: {n:,}" for shard, n in reader.events_behind.items()),
+            str(reader.epoch),
+            reader.host,
+            reader.version,
+            f"{_seconds(reader.said_ms)} ago",
+        )
+    notes = [
+        Text(
+            f"reader {reader.name}: several processes use this name at the same time: "
+            f"{', '.join((f'{reader.host} ({reader.version})', *reader.others))}. Give each its own"
+        )
+        for reader in readers
+        if reader.others
+    ]
+    notes += [
+        Text(f"reader {reader.name}: {reader.failed:,} reports did not reach Kafka")
+        for reader in readers
+        if reader.failed
+    ]
+    return Group(table, *notes)
 
 
 def as_json_line(view: KeyspaceView) -> str:

@@ -36,6 +36,7 @@ class QueryOptions:
     start: str = "earliest"
     max_rows_per_batch: int | None = None
     max_hold_ms: int | None = None
+    name: str | None = None
     available_now: bool = False
     as_json: bool = False
     every_s: float | None = None
@@ -69,6 +70,8 @@ def source_options(settings: Settings, options: QueryOptions) -> dict[str, str]:
         source["maxRowsPerBatch"] = str(options.max_rows_per_batch)
     if options.max_hold_ms is not None:
         source |= {"mode": "max_hold", "maxHoldMs": str(options.max_hold_ms)}
+    if options.name is not None:
+        source["name"] = options.name
     return source
 
 

@@ -3,11 +3,15 @@
 import time
 from dataclasses import replace
 
-from tests.topics.shard_writer import Writers
+from tests.topics.shard_writer import START_US, Writers
+from tests.topics.subscribing import taken
 from topics.fleet.look import FleetWatch
 from topics.fleet.view import ShardCondition
 from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_readers
 from topics.schemas.registry import TopicSchemaIds
+from topics.start.start_forms import Start
+from topics.stream.subscriber import StreamSubscriber
 
 SECOND_US = 1_000_000
 
@@ -33,3 +37,31 @@ def test_a_producer_that_works_off_a_backlog_is_late_not_silent(
     assert shard.records_per_s == 5
     assert view.held_by == ("-",)
     assert view.reason.startswith("the producer is still reading")
+
+
+def test_named_readers_are_looked_at_again_and_again(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """A look without the topic finds none; later ones find what was reported since."""
+    [writer] = writers("-")
+    writer.commit((0, 3))
+    writer.heartbeat(SECOND_US)
+    lags = []
+    with FleetWatch(config, TopicSchemaIds(config)) as watch:
+        assert watch.look(keyspace).readers == ()
+        provision_readers(config, keyspace)
+        start: Start = "earliest"
+        for _ in range(2):
+            with StreamSubscriber(
+                keyspace, start=start, config=config, name="billing", idle_timeout_s=0.5
+            ) as stream:
+                taken(stream, 3)
+                assert list(stream) == []
+            assert stream.position is not None
+            start = stream.position
+            writer.commit((2 * SECOND_US, 3))
+            writer.heartbeat(3 * SECOND_US)
+            [reader] = watch.look(keyspace).readers
+            lags.append(reader.events_behind)
+        assert reader.frontier_us == START_US + 3 * SECOND_US
+        assert lags == [{"-": 3}, {"-": 3}]

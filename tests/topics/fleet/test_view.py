@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+from event_token import KeyRange, ShardPosition, StreamPosition
 from topics.fleet.view import (
     KeyspaceView,
     ShardCondition,
@@ -10,6 +11,7 @@ from topics.fleet.view import (
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
 from topics.progress.record import Progress
+from topics.readers.record import NamedReader, ReaderRecord
 
 NOW_US = 1_700_000_100_000_000
 SECOND_US = 1_000_000
@@ -139,3 +141,51 @@ def test_a_head_stands_in_for_a_servers_clock_that_is_ahead() -> None:
     assert written_at_us(ahead, NOW_US) == progress.head_us
     assert written_at_us(behind, NOW_US) == progress.head_us
     assert written_at_us(near, NOW_US) == near.server_time_us
+
+
+def reader(
+    name: str, frontier_s_ago: float, seqs: dict[str, int], host: str = "app-1"
+) -> ReaderRecord:
+    """What a reader reported four seconds ago."""
+    position = StreamPosition(
+        3,
+        NOW_US - round(frontier_s_ago * SECOND_US),
+        {shard: ShardPosition(9, seq, None) for shard, seq in seqs.items()},
+    )
+    said_us = NOW_US - 4 * SECOND_US
+    return ReaderRecord(name, host, position, KeyRange.parse("-"), host, "0.1.0", said_us, 2)
+
+
+def test_readers_are_shown_with_their_lag() -> None:
+    """Behind the frontier in time, and behind each log in events; never a negative lag."""
+    shards = (ShardEntry("-80"), ShardEntry("80-"))
+    audit = reader("audit", 0, {"-80": 9, "80-": 7})
+    billing = reader("billing", 12, {"-80": 4, "80-": 7, "gone": 1})
+    readers = (NamedReader(audit), NamedReader(billing, (reader("billing", 3, {}, "app-2"),)))
+
+    found = keyspace_view(
+        Topology("commerce", 3, shards),
+        {"-80": look(head_s_ago=2), "80-": look()},
+        NOW_US,
+        readers,
+    )
+
+    ahead, behind = found.readers
+    assert (ahead.name, ahead.behind_ms, ahead.others) == ("audit", 0, ())
+    assert ahead.events_behind == {"-80": 0, "80-": 0}
+    assert (behind.behind_ms, behind.said_ms, behind.failed) == (10_000, 4_000, 2)
+    assert behind.events_behind == {"-80": 3, "80-": 0}
+    assert StreamPosition.from_string(behind.position) == billing.position
+    assert behind.others == ("app-2 (0.1.0)",)
+
+
+def test_without_a_frontier_no_lag_in_time_is_known() -> None:
+    """While a shard has no progress, a reader is behind by an unknown time."""
+    found = keyspace_view(
+        Topology("commerce", 3, (ShardEntry("-"),)),
+        {},
+        NOW_US,
+        (NamedReader(reader("audit", 5, {"-": 9})),),
+    )
+
+    assert found.readers[0].behind_ms is None

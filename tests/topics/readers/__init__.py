@@ -1,0 +1,1 @@
+"""Named readers: what they report, and what it says."""

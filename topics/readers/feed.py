@@ -1,0 +1,96 @@
+"""Reads what the named readers of a keyspace have reported, and forgets those that are gone."""
+
+import time
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from event_token.errors import Retry, UsageError
+from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig, open_producer
+from topics.kafka.errors import TopicMissing, kafka_error, kafka_errors
+from topics.kafka.partition_reader import PartitionReader
+from topics.names import check_reader_name, readers_topic
+from topics.readers.group_offsets import delete_group
+from topics.readers.record import LastReports, NamedReader, decode_record, record_key
+from topics.readers.reporter import REPORT_S
+
+# An hour of reports and one for each reader before.
+READ_S_MAX: Final = 60.0
+# A reader that has reported within this time is running: three reports.
+RUNNING_S: Final = 3 * REPORT_S
+
+
+class ReadersFeed:
+    """Follows the readers' topic of a keyspace; each look reads what is new."""
+
+    def __init__(self, config: ClientConfig, keyspace: str) -> None:
+        """Begin at the start of the topic; nothing is read yet."""
+        self._config = config
+        self._topic = readers_topic(keyspace)
+        self._reports = LastReports()
+        self._next_offset = 0
+
+    def look(self, consumer: Consumer | None = None) -> tuple[NamedReader, ...]:
+        """Return the readers in the order of their names.
+
+        TopicMissing before a producer has created the topic; `consumer` as in PartitionReader.
+        """
+        with PartitionReader(self._config, self._topic, 0, READ_S_MAX, consumer) as reader:
+            start, end = reader.bounds()
+            if end < self._next_offset:  # the topic was deleted and created again
+                self._reports, self._next_offset = LastReports(), 0
+            for record in reader.records(max(start, self._next_offset), end):
+                if record.value is None:
+                    self._reports.forget((record.key or b"").decode())
+                else:
+                    where = f"{self._topic}, offset {record.offset}"
+                    self._reports.take(decode_record(record.value, where))
+            self._next_offset = end
+        return self._reports.readers()
+
+
+def read_readers(config: ClientConfig, keyspace: str) -> tuple[NamedReader, ...]:
+    """Return the named readers of a keyspace; none where no producer has made their topic."""
+    try:
+        return ReadersFeed(config, keyspace).look()
+    except TopicMissing:
+        return ()
+
+
+def forget_reader(config: ClientConfig, keyspace: str, name: str) -> None:
+    """Remove a reader that is gone for good, and its group.
+
+    UsageError when there is none of this name, or while it still runs: it would report again.
+    """
+    found = {reader.last.name: reader.last for reader in read_readers(config, keyspace)}
+    if check_reader_name(name) not in found:
+        known = ", ".join(found) or "none"
+        raise UsageError(f"keyspace {keyspace}: no reader {name!r} has reported (readers: {known})")
+    last = found[name]
+    ago_s = time.time() - last.at_us / 1e6
+    if ago_s < RUNNING_S:
+        raise UsageError(
+            f"keyspace {keyspace}: reader {name} reported {max(0, ago_s):.0f} s ago from "
+            f"{last.host}, so it still runs: end it, and forget it {RUNNING_S:.0f} s later"
+        )
+    _remove(config, readers_topic(keyspace), record_key(name))
+    delete_group(config, keyspace, name)
+
+
+def _remove(config: ClientConfig, topic: str, key: bytes) -> None:
+    doing = f"writing to {topic}"
+    failures: list[KafkaError] = []
+    producer = open_producer(config)
+    with kafka_errors(doing, config.brokers):
+        producer.produce(
+            topic,
+            None,
+            key,
+            partition=0,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+        left = producer.flush(REQUEST_TIMEOUT_S)
+    if failures:
+        raise kafka_error(KafkaException(failures[0]), doing, config.brokers)
+    if left:
+        raise Retry(f"{doing} (brokers {config.brokers}): no answer in {REQUEST_TIMEOUT_S:g} s")
