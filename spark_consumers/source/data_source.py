@@ -36,7 +36,8 @@ from spark_consumers.source.batch_query import (
 from spark_consumers.source.micro_batches import BatchPlanning
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.read_tasks import LogSource, read_task, schema_ids_of
-from spark_consumers.source.stream_offset import StreamOffset, TaskRange, tasks_between
+from spark_consumers.source.stream_offset import Document, StreamOffset, TaskRange, tasks_between
+from topics.readers.reporter import ReaderReporter
 
 SOURCE_FORMAT = "shardstream"
 
@@ -74,6 +75,8 @@ class ShardstreamSource(DataSource):
 
     def reader(self, schema: StructType) -> "ShardstreamReader":
         """Return the reader of a batch query."""
+        if self._parsed.name is not None:
+            raise UsageError("option name is for spark.readStream: a batch query has no position")
         return ShardstreamReader(self._parsed, self._log_source(schema))
 
     def streamReader(  # noqa: N802 - Spark's name
@@ -127,6 +130,7 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._planning: BatchPlanning | None = None
         self._initial: StreamOffset | None = None
         self._ends_now = False
+        self._reporter: ReaderReporter | None = None
 
     def _batches(self) -> BatchPlanning:
         if self._planning is None:
@@ -151,6 +155,7 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
         The end of a first batch also holds its beginning.
         """
+        self._report(start)
         begin = StreamOffset.from_document(start)
         planning = self._batches()
         # trigger(once=True) asks for everything: without an end the frontier would move on.
@@ -160,6 +165,8 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         end = planning.next_end(begin, self._rows_max(limit)) or begin
         if begin == self._initial:
             end = end.begun_at(begin)
+        if end is begin and ends_now and self._reporter is not None:
+            self._reporter.close()  # the query ends, and Spark kills this process
         return start if end is begin else end.to_document()
 
     def _rows_max(self, limit: ReadLimit) -> int | None:
@@ -188,8 +195,25 @@ class ShardstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """Yield the rows of one task."""
         return _read(self._source, partition)
 
+    def _report(self, offset: Document) -> None:
+        """Report a position under the query's name, if it has one.
+
+        Spark asks for what follows an offset once the batch that ends there is in the checkpoint.
+        It calls `commit` for that batch only after the next one is planned, and never for the last.
+        """
+        options = self._options
+        if options.name is None:
+            return
+        if self._reporter is None:
+            self._reporter = ReaderReporter(
+                options.kafka, options.keyspace, options.name, options.key_range
+            )
+        self._reporter.note(lambda: StreamOffset.from_document(offset).position)
+
     def stop(self) -> None:
         """Close the Kafka clients."""
+        if self._reporter is not None:
+            self._reporter.close()
         if self._planning is not None:
             self._planning.close()
 

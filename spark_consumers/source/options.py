@@ -14,6 +14,7 @@
 | mode, maxHoldMs | `strict` (default) waits for a silent shard; `max_hold` at most maxHoldMs |
 | clockUncertaintyUs | how far the servers' clocks may be off (default: 0): a start begins earlier |
 | mariadbLongestStatementUs | how long statements of MariaDB may run (default: 0), likewise |
+| name | readStream only: the checkpointed position is reported under this name on Kafka |
 | maxRowsPerTask | a shard's range with more rows is split over several tasks (default: 250000) |
 `topics.start.start_forms` lists the forms of a start.
 """
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from event_token import ClockUncertainty, KeyRange
 from event_token.errors import UsageError
 from topics.kafka.client import ClientConfig
-from topics.names import check_keyspace
+from topics.names import check_keyspace, check_reader_name
 from topics.reading.planner import MaxHold, Mode, Strict
 from topics.start.start_forms import ParsedStart, StartWord, parse_start
 
@@ -46,6 +47,7 @@ KNOWN_OPTIONS = frozenset(
         "end",
         "maxrowsperbatch",
         "mode",
+        "name",
         "maxholdms",
         "maxrowspertask",
         "clockuncertaintyus",
@@ -72,6 +74,7 @@ class SourceOptions:
     mode: Mode
     max_rows_per_task: int
     clock: ClockUncertainty
+    name: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -111,6 +114,7 @@ class SourceOptions:
                 _microseconds(lower, "clockuncertaintyus"),
                 _microseconds(lower, "mariadblongeststatementus"),
             ),
+            name=check_reader_name(lower["name"]) if "name" in lower else None,
         )
 
 

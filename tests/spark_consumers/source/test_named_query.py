@@ -1,0 +1,74 @@
+"""What a named query reports: its checkpoint, not its plans."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_consumers.source.stream_offset import StreamOffset
+from tests.spark_consumers.queries import run_available, wait_until
+from tests.spark_consumers.shop import Shop
+from topics.kafka.provisioning import provision_readers
+from topics.readers.feed import read_readers
+
+
+def checkpointed(checkpoint: Path) -> StreamOffset:
+    """The end of the last batch that the checkpoint has as done."""
+    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    document = (checkpoint / "offsets" / str(last)).read_text().splitlines()[-1]
+    return StreamOffset.from_document(json.loads(document))
+
+
+def test_a_named_query_reports_its_checkpoint(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """The position under the name is where the query goes on, also after each of its ends."""
+    provision_readers(shop.config, shop.keyspace)
+    for rows in (20, 5):
+        shop.write(rows)
+        assert run_available(shop.stream(spark, name="lake", maxRowsPerBatch="30"), tmp_path)
+
+        end = checkpointed(tmp_path).position
+        [reader] = read_readers(shop.config, shop.keyspace)
+        assert reader.last.name == "lake"
+        assert reader.last.position == end
+        assert reader.others == ()
+
+
+def test_a_batch_that_is_not_done_is_not_reported(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """While a batch runs, and after it has failed, the position is that before it."""
+    provision_readers(shop.config, shop.keyspace)
+    shop.write(20)
+    run_available(shop.stream(spark, name="lake"), tmp_path)
+    before = checkpointed(tmp_path).position
+    shop.write(5)
+    reported = []
+
+    def fail(*_: object) -> None:
+        [reader] = read_readers(shop.config, shop.keyspace)
+        reported.append(reader.last.position)
+        raise RuntimeError("the sink is full")
+
+    query = (
+        shop.stream(spark, name="lake")
+        .writeStream.foreachBatch(fail)
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    wait_until(lambda: not query.isActive)
+
+    [reader] = read_readers(shop.config, shop.keyspace)
+    assert (tmp_path / "offsets" / "1").exists()
+    assert [*reported, reader.last.position] == [before, before]
+
+
+def test_a_batch_read_takes_no_name(spark: SparkSession, shop: Shop) -> None:
+    """A query without a checkpoint has no position that others could wait for."""
+    frame = spark.read.format("shardstream").options(**shop.options(name="lake")).load()
+
+    with pytest.raises(PySparkException, match="option name is for"):
+        frame.count()
