@@ -68,7 +68,7 @@ def united(
     _check_key(known, version)
     columns = {column.name: column for column in known.columns}
     for column in version.columns:
-        name = _target_name(columns, column, known, on_type_change)
+        name = _target_name(columns, column, version, on_type_change)
         there = columns.get(name)
         fits = None if there is None else widest(there, column)
         columns[name] = fits or replace(column, name=name)
@@ -78,35 +78,32 @@ def united(
 def places(version: TableShape, into: TableShape) -> tuple[str, ...]:
     """Return for each column of a version the column of the united shape that takes its values."""
     columns = {column.name: column for column in into.columns}
-    return tuple(
-        _target_name(columns, column, into, OnTypeChange.HALT, is_united=True)
-        for column in version.columns
-    )
+    return tuple(_target_name(columns, column, version) for column in version.columns)
 
 
 def _target_name(
     columns: Mapping[str, Column],
     column: Column,
-    shape: TableShape,
-    on_type_change: OnTypeChange,
-    *,
-    is_united: bool = False,
+    version: TableShape,
+    on_type_change: OnTypeChange = OnTypeChange.HALT,
 ) -> str:
-    """Return the first of `name`, `name__v2`, `name__v3` ... that is free or fits."""
-    allows_more = is_united or on_type_change is OnTypeChange.NEW_COLUMN
+    """Return the first of `name`, `name__v2`, `name__v3` ... that fits, else the first free one."""
+    own = {each.name for each in version.columns}
     for number in range(1, TYPES_OF_A_NAME_MAX + 1):
         name = column.name if number == 1 else f"{column.name}__v{number}"
+        if number > 1 and name in own:
+            continue
         there = columns.get(name)
-        common = None if there is None else widest(there, column)
-        if (there is None and not is_united) or common is not None:
+        if there is None and (number == 1 or on_type_change is OnTypeChange.NEW_COLUMN):
             return name
-        if not allows_more:
+        if there is None:
             break
-    there = columns.get(column.name)
+        if widest(there, column) is not None:
+            return name
     raise ShapeConflict(
-        f"{shape.database}.{shape.table}: column '{column.name}' is {column.sql_type} in one "
-        f"version of the table and {there.sql_type if there else 'unknown'} in another, and no "
-        f"type holds both. Accept a new column '{column.name}__v2' with "
+        f"{version.database}.{version.table}: column '{column.name}' is {column.sql_type} in one "
+        f"version of the table and {columns[column.name].sql_type} in another, and no type holds "
+        f"both. Accept a new column '{column.name}__v2' with "
         f"on_type_change={OnTypeChange.NEW_COLUMN.value}, or start a new target from a copy taken "
         f"after all shards were altered"
     )

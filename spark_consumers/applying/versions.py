@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from spark_consumers.applying.changes import META
 from spark_consumers.applying.evolution import TEXT_SUFFIX, key_names, places
 from spark_consumers.decoding.output_columns import arrow_type
-from spark_consumers.errors import CannotApply
+from spark_consumers.errors import CannotApply, ShapeConflict
 from topics.records.table_shape import TableShape
 
 Numbers = npt.NDArray[np.int64]
@@ -47,10 +47,21 @@ def check_key(shape: TableShape) -> None:
 
 
 def dates_of(decoded: Decoded, into: TableShape) -> set[str]:
-    """Return the columns of `into` that get an invalid date."""
+    """Return the columns of `into` that get an invalid date.
+
+    ShapeConflict if the table has a column of the name that the dates' texts would get.
+    """
     names = _target_names(decoded, into)
     texts = decoded.rows["off_calendar"].drop_null().to_pylist()
-    return {names[name] for text in texts for name in json.loads(text).get("after") or ()}
+    found = {names[name] for text in texts for name in json.loads(text).get("after") or ()}
+    taken = sorted(name for name in found if name + TEXT_SUFFIX in names.values())
+    if taken:
+        raise ShapeConflict(
+            f"{into.database}.{into.table}: column '{taken[0]}' has an invalid date, whose text "
+            f"would go to '{taken[0]}{TEXT_SUFFIX}', but the table has a column of that name: "
+            f"correct the date, rename that column, or leave the table out"
+        )
+    return found
 
 
 def _target_names(decoded: Decoded, into: TableShape) -> dict[str, str]:

@@ -124,7 +124,7 @@ class Source:
 
     def changes(
         self,
-        batch: Sequence[VEvent | dict[str, object]],
+        batch: Sequence[VEvent] | Sequence[VEvent | dict[str, object]],
         following: Following | None = None,
         *,
         partitions: int = 1,

@@ -1,0 +1,50 @@
+"""Which tables and statements belong to online schema changes."""
+
+import pytest
+
+from spark_consumers.applying.shadow_tables import is_shadow_table, is_swap
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_orders_gho", "_orders_ghc", "_orders_del", "_orders_new", "_orders_old", "__orders_old"],
+)
+def test_tables_of_online_schema_changes(name: str) -> None:
+    """gh-ost and pt-online-schema-change name their tables after the one that they change."""
+    assert is_shadow_table(name)
+
+
+@pytest.mark.parametrize("name", ["orders", "orders_new", "_orders", "_new", "_orders_gho_2", "__"])
+def test_other_tables(name: str) -> None:
+    """Other names are those of tables like any other."""
+    assert not is_shadow_table(name)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "rename /* gh-ost */ table s.`orders` to s.`_orders_del`, s.`_orders_gho` to s.`orders`",
+        "RENAME TABLE `s`.`orders` TO s.`_orders_old`, `s`.`_orders_new` TO `s`.`orders`",
+        "RENAME TABLE _orders_gho TO orders, orders TO _orders_del",
+    ],
+)
+def test_the_swap_of_a_shadow_table(statement: str) -> None:
+    """The table is renamed away, and its copy gets its name."""
+    assert is_swap(statement, "shop")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "RENAME TABLE orders TO _orders_del",
+        "RENAME TABLE orders TO sales, _orders_gho TO orders",
+        "RENAME TABLE orders TO _orders_del, _lines_gho TO orders",
+        "RENAME TABLE orders TO _orders_del, hr._orders_gho TO orders",
+        "RENAME TABLE orders TO _orders_del, _orders_gho TO orders, a TO b",
+        "RENAME USER a TO b",
+        "DROP TABLE _orders_del",
+    ],
+)
+def test_other_statements(statement: str) -> None:
+    """A table that is renamed in any other way has other rows afterwards."""
+    assert not is_swap(statement, "shop")
