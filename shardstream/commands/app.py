@@ -53,7 +53,9 @@ app.add_typer(
 )
 app.add_typer(readers_app, name="readers", help="Show the named readers of a keyspace.")
 app.add_typer(reshard_app, name="reshard", help="Split and merge shards online.")
-app.add_typer(topology_app, name="topology", help="Show or declare the shards of a keyspace.")
+app.add_typer(
+    topology_app, name="topology", help="Show, declare or retire the shards of a keyspace."
+)
 
 
 @app.callback()

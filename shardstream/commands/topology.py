@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from event_token.errors import UsageError
-from shardstream.commands.options import Config, Keyspace
+from shardstream.commands.options import SHARD_NAMES, Config, Keyspace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def _root() -> None:
-    """Show the shards of a keyspace, or declare a reshard done by other tools."""
+    """Show the shards of a keyspace, declare a reshard by other tools, or retire a shard."""
 
 
 @app.command()
@@ -92,6 +92,21 @@ def set_shards(
     after = update_topology(client, keyspace, change)
     serving = ", ".join(entry.name for entry in after.serving())
     typer.echo(f"keyspace {keyspace}, epoch {after.epoch}: serving {serving}")
+
+
+@app.command(context_settings=SHARD_NAMES)
+def retire(
+    keyspace: Keyspace,
+    shard: Annotated[str, typer.Argument(help="A shard that has ended, e.g. 80-")],
+    config: Config = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete the topics of the shard")] = False,
+) -> None:
+    """Delete the topics of an ended shard, once every named reader has passed it."""
+    from shardstream.commands.fleet.retire import run_retire
+    from shardstream.settings.model import load_settings
+
+    typer.echo(run_retire(load_settings(config), keyspace, shard, is_confirmed=yes))
 
 
 def _time_text(time_us: int | None) -> str:

@@ -1,0 +1,24 @@
+"""Deletes topics."""
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaException
+
+from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig, open_admin
+from topics.kafka.errors import TOPIC_GONE, kafka_error
+
+
+def delete_topics(config: ClientConfig, topics: Sequence[str]) -> tuple[str, ...]:
+    """Delete topics one after the other; return those that existed. UsageError without a grant."""
+    admin = open_admin(config)
+    deleted = []
+    for topic in topics:
+        future = admin.delete_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[topic]
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].name() not in TOPIC_GONE:
+                raise kafka_error(error, f"deleting topic {topic}", config.brokers) from error
+        else:
+            deleted.append(topic)
+    return tuple(deleted)
