@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_consumers.current_state.log import DataFile
@@ -21,7 +20,7 @@ GROUP_ROWS = 128 * 1024
 
 
 def write_file(storage: Storage, bucket: int, buckets: int, rows: pa.Table) -> DataFile:
-    """Write rows of one bucket, sorted by key."""
+    """Write rows of one bucket; they are sorted by key."""
     path = f"b{bucket:03}of{buckets:03}-{uuid.uuid4()}.parquet"
     content = io.BytesIO()
     # Keys and numbers hardly repeat: a dictionary would be built for nothing.
@@ -58,9 +57,3 @@ def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-def sorted_by_key(rows: pa.Table) -> tuple[pa.Table, Rows]:
-    """Return rows in the order of their keys, and where each of them was."""
-    order = pc.sort_indices(rows[KEY]).to_numpy().astype(np.int64)
-    return rows.take(pa.array(order)), order

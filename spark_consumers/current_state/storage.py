@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-import pyarrow as pa
 import pyarrow.parquet as pq
-from obstore.exceptions import AlreadyExistsError
+from deltalake.fs import DeltaStorageHandler
+from obstore.exceptions import AlreadyExistsError, UnknownConfigurationKeyError
 from obstore.store import LocalStore, ObjectStore, from_url
+from pyarrow import fs
 
-# Bytes that a reader of a remote Parquet file asks for at least: fewer requests than columns.
-READ_BYTES_MIN = 1024 * 1024
+from event_token.errors import UsageError
+
+# Options of HTTP, which delta-rs takes among those of the store.
+CLIENT_OPTIONS = frozenset(
+    {"allow_http", "allow_invalid_certificates", "connect_timeout", "timeout", "proxy_url"}
+)
 
 
 class Storage:
@@ -28,9 +33,20 @@ class Storage:
     def _open(self) -> ObjectStore:
         if self._folder is not None:
             return LocalStore(self._folder, mkdir=True)
-        # The keys of all kinds of stores are allowed; those of other kinds are refused by name.
-        config: Any = {key.lower(): value for key, value in self.options.items()}
-        store: ObjectStore = from_url(self.url, config=config)
+        stores, client = {}, {}
+        for key, value in self.options.items():
+            name = key.lower()
+            client_name = name.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
+            if client_name in CLIENT_OPTIONS:
+                client[client_name] = value
+            else:
+                stores[name] = value
+        any_stores: Any = stores
+        any_client: Any = client
+        try:
+            store: ObjectStore = from_url(self.url, config=any_stores, client_options=any_client)
+        except (ValueError, UnknownConfigurationKeyError) as error:
+            raise UsageError(f"{self.url}: {str(error).partition(chr(10))[0]}") from error
         return store
 
     def create(self, path: str, content: bytes) -> bool:
@@ -61,8 +77,9 @@ class Storage:
         """Open a Parquet file; FileNotFoundError."""
         if self._folder is not None:
             return pq.ParquetFile(self._folder / path, memory_map=True)
-        reader = obstore.open_reader(self._store, path, buffer_size=READ_BYTES_MIN)
-        return pq.ParquetFile(pa.PythonFile(reader, mode="r"), pre_buffer=True)
+        # Arrow cannot read the files of obstore, which do not say whether they are closed.
+        handler: Any = DeltaStorageHandler(self.url, self.options)
+        return pq.ParquetFile(fs.PyFileSystem(handler).open_input_file(path), pre_buffer=True)
 
     def names(self, folder: str = "", after: str | None = None) -> Iterator[tuple[str, datetime]]:
         """Yield (path, time of its last change) of all files below a folder, at any depth."""

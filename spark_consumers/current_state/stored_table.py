@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from spark_consumers.current_state.compact import due_files
@@ -18,7 +19,6 @@ from spark_consumers.current_state.files import (
     Rows,
     as_schema,
     read_file,
-    sorted_by_key,
     write_file,
 )
 from spark_consumers.current_state.key_index import (
@@ -200,16 +200,17 @@ class StoredTable:
         return found.where(np.logical_and.reduce(same)).by_path()
 
     def _write(self, rows: pa.Table) -> Iterable[DataFile]:
-        buckets = self.snapshot.buckets
+        buckets, rows = self.snapshot.buckets, rows.combine_chunks()
         hashes = key_hashes(rows[KEY])
-        chosen = buckets_of(hashes, buckets)
-        order = np.argsort(chosen, kind="stable")
-        cuts = np.searchsorted(chosen[order], np.arange(buckets + 1))
+        by_key = pc.sort_indices(rows[KEY]).to_numpy().astype(np.int64)
+        chosen = buckets_of(hashes[by_key], buckets)
+        order = by_key[np.argsort(chosen, kind="stable")]
+        cuts = np.cumsum([0, *np.bincount(chosen, minlength=buckets)])
         for bucket in np.flatnonzero(np.diff(cuts)):
             mine = order[cuts[bucket] : cuts[bucket + 1]]
-            ordered, places = sorted_by_key(rows.take(pa.array(mine)))
+            ordered = rows.take(pa.array(mine))
             file = write_file(self.storage, int(bucket), buckets, ordered)
-            self._keys.put(file.path, FileKeys.of(ordered, hashes[mine][places]))
+            self._keys.put(file.path, FileKeys.of(ordered, hashes[mine]))
             yield file
 
     def _live(self, files: list[DataFile], removed: Mapping[str, Rows]) -> Iterable[pa.Table]:
