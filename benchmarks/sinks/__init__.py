@@ -1,0 +1,1 @@
+"""Benchmarks of sinks: tables of current rows, second databases, table topics."""
