@@ -20,7 +20,7 @@ class ReaderRecord:
     """What a reader reported: where a restart would continue, and who it is.
 
     `instance` differs between processes. `at_us`: by the clock of `host`. `failed`: how many of
-    the process's reports did not reach Kafka before.
+    the process's reports did not reach Kafka before, group offsets included.
     """
 
     name: str

@@ -167,5 +167,5 @@ class ReaderReporter:
         if where not in self._warned:
             self._warned.add(where)
             _LOG.warning(
-                "reader %s: its position is not shown, and reading goes on: %s", self.name, error
+                "reader %s cannot report its position, and goes on reading: %s", self.name, error
             )

@@ -95,7 +95,7 @@ def readers_text(readers: Sequence[ReaderView]) -> RenderableType:
         if reader.others
     ]
     notes += [
-        Text(f"reader {reader.name}: {reader.failed:,} reports did not reach Kafka")
+        Text(f"reader {reader.name}: {reader.failed:,} reports or offsets did not reach Kafka")
         for reader in readers
         if reader.failed
     ]
