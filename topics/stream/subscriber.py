@@ -101,6 +101,8 @@ class StreamSubscriber:
         self.close()
 
     def __next__(self) -> VEvent:
+        if self._reporter is not None:
+            self._note_handled(self._reporter)
         if not self._ready:
             self._refill(self._idle_timeout_s)
         if self._closing.is_set() or not self._ready:
@@ -115,6 +117,8 @@ class StreamSubscriber:
         seconds, whatever `idle_timeout_s` is. Raises what iterating raises.
         """
         self._check_open()
+        if self._reporter is not None:
+            self._note_handled(self._reporter)
         if not self._ready:
             self._refill(timeout_s)
         taken = [self._ready.popleft() for _ in range(min(events_max, len(self._ready)))]
@@ -163,6 +167,12 @@ class StreamSubscriber:
         """Return the relation of a to b, as `compare` does, with the uncertainty of `clock`."""
         return compare(a, b, self.clock)
 
+    def _note_handled(self, reporter: ReaderReporter) -> None:
+        """Note the last event delivered: who asks for more has handled it."""
+        last = self._last
+        if self._ready and last is not None and last.position_source is not None:
+            reporter.note(last.position_source)
+
     def _refill(self, timeout_s: float | None) -> None:
         with self._reading:
             try:
@@ -182,7 +192,7 @@ class StreamSubscriber:
                 if self._session is None:
                     self._session = self._open()
                     idle_since_s = time.monotonic()
-                if self._reporter is not None:  # who asks for more has handled what it has
+                if self._reporter is not None:
                     self._reporter.note(self._session.place.position)
                 self._session.read(
                     self._ready, POLL_S if timeout_s is None else min(POLL_S, timeout_s)

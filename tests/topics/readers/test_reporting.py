@@ -93,7 +93,7 @@ def test_a_named_reader_says_where_it_is(
 def test_what_the_caller_still_handles_is_not_reported(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
-    """The position is that of the last time the caller came back for more: nothing is skipped."""
+    """Whoever asks for more has handled what it got; the last event may be lost with the caller."""
     provision_readers(config, keyspace)
     [writer] = writers("-")
     writer.commit((0, 3))
@@ -103,7 +103,29 @@ def test_what_the_caller_still_handles_is_not_reported(
         assert next(stream).seq == 1
         assert next(stream).seq == 2
 
-    assert one_reader(config, keyspace).last.position.shards["-"].seq == 0
+    assert one_reader(config, keyspace).last.position.shards["-"].seq == 1
+
+
+def test_a_slow_caller_is_followed_between_reads(
+    config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events that were fetched together are reported as the caller gets through them."""
+    monkeypatch.setattr(reporter, "REPORT_S", 0.0)
+    provision_readers(config, keyspace)
+    [writer] = writers("-")
+    writer.commit((0, 200))  # fewer than one read makes ready
+    writer.heartbeat(FAR_US)
+
+    with StreamSubscriber(keyspace, start="earliest", config=config, name="billing") as stream:
+
+        def is_reported() -> bool:
+            event = next(stream)
+            found = read_readers(config, keyspace)
+            reported = found[0].last.position.shards["-"].seq if found else 0
+            assert reported < event.seq
+            return reported > 0
+
+        wait_until(is_reported)
 
 
 def test_a_group_has_the_shards_of_its_reader(
