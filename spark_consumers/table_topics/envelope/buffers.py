@@ -41,3 +41,13 @@ def with_nulls_of(values: pa.Array, like: pa.Array) -> pa.Array:
     if like.null_count == 0:
         return values
     return pa.compute.if_else(like.is_valid(), values, pa.scalar(None, values.type))
+
+
+def content_of(values: pa.Array) -> Bytes:
+    """Return the bytes of all strings or binary values, without their borders."""
+    _, offsets, content = values.buffers()
+    if content is None:
+        return np.zeros(0, np.uint8)
+    bounds = np.frombuffer(offsets, np.int32)
+    first, end = bounds[values.offset], bounds[values.offset + len(values)]
+    return np.frombuffer(content, np.uint8)[first:end]

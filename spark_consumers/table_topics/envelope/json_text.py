@@ -2,15 +2,17 @@
 
 import re
 import struct
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Sequence
 from json import dumps
 from json.encoder import encode_basestring
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_consumers.table_topics.envelope.buffers import content_of
 from spark_consumers.table_topics.envelope.connect_schema import (
     ConnectField,
     ConnectSchema,
@@ -18,8 +20,16 @@ from spark_consumers.table_topics.envelope.connect_schema import (
 )
 
 _NULL: Final = "null"
-# What Connect's JsonConverter escapes in a string: more than JSON requires.
-_ESCAPED: Final = r'["\\\x00-\x1f\x{10000}-\x{10ffff}]'
+# What a byte of UTF-8 needs in the strings of Connect's JsonConverter, which escapes control
+# characters and, more than JSON requires, characters beyond 16 bits.
+_PLAIN: Final = 0
+_ESCAPED: Final = 1
+_RARE: Final = 2
+_KIND_OF_BYTE: Final = np.full(256, _PLAIN, np.uint8)
+_KIND_OF_BYTE[[0x22, 0x5C]] = _ESCAPED
+_KIND_OF_BYTE[:0x20] = _RARE
+_KIND_OF_BYTE[0xF0:] = _RARE
+_RARE_PATTERN: Final = r"[\x00-\x1f\x{10000}-\x{10ffff}]"
 # In a JSON string: an escaped backslash, which is passed, and where Java's escapes differ.
 _JAVA: Final = re.compile("\\\\\\\\|\\\\u00[01][0-9a-f]|[\U00010000-\U0010ffff]")
 
@@ -86,13 +96,19 @@ class JsonText:
 
 def quoted(values: pa.Array) -> pa.Array:
     """Return strings as JSON text."""
-    special = pc.match_substring_regex(values, _ESCAPED)
-    plain = pc.binary_join_element_wise('"', values, '"', "")
-    if not pc.any(special).as_py():
-        return plain
-    special = special.fill_null(fill_value=False)
-    texts = [_java_json(text) for text in values.filter(special).to_pylist()]
-    return pc.replace_with_mask(plain, special, pa.array(texts, pa.string()))
+    found = _KIND_OF_BYTE[content_of(values)].max(initial=_PLAIN)
+    if found >= _ESCAPED:
+        # A backslash first, so that those of the quotes are not doubled.
+        escaped = pc.replace_substring(values, "\\", "\\\\")
+        escaped = pc.replace_substring(escaped, '"', '\\"')
+    else:
+        escaped = values
+    text = pc.binary_join_element_wise('"', escaped, '"', "")
+    if found < _RARE:
+        return text
+    is_rare = pc.match_substring_regex(values, _RARE_PATTERN).fill_null(fill_value=False)
+    texts = [_java_json(text) for text in values.filter(is_rare).to_pylist()]
+    return pc.replace_with_mask(text, is_rare, pa.array(texts, pa.string()))
 
 
 def _java_json(text: str) -> str:
@@ -109,5 +125,7 @@ def _java_escape(found: re.Match[str]) -> str:
 
 
 def _base64(values: pa.Array) -> pa.Array:
-    texts = [None if v is None else b'"%s"' % b64encode(v) for v in values.to_pylist()]
+    texts = [
+        None if v is None else b'"%b"' % b2a_base64(v, newline=False) for v in values.to_pylist()
+    ]
     return pa.array(texts, pa.binary()).cast(pa.string())
