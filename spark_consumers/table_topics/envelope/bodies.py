@@ -1,5 +1,6 @@
 """The values of messages: Debezium's envelope, or the row with a few fields more."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -10,10 +11,8 @@ from event_token.errors import UsageError
 from spark_consumers.table_topics.envelope.codec import Codec
 from spark_consumers.table_topics.envelope.connect_schema import ConnectField, ConnectSchema
 from spark_consumers.table_topics.envelope.messages import Layout
-from spark_consumers.table_topics.envelope.options import EnvelopeOptions
 from spark_consumers.table_topics.envelope.rows import RowColumns
-from spark_consumers.table_topics.envelope.source_block import SOURCE, VARIABLES, constants_of
-from topics.records.table_shape import TableShape
+from spark_consumers.table_topics.envelope.source_block import SOURCE, VARIABLES
 
 _TEXT: Final = ConnectSchema("string")
 _LONG: Final = ConnectSchema("int64")
@@ -49,31 +48,36 @@ class Body(Protocol):
         """Return the encoded value of each message; that of a tombstone is never used."""
 
 
+def envelope_schema(columns: RowColumns) -> ConnectSchema:
+    """Return the schema of Debezium's envelope."""
+    row = ConnectSchema("struct", name=f"{columns.topic}.Value", fields=columns.fields)
+    return ConnectSchema(
+        "struct",
+        optional=False,
+        name=f"{columns.topic}.Envelope",
+        version=2,
+        fields=(
+            ConnectField("before", row),
+            ConnectField("after", row),
+            ConnectField("source", SOURCE),
+            ConnectField("transaction", _TRANSACTION),
+            ConnectField("op", _TEXT.required()),
+            ConnectField("ts_ms", _LONG),
+            ConnectField("ts_us", _LONG),
+            ConnectField("ts_ns", _LONG),
+        ),
+    )
+
+
 class EnvelopeBody:
-    """Debezium's envelope."""
+    """Debezium's envelope; `constants` are those of `source`."""
 
     def __init__(
-        self, shape: TableShape, columns: RowColumns, options: EnvelopeOptions, codec: Codec
+        self, schema: ConnectSchema, constants: Mapping[str, str | int | None], codec: Codec
     ) -> None:
+        self.schema = schema
         self._codec = codec
-        self._row = ConnectSchema("struct", name=f"{columns.topic}.Value", fields=columns.fields)
-        self.schema = ConnectSchema(
-            "struct",
-            optional=False,
-            name=f"{columns.topic}.Envelope",
-            version=2,
-            fields=(
-                ConnectField("before", self._row),
-                ConnectField("after", self._row),
-                ConnectField("source", SOURCE),
-                ConnectField("transaction", _TRANSACTION),
-                ConnectField("op", _TEXT.required()),
-                ConnectField("ts_ms", _LONG),
-                ConnectField("ts_us", _LONG),
-                ConnectField("ts_ns", _LONG),
-            ),
-        )
-        constants = constants_of(options.prefix, options.keyspace, shape.database, shape.table)
+        self._row = schema.fields[0].schema
         self._constants = {
             field.name: codec.constant(field.schema, constants[field.name])
             for field in SOURCE.fields
@@ -140,23 +144,28 @@ _MORE: Final = (
 )
 
 
-class FlatBody:
-    """The row with a few fields more; a deleted row is its last image. UsageError on a clash."""
-
-    def __init__(self, columns: RowColumns, codec: Codec) -> None:
-        self._codec = codec
-        clashes = {field.name for field in columns.fields} & {field.name for field in _MORE}
-        if clashes:
-            raise UsageError(
-                f"{columns.topic}: column {', '.join(sorted(clashes))} has the name of a field "
-                f"that the flat formats add: choose a format with Debezium's envelope"
-            )
-        self.schema = ConnectSchema(
-            "struct",
-            optional=False,
-            name=f"{columns.topic}.Value",
-            fields=(*columns.fields, *_MORE),
+def flat_schema(columns: RowColumns) -> ConnectSchema:
+    """Return the schema of flat rows. UsageError if a column has the name of a field of ours."""
+    clashes = {field.name for field in columns.fields} & {field.name for field in _MORE}
+    if clashes:
+        raise UsageError(
+            f"{columns.topic}: column {', '.join(sorted(clashes))} has the name of a field that "
+            f"the flat formats add: choose a format with Debezium's envelope"
         )
+    return ConnectSchema(
+        "struct",
+        optional=False,
+        name=f"{columns.topic}.Value",
+        fields=(*columns.fields, *_MORE),
+    )
+
+
+class FlatBody:
+    """The row with a few fields more; a deleted row is its last image."""
+
+    def __init__(self, schema: ConnectSchema, codec: Codec) -> None:
+        self.schema = schema
+        self._codec = codec
 
     def encode(self, changes: Changes) -> pa.Array:
         """Return the rows."""

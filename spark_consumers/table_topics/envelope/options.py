@@ -3,17 +3,26 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from event_token.errors import UsageError
+
 
 class Format(str, Enum):
     """The messages: Debezium's envelope, or the row alone with a few fields more."""
 
     DEBEZIUM_JSON = "debezium-json"
+    DEBEZIUM_AVRO = "debezium-avro"
     FLAT_JSON = "flat-json"
+    FLAT_AVRO = "flat-avro"
+
+    @property
+    def is_avro(self) -> bool:
+        """Whether values are Avro with the id of a registered schema."""
+        return self in {Format.DEBEZIUM_AVRO, Format.FLAT_AVRO}
 
     @property
     def is_flat(self) -> bool:
         """Whether the value is the row itself."""
-        return self is Format.FLAT_JSON
+        return self in {Format.FLAT_JSON, Format.FLAT_AVRO}
 
 
 class Decimals(str, Enum):
@@ -45,7 +54,8 @@ class EnvelopeOptions:
 
     `prefix`: the first part of the topics' names, and `source.name`. `schemas`: JSON messages
     contain their schema, as those of Connect's JsonConverter do. `tombstones`: a delete is followed
-    by a message without a value, which compaction needs.
+    by a message without a value, which compaction needs. UsageError on options that exclude each
+    other.
     """
 
     prefix: str
@@ -56,3 +66,10 @@ class EnvelopeOptions:
     time: Times = Times.ADAPTIVE
     unsigned: Unsigned = Unsigned.LONG
     tombstones: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.schemas and self.format.is_avro:
+            raise UsageError(
+                f"option schemas: {self.format.value} has its schemas in the registry; leave it out"
+            )

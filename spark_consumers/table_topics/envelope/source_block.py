@@ -14,6 +14,8 @@ from event_token import EventToken, MariadbGtidSet
 from spark_consumers.table_topics.envelope import column_types as types
 from spark_consumers.table_topics.envelope.connect_schema import ConnectField, ConnectSchema
 from spark_consumers.table_topics.envelope.json_text import quoted
+from spark_consumers.table_topics.envelope.options import EnvelopeOptions
+from topics.records.table_shape import TableShape
 
 # The release of Debezium whose envelope this is; readers may look at it.
 DEBEZIUM_VERSION: Final = "3.6.0.Final"
@@ -63,20 +65,18 @@ SOURCE: Final = ConnectSchema(
 )
 
 
-def constants_of(
-    prefix: str, keyspace: str, database: str, table: str
-) -> dict[str, str | int | None]:
+def constants_of(options: EnvelopeOptions, shape: TableShape) -> dict[str, str | int | None]:
     """Return the fields that are the same in all messages of a table."""
     return {
         "version": DEBEZIUM_VERSION,
-        "name": prefix,
-        "db": database,
-        "table": table,
+        "name": options.prefix,
+        "db": shape.database,
+        "table": shape.table,
         "server_id": 0,
         "row": 0,
         "thread": None,
         "query": None,
-        "keyspace": keyspace,
+        "keyspace": options.keyspace,
     }
 
 

@@ -1,18 +1,31 @@
 """Encodes the changes of one table version: decoded rows in, Kafka messages out."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_consumers.table_topics.envelope.bodies import Body, Changes, EnvelopeBody, FlatBody
+from event_token.errors import UsageError
+from spark_consumers.table_topics.envelope.avro_bytes import AvroBytes
+from spark_consumers.table_topics.envelope.avro_schema import avro_schema
+from spark_consumers.table_topics.envelope.bodies import (
+    Body,
+    Changes,
+    EnvelopeBody,
+    FlatBody,
+    envelope_schema,
+    flat_schema,
+)
 from spark_consumers.table_topics.envelope.codec import Codec
+from spark_consumers.table_topics.envelope.connect_schema import ConnectSchema
 from spark_consumers.table_topics.envelope.headers import HeaderText
 from spark_consumers.table_topics.envelope.json_text import JsonText
 from spark_consumers.table_topics.envelope.messages import MESSAGES, layout_of
 from spark_consumers.table_topics.envelope.options import EnvelopeOptions
 from spark_consumers.table_topics.envelope.rows import RowColumns
+from spark_consumers.table_topics.envelope.source_block import constants_of
 from spark_consumers.table_topics.errors import PartialRow
 from topics.records.table_shape import TableShape
 
@@ -23,21 +36,40 @@ PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 _HEADERS: Final = HeaderText()
 
+# Registers the text of a schema under a subject and returns its id.
+Register = Callable[[str, str], int]
+
 
 class TableEncoder:
     """The messages of one table version. UsageError if the table cannot have a topic."""
 
-    def __init__(self, shape: TableShape, options: EnvelopeOptions) -> None:
+    def __init__(
+        self, shape: TableShape, options: EnvelopeOptions, register: Register | None = None
+    ) -> None:
+        """`register`: registers the schemas of the Avro formats, which need it."""
         self._table = f"{shape.database}.{shape.table}"
         self._columns = RowColumns(shape, options)
         self.topic = self._columns.topic
         self._tombstones = options.tombstones
-        self._codec: Codec = JsonText(schemas=options.schemas)
-        self._body: Body = (
-            FlatBody(self._columns, self._codec)
-            if options.format.is_flat
-            else EnvelopeBody(shape, self._columns, options, self._codec)
+        schema = (flat_schema if options.format.is_flat else envelope_schema)(self._columns)
+        self._codec: Codec = (
+            AvroBytes(self._registered(schema, register))
+            if options.format.is_avro
+            else JsonText(schemas=options.schemas)
         )
+        self._body: Body = (
+            FlatBody(schema, self._codec)
+            if options.format.is_flat
+            else EnvelopeBody(schema, constants_of(options, shape), self._codec)
+        )
+
+    def _registered(self, value: ConnectSchema, register: Register | None) -> dict[str, int]:
+        if register is None:
+            raise UsageError(f"{self.topic}: the Avro formats need a schema registry")
+        return {
+            schema.name or "": register(f"{self.topic}-{part}", json.dumps(avro_schema(schema)))
+            for part, schema in (("key", self._columns.key), ("value", value))
+        }
 
     def encode(self, rows: pa.RecordBatch, processed_us: int) -> Iterator[pa.RecordBatch]:
         """Return the messages of decoded rows, in the order of the rows and in pieces.

@@ -1,0 +1,30 @@
+"""Registers the schemas of table topics: subjects TOPIC-key and TOPIC-value."""
+
+from event_token.errors import UsageError
+from topics.schemas.registry_client import RegistryClient
+
+
+class SubjectIds:
+    """Ids of the schemas that this process has registered. Not thread-safe.
+
+    The registry's own compatibility rule holds for the subjects; its default, BACKWARD, admits all
+    changes of a table except some of a column's type.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._client = RegistryClient(url)
+        self._ids: dict[tuple[str, str], int] = {}
+
+    def register(self, subject: str, text: str) -> int:
+        """Return the id of a schema, registering it if it is new; UsageError if it is refused."""
+        found = self._ids.get((subject, text))
+        if found is None:
+            try:
+                found = self._client.add_schema(subject, text)
+            except UsageError as error:
+                raise UsageError(
+                    f"{error}. If the table's new version is not compatible with the one before, "
+                    f"set the compatibility of subject {subject} to NONE and restart the query"
+                ) from error
+            self._ids[subject, text] = found
+        return found
