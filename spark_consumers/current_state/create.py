@@ -20,6 +20,9 @@ from spark_consumers.current_state.log import (
 from spark_consumers.current_state.storage import Storage
 from spark_consumers.current_state.stored_table import INDEX_MEMORY_BYTES, StoredTable
 
+# What this process has read of the logs of tables: the next batch reads on from there.
+_newest: dict[str, Snapshot] = {}
+
 
 def create_table(
     url: str,
@@ -57,7 +60,8 @@ def open_table(
 ) -> StoredTable | None:
     """Return the newest version of a table, None if there is none."""
     storage = Storage(url, options)
-    snapshot = Snapshot().newest(storage)
+    snapshot = _newest.get(url, Snapshot()).newest(storage)
+    _newest[url] = snapshot
     return StoredTable(storage, snapshot, index_memory_bytes) if snapshot.version >= 0 else None
 
 

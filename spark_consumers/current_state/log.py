@@ -4,9 +4,10 @@ The log is read here because delta-rs does not tell where a file's deletion vect
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from spark_consumers.current_state.vectors import VectorPlace
 Action = dict[str, Any]
 LOG = "_delta_log"
 BUCKETS_SETTING = "shardstream.buckets"
+# What a version consists of.
+KINDS = ("add", "txn", "metaData", "protocol")
 # What a table may ask of its readers and writers; delta-rs lists some that it does not use.
 FEATURES = frozenset({"deletionVectors", "timestampNtz", "appendOnly", "invariants", "variantType"})
 # Number of requests at once for the log of a table on an object store.
@@ -73,13 +76,14 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One version; -1 is that before the first."""
+    """One version; -1 is that before the first. `written`: when its commit was, by the storage."""
 
     version: int = -1
     metadata: Mapping[str, Any] = field(default_factory=dict)
     protocol: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, DataFile] = field(default_factory=dict)
     marks: Mapping[str, int] = field(default_factory=dict)
+    written: datetime | None = None
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -123,7 +127,10 @@ class Snapshot:
 
     def newest(self, storage: Storage) -> "Snapshot":
         """Return the newest version; Halt if the table asks for what is not known here."""
-        found = self if self.version >= 0 else self.applied(*_checkpoint(storage))
+        found = self
+        if found.written is None or storage.written(commit_path(found.version)) != found.written:
+            # Nothing is known yet, or the table has been replaced by another one.
+            found = replace(self, version=-1, files={}, marks={}).applied(*_checkpoint(storage))
         for version, actions in commits(storage, found.version):
             if version != found.version + 1:
                 raise Halt(f"{storage.url}: version {found.version + 1} is not in the table's log")
@@ -135,7 +142,9 @@ class Snapshot:
         if not features <= FEATURES:
             unknown = ", ".join(sorted(features - FEATURES))
             raise Halt(f"{storage.url} uses features of Delta that are not supported: {unknown}")
-        return found
+        if found.version in {self.version, -1}:
+            return found
+        return replace(found, written=storage.written(commit_path(found.version)))
 
 
 def commit_path(version: int) -> str:
@@ -166,19 +175,26 @@ def commits(storage: Storage, after: int) -> Iterator[tuple[int, list[Action]]]:
         yield from zip(versions, map(parsed, contents), strict=True)
 
 
-def _checkpoint(storage: Storage) -> tuple[int, list[Action]]:
+def _checkpoint(storage: Storage, kinds: Sequence[str] = KINDS) -> tuple[int, list[Action]]:
     try:
         last = json.loads(storage.read(f"{LOG}/_last_checkpoint"))["version"]
     except FileNotFoundError:
         return -1, []
     prefix = f"{LOG}/{last:020}.checkpoint."
-    actions: list[Action] = []
-    for path, _ in storage.names(LOG, commit_path(last - 1)):
-        if path.startswith(prefix) and path.endswith(".parquet"):
-            actions += storage.parquet(path).read().to_pylist(maps_as_pydicts="strict")
-    if not actions:
+    paths = [
+        path
+        for path, _ in storage.names(LOG, commit_path(last - 1))
+        if path.startswith(prefix) and path.endswith(".parquet")
+    ]
+    if not paths:
         raise Halt(f"{storage.url}: checkpoint {last} of the table's log is missing")
-    return last, [{name: found for name, found in a.items() if found} for a in actions]
+    actions: list[Action] = []
+    for path in paths:
+        part = storage.parquet(path).read(columns=list(kinds))
+        for kind in kinds:
+            found = part[kind].drop_null().to_pylist(maps_as_pydicts="strict")
+            actions += ({kind: action} for action in found)
+    return last, actions
 
 
 def _data_file(add: Mapping[str, Any]) -> DataFile:
@@ -204,7 +220,7 @@ def _vector(action: Mapping[str, Any]) -> VectorPlace | None:
 
 def removals(storage: Storage) -> dict[str, int]:
     """Return data files and files of vectors that commits removed, and when, in ms."""
-    version, actions = _checkpoint(storage)
+    version, actions = _checkpoint(storage, ["remove"])
     found: dict[str, int] = {}
     for _, more in [(version, actions), *commits(storage, version)]:
         for action in more:

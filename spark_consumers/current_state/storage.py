@@ -68,6 +68,13 @@ class Storage:
         """Return the content of a file; FileNotFoundError."""
         return bytes(obstore.get(self._store, path).bytes())
 
+    def written(self, path: str) -> datetime | None:
+        """Return when a file was written, None if there is none."""
+        try:
+            return obstore.head(self._store, path)["last_modified"]
+        except FileNotFoundError:
+            return None
+
     def read_ranges(self, path: str, starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
         """Return some parts of a file; FileNotFoundError."""
         parts = obstore.get_ranges(self._store, path, starts=starts, ends=ends)

@@ -1,6 +1,7 @@
 """Commits that meet those of other writers, and of drivers that died."""
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,3 +178,18 @@ def test_two_drivers_at_once_leave_the_work_of_one(tmp_path: Path) -> None:
         batches[order[0]].apply(model)
 
     assert one.read() == model
+
+
+def test_a_table_that_was_replaced_is_read_again(lake: Lake, tmp_path: Path) -> None:
+    """Who removes a table and begins a new one meets nothing of the former one."""
+    lake.run(1, second_batch())
+    stale = lake.open()
+    shutil.rmtree(lake.url)
+    again = Lake(lake.url, tasks=1).create(buckets=2)
+    for number in range(4):
+        again.run(number, Batch([row(number, number)]))
+
+    stale.refresh()
+
+    assert stale.snapshot == again.driver.snapshot
+    assert stale.read(stale.everything(range(2))).num_rows == 4
