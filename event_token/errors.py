@@ -5,6 +5,7 @@
     ├── Retry        a transient fault: repeat the same call
     ├── Rebuild      this connection, producer or reader is unusable: open a new one
     └── Halt         continuing could lose or repeat a change: an operator must act (status 1)
+        └── TakenOver    another process does this work: do not start this one again (status 3)
 
 Every package derives its errors from these four, in its own `errors.py`: `topics.errors`,
 `topics.kafka.errors`, `databases.errors`, `producers.errors`, `producers.decoder.errors`,
@@ -31,3 +32,7 @@ class Rebuild(ShardstreamError):  # noqa: N818 - named by what the caller must d
 
 class Halt(ShardstreamError):  # noqa: N818 - named by what the caller must do
     """Raised when continuing could lose or repeat a change; an operator must act."""
+
+
+class TakenOver(Halt):
+    """Raised when another process does the same work; restarted, the two would take turns."""

@@ -1,6 +1,6 @@
 """What stops a reshard."""
 
-from event_token.errors import Halt, UsageError
+from event_token.errors import Halt, TakenOver, UsageError
 
 
 class ShardNotListed(UsageError):  # noqa: N818 - named by what happened
@@ -19,5 +19,5 @@ class TransactionSkipped(Halt):
     """Raised on a SKIP record, until the operator confirms that targets and sources agree."""
 
 
-class CheckpointMoved(Halt):
+class CheckpointMoved(TakenOver):
     """Raised when something else moved a target's checkpoint: another applier is running."""

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from event_token import Flavor
-from event_token.errors import Halt, ShardstreamError, UsageError
+from event_token.errors import Halt, ShardstreamError, TakenOver, UsageError
 from shardstream.commands.copy.app import app as copy_app
 from shardstream.commands.fleet.readers import app as readers_app
 from shardstream.commands.invalidate.app import invalidate
@@ -33,8 +33,8 @@ from shardstream.commands.reshard.app import app as reshard_app
 from shardstream.commands.status_lines import LineFormatter
 from shardstream.commands.topology import app as topology_app
 
-# Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 3 for a producer that
-# another one replaced and that a supervisor must not restart, 1 for the rest.
+# Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 3 for a producer or
+# applier that another one replaced and that a supervisor must not restart, 1 for the rest.
 EXIT_FENCED = 3
 EXIT_USAGE = 2
 EXIT_FAILED = 1
@@ -312,7 +312,7 @@ def main() -> None:
         if debug:
             raise
         _say(error)
-        sys.exit(_exit_status(error))
+        sys.exit(exit_status(error))
     except (OSError, MemoryError) as error:
         reached = limit_reached(error)
         if debug or reached is None:
@@ -321,10 +321,9 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
 
 
-def _exit_status(error: ShardstreamError) -> int:
-    from topics.kafka.errors import Fenced
-
-    if isinstance(error, Fenced):
+def exit_status(error: ShardstreamError) -> int:
+    """Return the exit status of a command that ends with this error."""
+    if isinstance(error, TakenOver):
         return EXIT_FENCED
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
+from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, TakenOver, UsageError
 
 
-class Fenced(Halt):
+class Fenced(TakenOver):
     """Raised when another process took over the transactional id; this one must exit."""
 
 

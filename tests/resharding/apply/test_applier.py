@@ -19,6 +19,7 @@ from resharding.errors import (
 from resharding.primaries import find_primary
 from resharding.server import ReshardServer
 from resharding.verify.verification import VerifySettings, verify_target
+from shardstream.commands.app import EXIT_FENCED, exit_status
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import executed
@@ -248,7 +249,10 @@ def test_a_skip_on_the_source_stops_the_applier_until_it_is_accepted(
 def test_one_applier_a_target(
     mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """A second applier, or any other change of the checkpoint, ends the applier that is behind."""
+    """A second applier, or any other change of the checkpoint, ends the applier that is behind.
+
+    Its exit status is that of a producer that was replaced, so that no supervisor starts it again.
+    """
     with ExitStack() as stack:
         one = OneTable(stack, mysql_a, mysql_b, kafka, keyspace)
         applier = RunningApplier(one.settings())
@@ -262,6 +266,7 @@ def test_one_applier_a_target(
 
         assert isinstance(error, CheckpointMoved)
         assert "another applier" in str(error)
+        assert exit_status(error) == EXIT_FENCED
         assert [row[0] for row in one.orders(mysql_b)] == [1]
         assert checkpoint_seqs(mysql_b, one.plan.reshard_id) == {"-": before["-"] + 1}
 
