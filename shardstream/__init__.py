@@ -27,13 +27,17 @@ if TYPE_CHECKING:
     from event_token.token import ClockUncertainty, EventToken, Order, compare
     from shardstream.cache import AsyncCache, Cache
     from shardstream.subscriber import Subscriber
+    from spark_consumers.applying.changes import TableChanges
     from spark_consumers.applying.tables import AppliedTable
     from spark_consumers.change_log.check import ChangeLogReport, check_changelog
     from spark_consumers.change_log.replay import replay_changelog
     from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
     from spark_consumers.change_log.state import state_as_of
     from spark_consumers.errors import CannotApply
+    from spark_consumers.second_database.database import SqlDatabase, TargetOptions
+    from spark_consumers.second_database.run import run_database
     from spark_consumers.session import build_session, register
+    from spark_consumers.sink_query.resume import PlannedBatch
     from topics.errors import (
         BrokersUnreachable,
         CorruptRecord,
@@ -155,6 +159,12 @@ _MODULES = {
     "register": "spark_consumers.session",
     "build_session": "spark_consumers.session",
     "run_changelog": "spark_consumers.change_log.run",
+    # A second database that follows; all but run_database work without Spark.
+    "run_database": "spark_consumers.second_database.run",
+    "SqlDatabase": "spark_consumers.second_database.database",
+    "TargetOptions": "spark_consumers.second_database.database",
+    "TableChanges": "spark_consumers.applying.changes",
+    "PlannedBatch": "spark_consumers.sink_query.resume",
     "ChangeLogProgress": "spark_consumers.change_log.run",
     "check_changelog": "spark_consumers.change_log.check",
     "ChangeLogReport": "spark_consumers.change_log.check",
@@ -199,6 +209,7 @@ __all__ = [
     "NoBrokerAnswers",
     "Op",
     "Order",
+    "PlannedBatch",
     "PositionTooOld",
     "ProgressBroken",
     "Read",
@@ -218,6 +229,7 @@ __all__ = [
     "ShardPosition",
     "ShardState",
     "ShardstreamError",
+    "SqlDatabase",
     "Stale",
     "Start",
     "StartNotReached",
@@ -225,8 +237,10 @@ __all__ = [
     "StreamPosition",
     "Strict",
     "Subscriber",
+    "TableChanges",
     "TableShape",
     "TableVindex",
+    "TargetOptions",
     "Topology",
     "UnknownEnvelope",
     "Unmerged",
@@ -245,6 +259,7 @@ __all__ = [
     "register",
     "replay_changelog",
     "run_changelog",
+    "run_database",
     "state_as_of",
     "vindex_named",
     "watch_topology",

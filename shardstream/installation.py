@@ -24,6 +24,7 @@ EXTRAS = {
     **dict.fromkeys(("deltalake", "numpy", "py4j", "pyarrow", "pyspark"), "spark"),
     "redis": "redis",
     "pymemcache": "memcached",
+    **dict.fromkeys(("psycopg", "sqlalchemy"), "database"),
 }
 
 

@@ -30,6 +30,7 @@ from shardstream.commands.options import (
     StartOption,
 )
 from shardstream.commands.reshard.app import app as reshard_app
+from shardstream.commands.sinks.database_app import database
 from shardstream.commands.status_lines import LineFormatter
 from shardstream.commands.topology import app as topology_app
 
@@ -237,6 +238,7 @@ def changelog(
     run_changelog_command(load_settings(config), options)
 
 
+app.command()(database)
 app.command()(invalidate)
 
 

@@ -9,7 +9,13 @@ from typing import Final
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 # The commands that call `stop_on_signals`.
-_ENDING_IN_ORDER: Final = (("produce",), ("changelog",), ("invalidate",), ("reshard", "run"))
+_ENDING_IN_ORDER: Final = (
+    ("produce",),
+    ("changelog",),
+    ("database",),
+    ("invalidate",),
+    ("reshard", "run"),
+)
 
 
 def take_signals(arguments: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 | table | holds |
 |---|---|
+| `followers` | per follower: the options with which it began |
 | `position` | per follower: query, last batch, position of the stream, frontier |
 | `tables` | per table: where it lies, its columns, renamed columns, and whether it is whole |
 | `homes_N` | of table N: hidden rows of keys with several homes, and tombstones |
@@ -46,8 +47,9 @@ class Catalog:
         """Keep the dialect. `follower`: the name under which positions and tables are kept."""
         self._dialect = dialect
         self._follower = follower
-        self._position = dialect.table(INTERNAL, "position")
-        self._tables = dialect.table(INTERNAL, "tables")
+        self._position = dialect.internal("position")
+        self._tables = dialect.internal("tables")
+        self._followers = dialect.internal("followers")
 
     def create(self, connection: Connection) -> None:
         """Create the follower's own tables where they are missing."""
@@ -61,7 +63,12 @@ class Catalog:
             connection,
             f"CREATE TABLE IF NOT EXISTS {self._position} (follower {name} PRIMARY KEY, "
             f"query {name} NOT NULL, batch {long} NOT NULL, position {text} NOT NULL, "
-            f"frontier_us {long} NOT NULL)",
+            f"frontier_us {long} NOT NULL, changes {long} NOT NULL)",
+        )
+        run(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {self._followers} (follower {name} PRIMARY KEY, "
+            f"options {text} NOT NULL)",
         )
         run(
             connection,
@@ -89,14 +96,14 @@ class Catalog:
         query, number, position = found[0]
         return TargetState(query, number, StreamPosition.from_string(position))
 
-    def move(self, connection: Connection, batch: PlannedBatch) -> bool:
-        """Move the position over a batch; False if the target holds the batch already.
+    def move(self, connection: Connection, batch: PlannedBatch, changes: int) -> bool:
+        """Move the position over a batch of `changes`; False if the target holds the batch already.
 
         The row stays locked to the end of the transaction. TargetConflict if the batch does not
         begin where the target ends.
         """
         held = self.held(connection, locked=True)
-        if step_of(self._where, held, batch) is Step.REPLAY:
+        if step_of(self.where, held, batch) is Step.REPLAY:
             return False
         values = {
             "follower": self._follower,
@@ -104,23 +111,51 @@ class Catalog:
             "batch": batch.batch_id,
             "position": batch.end.to_string(),
             "frontier": batch.end.frontier_us,
+            "changes": changes,
         }
         if held is None:
             statement = (
-                f"INSERT INTO {self._position} (follower, query, batch, position, frontier_us) "
-                f"VALUES (:follower, :query, :batch, :position, :frontier)"
+                f"INSERT INTO {self._position} (follower, query, batch, position, frontier_us, "
+                f"changes) VALUES (:follower, :query, :batch, :position, :frontier, :changes)"
             )
         else:
             statement = (
                 f"UPDATE {self._position} SET query = :query, batch = :batch, "
-                f"position = :position, frontier_us = :frontier WHERE follower = :follower"
+                f"position = :position, frontier_us = :frontier, "
+                f"changes = changes + :changes WHERE follower = :follower"
             )
         run(connection, statement, values)
         return True
 
     @property
-    def _where(self) -> str:
+    def where(self) -> str:
+        """The target and the follower, for messages."""
         return f"{self._dialect.place} (follower '{self._follower}')"
+
+    def applied(self, connection: Connection) -> tuple[int, int | None]:
+        """Return how many changes were applied, and the frontier up to which."""
+        found = rows_of(
+            connection,
+            f"SELECT changes, frontier_us FROM {self._position} WHERE follower = :follower",
+            {"follower": self._follower},
+        )
+        return (found[0][0], found[0][1]) if found else (0, None)
+
+    def settle_options(self, connection: Connection, options: Mapping[str, str]) -> None:
+        """Store the options with which a follower began. UsageError if they change later."""
+        text = json.dumps(options, sort_keys=True)
+        name = {"follower": self._follower}
+        found = rows_of(
+            connection, f"SELECT options FROM {self._followers} WHERE follower = :follower", name
+        )
+        if not found:
+            values = {**name, "options": text}
+            run(connection, f"INSERT INTO {self._followers} VALUES (:follower, :options)", values)
+        elif found[0][0] != text:
+            raise UsageError(
+                f"{self.where} was begun with {found[0][0]} and cannot go on with {text}: use the "
+                f"same options, or another database"
+            )
 
     def tables(self, connection: Connection) -> dict[tuple[str, str], KnownTarget]:
         """Return the follower's tables by database and name of the source."""

@@ -74,11 +74,23 @@ class SqlDatabase:
         """Create the follower's own tables where they are missing."""
         with self._transaction() as connection:
             self._catalog.create(connection)
+            begun = {"deletes": self._options.deletes, "schema": self._options.schema or ""}
+            self._catalog.settle_options(connection, begun)
 
     def held(self) -> TargetState | None:
         """Return what the target holds of the follower, None if nothing."""
         with self._transaction() as connection:
             return self._catalog.held(connection)
+
+    @property
+    def where(self) -> str:
+        """The target and the follower, for messages."""
+        return self._catalog.where
+
+    def applied(self) -> tuple[int, int | None]:
+        """Return how many changes were applied, and the frontier up to which."""
+        with self._transaction() as connection:
+            return self._catalog.applied(connection)
 
     def known(self) -> dict[tuple[str, str], KnownTable]:
         """Return the tables that the target has, for `changes_of`."""
@@ -130,7 +142,7 @@ class SqlDatabase:
         is_ending = False
         try:
             with self._errors(), self._open().connect() as connection:
-                if not self._catalog.move(connection, batch):
+                if not self._catalog.move(connection, batch, sum(each.rows for each in staged)):
                     return False
                 self._apply_tables(connection, batch, staged, replace=replace)
                 is_ending = True

@@ -47,6 +47,11 @@ _DATA_EXCEPTION = "22"
 # Lost, shutting down, too many connections, lock or disk trouble that an operator may end.
 _TRANSIENT = ("08", "57P", "53", "40", "55P03", "25006")
 _REFUSED = ("28", "3D000", "42501")
+# A connection that was not made has no state, only the server's text.
+_NOT_ADMITTED = re.compile(
+    r"authentication failed|no pg_hba.conf entry|does not exist|no password supplied|"
+    r"permission denied"
+)
 
 
 class PostgresDialect(Dialect):
@@ -193,10 +198,12 @@ class PostgresDialect(Dialect):
     def translated(self, error: DBAPIError) -> ShardstreamError:
         """Map the server's state; the message has no password and no values."""
         state, said = _state(error), _said(error)
+        if not state and _NOT_ADMITTED.search(said):
+            return UsageError(f"{self.place}: {said} (docs/second-database.md lists the rights)")
         if error.connection_invalidated or not state or state.startswith(_TRANSIENT):
             return Retry(f"{self.place}: {said}")
         if state.startswith(_REFUSED):
-            return UsageError(f"{self.place}: {said} (docs/second-database.md lists the grants)")
+            return UsageError(f"{self.place}: {said} (docs/second-database.md lists the rights)")
         if state.startswith(_DATA_EXCEPTION):
             return BadValue(f"{self.place}: {said}")
         return DatabaseRefuses(f"{self.place}: {said} (SQLSTATE {state})")

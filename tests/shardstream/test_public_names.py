@@ -58,6 +58,13 @@ PARAMETERS = {
     "run_changelog": "spark keyspace target checkpoint options trigger interval_s storage_options "
     "on_progress stop",
     "check_changelog": "target storage_options",
+    "run_database": "spark keyspace url checkpoint options target tables partitions accept_skip "
+    "on_type_change trigger interval_s on_progress stop",
+    "SqlDatabase": "url options",
+    "SqlDatabase.apply_arrow": "self batch changes",
+    "SqlDatabase.held": "self",
+    "TargetOptions": "follower schema deletes nul_text key_range state",
+    "PlannedBatch": "query_id batch_id begin end",
     "replay_changelog": "target until_us accept_skip storage_options",
     "state_as_of": "log timestamp_us accept_skip",
     "Cache": "store readers options codec vindex primary_after prefer",

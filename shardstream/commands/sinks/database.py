@@ -1,0 +1,87 @@
+"""`shardstream database`: tables of another database that follow a keyspace, each change once."""
+
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from event_token import KeyRange
+from event_token.errors import UsageError
+from shardstream.commands.sinks.common import QueryOptions, place, run_sink
+from shardstream.settings.model import Settings
+from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.second_database.database import SqlDatabase, TargetOptions
+from spark_consumers.second_database.run import run_database
+from spark_consumers.second_database.urls import parse_url
+from spark_consumers.sink_query.run import SinkProgress, Trigger
+
+# The password, where the URL has none: a command line can be read by every user of the machine.
+PASSWORD_VARIABLE = "SHARDSTREAM_DATABASE_PASSWORD"  # noqa: S105 - the name of a variable
+_TABLE = re.compile(r"([^.]+)\.([^.]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseOptions(QueryOptions):
+    """What to follow and where to; `tables` () are all tables."""
+
+    checkpoint: str
+    url: str
+    target: TargetOptions
+    tables: tuple[str, ...] = ()
+    partitions: int
+    accept_skip: tuple[str, ...] = ()
+    on_type_change: OnTypeChange = OnTypeChange.HALT
+
+
+def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
+    """Run until SIGINT or SIGTERM; with `available_now` until everything there is applied."""
+    tables = [_table(name) for name in options.tables]
+    checkpoint = place(options.checkpoint)
+    url = _with_password(options.url)
+    target = replace(options.target, key_range=KeyRange.parse(options.key_range))
+    # Before Spark: account, rights and options are told at once.
+    SqlDatabase(url, target).prepare()
+
+    def run(
+        spark: SparkSession,
+        source: Mapping[str, str],
+        *,
+        trigger: Trigger,
+        on_progress: Callable[[SinkProgress], None],
+        stop: threading.Event,
+    ) -> SinkProgress:
+        return run_database(
+            spark,
+            options.keyspace,
+            url,
+            checkpoint,
+            source,
+            target=target,
+            tables=tables,
+            partitions=options.partitions,
+            accept_skip=options.accept_skip,
+            on_type_change=options.on_type_change,
+            trigger=trigger,
+            on_progress=on_progress,
+            stop=stop,
+        )
+
+    run_sink("database", settings, options, [checkpoint], run)
+
+
+def _table(name: str) -> tuple[str, str]:
+    found = _TABLE.fullmatch(name)
+    if found is None:
+        raise UsageError(f"--table {name!r}: name a table as database.table")
+    return found[1], found[2]
+
+
+def _with_password(url: str) -> str:
+    parsed = parse_url(url)
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if parsed.password is None and password is not None:
+        parsed = parsed.set(password=password)
+    return parsed.render_as_string(hide_password=False)

@@ -1,0 +1,133 @@
+"""The command line of `shardstream database`."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from shardstream.commands.options import (
+    AvailableNow,
+    Config,
+    Every,
+    Json,
+    KeyRangeOption,
+    Keyspace,
+    MaxHoldOption,
+    MaxRowsPerBatch,
+    ReaderName,
+    StartOption,
+)
+
+# As `run_database`: tasks that decode and stage side by side.
+PARTITIONS_DEFAULT = 4
+
+
+class Deletes(StrEnum):
+    """What becomes of rows that the source deletes."""
+
+    HARD = "hard"
+    SOFT = "soft"
+
+
+class NulText(StrEnum):
+    """What becomes of zero characters, which PostgreSQL cannot store."""
+
+    HALT = "halt"
+    REPLACE = "replace"
+
+
+class TypeChange(StrEnum):
+    """What follows a change of a column's type that no type can hold."""
+
+    HALT = "halt"
+    NEW_COLUMN = "new-column"
+
+
+Url = Annotated[
+    str, typer.Option("--to", help="The database: postgresql://USER@HOST:PORT/DATABASE")
+]
+CheckpointPlace = Annotated[
+    str, typer.Option("--checkpoint", help="Folder or URL of Spark's checkpoint")
+]
+Schema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema", help="Schema of all tables (default: named as the source's databases)"
+    ),
+]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", help="Only this table (database.table); several times for more"),
+]
+DeletesOption = Annotated[
+    Deletes, typer.Option("--deletes", help="Delete rows, or keep them marked in column _deleted")
+]
+NulTextOption = Annotated[
+    NulText, typer.Option("--nul-text", help="Stop at a zero character in a text, or write U+FFFD")
+]
+TypeChangeOption = Annotated[
+    TypeChange,
+    typer.Option(
+        "--on-type-change",
+        help="Stop where no type holds both versions of a column, or go on as NAME__v2",
+    ),
+]
+AcceptSkip = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-skip", help="GTID of a skipped transaction without which the tables are right"
+    ),
+]
+Partitions = Annotated[
+    int, typer.Option("--partitions", help="Tasks that stage side by side, a power of two")
+]
+
+
+def database(
+    keyspace: Keyspace,
+    url: Url,
+    checkpoint: CheckpointPlace,
+    config: Config = None,
+    schema: Schema = None,
+    tables: Tables = None,
+    deletes: DeletesOption = Deletes.HARD,
+    nul_text: NulTextOption = NulText.HALT,
+    on_type_change: TypeChangeOption = TypeChange.HALT,
+    accept_skip: AcceptSkip = None,
+    partitions: Partitions = PARTITIONS_DEFAULT,
+    key_range: KeyRangeOption = "-",
+    start: StartOption = "earliest",
+    max_rows_per_batch: MaxRowsPerBatch = None,
+    max_hold_ms: MaxHoldOption = None,
+    name: ReaderName = None,
+    every_s: Every = None,
+    *,
+    available_now: AvailableNow = False,
+    as_json: Json = False,
+) -> None:
+    """Let the tables of another database follow, every change exactly once, written by Spark."""
+    from shardstream.commands.sinks.database import DatabaseOptions, run_database_command
+    from shardstream.settings.model import load_settings
+    from spark_consumers.applying.evolution import OnTypeChange
+    from spark_consumers.second_database.database import TargetOptions
+
+    target = TargetOptions(keyspace, schema, deletes.value, nul_text.value)
+    options = DatabaseOptions(
+        keyspace=keyspace,
+        checkpoint=checkpoint,
+        key_range=key_range,
+        start=start,
+        max_rows_per_batch=max_rows_per_batch,
+        max_hold_ms=max_hold_ms,
+        name=name,
+        available_now=available_now,
+        as_json=as_json,
+        every_s=every_s,
+        url=url,
+        target=target,
+        tables=tuple(tables or ()),
+        partitions=partitions,
+        accept_skip=tuple(accept_skip or ()),
+        on_type_change=OnTypeChange(on_type_change.value),
+    )
+    run_database_command(load_settings(config), options)

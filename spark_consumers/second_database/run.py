@@ -1,0 +1,100 @@
+"""Runs a second database: a streaming query from the merged stream into its tables."""
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.second_database.catalog import FOLLOWING, LOADING
+from spark_consumers.second_database.database import SqlDatabase, TargetOptions
+from spark_consumers.second_database.sink import DATABASE_FORMAT, SPEC, DatabaseSink, DatabaseSpec
+from spark_consumers.sink_query.checkpoint_files import checkpoint_state
+from spark_consumers.sink_query.frame import routed, sink_frame
+from spark_consumers.sink_query.resume import Start, start_of
+from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_query, triggered
+from spark_consumers.source.options import SourceOptions
+from topics.start.start_forms import StartWord
+
+# Time between batches: each pays for one transaction and a staging table per task and table.
+INTERVAL_S = 1.0
+# Tasks that decode and stage side by side; the transaction that applies is one, on one core.
+PARTITIONS = 4
+
+
+def run_database(
+    spark: SparkSession,
+    keyspace: str,
+    url: str,
+    checkpoint: str,
+    options: Mapping[str, str],
+    *,
+    target: TargetOptions | None = None,
+    tables: Collection[tuple[str, str]] = (),
+    partitions: int = PARTITIONS,
+    accept_skip: Collection[str] = (),
+    on_type_change: OnTypeChange = OnTypeChange.HALT,
+    trigger: Trigger = "processingTime",
+    interval_s: float = INTERVAL_S,
+    on_progress: Callable[[SinkProgress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> SinkProgress:
+    """Let the tables of database `url` follow a keyspace; return the final progress.
+
+    `options` are those of format `shardstream`; `start` applies only while the target has no
+    position of this follower (`target.follower`, default: the keyspace). With `availableNow` the
+    run ends once everything that was on Kafka is applied, else when `stop` is set. A batch that is
+    cut off runs again and is applied once. `tables`: (database, table), empty for all.
+
+    Raises the ShardstreamError that ended the query; a transient one only after some restarts.
+    """
+    source = {"start": "earliest", **options}
+    parsed = SourceOptions.parse({**source, "keyspace": keyspace})
+    target = replace(
+        target or TargetOptions(keyspace),
+        key_range=parsed.key_range,
+        state=LOADING if parsed.start is StartWord.COPY else FOLLOWING,
+    )
+    spec = DatabaseSpec(
+        *(url, target, parsed.kafka, parsed.registry_url, checkpoint, partitions),
+        tables=frozenset(tables) or None,
+        accept_skip=frozenset(accept_skip),
+        on_type_change=on_type_change,
+    )
+    database = SqlDatabase(url, target)
+    spark.dataSource.register(DatabaseSink)
+    database.prepare()
+
+    def start() -> StreamingQuery:
+        writer = _writer(spark, keyspace, spec, _resumed(source, database, checkpoint))
+        return triggered(writer, trigger, interval_s).start()
+
+    with database.claimed():
+        return run_query(start, lambda: Applied(*database.applied()), on_progress, stop)
+
+
+def _resumed(
+    source: Mapping[str, str], database: SqlDatabase, checkpoint: str
+) -> Mapping[str, str]:
+    """Return the source's options for a start, which is where the target ends if it has to be."""
+    held = database.held()
+    found = start_of(database.where, held, checkpoint_state(checkpoint, {}))
+    if held is None or found is not Start.TARGET:
+        return source
+    return {**source, "start": held.position.to_string()}
+
+
+def _writer(
+    spark: SparkSession, keyspace: str, spec: DatabaseSpec, source: Mapping[str, str]
+) -> DataStreamWriter:
+    tables = [f"{database}.{table}" for database, table in spec.tables or ()]
+    frame = routed(sink_frame(spark, keyspace, source, tables=tables), spec.partitions)
+    return (
+        frame.writeStream.format(DATABASE_FORMAT)
+        .option(SPEC, spec.to_text())
+        .option("checkpointLocation", spec.checkpoint)
+        .queryName(f"database {keyspace}")
+    )
