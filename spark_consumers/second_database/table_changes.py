@@ -47,8 +47,11 @@ class TableWriter:
         `replace`: rows are deleted before they are inserted, so that values of unique indexes can
         move from row to row.
         """
-        for removal in removals:
+        emptied = list(removals)
+        for removal in emptied:
             self._remove(removal)
+        if emptied and self._has_hidden_rows():
+            self._show_hidden_rows()
         with_rows = [staged for staged in stages if staged.stage is not None]
         if not with_rows:
             return
@@ -202,6 +205,37 @@ class TableWriter:
             f"them from. Copy the table again (`shardstream copy start`), or set "
             f"binlog_row_image=FULL and start a new target from a position after that"
         )
+
+    def _show_hidden_rows(self) -> None:
+        """Of each key whose visible row was removed, show the newest row that it had hidden."""
+        d, key = self._dialect, self._table.key
+        q = d.quote
+        alive = f" AND NOT t.{q(DELETED)}" if self._soft else ""
+        hidden = rows_of(
+            self._connection,
+            f"SELECT {d.listed((KEY, TIME, SHARD, SEQ), 'h.')} FROM {self._homes} h "
+            f"WHERE NOT h.{q(DELETED)} AND NOT EXISTS (SELECT 1 FROM {self._place} t WHERE "
+            f"{d.same_key('t', 'h', key)}{alive})",
+        )
+        newest = {row[0]: row for row in sorted(hidden, key=lambda row: row[1:])}
+        columns = d.listed((*self._table.columns, *(KEPT if self._soft else STORED)))
+        mine = f"{q(KEY)} = :key AND {q(SHARD)} = :shard AND {q(SEQ)} = :seq AND NOT {q(DELETED)}"
+        for text, _, shard, seq in newest.values():
+            values = {"key": text, "shard": shard, "seq": seq}
+            if self._soft:
+                run(
+                    self._connection,
+                    f"DELETE FROM {self._place} WHERE EXISTS (SELECT 1 FROM {self._homes} h "
+                    f"WHERE h.{q(KEY)} = :key AND {d.same_key('h', self._place, key)})",
+                    {"key": text},
+                )
+            run(
+                self._connection,
+                f"INSERT INTO {self._place} ({columns}) SELECT {columns} FROM {self._homes} "
+                f"WHERE {mine}",
+                values,
+            )
+            run(self._connection, f"DELETE FROM {self._homes} WHERE {mine}", values)
 
     def _count(self, where: str, stage: str, values: dict[str, object] | None = None) -> int:
         [(count,)] = rows_of(

@@ -94,6 +94,22 @@ def test_truncate_removes_the_rows_of_its_shard_alone(followed: Followed) -> Non
     assert followed.rows("SELECT id FROM shop.items ORDER BY id") == [(2,), (4,), (5,)]
 
 
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_truncate_shows_the_row_that_was_hidden(postgres: PostgresFixture, deletes: str) -> None:
+    """While a row moves it is on two shards: TRUNCATE of the new one leaves the old one."""
+    followed = Followed(postgres, deletes=deletes)
+    followed.database.prepare()
+    with followed.database.claimed():
+        followed.apply([Item(1, 1, 100, note="old"), Item(2, 2, 100, note="other")])
+        followed.apply([Item(1, 1, 108, shard="80-", home=b"\x90", note="new")])
+        truncate = Removal(TableName("shop", "items"), Version("80-", 2, 150, None, None))
+
+        followed.apply([], removals=[truncate])
+
+        query = "SELECT id, note FROM shop.items ORDER BY id"
+        assert followed.rows(query) == [(1, "old"), (2, "other")]
+
+
 def test_values_of_a_unique_index_are_swapped(followed: Followed) -> None:
     """Two rows exchange a unique value within one batch; no order of updates allows that."""
     followed.apply([Item(1, 1, 100, note="a"), Item(2, 2, 100, note="b")])
