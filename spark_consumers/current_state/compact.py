@@ -1,14 +1,16 @@
 """Which files of a table are worth being rewritten, as part of a batch."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 
 from spark_consumers.current_state.log import DataFile, Snapshot
 
-# A file that has less than this part of its bucket's rows is small. More small files than these
-# become one, so that a row is copied a few times in its life, and a key looked for in a few files.
+# This many files of about one size, which is less than this part of their bucket's rows, become
+# one, which is about as many times as large. A row is thus copied as often as the size of the
+# bucket has digits, and a key is looked for in a few files.
 SMALL_PART = 1 / 6
-SMALL_FILES_MAX = 8
+FILES_OF_A_SIZE_MAX = 8
 # Beyond this part of deleted rows readers read too much for nothing.
 DEAD_PART_MAX = 0.3
 # Of a task's buckets at most this part is rewritten in a batch, and, beyond one bucket, no more
@@ -50,7 +52,12 @@ def _choice(
     dead = sum(file.dead + removed.get(file.path, 0) for file in files) / max(rows, 1)
     if dead > DEAD_PART_MAX:
         return 1 + dead, files
-    small = [file for file in files if file.rows < rows * SMALL_PART]
-    if len(small) > SMALL_FILES_MAX:
-        return len(small) / (SMALL_FILES_MAX + 1), small
+    sizes: dict[int, list[DataFile]] = defaultdict(list)
+    for file in files:
+        if file.rows < rows * SMALL_PART:
+            sizes[int(math.log(max(file.rows, 1), FILES_OF_A_SIZE_MAX))].append(file)
+    full = [size for size, found in sizes.items() if len(found) >= FILES_OF_A_SIZE_MAX]
+    if full:
+        small = [file for size, found in sizes.items() if size <= max(full) for file in found]
+        return len(small) / FILES_OF_A_SIZE_MAX, small
     return (0.0, files) if is_split else (0.0, [])
