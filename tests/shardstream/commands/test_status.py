@@ -44,6 +44,7 @@ def test_a_killed_producer_is_named(
         first.wait_for("streaming", streaming)
         second.wait_for("streaming", streaming)
         well = wait_for_status(config, keyspace, 0)
+        run("tail", keyspace, "--until-idle", "2", "--name", "ops", "--config", str(config))
         second.process.send_signal(signal.SIGKILL)
         second.process.wait(WAIT_S_MAX)
         held = wait_for_status(config, keyspace, 1)
@@ -52,6 +53,8 @@ def test_a_killed_producer_is_named(
     assert [shard["state"] for shard in well["shards"]] == ["serving", "serving"]
     assert well["shards"][0]["server"]
     assert held["held_by"] == ["80-"]
+    # The producers have made the topic in which readers report.
+    assert [reader["name"] for reader in held["readers"]] == ["ops"]
     assert text.returncode in {0, 1}, text.stderr
     assert f"{keyspace}: " in text.stdout
     assert "silent" in text.stdout
