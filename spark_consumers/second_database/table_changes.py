@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -190,7 +191,10 @@ class TableWriter:
         )
         done = d.update_from(self._connection, update)
         stage = d.internal(str(staged.stage))
-        if done == self._count(mine.replace("s.", ""), stage, {"absent": text}):
+        wanted = self._count(mine.replace("s.", ""), stage, {"absent": text})
+        if done < wanted:
+            done += self._lay_over_lineage(stage, update, f"{alive}{mine}")
+        if done == wanted:
             return
         [first, *_] = rows_of(
             self._connection,
@@ -205,6 +209,26 @@ class TableWriter:
             f"them from. Copy the table again (`shardstream copy start`), or set "
             f"binlog_row_image=FULL and start a new target from a position after that"
         )
+
+    def _lay_over_lineage(self, stage: str, update: Update, which: str) -> int:
+        """Lay rows without a keyspace id over those of the shards that theirs came from."""
+        d = self._dialect
+        home, shard = d.quote(HOME), d.quote(SHARD)
+        which = f"{which} AND (t.{home} IS NULL OR s.{home} IS NULL)"
+        found = rows_of(
+            self._connection,
+            f"SELECT DISTINCT t.{shard}, s.{shard} FROM {self._place} t JOIN {stage} s ON "
+            f"{d.same_key('t', 's', self._table.key)} WHERE {which} AND t.{shard} <> s.{shard}",
+            update.values,
+        )
+        done = 0
+        for old, new in found:
+            if range_of(old).overlaps(range_of(new)):
+                of_both = f"{which} AND t.{shard} = :old AND s.{shard} = :new"
+                values = {**(update.values or {}), "old": old, "new": new}
+                changed = replace(update, where=of_both, values=values)
+                done += d.update_from(self._connection, changed)
+        return done
 
     def _show_hidden_rows(self) -> None:
         """Of each key whose visible row was removed, show the newest row that it had hidden."""

@@ -145,6 +145,21 @@ def test_partial_images_lie_over_the_stored_row(followed: Followed) -> None:
         followed.apply([Item(2, 3, 300, note="c", absent=("amount",))])
 
 
+@pytest.mark.parametrize("home", [b"\x90", None])
+def test_a_partial_image_after_a_split_lies_over_the_source_s_row(
+    followed: Followed, home: bytes | None
+) -> None:
+    """Without its sharding column an image has no keyspace id: the key ranges of shards decide."""
+    followed.apply([Item(1, 1, 100, shard="80-", home=home, note="a", amount=7)])
+
+    partial = Item(1, 1, 200, shard="80-c0", home=None, note="b", absent=("amount",))
+    followed.apply([partial])
+
+    assert followed.rows("SELECT note, amount FROM shop.items") == [("b", 7)]
+    with pytest.raises(CannotApply, match=r"shard -80, seq 9"):
+        followed.apply([replace(partial, shard="-80", seq=9, time=300)])
+
+
 def test_a_zero_character_stops_by_name(followed: Followed, postgres: PostgresFixture) -> None:
     """PostgreSQL has no zero character in texts: the message says where it is, or it goes."""
     bad = [Item(1, 1, 100, note="fine"), Item(2, 2, 100, note="a\0b")]
