@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from spark_consumers.second_database.run import run_database
     from spark_consumers.session import build_session, register
     from spark_consumers.sink_query.resume import PlannedBatch
+    from spark_consumers.sink_query.run import SinkProgress
+    from spark_consumers.table_topics.envelope.options import EnvelopeOptions
+    from spark_consumers.table_topics.options import TopicOptions
+    from spark_consumers.table_topics.run import run_table_topics
     from topics.errors import (
         BrokersUnreachable,
         CorruptRecord,
@@ -165,6 +169,10 @@ _MODULES = {
     "TargetOptions": "spark_consumers.second_database.database",
     "TableChanges": "spark_consumers.applying.changes",
     "PlannedBatch": "spark_consumers.sink_query.resume",
+    "run_table_topics": "spark_consumers.table_topics.run",
+    "TopicOptions": "spark_consumers.table_topics.options",
+    "EnvelopeOptions": "spark_consumers.table_topics.envelope.options",
+    "SinkProgress": "spark_consumers.sink_query.run",
     "ChangeLogProgress": "spark_consumers.change_log.run",
     "check_changelog": "spark_consumers.change_log.check",
     "ChangeLogReport": "spark_consumers.change_log.check",
@@ -191,6 +199,7 @@ __all__ = [
     "Codec",
     "Column",
     "CorruptRecord",
+    "EnvelopeOptions",
     "EventToken",
     "EventType",
     "Flavor",
@@ -229,6 +238,7 @@ __all__ = [
     "ShardPosition",
     "ShardState",
     "ShardstreamError",
+    "SinkProgress",
     "SqlDatabase",
     "Stale",
     "Start",
@@ -241,6 +251,7 @@ __all__ = [
     "TableShape",
     "TableVindex",
     "TargetOptions",
+    "TopicOptions",
     "Topology",
     "UnknownEnvelope",
     "Unmerged",
@@ -260,6 +271,7 @@ __all__ = [
     "replay_changelog",
     "run_changelog",
     "run_database",
+    "run_table_topics",
     "state_as_of",
     "vindex_named",
     "watch_topology",

@@ -21,6 +21,7 @@ TOGETHER = {
         "tests/spark_consumers/change_log/",
         "tests/spark_consumers/sink_query/",
         "tests/spark_consumers/source/",
+        "tests/spark_consumers/table_topics/",
         "tests/spark_consumers/test_reshard.py",
     ),
     "a broker behind a proxy": (

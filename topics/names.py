@@ -7,11 +7,17 @@ from event_token import ShardName
 from event_token.errors import UsageError
 
 SCHEMAS_TOPIC = "_shardstream.schemas"
+# Where queries that write to Kafka keep how far they have come.
+POSITIONS_TOPIC = "_shardstream.positions"
 
 # Without a dot in the keyspace, `<keyspace>.<shard>` is unambiguous.
 _KEYSPACE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 # With a dot, as in `billing.eu`: it is the last part of the group's name.
 _READER = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+# Without dots, which separate the parts of the topic's name.
+_TABLE_PART = re.compile(r"[A-Za-z0-9_-]+")
+_TOPIC_CHARS_MAX = 249  # Kafka's
 
 
 def check_keyspace(keyspace: str) -> str:
@@ -88,3 +94,30 @@ class ShardTopics:
     def transactional_id(self) -> str:
         """The id that fences: at most one producer of the shard can commit."""
         return self.log
+
+
+def check_prefix(prefix: str) -> str:
+    """Return the prefix of table topics unchanged; UsageError if it cannot be one."""
+    if not _PREFIX.fullmatch(prefix):
+        raise UsageError(
+            f"prefix {prefix!r}: use the characters A-Z a-z 0-9 _ - and dots between them"
+        )
+    return prefix
+
+
+def table_topic(prefix: str, database: str, table: str) -> str:
+    """Return the topic of a table, `<prefix>.<database>.<table>`; UsageError if there is none."""
+    topic = f"{check_prefix(prefix)}.{database}.{table}"
+    if not _TABLE_PART.fullmatch(database) or not _TABLE_PART.fullmatch(table):
+        raise UsageError(
+            f"table {database}.{table}: Kafka takes only A-Z a-z 0-9 _ - in the name of its topic; "
+            "leave the table out: name the others with --table"
+        )
+    if len(topic) > _TOPIC_CHARS_MAX:
+        raise UsageError(f"topic {topic}: Kafka allows {_TOPIC_CHARS_MAX} characters")
+    return topic
+
+
+def table_topics_transactional_id(keyspace: str, prefix: str, task: int) -> str:
+    """Return the transactional id of a task that writes table topics."""
+    return f"{check_keyspace(keyspace)}.table-topics.{check_prefix(prefix)}.{task}"

@@ -31,6 +31,7 @@ from shardstream.commands.options import (
 )
 from shardstream.commands.reshard.app import app as reshard_app
 from shardstream.commands.sinks.database_app import database
+from shardstream.commands.sinks.table_topics_app import table_topics
 from shardstream.commands.status_lines import LineFormatter
 from shardstream.commands.topology import app as topology_app
 
@@ -240,6 +241,7 @@ def changelog(
 
 app.command()(database)
 app.command()(invalidate)
+app.command("table-topics")(table_topics)
 
 
 @app.command()

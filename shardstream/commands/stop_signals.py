@@ -13,6 +13,7 @@ _ENDING_IN_ORDER: Final = (
     ("produce",),
     ("changelog",),
     ("database",),
+    ("table-topics",),
     ("invalidate",),
     ("reshard", "run"),
 )

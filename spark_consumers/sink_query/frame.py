@@ -32,14 +32,17 @@ def sink_frame(
     *,
     tables: Sequence[str] = (),
     token: bool = True,
+    more: Sequence[str] = (),
 ) -> DataFrame:
-    """Return the stream of a keyspace with SINK_COLUMNS, without `token` if a sink needs none.
+    """Return the stream of a keyspace with SINK_COLUMNS and `more` of the source's columns.
+
+    `token`: whether the sink needs that column.
 
     `options` are those of format `shardstream`. `tables` are the tables (`database.table`) whose
     rows are wanted, none: all but those in which gh-ost and pt-online-schema-change prepare an
     ALTER. Records other than rows are those of all tables.
     """
-    columns = [name for name in SINK_COLUMNS if token or name != "token"]
+    columns = [name for name in (*SINK_COLUMNS, *more) if token or name != "token"]
     source = {**options, "keyspace": keyspace, "columns": ",".join(columns)}
     frame = spark.readStream.format(SOURCE_FORMAT).options(**source).load()
     is_row = f.col("type") == EventType.ROW.value

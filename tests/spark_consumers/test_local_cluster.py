@@ -9,6 +9,7 @@ import pytest
 from tests.spark_consumers.local_cluster import LocalCluster
 from tests.spark_consumers.shop import SHARDS, Change, Shop
 from tests.spark_consumers.sink_query.seen_rows import seen_rows
+from tests.spark_consumers.table_topics.topic_queries import read_topic, rows_written
 from tests.topics.shard_writer import CELL_US
 from topics.records.vevent import Row
 
@@ -76,3 +77,19 @@ def test_a_task_sees_all_changes_of_its_keys_and_all_statements(
                 assert len(set(found)) == len(found) == (2 if is_moved else 1)
     assert routes == {}
     assert len({row["batch"] for row in rows}) > 1
+
+
+def test_table_topics_are_written_by_executors_of_their_own(
+    cluster: LocalCluster, shop: Shop, tmp_path: Path
+) -> None:
+    """Tasks on two machines, each with its transactions: every change is in the topic once."""
+    shop.write(60)
+    options = shop.options(maxRowsPerBatch="50")
+
+    first = cluster.run(rows_written, folder=str(tmp_path), options=options)
+    shop.write(10)
+    second = cluster.run(rows_written, folder=str(tmp_path), options=options)
+
+    ids = [record.key["id"] for record in read_topic(shop.config, f"{shop.keyspace}.shop.orders")]
+    assert (first, second) == (120, 140)
+    assert len(ids) == len(set(ids)) == 140

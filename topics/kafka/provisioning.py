@@ -4,7 +4,7 @@ All existing topics are checked first; nothing is created while one of them is w
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -34,20 +34,30 @@ from topics.kafka.topic_settings import (
     log_age_found_ms,
     log_age_max_ms,
     log_rules,
+    positions_rules,
     problems_of,
     progress_rules,
     readers_rules,
     schemas_rules,
+    table_rules,
 )
-from topics.names import SCHEMAS_TOPIC, ShardTopics, readers_topic, topology_topic
+from topics.names import (
+    POSITIONS_TOPIC,
+    SCHEMAS_TOPIC,
+    ShardTopics,
+    readers_topic,
+    topology_topic,
+)
 
 __all__ = [
     "TopicSettings",
     "broker_transaction_timeout_ms",
     "provision_keyspace",
     "provision_readers",
+    "provision_positions_topic",
     "provision_schemas_topic",
     "provision_shard",
+    "provision_table_topics",
     "topic_warnings",
     "wrong_topics",
 ]
@@ -102,6 +112,24 @@ def provision_schemas_topic(config: ClientConfig, chosen: TopicSettings = _DEFAU
     """Create the schema topic of the cluster, or check the existing one."""
     rules = schemas_rules(SCHEMAS_TOPIC)
     _provision(config, chosen, lambda _found: [rules])
+
+
+def provision_positions_topic(config: ClientConfig, chosen: TopicSettings = _DEFAULTS) -> None:
+    """Create the topic of positions of the cluster, or check the existing one."""
+    rules = positions_rules(POSITIONS_TOPIC)
+    _provision(config, chosen, lambda _found: [rules])
+
+
+def provision_table_topics(
+    config: ClientConfig,
+    topics: Collection[str],
+    partitions: int,
+    keep_ms: int | None,
+    chosen: TopicSettings = _DEFAULTS,
+) -> None:
+    """Create topics of tables, or check those that exist; `keep_ms` None keeps the last records."""
+    rules = [table_rules(topic, partitions, keep_ms) for topic in topics]
+    _provision(config, chosen, lambda _found: rules)
 
 
 def wrong_topics(
@@ -229,7 +257,10 @@ def _create(
     replicas: int,
 ) -> None:
     in_sync = {rule.name: rule.value for rule in in_sync_rules(replicas)}
-    new = [NewTopic(r.topic, 1, replicas, config={**r.settings(), **in_sync}) for r in missing]
+    new = [
+        NewTopic(r.topic, r.partitions, replicas, config={**r.settings(), **in_sync})
+        for r in missing
+    ]
     # The first pass only validates, so that the refusal of one topic leaves none of them behind.
     for validate_only in (True, False):
         futures = admin.create_topics(

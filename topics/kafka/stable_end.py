@@ -50,3 +50,31 @@ def await_stable(config: ClientConfig, topic: str, seconds: float = STABLE_S_MAX
             f"shard's producers are fenced: find its producer (kafka-transactions.sh "
             f"find-hanging --topic {topic}) and abort it"
         )
+
+
+def await_readable(
+    config: ClientConfig, topic: str, partition: int, seconds: float = STABLE_S_MAX
+) -> None:
+    """Wait until all that a partition holds now is committed or aborted; Retry after `seconds`.
+
+    Others may go on writing. A transaction of another producer hides what was committed after it
+    began.
+    """
+    everything = open_consumer(config, read_committed=False)
+    try:
+        _, end = partition_bounds(everything, config, topic, partition)
+    finally:
+        everything.close()
+    committed = open_consumer(config)
+    deadline_s = time.monotonic() + seconds
+    try:
+        while (stable := partition_bounds(committed, config, topic, partition)[1]) < end:
+            if time.monotonic() > deadline_s:
+                raise Retry(
+                    f"{topic}[{partition}]: offset {stable} belongs to a transaction that has been "
+                    f"open for {seconds:g} s: its producer is slow, or died. Brokers abort it "
+                    f"after its timeout (kafka-transactions.sh find-hanging --topic {topic})"
+                )
+            time.sleep(STABLE_POLL_S)
+    finally:
+        committed.close()

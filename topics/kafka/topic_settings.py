@@ -22,6 +22,10 @@ _CONTROL_BYTES_MAX: Final = 16 * 1024 * 1024
 # Whoever looks at the readers reads the open segment: a record per reader every 10 s. Compaction
 # leaves one per reader of the others.
 _READERS_SEGMENT_MS: Final = 3600 * 1000
+# Transactions that are open in a partition hide what others have committed there: enough partitions
+# that the tasks of a query have one each.
+POSITIONS_PARTITIONS: Final = 64
+_POSITIONS_SEGMENT_BYTES: Final = 16 * 1024 * 1024
 
 _MAJORITY_OF_THREE: Final = 2
 _DAY_MS: Final = 24 * 3600 * 1000
@@ -57,10 +61,11 @@ def _endless(number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """A topic with one partition and the settings it must have."""
+    """A topic, the settings it must have, and its number of partitions."""
 
     topic: str
     rules: tuple[Rule, ...]
+    partitions: int = 1
 
     def settings(self) -> dict[str, str]:
         """Return the settings that the topic is created with."""
@@ -147,6 +152,36 @@ def schemas_rules(topic: str) -> TopicRules:
     )
 
 
+def positions_rules(topic: str) -> TopicRules:
+    """Return the rules of the topic of positions, which tasks read back from its ends."""
+    return TopicRules(
+        topic,
+        (
+            Rule("cleanup.policy", "compact"),
+            # A task that finds no position of its own reads a whole partition.
+            Rule("segment.bytes", str(_POSITIONS_SEGMENT_BYTES), checked=False),
+            *_safety_rules(_CONTROL_BYTES_MAX),
+        ),
+        POSITIONS_PARTITIONS,
+    )
+
+
+def table_rules(topic: str, partitions: int, keep_ms: int | None) -> TopicRules:
+    """Return the rules of a table's topic; `keep_ms` deletes records of that age, too."""
+    policy = "compact" if keep_ms is None else "compact,delete"
+    keep = () if keep_ms is None else (Rule("retention.ms", str(keep_ms), checked=False),)
+    return TopicRules(
+        topic,
+        (
+            # An operator may keep all changes, or fewer.
+            Rule("cleanup.policy", policy, checked=False),
+            *keep,
+            *_safety_rules(RECORD_BYTES_MAX),
+        ),
+        partitions,
+    )
+
+
 def log_age_max_ms(retention_ms: int, segment_ms: int) -> int:
     """Return the greatest age that a record of a log can reach before it is deleted."""
     if retention_ms == KEEP_ALL:
@@ -185,10 +220,11 @@ def in_sync_rules(replicas: int) -> tuple[Rule, ...]:
 def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str]:
     """Return the problems of an existing topic, each with the command that fixes it."""
     problems = []
-    if found.partitions != 1:
+    if found.partitions != wanted.partitions:
         problems.append(
-            f"{wanted.topic} has {found.partitions} partitions, not 1, so its records have no "
-            f"total order, and Kafka cannot remove partitions. If it is not needed, delete it: "
+            f"{wanted.topic} has {found.partitions} partitions, not {wanted.partitions}, so its "
+            f"records have no order to rely on, and Kafka cannot remove partitions. If it is not "
+            f"needed, delete it: "
             f"kafka-topics.sh --bootstrap-server {brokers} --delete --topic {wanted.topic}",
         )
     for rule in (*wanted.rules, *in_sync_rules(found.replicas)):

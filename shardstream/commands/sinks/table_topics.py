@@ -1,0 +1,63 @@
+"""`shardstream table-topics`: one topic per table, in Debezium's format, each change once."""
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from event_token.errors import UsageError
+from shardstream.commands.sinks.common import QueryOptions, place, run_sink
+from shardstream.settings.model import load_settings
+from spark_consumers.sink_query.run import SinkProgress, Trigger
+from spark_consumers.table_topics.options import TopicOptions
+from spark_consumers.table_topics.run import run_table_topics
+from topics.names import table_topic
+
+_TABLE = re.compile(r"([^.]+)\.([^.]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTopicsOptions(QueryOptions):
+    """What to write of a keyspace, and how; `tables` () are all tables."""
+
+    checkpoint: str
+    topics: TopicOptions
+    tables: tuple[str, ...] = ()
+
+
+def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -> None:
+    """Run until SIGINT or SIGTERM; with `available_now` until everything there is written."""
+    _check_tables(options)
+    checkpoint = place(options.checkpoint)
+
+    def run(
+        spark: SparkSession,
+        source: Mapping[str, str],
+        *,
+        trigger: Trigger,
+        on_progress: Callable[[SinkProgress], None],
+        stop: threading.Event,
+    ) -> SinkProgress:
+        return run_table_topics(
+            spark,
+            checkpoint,
+            source,
+            options.topics,
+            tables=options.tables,
+            trigger=trigger,
+            on_progress=on_progress,
+            stop=stop,
+        )
+
+    run_sink("table-topics", load_settings(config), options, [checkpoint], run)
+
+
+def _check_tables(options: TableTopicsOptions) -> None:
+    for name in options.tables:
+        found = _TABLE.fullmatch(name)
+        if found is None:
+            raise UsageError(f"--table {name!r}: name a table as database.table")
+        table_topic(options.topics.envelope.prefix, found[1], found[2])

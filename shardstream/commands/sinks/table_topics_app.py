@@ -1,0 +1,122 @@
+"""The command line of `shardstream table-topics`."""
+
+from typing import Annotated
+
+import typer
+
+from shardstream.commands.options import (
+    AvailableNow,
+    Config,
+    Every,
+    Json,
+    KeyRangeOption,
+    Keyspace,
+    MaxHoldOption,
+    MaxRowsPerBatch,
+    ReaderName,
+    StartOption,
+)
+from shardstream.commands.sinks.durations import duration_ms
+from spark_consumers.table_topics.envelope.options import (
+    Decimals,
+    EnvelopeOptions,
+    Format,
+    Times,
+    Unsigned,
+)
+from spark_consumers.table_topics.moves import MOVES_MAX_DEFAULT
+from spark_consumers.table_topics.options import PARTITIONS_DEFAULT, TASKS_DEFAULT, TopicOptions
+
+_Checkpoint = Annotated[
+    str, typer.Option("--checkpoint", help="Folder or URL of Spark's checkpoint")
+]
+_Prefix = Annotated[
+    str | None,
+    typer.Option("--prefix", help="First part of the topics' names (default: the keyspace)"),
+]
+_Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", help="Only this table (database.table); several times for more"),
+]
+_Format = Annotated[Format, typer.Option("--format", help="The messages")]
+_Decimals = Annotated[
+    Decimals, typer.Option("--decimal", help="DECIMAL, as Debezium's decimal.handling.mode")
+]
+_Times = Annotated[
+    Times, typer.Option("--time", help="Dates and times, as Debezium's time.precision.mode")
+]
+_Unsigned = Annotated[
+    Unsigned,
+    typer.Option("--unsigned", help="BIGINT UNSIGNED, as Debezium's handling mode for it"),
+]
+_Partitions = Annotated[
+    int, typer.Option("--partitions", help="Partitions of each topic; cannot change later")
+]
+_Tasks = Annotated[
+    int, typer.Option("--tasks", help="Tasks that write, a power of two; cannot change later")
+]
+_Keep = Annotated[
+    str | None,
+    typer.Option("--keep", help="Delete records of this age, e.g. 7d (default: compact only)"),
+]
+_MoveWindow = Annotated[
+    str, typer.Option("--move-window", help="Longest time in which a row moves between shards")
+]
+_MovesMax = Annotated[
+    int, typer.Option("--moves-max", help="Recently inserted rows that each task remembers")
+]
+_Schemas = Annotated[bool, typer.Option("--schemas", help="Put its schema into each JSON message")]
+_Tombstones = Annotated[
+    bool, typer.Option("--tombstones/--no-tombstones", help="Write one after each delete")
+]
+
+
+def table_topics(
+    keyspace: Keyspace,
+    checkpoint: _Checkpoint,
+    config: Config = None,
+    prefix: _Prefix = None,
+    tables: _Tables = None,
+    form: _Format = Format.DEBEZIUM_JSON,
+    decimal: _Decimals = Decimals.PRECISE,
+    time: _Times = Times.ADAPTIVE,
+    unsigned: _Unsigned = Unsigned.LONG,
+    partitions: _Partitions = PARTITIONS_DEFAULT,
+    tasks: _Tasks = TASKS_DEFAULT,
+    keep: _Keep = None,
+    move_window: _MoveWindow = "10m",
+    moves_max: _MovesMax = MOVES_MAX_DEFAULT,
+    key_range: KeyRangeOption = "-",
+    start: StartOption = "earliest",
+    max_rows: MaxRowsPerBatch = None,
+    max_hold_ms: MaxHoldOption = None,
+    name: ReaderName = None,
+    every_s: Every = None,
+    *,
+    schemas: _Schemas = False,
+    tombstones: _Tombstones = True,
+    available_now: AvailableNow = False,
+    as_json: Json = False,
+) -> None:
+    """Write one topic per table, in Debezium's format, each change exactly once."""
+    from shardstream.commands.sinks.table_topics import TableTopicsOptions, run_table_topics_command
+
+    modes = (decimal, time, unsigned)
+    envelope = EnvelopeOptions(prefix or keyspace, keyspace, form, schemas, *modes, tombstones)
+    keep_ms = None if keep is None else duration_ms(keep, "--keep")
+    window_us = 1_000 * duration_ms(move_window, "--move-window")
+    options = TableTopicsOptions(
+        keyspace=keyspace,
+        checkpoint=checkpoint,
+        key_range=key_range,
+        start=start,
+        max_rows_per_batch=max_rows,
+        max_hold_ms=max_hold_ms,
+        name=name,
+        available_now=available_now,
+        as_json=as_json,
+        every_s=every_s,
+        topics=TopicOptions(envelope, tasks, partitions, keep_ms, window_us, moves_max),
+        tables=tuple(tables or ()),
+    )
+    run_table_topics_command(config, options)

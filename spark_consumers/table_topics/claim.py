@@ -1,0 +1,78 @@
+"""Takes over the topics of a prefix for a new run, and tells where they stand."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from event_token.position import StreamPosition
+from spark_consumers.errors import TargetConflict
+from spark_consumers.table_topics.batch_writer import TaskIdentity
+from spark_consumers.table_topics.decision import earliest_of
+from spark_consumers.table_topics.marker import Marker, Owner, check_owner
+from spark_consumers.table_topics.positions import read_marker
+from spark_consumers.table_topics.transaction import TaskTransaction
+from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_positions_topic
+
+# The transactional ids of tasks; before the first run there is no generation.
+_NO_GENERATION = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to write, and the position to read from; None where nothing is written yet."""
+
+    owner: Owner
+    position: StreamPosition | None
+
+
+def claim_topics(
+    config: ClientConfig, keyspace: str, prefix: str, name: str, *, tasks: int, partitions: int
+) -> Claim:
+    """Fence all tasks of earlier runs, and write a greater generation into each marker.
+
+    All ids are fenced before one of them is written, so that of two runs that claim at the same
+    time one is fenced and the other has the greater generation. `name` tells an operator which
+    process this is. TargetConflict when the numbers of tasks or partitions are others.
+    """
+    provision_positions_topic(config)
+    with ExitStack() as stack:
+        markers: list[Marker | None] = []
+        transactions = []
+        for task in range(tasks):
+            found = TaskIdentity(config, keyspace, prefix, task, Owner(0, name, tasks, partitions))
+            transaction = stack.enter_context(TaskTransaction(config, found.transactional_id))
+            transaction.fence()
+            markers.append(read_marker(config, found.transactional_id, found.partition))
+            transactions.append((found, transaction))
+        known = [marker for marker in markers if marker is not None]
+        generation = max((marker.owner.generation for marker in known), default=_NO_GENERATION) + 1
+        owner = Owner(generation, name, tasks, partitions)
+        for before in known:
+            check_owner(before.owner, owner, transactions[0][0].transactional_id)
+        # A first run that died while it claimed leaves some tasks without a marker.
+        if len(known) < tasks and any(marker.end is not None for marker in known):
+            raise TargetConflict(
+                f"{tasks - len(known)} of the {tasks} tasks of {prefix} have no position in "
+                f"_shardstream.positions, the others have: records were removed from it. Begin new "
+                f"topics under another --prefix"
+            )
+        for (task_of, transaction), marker in zip(transactions, markers, strict=True):
+            before = marker or Marker(owner)
+            transaction.begin()
+            transaction.write_marker(replace(before, owner=owner), task_of.partition)
+            transaction.flush()
+            transaction.commit()
+    return Claim(owner, _position(known))
+
+
+def _position(markers: list[Marker]) -> StreamPosition | None:
+    """Return where the task that is furthest behind stands.
+
+    A crash in the first batch leaves tasks without an end: that batch begins again.
+    """
+    begun = [marker for marker in markers if marker.end is not None]
+    if not begun:
+        return None
+    found = [m.end if len(begun) == len(markers) else m.start for m in begun]
+    return reduce(earliest_of, [position for position in found if position is not None])

@@ -1,0 +1,46 @@
+"""What a query that writes table topics is told: for the driver to check, for tasks to obey."""
+
+from dataclasses import dataclass
+
+from event_token.errors import UsageError
+from spark_consumers.table_topics.envelope.options import EnvelopeOptions
+from spark_consumers.table_topics.moves import MOVE_WINDOW_US_DEFAULT, MOVES_MAX_DEFAULT
+from topics.kafka.topic_settings import POSITIONS_PARTITIONS
+from topics.names import check_keyspace, check_prefix
+
+# Spark's own cost per task is some milliseconds; each has a transaction per batch.
+TASKS_DEFAULT = 4
+TASKS_MAX = POSITIONS_PARTITIONS
+PARTITIONS_DEFAULT = 12
+# More than a broker is sensibly given for one topic.
+PARTITIONS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """How topics are written.
+
+    `tasks` write at the same time, a power of two; `partitions` is that of each topic. Neither can
+    change later. `keep_ms` deletes records of that age; None keeps each key's last one. For the
+    moves see `moves`. UsageError on a number out of bounds or a bad name.
+    """
+
+    envelope: EnvelopeOptions
+    tasks: int = TASKS_DEFAULT
+    partitions: int = PARTITIONS_DEFAULT
+    keep_ms: int | None = None
+    move_window_us: int = MOVE_WINDOW_US_DEFAULT
+    moves_max: int = MOVES_MAX_DEFAULT
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_keyspace(self.envelope.keyspace)
+        check_prefix(self.envelope.prefix)
+        if not 1 <= self.tasks <= TASKS_MAX or self.tasks & (self.tasks - 1):
+            raise UsageError(f"--tasks {self.tasks}: must be a power of two, at most {TASKS_MAX}")
+        if not 1 <= self.partitions <= PARTITIONS_MAX:
+            raise UsageError(f"--partitions {self.partitions}: must be 1 to {PARTITIONS_MAX}")
+        if self.keep_ms is not None and self.keep_ms <= 0:
+            raise UsageError(f"--keep {self.keep_ms} ms: must be greater than 0")
+        if self.move_window_us < 0 or self.moves_max < 0:
+            raise UsageError("--move-window and --moves-max: must not be negative")

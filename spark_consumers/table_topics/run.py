@@ -1,0 +1,98 @@
+"""Runs table topics: a streaming query from the merged stream into one topic per table."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from event_token.errors import UsageError
+from spark_consumers.sink_query.frame import routed, sink_frame
+from spark_consumers.sink_query.run import SinkProgress, Trigger, run_query, triggered
+from spark_consumers.sink_query.spark_errors import translated
+from spark_consumers.source.options import SourceOptions
+from spark_consumers.table_topics.claim import claim_topics
+from spark_consumers.table_topics.options import TopicOptions
+from spark_consumers.table_topics.positions import WrittenSoFar
+from spark_consumers.table_topics.sink import TOPICS_FORMAT, TableTopicsSink, TopicsSpec
+from topics.kafka.client import ClientConfig
+from topics.keyspace.topology import read_topology
+
+# Time between batches. Each costs its tasks a transaction, of some 50 ms.
+INTERVAL_S = 1.0
+
+
+def run_table_topics(
+    spark: SparkSession,
+    checkpoint: str,
+    options: Mapping[str, str],
+    topics: TopicOptions,
+    *,
+    tables: Sequence[str] = (),
+    trigger: Trigger = "processingTime",
+    interval_s: float = INTERVAL_S,
+    on_progress: Callable[[SinkProgress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> SinkProgress:
+    """Write every change of a keyspace to the topics of its tables once; return the final progress.
+
+    `options` are those of format `shardstream` (kafka.bootstrap.servers, start, keyRange,
+    maxRowsPerBatch, ...); `start` applies only while nothing is written: otherwise the query goes
+    on from its checkpoint, or, without one, where the topics end. `tables` (`database.table`): only
+    these. With `availableNow` the run ends once everything that was on Kafka is written, else when
+    `stop` is set. Rows of the progress are records in the topics.
+
+    An earlier run that still writes to these topics is stopped. Raises the ShardstreamError that
+    ended the query; a transient one only after several restarts.
+    """
+    keyspace, prefix = topics.envelope.keyspace, topics.envelope.prefix
+    source = {"start": "earliest", **options, "keyspace": keyspace}
+    parsed = SourceOptions.parse(source)
+    kafka = parsed.kafka
+    claim = claim_topics(
+        kafka, keyspace, prefix, _own_name(), tasks=topics.tasks, partitions=topics.partitions
+    )
+    if claim.position is not None:
+        source["start"] = claim.position.to_string()
+    spec = TopicsSpec(
+        kafka, parsed.registry_url, topics, claim.owner, checkpoint, _vindexes(kafka, keyspace)
+    )
+    source.pop("keyspace")
+    writer = translated(lambda: _writer(spark, spec, source, tables))
+    written = WrittenSoFar(kafka, keyspace, prefix, topics.tasks)
+    found = run_query(triggered(writer, trigger, interval_s).start, written, on_progress, stop)
+    last = written.look()
+    return replace(found, rows=last.rows, frontier_us=last.frontier_us)
+
+
+def _writer(
+    spark: SparkSession, spec: TopicsSpec, source: Mapping[str, str], tables: Sequence[str]
+) -> DataStreamWriter:
+    envelope = spec.options.envelope
+    spark.dataSource.register(TableTopicsSink)
+    frame = sink_frame(
+        spark, envelope.keyspace, source, tables=tables, token=False, more=("offset",)
+    )
+    return (
+        routed(frame, spec.options.tasks)
+        .writeStream.format(TOPICS_FORMAT)
+        .option("spec", spec.to_text())
+        .option("checkpointLocation", spec.checkpoint)
+        .queryName(f"table topics {envelope.prefix}")
+    )
+
+
+def _own_name() -> str:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return f"the query started at {now} on {socket.gethostname()}, process {os.getpid()}"
+
+
+def _vindexes(config: ClientConfig, keyspace: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    topology = read_topology(config, keyspace)
+    if topology is None:
+        raise UsageError(f"keyspace {keyspace} has no topology: start its producers first")
+    return tuple((f"{v.database}.{v.table}", v.columns) for v in topology.vindexes)

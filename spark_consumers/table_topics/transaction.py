@@ -1,0 +1,178 @@
+"""The Kafka transaction of one task: its rows and its marker become visible together."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from event_token.errors import Halt, Retry, ShardstreamError, UsageError
+from spark_consumers.table_topics.marker import Marker
+from topics.kafka.client import ClientConfig, producer_config
+from topics.kafka.errors import Fenced, kafka_error, kafka_errors
+from topics.names import POSITIONS_TOPIC
+
+# Aborting a predecessor's transaction takes seconds while the coordinator is loading or moving.
+FENCE_S_MAX: Final = 120.0
+# A dead executor hides rows from readers for as long, unless its batch is run again before.
+# Kafka's default for the longest that brokers allow is three times as much.
+TRANSACTION_S_MAX: Final = 300.0
+# Longest single wait inside librdkafka.
+_STEP_S: Final = 0.25
+_ABORT_S_MAX: Final = 10.0
+_QUEUE_MESSAGES_MAX: Final = 200_000
+_QUEUE_KBYTES_MAX: Final = 128 * 1024
+_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+
+Headers = list[tuple[str, str | bytes | None]]
+_KAFKA: Final = (KafkaException, SystemError)
+_LOG: Final = logging.getLogger("shardstream.kafka")
+
+
+class TaskTransaction:
+    """A producer of one transactional id, for one transaction.
+
+    Methods raise Fenced when another producer took over, Retry when the batch should run again,
+    and Halt on records that the brokers refuse.
+    """
+
+    def __init__(self, config: ClientConfig, transactional_id: str) -> None:
+        """Open the producer; nothing is sent."""
+        self._id = transactional_id
+        self._brokers = config.brokers
+        self._failure: tuple[KafkaError, str] | None = None
+        self._is_open = False
+        settings: dict[str, Any] = {
+            "compression.type": "lz4",
+            "linger.ms": "20",
+            "batch.size": str(_BATCH_BYTES_MAX),
+            **producer_config(
+                config,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=int(TRANSACTION_S_MAX * 1000),
+            ),
+            "queue.buffering.max.kbytes": str(_QUEUE_KBYTES_MAX),
+            "queue.buffering.max.messages": str(_QUEUE_MESSAGES_MAX),
+            "message.timeout.ms": str(int(TRANSACTION_S_MAX * 1000)),
+            # As Java's clients do, so that other topics with the same keys can be joined.
+            "partitioner": "murmur2_random",
+            "delivery.report.only.error": True,
+            "on_delivery": self._on_delivery,
+        }
+        with kafka_errors(f"opening the producer {transactional_id}", self._brokers):
+            self._producer = Producer(settings, logger=_LOG)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._is_open:
+            try:
+                self._producer.abort_transaction(_ABORT_S_MAX)
+            except _KAFKA as error:
+                # Fencing by the next run of the batch aborts it, or the brokers do.
+                _LOG.info("%s: the abort was not answered: %s", self._id, error)
+        # librdkafka's threads end with the last reference.
+        del self._producer
+
+    def fence(self) -> None:
+        """Fence all earlier producers of the id and abort their open transaction."""
+        self._repeat("fencing", self._producer.init_transactions, FENCE_S_MAX)
+
+    def begin(self) -> None:
+        """Begin the transaction."""
+        with kafka_errors(f"{self._id}: beginning a transaction", self._brokers):
+            self._producer.begin_transaction()
+        self._is_open = True
+
+    def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers) -> None:
+        """Add a record; its partition follows from its key. Waits while the queue is full.
+
+        Its timestamp is the present, as with Debezium: with times of long ago, every commit marker,
+        which has the broker's time, would begin a new segment.
+        """
+        while True:
+            try:
+                self._producer.produce(topic, value, key, headers=headers or None)
+            except BufferError:
+                self._wait(_STEP_S)
+            except _KAFKA as error:
+                raise self._mapped(error, f"writing to {topic}") from error
+            else:
+                return
+
+    def serve(self) -> None:
+        """Raise the error of a record that was not stored, if there is one."""
+        self._wait(0)
+
+    def write_marker(self, marker: Marker, partition: int) -> None:
+        """Add the marker."""
+        doing = f"writing to {POSITIONS_TOPIC}"
+        try:
+            self._producer.produce(
+                POSITIONS_TOPIC, marker.to_json(), self._id.encode(), partition=partition
+            )
+        except (*_KAFKA, BufferError) as error:
+            raise self._mapped(error, doing) from error
+
+    def flush(self) -> None:
+        """Wait until all records are stored."""
+        deadline_s = time.monotonic() + TRANSACTION_S_MAX
+        while self._producer.flush(_STEP_S):
+            self._check()
+            if time.monotonic() > deadline_s:
+                raise Retry(f"{self._id}: Kafka did not store the rows in {TRANSACTION_S_MAX:g} s")
+        self._check()
+
+    def commit(self) -> None:
+        """Commit. Where the outcome stays unknown (Retry), the marker tells it to the next run."""
+        self._repeat("committing", self._producer.commit_transaction, TRANSACTION_S_MAX)
+        self._is_open = False
+
+    def _repeat(self, doing: str, call: Callable[[float], None], limit_s: float) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            try:
+                call(_STEP_S)
+            except _KAFKA as error:
+                cause = error.args[0]
+                again = isinstance(cause, KafkaError) and cause.retriable()
+                if not again or time.monotonic() > deadline_s:
+                    raise self._mapped(error, doing) from error
+            else:
+                return
+
+    def _wait(self, seconds: float) -> None:
+        try:
+            self._producer.poll(seconds)
+        except _KAFKA as error:
+            raise self._mapped(error, "storing rows") from error
+        self._check()
+
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001 - their only names
+        if error is not None and error.code() not in purged and self._failure is None:
+            self._failure = error, f"topic {message.topic()}, key {message.key()!r}"
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            error, place = self._failure
+            raise self._mapped(KafkaException(error), f"storing a record ({place})")
+
+    def _mapped(self, error: BaseException, doing: str) -> ShardstreamError:
+        if not isinstance(error, KafkaException):
+            return Retry(f"{self._id}: {doing}: {error}")
+        if error.args[0].name() in {"_FATAL", "_STATE"}:
+            try:  # the next call names the cause
+                self._producer.abort_transaction(_STEP_S)
+            except _KAFKA as raised:
+                if isinstance(raised, KafkaException):
+                    error = raised
+        known = kafka_error(error, f"{self._id}: {doing}", self._brokers)
+        if isinstance(known, Fenced):
+            return Fenced(
+                f"{self._id}: {doing}: fenced by another producer of this id: another query "
+                f"writes these topics, or this batch is being run again elsewhere"
+            )
+        return known if isinstance(known, (Halt, UsageError)) else Retry(str(known))

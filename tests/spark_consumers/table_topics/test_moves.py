@@ -1,0 +1,111 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_consumers.applying.homes import Version, add_version, live_homes
+from spark_consumers.errors import TargetConflict
+from spark_consumers.table_topics.moves import Decided, Fate, Place, RecentHomes
+
+KEY = ("shop.orders", '{"id":1}')
+A, B = b"\x10", b"\x90"
+SHARDS = {A: "-80", B: "80-"}
+
+
+def version(home: bytes, seq: int, *, live: bool = True) -> Version:
+    """What a change of one home leaves; seqs are also times and offsets."""
+    return Version(SHARDS[home], seq, seq, home, seq if live else None)
+
+
+def fates(*changes: tuple[Version, bool]) -> list[Decided]:
+    """Decide changes (version, is it an INSERT), each after a trip through a marker."""
+    stored: tuple[object, ...] = ()
+    found = []
+    for change, is_insert in changes:
+        homes = RecentHomes(stored)
+        found.append(homes.decide(KEY, [change], is_insert=is_insert))
+        stored = homes.to_json()
+    return found
+
+
+def test_a_delete_on_the_shard_that_a_row_left_is_left_out() -> None:
+    """The row lives on the other shard, and so does its record in the topic."""
+    found = fates((version(B, 108), True), (version(A, 119, live=False), False))
+
+    assert [each.fate for each in found] == [Fate.WRITE, Fate.LEAVE_OUT]
+
+
+def test_a_delete_of_the_visible_home_brings_the_other_row_back() -> None:
+    """Inserted on both, changed on the first, deleted there: the second shard's row is current."""
+    found = fates(
+        (version(A, 100), True),
+        (version(B, 108), True),
+        (version(A, 113), False),
+        (version(A, 119, live=False), False),
+    )
+
+    assert found[-1] == Decided(Fate.WRITE_OTHER, Place("80-", 108))
+    assert [each.fate for each in found[:-1]] == [Fate.WRITE] * 3
+
+
+def test_an_ordinary_delete_is_written() -> None:
+    """The key has had one home only."""
+    found = fates((version(A, 100), True), (version(A, 119, live=False), False))
+
+    assert [each.fate for each in found] == [Fate.WRITE, Fate.WRITE]
+
+
+def test_changes_of_keys_without_a_recent_insert_are_not_remembered() -> None:
+    """Only an INSERT can begin a move, so updates take no memory."""
+    homes = RecentHomes()
+
+    decided = homes.decide(KEY, [version(A, 1)], is_insert=False)
+
+    assert (decided.fate, homes.to_json()) == (Fate.WRITE, ())
+
+
+def test_what_is_older_than_the_window_is_forgotten() -> None:
+    """The window counts from a key's last change."""
+    homes = RecentHomes()
+    homes.decide(KEY, [version(A, 100)], is_insert=True)
+    homes.decide(KEY, [version(A, 200)], is_insert=False)
+
+    homes.forget_before(200)
+    assert homes.knows(KEY)
+    homes.forget_before(201)
+    assert not homes.knows(KEY)
+
+
+def test_too_many_keys_stop_and_name_the_ways_on() -> None:
+    """The marker of a task stays small."""
+    homes = RecentHomes()
+    for i in range(3):
+        homes.decide(("shop.orders", str(i)), [version(A, 100)], is_insert=True)
+
+    homes.check_number(3, "task 0")
+    with pytest.raises(TargetConflict, match=r"shop\.orders.*--moves-max.*--move-window"):
+        homes.check_number(2, "task 0")
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B]), st.sampled_from("iud")), max_size=14))
+def test_the_topic_ends_with_the_visible_row(steps: list[tuple[bytes, str]]) -> None:
+    """Whatever two shards do to their rows of a key, the record is that of the newest live home."""
+    alive: set[bytes] = set()
+    topic: object = None
+    truth: list[Version] = []
+    stored: tuple[object, ...] = ()
+    for seq, (home, op) in enumerate(steps, 1):
+        if (op == "i") == (home in alive):
+            continue  # no shard inserts a row that it has, or changes one that it has not
+        alive ^= {home} if op in "id" else set()
+        change = version(home, seq, live=op != "d")
+        add_version(truth, change)
+        homes = RecentHomes(stored)
+        decided = homes.decide(KEY, [change], is_insert=op == "i")
+        stored = homes.to_json()
+        if decided.fate is Fate.WRITE:
+            topic = change.row
+        elif decided.other is not None:
+            topic = decided.other.offset
+
+    live = live_homes(truth)
+    assert topic == (live[0].row if live else None)
