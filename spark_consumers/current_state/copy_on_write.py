@@ -6,7 +6,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_consumers.current_state.log import Action, Snapshot
+from spark_consumers.current_state.log import Action, Snapshot, commit_path
 from spark_consumers.current_state.storage import Storage
 
 
@@ -27,6 +27,8 @@ def commit_by_delta_rs(
             files, mode="append", schema=table.schema(), commit_properties=properties
         )
     except CommitFailedError:
+        if storage.written(commit_path(snapshot.version + 1)) is None:
+            raise
         return False
     return True
 

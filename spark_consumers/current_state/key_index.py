@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 from xxhash import xxh64_intdigest
 
+from event_token.errors import Halt
 from spark_consumers.current_state.files import KEY, Rows
 from spark_consumers.current_state.vectors import to_bitmap, to_rows
 
@@ -23,7 +24,12 @@ INDEXED = (KEY, HOME, SHARD)
 
 
 def key_hashes(keys: pa.ChunkedArray) -> Hashes:
-    """Return the hash of each key, which also chooses its bucket."""
+    """Return the hash of each key, which also chooses its bucket. Halt if a row has no key."""
+    if keys.null_count:
+        raise Halt(
+            f"{keys.null_count} rows have no {KEY}: another program wrote them into a table of "
+            f"current rows. Delete them there"
+        )
     texts = keys.cast(pa.binary()).to_pylist()
     return np.fromiter(map(xxh64_intdigest, texts), np.uint64, len(texts))
 

@@ -8,12 +8,20 @@ from typing import Any
 import obstore
 import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
-from obstore.exceptions import AlreadyExistsError, UnknownConfigurationKeyError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    GenericError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
 from obstore.store import LocalStore, ObjectStore, from_url
 from pyarrow import fs
 
-from event_token.errors import UsageError
+from event_token.errors import Halt, Retry, UsageError
 
+# A full disk and a store that is away are generic errors.
+NOT_WRITTEN = (GenericError, PermissionDeniedError, UnauthenticatedError, OSError)
 # Options of HTTP, which delta-rs takes among those of the store.
 CLIENT_OPTIONS = frozenset(
     {"allow_http", "allow_invalid_certificates", "connect_timeout", "timeout", "proxy_url"}
@@ -52,17 +60,26 @@ class Storage:
     def create(self, path: str, content: bytes) -> bool:
         """Write a file unless there is one of this name; return whether it was written.
 
-        One atomic step: link() on a file system, a conditional PUT on an object store.
+        One atomic step: link() on a file system, a conditional PUT on an object store. Retry: it
+        may have been written or not.
         """
         try:
             obstore.put(self._store, path, content, mode="create", use_multipart=False)
         except AlreadyExistsError:
             return False
+        except NOT_WRITTEN as error:
+            raise self._cannot_write(path, error) from error
         return True
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file of a new name."""
-        obstore.put(self._store, path, content)
+        """Write a file of a new name. Retry: the storage is full, not reachable or not ours."""
+        try:
+            obstore.put(self._store, path, content)
+        except NOT_WRITTEN as error:
+            raise self._cannot_write(path, error) from error
+
+    def _cannot_write(self, path: str, error: Exception) -> Retry:
+        return Retry(f"{self.url}/{path} cannot be written: {str(error).partition(chr(10))[0]}")
 
     def read(self, path: str) -> bytes:
         """Return the content of a file; FileNotFoundError."""
@@ -81,12 +98,19 @@ class Storage:
         return [bytes(part) for part in parts]
 
     def parquet(self, path: str) -> pq.ParquetFile:
-        """Open a Parquet file; FileNotFoundError."""
-        if self._folder is not None:
-            return pq.ParquetFile(self._folder / path, memory_map=True)
-        # Arrow cannot read the files of obstore, which do not say whether they are closed.
-        handler: Any = DeltaStorageHandler(self.url, self.options)
-        return pq.ParquetFile(fs.PyFileSystem(handler).open_input_file(path), pre_buffer=True)
+        """Open a Parquet file. Halt if it is missing."""
+        try:
+            if self._folder is not None:
+                return pq.ParquetFile(self._folder / path, memory_map=True)
+            # Arrow cannot read the files of obstore, which do not say whether they are closed.
+            handler: Any = DeltaStorageHandler(self.url, self.options)
+            file = fs.PyFileSystem(handler).open_input_file(path)
+            return pq.ParquetFile(file, pre_buffer=True)
+        except FileNotFoundError as error:
+            raise Halt(
+                f"{self.url}/{path} is missing, which belongs to the table: restore it, or write "
+                f"the table again"
+            ) from error
 
     def names(self, folder: str = "", after: str | None = None) -> Iterator[tuple[str, datetime]]:
         """Yield (path, time of its last change) of all files below a folder, at any depth."""

@@ -7,12 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from deltalake.schema import Field, PrimitiveType
 
+from event_token.errors import Halt, Retry
+from spark_consumers.current_state.commit import QUERY_MARK, Entry, commit
 from spark_consumers.current_state.create import add_columns
+from spark_consumers.current_state.files import write_file
+from spark_consumers.current_state.stored_table import Staged
 from spark_consumers.errors import LakeConflict, StaleBatch
+from tests.faults.disks import filled, small_disk
 from tests.repository import ROOT
 from tests.spark_consumers.current_state.lake_rows import (
     SCHEMA,
@@ -193,3 +199,56 @@ def test_a_table_that_was_replaced_is_read_again(lake: Lake, tmp_path: Path) -> 
 
     assert stale.snapshot == again.driver.snapshot
     assert stale.read(stale.everything(range(2))).num_rows == 4
+
+
+def test_a_full_disk_is_named_and_waited_for(tmp_path: Path) -> None:
+    """A batch that finds no room says so, and is applied once there is some."""
+    with small_disk(tmp_path / "disk", 2 * 1024 * 1024) as disk:
+        lake = Lake(str(disk / "orders"), tasks=1).create(buckets=2)
+        lake.run(0, first_batch())
+
+        with filled(disk, 0), pytest.raises(Retry, match=r"b00.*\.parquet cannot be written"):
+            lake.run(1, second_batch())
+        staged = lake.stage(second_batch())
+        with filled(disk, 0), pytest.raises(Retry, match=r"_vectors/.* cannot be written"):
+            lake.commit(1, staged)
+        lake.commit(1, staged)
+
+        assert lake.read() == model_of(first_batch(), second_batch())
+
+
+def test_rows_and_files_of_other_programs_are_named(lake: Lake) -> None:
+    """A row without a key stops the next batch, as does a file that is gone."""
+    rows = pa.Table.from_pylist([{"id": 5}], SCHEMA)
+    table = lake.open()
+    before = table.find(pa.array(["[5]"]))
+    file = write_file(table.storage, 0, 1, rows)
+    commit(table, [Staged(table.snapshot.version, (file,), {}, {})], Entry())
+
+    with pytest.raises(Halt, match="1 rows have no _key: another program wrote them"):
+        lake.run(1, second_batch())
+    Path(lake.url, before.by_path().popitem()[0]).unlink()
+    with pytest.raises(Halt, match=r"b00.*\.parquet is missing, which belongs to the table"):
+        table.read(before)
+
+
+def test_a_wider_batch_adds_its_columns(lake: Lake) -> None:
+    """Tasks write a column that the table gets just before the commit; older rows have nulls."""
+    table = lake.open()
+    table.schema = SCHEMA.append(pa.field("more", pa.int32()))
+    rows = [row(number, 1) | {"more": number} for number in (3, 900)]
+    found = table.find(pa.array(["[3]", "[900]"]))
+    staged = table.stage(found, pa.Table.from_pylist(rows, table.schema))
+
+    add_columns(lake.url, {}, table.schema)
+    commit(table, [staged], Entry({f"{QUERY_MARK}q": 1}))
+
+    expected = {key: each | {"more": None} for key, each in model_of(first_batch()).items()}
+    assert lake.read() == expected | {str(each["_key"]): each for each in rows}
+    table.refresh()
+    known = table.read(table.find(pa.array(["[3]", "[4]"])), ["id", "more"])
+    assert by_id(known.to_pylist()) == {3: 3, 4: None}
+
+
+def by_id(rows: list[dict[str, int]]) -> dict[int, int | None]:
+    return {each["id"]: each["more"] for each in rows}
