@@ -30,7 +30,7 @@ DELIVERY_S_MAX: Final = 30.0
 # Producers create the topic, and brokers know a new one within a second.
 UNKNOWN_S_MAX: Final = 5.0
 # The last report of a reader that ends is waited for; only brokers that do not answer take longer.
-CLOSE_S_MAX: Final = 5.0
+CLOSE_S_MAX: Final = 10.0
 
 PositionOf = Callable[[], StreamPosition]
 
@@ -81,10 +81,13 @@ class ReaderReporter:
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + REPORT_S
-            self._settle(0)
-            self._report(position)
+            self._flush(0)
+            self._advance(0)
+            found = position()
+            self._write(found)
+            self._commit(found)
         elif self._group.is_busy:
-            self._settle(0)
+            self._advance(0)
 
     def close(self) -> None:
         """Report the last position noted, and wait for it for CLOSE_S_MAX; idempotent."""
@@ -92,29 +95,42 @@ class ReaderReporter:
         if noted is None:
             return
         deadline = Deadline(CLOSE_S_MAX)
-        self._settle(deadline.left_s)
-        self._report(noted)
-        self._settle(deadline.left_s)
+        position = noted()
+        # The record first: the group's offsets are only for show.
+        self._flush(deadline.left_s)
+        self._write(position)
+        self._flush(deadline.left_s)
+        self._advance(deadline.left_s)
+        self._commit(position)
+        self._advance(deadline.left_s)
         self._producer = None
 
-    def _report(self, position_of: PositionOf) -> None:
+    def _write(self, position: StreamPosition) -> None:
+        """Begin to write the record, unless an earlier one is under way."""
         try:
             if self._producer is None:
                 self._producer = self._open()
-            position = position_of()
             if len(self._producer) == 0:
-                self._write(self._producer, position)
-            self._group.commit(position)
+                self._produce(self._producer, position)
         except ShardstreamError as error:
             self._fail(self._topic, error)
 
-    def _settle(self, timeout_s: float) -> None:
-        """Learn what has become of earlier reports, within a time."""
-        deadline = Deadline(timeout_s)
+    def _flush(self, timeout_s: float) -> None:
+        """Learn what has become of an earlier record, within a time."""
         if self._producer is not None:
-            self._producer.flush(deadline.left_s)
+            self._producer.flush(timeout_s)
+
+    def _commit(self, position: StreamPosition) -> None:
+        """Begin to write the group's offsets, unless earlier ones are under way."""
         try:
-            self._group.advance(deadline.left_s)
+            self._group.commit(position)
+        except ShardstreamError as error:
+            self._fail(self._group.group, error)
+
+    def _advance(self, timeout_s: float) -> None:
+        """Go on with earlier offsets, within a time."""
+        try:
+            self._group.advance(timeout_s)
         except ShardstreamError as error:
             self._fail(self._group.group, error)
 
@@ -129,7 +145,7 @@ class ReaderReporter:
         with kafka_errors("opening a producer", self._config.brokers):
             return Producer(settings, logger=_KAFKA_LOG)
 
-    def _write(self, producer: Producer, position: StreamPosition) -> None:
+    def _produce(self, producer: Producer, position: StreamPosition) -> None:
         record = ReaderRecord(
             self.name,
             self._instance,

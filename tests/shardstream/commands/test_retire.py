@@ -19,6 +19,7 @@ from topics.kafka.client import ClientConfig, open_admin
 from topics.kafka.deadline import Deadline
 from topics.kafka.provisioning import provision_readers
 from topics.keyspace.topology import ReshardState, update_topology
+from topics.readers import reporter
 from topics.stream.subscriber import StreamSubscriber
 
 
@@ -50,8 +51,10 @@ def test_a_named_reader_keeps_the_topics(
     config: ClientConfig,
     keyspace: str,
     logs: tuple[list[ShardWriter], int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Refused by the reader's name until it has hopped; then the topics go, and no others."""
+    monkeypatch.setattr(reporter, "CLOSE_S_MAX", TIMEOUT_S)
     writers, events = logs
     settings = tmp_path / "shardstream.toml"
     settings.write_text(f'[kafka]\nbootstrap_servers = "{config.brokers}"\n')

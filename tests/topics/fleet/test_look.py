@@ -3,12 +3,15 @@
 import time
 from dataclasses import replace
 
-from tests.topics.shard_writer import START_US, Writers
+import pytest
+
+from tests.topics.shard_writer import START_US, TIMEOUT_S, Writers
 from tests.topics.subscribing import taken
 from topics.fleet.look import FleetWatch
 from topics.fleet.view import ShardCondition
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_readers
+from topics.readers import reporter
 from topics.schemas.registry import TopicSchemaIds
 from topics.start.start_forms import Start
 from topics.stream.subscriber import StreamSubscriber
@@ -40,9 +43,10 @@ def test_a_producer_that_works_off_a_backlog_is_late_not_silent(
 
 
 def test_named_readers_are_looked_at_again_and_again(
-    config: ClientConfig, keyspace: str, writers: Writers
+    config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look without the topic finds none; later ones find what was reported since."""
+    monkeypatch.setattr(reporter, "CLOSE_S_MAX", TIMEOUT_S)
     [writer] = writers("-")
     writer.commit((0, 3))
     writer.heartbeat(SECOND_US)
