@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from spark_consumers.change_log.replay import replay_changelog
     from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
     from spark_consumers.change_log.state import state_as_of
+    from spark_consumers.current_state.query.as_of import TableAsOf, table_as_of
+    from spark_consumers.current_state.query.run import run_state, state_frame
+    from spark_consumers.current_state.query.upkeep import maintain_state
     from spark_consumers.errors import CannotApply
     from spark_consumers.second_database.database import SqlDatabase, TargetOptions
     from spark_consumers.second_database.run import run_database
@@ -179,6 +182,11 @@ _MODULES = {
     "replay_changelog": "spark_consumers.change_log.replay",
     "AppliedTable": "spark_consumers.applying.tables",
     "state_as_of": "spark_consumers.change_log.state",
+    "run_state": "spark_consumers.current_state.query.run",
+    "state_frame": "spark_consumers.current_state.query.run",
+    "table_as_of": "spark_consumers.current_state.query.as_of",
+    "TableAsOf": "spark_consumers.current_state.query.as_of",
+    "maintain_state": "spark_consumers.current_state.query.upkeep",
     "CannotApply": "spark_consumers.errors",
 }
 
@@ -247,6 +255,7 @@ __all__ = [
     "StreamPosition",
     "Strict",
     "Subscriber",
+    "TableAsOf",
     "TableChanges",
     "TableShape",
     "TableVindex",
@@ -264,6 +273,7 @@ __all__ = [
     "compare",
     "event_to_json_dict",
     "event_to_json_text",
+    "maintain_state",
     "open_async_store",
     "open_store",
     "read_topology",
@@ -271,8 +281,11 @@ __all__ = [
     "replay_changelog",
     "run_changelog",
     "run_database",
+    "run_state",
     "run_table_topics",
     "state_as_of",
+    "state_frame",
+    "table_as_of",
     "vindex_named",
     "watch_topology",
 ]

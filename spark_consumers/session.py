@@ -1,4 +1,4 @@
-"""Builds the Spark session of the jobs in this package, with both formats registered."""
+"""Builds the Spark session of the jobs in this package, with all formats registered."""
 
 import os
 import sys
@@ -10,6 +10,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from spark_consumers.change_log.sink import ChangeLogSink
+from spark_consumers.current_state.query.sink import StateSink
 from spark_consumers.sink_query.spark_errors import SPARK_ERRORS
 from spark_consumers.source.data_source import ShardstreamSource
 
@@ -34,9 +35,9 @@ SETTINGS = {
 
 
 def register(spark: SparkSession) -> None:
-    """Register the formats `shardstream` and `shardstream_delta` with a session."""
-    spark.dataSource.register(ShardstreamSource)
-    spark.dataSource.register(ChangeLogSink)
+    """Register the source `shardstream` and the formats of all sinks with a session."""
+    for source in (ShardstreamSource, ChangeLogSink, StateSink):
+        spark.dataSource.register(source)
 
 
 def end_session(spark: SparkSession) -> None:
@@ -48,7 +49,7 @@ def end_session(spark: SparkSession) -> None:
 def build_session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return a session with both formats. Under spark-submit, leave out `master`.
+    """Return a session with all formats. Under spark-submit, leave out `master`.
 
     A local master listens on loopback only. JVM settings take effect only if this process runs no
     JVM yet.

@@ -19,6 +19,7 @@ LONGEST_FIRST = (
 TOGETHER = {
     "Spark": (
         "tests/spark_consumers/change_log/",
+        "tests/spark_consumers/current_state/query/",
         "tests/spark_consumers/sink_query/",
         "tests/spark_consumers/source/",
         "tests/spark_consumers/table_topics/",

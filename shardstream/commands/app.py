@@ -31,6 +31,7 @@ from shardstream.commands.options import (
 )
 from shardstream.commands.reshard.app import app as reshard_app
 from shardstream.commands.sinks.database_app import database
+from shardstream.commands.sinks.state_app import app as state_app
 from shardstream.commands.sinks.table_topics_app import table_topics
 from shardstream.commands.status_lines import LineFormatter
 from shardstream.commands.topology import app as topology_app
@@ -55,6 +56,7 @@ app.add_typer(
 )
 app.add_typer(readers_app, name="readers", help="Show the named readers of a keyspace.")
 app.add_typer(reshard_app, name="reshard", help="Split and merge shards online.")
+app.add_typer(state_app, name="state", help="Keep the current state of all tables in Delta tables.")
 app.add_typer(
     topology_app, name="topology", help="Show, declare or retire the shards of a keyspace."
 )

@@ -14,6 +14,7 @@ _ENDING_IN_ORDER: Final = (
     ("changelog",),
     ("database",),
     ("table-topics",),
+    ("state",),
     ("invalidate",),
     ("reshard", "run"),
 )

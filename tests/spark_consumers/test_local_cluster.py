@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark_consumers.current_state.query.sales import Sales
+from tests.spark_consumers.current_state.query.states import on_a_cluster, rows_of, table_at
 from tests.spark_consumers.local_cluster import LocalCluster
 from tests.spark_consumers.shop import SHARDS, Change, Shop
 from tests.spark_consumers.sink_query.seen_rows import seen_rows
@@ -93,3 +95,21 @@ def test_table_topics_are_written_by_executors_of_their_own(
     ids = [record.key["id"] for record in read_topic(shop.config, f"{shop.keyspace}.shop.orders")]
     assert (first, second) == (120, 140)
     assert len(ids) == len(set(ids)) == 140
+
+
+def test_executors_keep_the_current_state(
+    cluster: LocalCluster, shop: Shop, tmp_path: Path
+) -> None:
+    """Executors write the files of four tasks, the driver commits them: the true rows are there."""
+    sales = Sales(shop, seed=6)
+    for _ in range(2):
+        sales.go_on(40)
+        rows = cluster.run(
+            on_a_cluster,
+            folder=str(tmp_path),
+            keyspace=shop.keyspace,
+            options=shop.options(maxRowsPerBatch="15"),
+        )
+
+        assert rows == len(sales.rows)
+        assert rows_of(table_at(tmp_path)) == sales.expected()

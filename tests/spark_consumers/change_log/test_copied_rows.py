@@ -15,6 +15,8 @@ from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.replay import replay_changelog
 from spark_consumers.change_log.run import run_changelog
 from spark_consumers.change_log.state import state_as_of
+from spark_consumers.current_state.query.as_of import table_as_of
+from spark_consumers.current_state.query.run import run_state
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import server_rows, start, wait_state
 from tests.producers.copy.traffic import TABLES, Traffic
@@ -117,17 +119,18 @@ def test_state_in_spark_is_the_table_that_was_copied_under_load(
     keyspace: str,
     tmp_path: Path,
 ) -> None:
-    """Of tables copied under four writers, replay and state query give the server's rows."""
+    """Of tables copied under four writers, replay, state query and current state give its rows."""
     name = mysql_a.new_database()
     settings = settings_of(
         mysql_a, kafka, keyspace, copy=CopySettings(chunk_rows_max=25, tables_at_once=5)
     )
     serve_alone(settings)
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "start": "earliest"}
-    log, checkpoint = str(tmp_path / "log"), str(tmp_path / "checkpoint")
+    log, checkpoint, target = (str(tmp_path / each) for each in ("log", "checkpoint", "state"))
 
     def take() -> None:
         run_changelog(spark, keyspace, log, checkpoint, options, trigger="availableNow")
+        run_state(spark, keyspace, target, f"{checkpoint}.state", options, trigger="availableNow")
 
     with producing(settings):
         with Traffic(mysql_a, name, keys=300, seed=7):
@@ -154,8 +157,18 @@ def test_state_in_spark_is_the_table_that_was_copied_under_load(
         found = [json.loads(row.row) for row in states if row.table_name == table]
         again = replayed[name, table].rows()
         assert len(found) == len(again) == len(rows) > 0
-        assert {row[key]: row for row in found} == rows
-        assert {row[key]: row for row in again} == rows
+        assert {row[key]: row for row in found} == {row[key]: row for row in again} == rows
     places = Counter(row.table_name for row in states)
     for table, (_, key_names) in TABLES.items():
         assert places[table] == len(server_rows(mysql_a, name, table, key_names))
+    check_current_state(mysql_a, name, target)
+
+
+def check_current_state(database: DatabaseFixture, name: str, target: str) -> None:
+    """The current state of the tables has the server's rows."""
+    for table, (_, key_names) in TABLES.items():
+        rows = server_rows(database, name, table, key_names)
+        found = table_as_of(target, f"{name}.{table}", FAR_US).rows.to_pylist()
+        assert len(found) == len(rows) > 0
+        if table in PLAIN:
+            assert {tuple(row[key] for key in key_names): row for row in found} == rows

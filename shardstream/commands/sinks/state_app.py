@@ -1,0 +1,140 @@
+"""The command line of `shardstream state`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from shardstream.commands.options import (
+    AvailableNow,
+    Checkpoint,
+    Config,
+    Every,
+    Json,
+    KeyRangeOption,
+    Keyspace,
+    MaxHoldOption,
+    MaxRowsPerBatch,
+    StartOption,
+)
+
+MS_PER_S = 1_000
+Target = Annotated[str, typer.Argument(help="Folder or URL of the current state")]
+TargetOption = Annotated[
+    str, typer.Option("--target", help="Folder or URL (s3://...): one Delta table per table below")
+]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", help="Only this table (database.table); several times for more"),
+]
+Partitions = Annotated[int, typer.Option("--partitions", help="Tasks that write, a power of two")]
+Buckets = Annotated[
+    str,
+    typer.Option(
+        "--buckets",
+        help="Parts of a new table, a power of two; auto: as many as partitions, and twice as "
+        "many each time that the table outgrows them",
+    ),
+]
+Vectors = Annotated[
+    str,
+    typer.Option(
+        "--deletion-vectors", help="on, or off for readers that know none: files are rewritten"
+    ),
+]
+
+
+class RunByDefault(TyperGroup):
+    """A group whose command `run` is meant where none is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `run` in front of a keyspace."""
+        if args and not args[0].startswith("--") and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(no_args_is_help=True, cls=RunByDefault)
+
+
+@app.command()
+def run(
+    keyspace: Keyspace,
+    target: TargetOption,
+    config: Config = None,
+    checkpoint: Checkpoint = None,
+    tables: Tables = None,
+    partitions: Partitions = 2,
+    buckets: Buckets = "auto",
+    deletion_vectors: Vectors = "on",
+    key_range: KeyRangeOption = "-",
+    start: StartOption = "earliest",
+    max_rows_per_batch: MaxRowsPerBatch = None,
+    max_hold_ms: MaxHoldOption = None,
+    every_s: Every = None,
+    *,
+    available_now: AvailableNow = False,
+    as_json: Json = False,
+) -> None:
+    """Keep the present rows of all tables in Delta tables, each batch exactly once."""
+    from event_token.errors import UsageError
+    from shardstream.commands.sinks.state import StateOptions, run_state_command
+    from shardstream.settings.model import load_settings
+
+    if deletion_vectors not in {"on", "off"}:
+        raise UsageError(f"--deletion-vectors {deletion_vectors}: on or off")
+    if buckets != "auto" and not buckets.isdecimal():
+        raise UsageError(f"--buckets {buckets}: auto or a power of two")
+    options = StateOptions(
+        keyspace=keyspace,
+        target=target,
+        checkpoint=checkpoint,
+        tables=tuple(tables or ()),
+        partitions=partitions,
+        buckets=None if buckets == "auto" else int(buckets),
+        deletion_vectors=deletion_vectors == "on",
+        key_range=key_range,
+        start=start,
+        max_rows_per_batch=max_rows_per_batch,
+        max_hold_ms=max_hold_ms,
+        available_now=available_now,
+        as_json=as_json,
+        every_s=every_s,
+    )
+    run_state_command(load_settings(config), options)
+
+
+@app.command("as-of")
+def as_of(
+    target: Target,
+    table: Annotated[str, typer.Argument(help="database.table")],
+    time: Annotated[str, typer.Argument(help="A time, such as 2026-01-31T12:00:00Z, or latest")],
+    to: Annotated[Path, typer.Option("--to", help="The Parquet file to write")],
+) -> None:
+    """Write a table as it was at the last end of a batch at or before a time."""
+    from shardstream.commands.sinks.state import run_as_of
+
+    run_as_of(target, table, time, to)
+
+
+@app.command()
+def maintain(
+    target: Target,
+    tombstones: Annotated[
+        str,
+        typer.Option("--tombstones", help="How long a deleted key is remembered, for late rows"),
+    ] = "7d",
+    keep: Annotated[
+        str, typer.Option("--keep", help="How long files of earlier versions stay for readers")
+    ] = "7d",
+) -> None:
+    """Remove old tombstones, and files that no version needs; a query may run meanwhile."""
+    from shardstream.commands.sinks.durations import duration_ms
+    from shardstream.commands.sinks.state import run_maintain
+
+    run_maintain(
+        target,
+        duration_ms(tombstones, "--tombstones") // MS_PER_S,
+        duration_ms(keep, "--keep") // MS_PER_S,
+    )

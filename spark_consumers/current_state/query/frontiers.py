@@ -1,0 +1,201 @@
+"""The table `_shardstream_frontiers` of a target: one row per batch, after its last table.
+
+Delta has no transaction over several tables. A row names the version of each table at which the
+target is as the databases were at one frontier, and the position from which a query goes on. A
+batch without a row was cut off; it, or another query from the same position, is run again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Transaction,
+    write_deltalake,
+)
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow import fs
+
+from event_token.errors import Halt, Retry
+from event_token.position import StreamPosition
+from spark_consumers.current_state.query.layout import FRONTIERS
+from spark_consumers.sink_query.resume import PlannedBatch, Step, TargetState, step_of
+
+FORMAT = 1
+FORMAT_MARK = "shardstream.format"
+NUMBER_MARK = "shardstream.number"
+SCHEMA = pa.schema(
+    [
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("query", pa.string(), nullable=False),
+        pa.field("batch_id", pa.int64(), nullable=False),
+        pa.field("frontier_us", pa.int64(), nullable=False),
+        pa.field("position", pa.string(), nullable=False),
+        pa.field("tables", pa.map_(pa.string(), pa.int64()), nullable=False),
+        pa.field("rows", pa.map_(pa.string(), pa.int64()), nullable=False),
+    ]
+)
+# Rows, and so files and commits, after which the files are joined and the log gets a checkpoint.
+ROWS_PER_CHECKPOINT = 50
+# Files of this size are not joined again, so that a row is not copied for ever.
+FILE_BYTES = 1024 * 1024
+# `tidy` does what is due.
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """A moment at which the tables of a target agree.
+
+    `number` counts the rows of the target from 1. By place below the target, `tables` has the
+    version of each table, `rows` the number of its visible rows.
+    """
+
+    number: int
+    query: str
+    batch_id: int
+    frontier_us: int
+    position: StreamPosition
+    tables: Mapping[str, int]
+    rows: Mapping[str, int]
+
+
+class Frontiers:
+    """The frontiers of a target."""
+
+    def __init__(self, target: str, storage: Mapping[str, str]) -> None:
+        self._target = target
+        self._path = f"{target}/{FRONTIERS}"
+        self._storage = dict(storage)
+        self._table: DeltaTable | None = None
+
+    def newest(self) -> Frontier | None:
+        """Return the newest frontier, None for a target that has none. Halt: unknown format."""
+        table = self._open()
+        if table is None:
+            return None
+        actions = pa.table(table.get_add_actions(flatten=True))
+        newest = pc.max(actions["max.number"]).as_py()
+        if newest is None:
+            return None
+        return self._rows(actions, pc.field("number") == newest)[0]
+
+    def before(self, timestamp_us: int) -> Frontier | None:
+        """Return the newest of the frontiers at or before a time, None if all are later."""
+        table = self._open()
+        if table is None:
+            return None
+        actions = pa.table(table.get_add_actions(flatten=True))
+        found = self._rows(actions, pc.field("frontier_us") <= timestamp_us)
+        return max(found, key=lambda frontier: frontier.number, default=None)
+
+    def state(self) -> TargetState | None:
+        """Return the last batch that the target holds."""
+        last = self.newest()
+        return None if last is None else TargetState(last.query, last.batch_id, last.position)
+
+    def is_replay(self, batch: PlannedBatch) -> bool:
+        """Tell whether the target holds a batch. TargetConflict: see `sink_query.resume`."""
+        return step_of(self._target, self.state(), batch) is Step.REPLAY
+
+    def add(self, batch: PlannedBatch, tables: Mapping[str, int], rows: Mapping[str, int]) -> None:
+        """Add the frontier at the end of a batch; `tables`, `rows`: of what it wrote.
+
+        TargetConflict as `is_replay`; Retry if another query was quicker.
+        """
+        if self.is_replay(batch):
+            return
+        last = self.newest()
+        self._write(
+            Frontier(
+                1 if last is None else last.number + 1,
+                batch.query_id,
+                batch.batch_id,
+                batch.end.frontier_us,
+                batch.end,
+                {**({} if last is None else last.tables), **tables},
+                {**({} if last is None else last.rows), **rows},
+            )
+        )
+
+    def _open(self) -> DeltaTable | None:
+        if self._table is not None:
+            self._table.update_incremental()
+            return self._table
+        try:
+            table = DeltaTable(self._path, storage_options=self._storage)
+        except TableNotFoundError:
+            return None
+        found = table.transaction_version(FORMAT_MARK)
+        if found != FORMAT:
+            raise Halt(
+                f"{self._path}: format {found} of the current state is not known: use the release "
+                f"that wrote it"
+            )
+        self._table = table
+        return table
+
+    def _rows(self, actions: pa.Table, only: ds.Expression) -> list[Frontier]:
+        handler: Any = DeltaStorageHandler(self._path, self._storage)
+        files = ds.dataset(
+            actions["path"].to_pylist(),
+            schema=SCHEMA,
+            format="parquet",
+            filesystem=fs.PyFileSystem(handler),
+        )
+        return [_frontier(row) for row in files.to_table(filter=only).to_pylist()]
+
+    def _write(self, frontier: Frontier) -> None:
+        row = {
+            "number": frontier.number,
+            "query": frontier.query,
+            "batch_id": frontier.batch_id,
+            "frontier_us": frontier.frontier_us,
+            "position": frontier.position.to_string(),
+            "tables": list(frontier.tables.items()),
+            "rows": list(frontier.rows.items()),
+        }
+        rows = pa.Table.from_pylist([row], schema=SCHEMA)
+        # Of two queries that write the same mark at once, the second one fails.
+        marks = [Transaction(FORMAT_MARK, FORMAT), Transaction(NUMBER_MARK, frontier.number)]
+        try:
+            write_deltalake(
+                self._path,
+                rows,
+                mode="error" if frontier.number == 1 else "append",
+                name="frontiers",
+                description="The versions of the tables that belong together",
+                storage_options=self._storage,
+                commit_properties=CommitProperties(app_transactions=marks),
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except DeltaError as error:
+            raise Retry(
+                f"{self._path}: another query wrote a frontier at the same time: {error}"
+            ) from error
+
+    def tidy(self) -> None:
+        """Join the files, and write a checkpoint of the log, once in ROWS_PER_CHECKPOINT rows."""
+        table = self._open()
+        if table is not None and table.version() % ROWS_PER_CHECKPOINT == 0:
+            table.optimize.compact(target_size=FILE_BYTES)
+            table.create_checkpoint()
+
+
+def _frontier(row: Mapping[str, Any]) -> Frontier:
+    return Frontier(
+        row["number"],
+        row["query"],
+        row["batch_id"],
+        row["frontier_us"],
+        StreamPosition.from_string(row["position"]),
+        dict(row["tables"]),
+        dict(row["rows"]),
+    )

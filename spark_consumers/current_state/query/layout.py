@@ -1,0 +1,55 @@
+"""Where the Delta tables of a target lie, and what their commits are marked with. Pure.
+
+A table's visible rows, one per primary key, are in `<target>/<database>/<table>`. The other
+versions of keys (live rows that a newer home hides, tombstones) are in the table of the same name
+below `_shardstream`.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+FRONTIERS = "_shardstream_frontiers"
+HIDDEN = "_shardstream"
+FRONTIER_KEY = "shardstream.frontier_us"
+POSITION_KEY = "shardstream.position"
+BATCH_KEY = "shardstream.batch_id"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TablePlace:
+    """The place of one table of the database in a target (a folder or URL without final slash)."""
+
+    target: str
+    database: str
+    table: str
+
+    @property
+    def name(self) -> str:
+        """The place of the visible rows below the target; any name is a valid folder there."""
+        return f"{quote(self.database, safe=' ')}/{quote(self.table, safe=' ')}"
+
+    @property
+    def visible(self) -> str:
+        """The table that readers see."""
+        return f"{self.target}/{self.name}"
+
+    @property
+    def hidden(self) -> str:
+        """The table of hidden rows and tombstones."""
+        return f"{self.target}/{HIDDEN}/{self.name}"
+
+
+def place_of(target: str, name: str) -> TablePlace:
+    """Return the place of a table by its name below the target."""
+    database, _, table = name.partition("/")
+    return TablePlace(target, unquote(database), unquote(table))
+
+
+def query_mark(query: str) -> str:
+    """Return the name of the mark that holds a query's last batch."""
+    return f"shardstream.query.{query}"
+
+
+def shard_mark(shard: str) -> str:
+    """Return the name of the mark that holds the last seq of a shard in the table."""
+    return f"shardstream.seq.{shard}"

@@ -1,0 +1,177 @@
+"""`writeStream.format("shardstream_state")`: keeps the present rows of all tables in Delta tables.
+
+Tasks merge the changes with the rows that are stored and write files; the driver commits them. The
+rows must be those of `run.state_frame`.
+
+| option | meaning |
+|---|---|
+| path | folder or URL of the target: one table per table of the database (required) |
+| checkpointLocation | the query's checkpoint (required, set on the query itself) |
+| kafka.*, registryUrl | as those of format shardstream: the tasks read schemas |
+| partitions | number of tasks, that of `state_frame` (default: 2) |
+| buckets | buckets of a new table, a power of two (default: as many as partitions) |
+| deletionVectors | `true` (default), or `false`: rewrite files, for readers without vectors |
+| storage.* | storage options for the tables, without the prefix |
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from event_token.errors import UsageError
+from spark_consumers.current_state.query.batch_commit import commit_batch
+from spark_consumers.current_state.query.task import TableWork, Target, TaskTables
+from spark_consumers.decoding.record_decoder import RecordDecoder
+from spark_consumers.sink_query.batch_id import batch_id, task
+from spark_consumers.sink_query.checkpoint_files import batch_span, query_id
+from spark_consumers.sink_query.frame import ROUTE, SINK_COLUMNS
+from spark_consumers.sink_query.resume import PlannedBatch
+from spark_consumers.source.options import KAFKA_PREFIX
+from spark_consumers.source.read_tasks import schema_ids_of
+from topics.kafka.client import ClientConfig
+
+SINK_FORMAT = "shardstream_state"
+STORAGE_PREFIX = "storage."
+# As many tasks as a small machine has processors.
+PARTITIONS_DEFAULT = 2
+NEEDED = (*(name for name in SINK_COLUMNS if name != "token"), ROUTE)
+
+
+@dataclass
+class TaskWork(WriterCommitMessage):
+    """What one task did."""
+
+    works: list[TableWork]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The sink's options."""
+
+    target: Target
+    checkpoint: str
+    kafka: ClientConfig
+    registry_url: str | None
+
+    @classmethod
+    def parse(cls, options: Any) -> "SinkOptions":
+        """Parse the options; UsageError when one is missing or bad."""
+        path, checkpoint = options.get("path"), options.get("checkpointLocation")
+        if not path:
+            raise UsageError(f"{SINK_FORMAT}: set option path to the folder or URL of the target")
+        if not checkpoint:
+            raise UsageError(
+                f"{SINK_FORMAT}: set option checkpointLocation on the query: the checkpoint tells "
+                f"where batches begin and end"
+            )
+        partitions = _number(options, "partitions", PARTITIONS_DEFAULT)
+        buckets = _number(options, "buckets", partitions)
+        check_partitions(partitions, buckets)
+        vectors = options.get("deletionVectors", "true")
+        if vectors not in {"true", "false"}:
+            raise UsageError(f"{SINK_FORMAT}: option deletionVectors is {vectors!r}: true or false")
+        return cls(
+            Target(
+                path.rstrip("/"),
+                _prefixed(options, STORAGE_PREFIX),
+                partitions,
+                buckets,
+                deletion_vectors=vectors == "true",
+            ),
+            checkpoint,
+            ClientConfig(_prefixed(options, KAFKA_PREFIX)),
+            options.get("registryUrl"),
+        )
+
+
+def _prefixed(options: Any, prefix: str) -> dict[str, str]:
+    found = {name: text for name, text in options.items() if name.startswith(prefix)}
+    return {name[len(prefix) :]: text for name, text in found.items()}
+
+
+def _number(options: Any, name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isdecimal():
+        raise UsageError(f"{SINK_FORMAT}: option {name} is {text!r}, not a number")
+    return int(text)
+
+
+def check_partitions(partitions: int, buckets: int) -> None:
+    """Raise UsageError unless both are powers of two, and each task has a bucket."""
+    for name, number in (("partitions", partitions), ("buckets", buckets)):
+        if number < 1 or number & (number - 1):
+            raise UsageError(f"{name}: {number} is not a power of two")
+    if buckets < partitions:
+        raise UsageError(
+            f"buckets: {buckets} are fewer than the {partitions} partitions, and a task writes "
+            f"whole buckets"
+        )
+
+
+class StateSink(DataSource):
+    """The data source that `register` registers with Spark."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return SINK_FORMAT
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> "StateWriter":
+        """Return the writer of a query; UsageError on bad options or missing columns."""
+        if overwrite:
+            raise UsageError(f"{SINK_FORMAT} supports output mode append only")
+        missing = [name for name in NEEDED if name not in schema.names]
+        if missing:
+            raise UsageError(
+                f"{SINK_FORMAT}: the rows lack {', '.join(missing)}: write those of state_frame"
+            )
+        return StateWriter(SinkOptions.parse(self.options))
+
+
+class StateWriter(DataSourceStreamArrowWriter):
+    """Merges on executors and commits on the driver."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        """Keep the options."""
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWork:
+        """Merge the rows of a task with those that are stored."""
+        batches = [batch for batch in iterator if batch.num_rows]
+        if not batches:
+            return TaskWork([])
+        options = self._options
+        tables, decoder = _worker(options)
+        query = query_id(options.checkpoint, options.target.storage)
+        rows = pa.Table.from_batches(batches)
+        return TaskWork(tables.work(rows, decoder, (query, batch_id()), task()))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commit a batch, also one without rows: its frontier moves on."""
+        target, checkpoint = self._options.target, self._options.checkpoint
+        begin, end = batch_span(checkpoint, batchId, target.storage)
+        batch = PlannedBatch(query_id(checkpoint, target.storage), batchId, begin, end)
+        done = [message for message in messages if isinstance(message, TaskWork)]
+        commit_batch(target, [work for each in done for work in each.works], batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Keep the files: a commit may have succeeded without Spark's knowledge."""
+
+
+_WORKERS: dict[str, tuple[TaskTables, RecordDecoder]] = {}
+
+
+def _worker(options: SinkOptions) -> tuple[TaskTables, RecordDecoder]:
+    """Return what this worker process keeps between tasks."""
+    found = _WORKERS.get(options.target.path)
+    if found is None or found[0].target != options.target:
+        schema_ids = schema_ids_of(options.kafka, options.registry_url)
+        found = TaskTables(options.target), RecordDecoder(schema_ids.text_of)
+        _WORKERS[options.target.path] = found
+    return found

@@ -1,0 +1,262 @@
+"""What a task of the query does: it reduces its changes, merges them with stored rows, stages both.
+
+A task owns whole buckets of each table. Worker processes outlive tasks and keep their tables, so
+that of a table's log only new commits are read, and keys are looked up in memory.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from event_token.errors import UsageError
+from spark_consumers.applying.changes import HOME, KEY, SEQ, SHARD, TIME, KnownTable, TableChanges
+from spark_consumers.applying.removals import removed
+from spark_consumers.applying.tables import Removal
+from spark_consumers.applying.task_changes import Following, changes_of
+from spark_consumers.current_state.create import new_table, open_table
+from spark_consumers.current_state.query.columns import (
+    evolved,
+    hidden_schema,
+    is_readable_as,
+    known_table,
+    visible_schema,
+)
+from spark_consumers.current_state.query.frontiers import Frontiers
+from spark_consumers.current_state.query.layout import TablePlace, place_of, query_mark, shard_mark
+from spark_consumers.current_state.query.merging import StoredRows, merge
+from spark_consumers.current_state.stored_table import Found, Staged, StoredTable
+from spark_consumers.decoding.record_decoder import RecordDecoder
+from topics.records.table_shape import TableShape
+
+Flags = npt.NDArray[np.bool_]
+Indexes = npt.NDArray[np.int64]
+_ORDER = (HOME, SHARD, SEQ, TIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a query writes, and how new tables are laid out.
+
+    `buckets` and `partitions` are powers of two; a table has at least as many buckets as the query
+    has partitions.
+    """
+
+    path: str
+    storage: Mapping[str, str]
+    partitions: int
+    buckets: int
+    deletion_vectors: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TableWork:
+    """What a task did for one table.
+
+    `shape`, `renames`: of the batch. `visible` and `hidden`: what it staged; without `visible` the
+    table has the batch at version `version`, or, if that is None, must be rewritten with other
+    types or names before the batch can be merged.
+    """
+
+    place: TablePlace
+    shape: TableShape
+    renames: tuple[tuple[str, str, str], ...] = ()
+    visible: Staged | None = None
+    hidden: Staged | None = None
+    version: int | None = None
+
+
+class TaskTables:
+    """The tables of a target in one worker process."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._open: dict[str, StoredTable] = {}
+
+    def work(
+        self, rows: pa.Table, decoder: RecordDecoder, batch: tuple[str, int], task: int
+    ) -> list[TableWork]:
+        """Merge the rows of a task (`sink_query.frame`) and stage the result.
+
+        `batch`: query and batch id. CannotApply, ShapeConflict: see `applying.task_changes`.
+        """
+        tables = self._tables(rows)
+        names = {(place.database, place.table): place for place in tables}
+        fresh = _without_replays(rows, {name: tables[place] for name, place in names.items()})
+        known = {name: known_table(*name, tables[place].schema) for name, place in names.items()}
+        found = changes_of(
+            fresh,
+            decoder,
+            partitions=self.target.partitions,
+            task=task,
+            following=Following(known=known),
+        )
+        works = {}
+        if fresh.num_rows < rows.num_rows:
+            works = {place: _done(place, table) for place, table in tables.items()}
+        for changes in found:
+            work = self._work(changes, batch, task)
+            if work is not None:
+                works[work.place] = work
+        return [*works.values()]
+
+    def _tables(self, rows: pa.Table) -> dict[TablePlace, StoredTable]:
+        """Return the tables that rows and statements may concern, as far as the target has them."""
+        path = self.target.path
+        is_row = pc.equal(rows["type"], "ROW")
+        named = rows.filter(is_row).group_by(["database", "table"]).aggregate([])
+        places = {TablePlace(path, each["database"], each["table"]) for each in named.to_pylist()}
+        if not pc.all(is_row, min_count=0).as_py():
+            newest = Frontiers(path, self.target.storage).newest()
+            places |= {place_of(path, name) for name in (newest.tables if newest else ())}
+        found = {place: self._table(place.visible) for place in sorted(places)}
+        return {place: table for place, table in found.items() if table is not None}
+
+    def _table(self, url: str) -> StoredTable | None:
+        """Return the newest version of a table, None if there is none."""
+        found = self._open.get(url)
+        if found is not None:
+            found.refresh()
+            return found
+        found = open_table(url, self.target.storage)
+        if found is None:
+            return None
+        if found.snapshot.buckets < self.target.partitions:
+            raise UsageError(
+                f"{url} has {found.snapshot.buckets} buckets, fewer than the query has "
+                f"partitions: set --partitions {found.snapshot.buckets}"
+            )
+        self._open[url] = found
+        return found
+
+    def _work(self, changes: TableChanges, batch: tuple[str, int], task: int) -> TableWork | None:
+        place = TablePlace(self.target.path, changes.database, changes.table)
+        visible = self._open.get(place.visible)
+        if not changes.shape.columns or not (visible or changes.rows.num_rows):
+            return None
+        if visible is not None and _has(visible, batch):
+            return _done(place, visible)
+        known = KnownTable(TableShape(changes.database, changes.table, ()))
+        if visible is not None:
+            known = known_table(changes.database, changes.table, visible.schema)
+        after, lost = evolved(known, [changes.shape], changes.renames)
+        schema = visible_schema(after)
+        work = TableWork(place, changes.shape, changes.renames)
+        if visible is not None and (lost or not is_readable_as(visible.schema, schema)):
+            return work
+        if not changes.rows.num_rows and not changes.removals:
+            return None
+        hidden = self._table(place.hidden)
+        skip_hidden = hidden is not None and _has(hidden, batch)
+        merged = _merged(
+            changes,
+            self._prepared(place.visible, visible, schema),
+            self._prepared(place.hidden, hidden, hidden_schema(schema)),
+            (task, self.target.partitions),
+        )
+        return replace(work, visible=merged[0], hidden=None if skip_hidden else merged[1])
+
+    def _prepared(self, url: str, table: StoredTable | None, schema: pa.Schema) -> StoredTable:
+        if table is None:
+            return new_table(url, self.target.storage, schema, self.target.buckets)
+        table.schema = schema
+        return table
+
+
+def _has(table: StoredTable, batch: tuple[str, int]) -> bool:
+    query, batch_id = batch
+    return table.snapshot.marks.get(query_mark(query), -1) >= batch_id
+
+
+def _done(place: TablePlace, table: StoredTable) -> TableWork:
+    shape = TableShape(place.database, place.table, ())
+    return TableWork(place, shape, version=table.snapshot.version)
+
+
+def _without_replays(rows: pa.Table, tables: Mapping[tuple[str, str], StoredTable]) -> pa.Table:
+    """Leave out the rows that their table has, by the seqs up to which it has each shard."""
+    columns = ["database", "table", "shard"]
+    is_row = pc.equal(rows["type"], "ROW")
+    for first in rows.filter(is_row).group_by(columns).aggregate([("seq", "min")]).to_pylist():
+        table = tables.get((first["database"], first["table"]))
+        mark = None if table is None else table.snapshot.marks.get(shard_mark(first["shard"]))
+        if mark is None or mark < first["seq_min"]:
+            continue
+        is_stored = pc.and_(pc.equal(rows["type"], "ROW"), pc.less_equal(rows["seq"], mark))
+        for name in columns:
+            is_stored = pc.and_(is_stored, pc.equal(rows[name], first[name]))
+        rows = rows.filter(pc.invert(pc.fill_null(is_stored, False)))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Stored rows that may concern a batch; `removed`: by its statements."""
+
+    table: StoredTable
+    found: Found
+    key_of: Indexes
+    removed: Flags
+
+    @property
+    def left(self) -> Indexes:
+        """Those of the batch's keys that statements left."""
+        return np.flatnonzero(~self.removed & (self.key_of >= 0))
+
+    def rows(self) -> StoredRows:
+        """Return those that are left."""
+        left = self.left
+        return StoredRows(
+            self.key_of[left],
+            self.found.stored.take(pa.array(left)),
+            lambda chosen: self.table.read(self.found.where(self._mask(left[chosen]))),
+        )
+
+    def gone(self, merged: Indexes) -> Found:
+        """Return all that go; `merged`: those of the ones that are left."""
+        return self.found.where(self.removed | self._mask(self.left[merged]))
+
+    def _mask(self, indexes: Indexes) -> Flags:
+        mask = np.zeros(len(self.key_of), np.bool_)
+        mask[indexes] = True
+        return mask
+
+
+def _merged(
+    changes: TableChanges, visible: StoredTable, hidden: StoredTable, part: tuple[int, int]
+) -> tuple[Staged, Staged]:
+    keys = changes.rows[KEY].combine_chunks().unique()
+    both = (_looked_up(visible, keys), _looked_up(hidden, keys))
+    if changes.removals:
+        everything = [_all_of(table, changes.removals, part) for table in (visible, hidden)]
+        emptied = everything[0].found.stored[KEY].filter(pa.array(everything[0].removed))
+        keys = pa.concat_arrays([keys, emptied.combine_chunks()]).unique()
+        first, second = (replace(each, key_of=_key_of(each.found, keys)) for each in everything)
+        both = (first, second)
+    name = f"{changes.database}.{changes.table}"
+    edits = merge(name, changes.rows, keys, both[0].rows(), both[1].rows())
+    staged = [
+        stored.table.stage(stored.gone(edit.gone), edit.added(stored.table.schema), part=part)
+        for stored, edit in zip(both, (edits.visible, edits.hidden), strict=True)
+    ]
+    return staged[0], staged[1]
+
+
+def _looked_up(table: StoredTable, keys: pa.Array) -> _Stored:
+    found = table.find(keys)
+    return _Stored(table, found, found.change, np.zeros(len(found.change), np.bool_))
+
+
+def _all_of(table: StoredTable, removals: Sequence[Removal], part: tuple[int, int]) -> _Stored:
+    task, partitions = part
+    found = table.everything(range(task, table.snapshot.buckets, partitions))
+    gone = removed(removals, table.read(found, _ORDER)).to_numpy(zero_copy_only=False)
+    return _Stored(table, found, found.change, np.asarray(gone))
+
+
+def _key_of(found: Found, keys: pa.Array) -> Indexes:
+    indexes = pc.index_in(found.stored[KEY].combine_chunks(), keys)
+    return np.asarray(pc.fill_null(indexes, -1).to_numpy().astype(np.int64))

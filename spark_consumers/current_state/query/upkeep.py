@@ -1,0 +1,75 @@
+"""Removes what a target does not need any more: old tombstones, files that no version uses."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from event_token.errors import UsageError
+from spark_consumers.applying.changes import DELETED, TIME
+from spark_consumers.current_state.commit import TRIES, Entry, commit
+from spark_consumers.current_state.create import open_table
+from spark_consumers.current_state.query.frontiers import Frontiers
+from spark_consumers.current_state.query.layout import place_of
+from spark_consumers.current_state.upkeep import vacuum
+from spark_consumers.errors import LakeConflict
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was removed from one table."""
+
+    table: str
+    tombstones: int
+    files: int
+
+
+def maintain_state(
+    target: str,
+    *,
+    tombstones_s: int,
+    keep_s: int,
+    storage_options: Mapping[str, str] | None = None,
+) -> list[Removed]:
+    """Remove old tombstones and unused files; a query may write to the target meanwhile.
+
+    Tombstones of deletions of more than `tombstones_s` seconds ago are removed: a change from
+    before such a deletion that arrives later is applied again. Files go that no version of the last
+    `keep_s` seconds has; who reads an older version then, misses them. UsageError: there is no
+    current state at `target`.
+    """
+    target, storage = target.rstrip("/"), dict(storage_options or {})
+    newest = Frontiers(target, storage).newest()
+    if newest is None:
+        raise UsageError(f"{target} holds no current state: name the target of `shardstream state`")
+    before_us = int((time.time() - tombstones_s) * 1_000_000)
+    found = []
+    for place in (place_of(target, name) for name in sorted(newest.tables)):
+        tombstones = _remove_tombstones(place.hidden, storage, before_us)
+        files = [*vacuum(place.hidden, storage, keep_s), *vacuum(place.visible, storage, keep_s)]
+        found.append(Removed(f"{place.database}.{place.table}", tombstones, len(files)))
+    return found
+
+
+def _remove_tombstones(url: str, storage: Mapping[str, str], before_us: int) -> int:
+    for tries_left in reversed(range(TRIES)):
+        try:
+            return _try_remove_tombstones(url, storage, before_us)
+        except LakeConflict:  # the query has committed a batch meanwhile
+            if not tries_left:
+                raise
+    return 0
+
+
+def _try_remove_tombstones(url: str, storage: Mapping[str, str], before_us: int) -> int:
+    table = open_table(url, storage)
+    if table is None:
+        return 0
+    stored = table.everything(range(table.snapshot.buckets))
+    rows = table.read(stored, (DELETED, TIME))
+    is_old = pc.and_(rows[DELETED], pc.less(rows[TIME], before_us)).to_numpy()
+    if is_old.any():
+        gone = table.stage(stored.where(is_old), table.schema.empty_table(), compact=False)
+        commit(table, [gone], Entry())
+    return int(is_old.sum())

@@ -1,0 +1,66 @@
+"""What readers see of the current state: delta-rs, delta-spark, a replay of the change log."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from event_token.errors import UsageError
+from spark_consumers.change_log.replay import replay_changelog
+from spark_consumers.current_state.query.as_of import table_as_of
+from spark_consumers.current_state.query.upkeep import maintain_state
+from tests.shardstream.command_line import run
+from tests.spark_consumers.current_state.query.delta_spark import read_with_delta_spark
+from tests.spark_consumers.current_state.query.sales import Sales
+from tests.spark_consumers.current_state.query.states import rows_of, run_now, table_at
+from tests.spark_consumers.queries import run_now as run_changelog_now
+from tests.spark_consumers.shop import Shop
+
+
+def test_readers_agree_row_by_row(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    """delta-rs, delta-spark 4.4 on Spark 4.2 and a replay of the change log give the true rows.
+
+    A table as of the first batch's frontier has that batch's rows, also after maintenance; files
+    without deletion vectors have the same rows.
+    """
+    sales = Sales(shop, seed=3)
+    for _ in range(2):
+        sales.go_on(30)
+        run_now(spark, shop, tmp_path)
+        if not sales.rows_then:
+            sales.remember()
+    (tmp_path / "plain").mkdir()
+    run_now(spark, shop, tmp_path / "plain", deletion_vectors=False)
+    run_changelog_now(spark, shop, tmp_path / "log")
+    plain, path = (str(f / "state" / "shop" / "orders") for f in (tmp_path / "plain", tmp_path))
+
+    by_spark = read_with_delta_spark([path, plain], tmp_path / "read")
+    replayed = replay_changelog(str(tmp_path / "log" / "log"))["shop", "orders"].rows()
+
+    expected = sales.expected()
+    assert rows_of(table_at(tmp_path)) == expected
+    assert [rows_of(table) for table in by_spark] == [expected, expected]
+    assert {row["id"]: (row["note"], row["price"]) for row in replayed} == {
+        key: (row["note"], str(row["price"])) for key, row in expected.items()
+    }
+    assert "deletionVectors" not in (DeltaTable(plain).protocol().reader_features or ())
+    check_earlier_state(tmp_path, sales)
+
+
+def check_earlier_state(tmp_path: Path, sales: Sales) -> None:
+    """The first batches' rows, by the Python function and by the command."""
+    target = str(tmp_path / "state")
+    maintain_state(target, tombstones_s=0, keep_s=3600)
+    first_us = sales.then_us
+
+    before = table_as_of(target, "shop.orders", first_us)
+    assert before.frontier_us <= first_us
+    assert rows_of(before.rows) == sales.rows_then
+    done = run("state", "as-of", target, "shop.orders", "latest", "--to", str(tmp_path / "now"))
+    assert f"{len(sales.rows)} rows of shop.orders, exact as of" in done.stdout, done.stderr
+    assert run("state", "maintain", target).returncode == 0
+    with pytest.raises(UsageError, match="its frontiers begin later"):
+        table_as_of(target, "shop.orders", 1)
+    with pytest.raises(UsageError, match="it had: shop/orders"):
+        table_as_of(target, "shop.items", first_us)

@@ -1,0 +1,57 @@
+"""The current state: present rows of all shards in one table, after everything that can happen."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_consumers.current_state.query.frontiers import Frontiers
+from spark_consumers.errors import TargetConflict
+from tests.spark_consumers.current_state.query.sales import Sales
+from tests.spark_consumers.current_state.query.states import rows_of, run_now, table_at
+from tests.spark_consumers.shop import Shop
+
+
+def test_random_changes_on_two_shards_leave_the_true_rows(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """Rows that are inserted, updated, deleted and moved between shards whose clocks differ.
+
+    After each run the table has one row per key, that of the databases; the frontiers name the
+    versions that belong together.
+    """
+    sales = Sales(shop, seed=1)
+    for _ in range(3):
+        sales.go_on(25)
+        run_now(spark, shop, tmp_path)
+
+        found = rows_of(table_at(tmp_path))
+        assert found == sales.expected()
+
+    newest = Frontiers(str(tmp_path / "state"), {}).newest()
+    assert newest is not None
+    assert newest.rows == {"shop/orders": len(found)}
+    then = table_at(tmp_path, version=newest.tables["shop/orders"])
+    assert rows_of(then) == sales.expected()
+
+
+def test_a_lost_checkpoint_loses_nothing_and_a_foreign_one_is_refused(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """Without its checkpoint the query continues where the target ends.
+
+    The old checkpoint, and any other query that begins elsewhere, is refused by name.
+    """
+    sales = Sales(shop, seed=2)
+    sales.go_on(20)
+    run_now(spark, shop, tmp_path)
+    sales.go_on(20)
+    (tmp_path / "checkpoint").rename(tmp_path / "old")
+    run_now(spark, shop, tmp_path)
+
+    assert rows_of(table_at(tmp_path)) == sales.expected()
+    (tmp_path / "checkpoint").rename(tmp_path / "new")
+    (tmp_path / "old").rename(tmp_path / "checkpoint")
+    with pytest.raises(TargetConflict, match=r"query \S+ does not continue there"):
+        run_now(spark, shop, tmp_path)
+    assert rows_of(table_at(tmp_path)) == sales.expected()
