@@ -1,6 +1,6 @@
 """What a query that writes table topics is told: for the driver to check, for tasks to obey."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from event_token.errors import UsageError
 from spark_consumers.table_topics.envelope.options import EnvelopeOptions
@@ -22,7 +22,8 @@ class TopicOptions:
 
     `tasks` write at the same time, a power of two; `partitions` is that of each topic. Neither can
     change later. `keep_ms` deletes records of that age; None keeps each key's last one. For the
-    moves see `moves`. UsageError on a number out of bounds or a bad name.
+    moves see `moves`. `registry_url`: the schema registry of the Avro formats. UsageError on a
+    number out of bounds or a bad name.
     """
 
     envelope: EnvelopeOptions
@@ -31,6 +32,7 @@ class TopicOptions:
     keep_ms: int | None = None
     move_window_us: int = MOVE_WINDOW_US_DEFAULT
     moves_max: int = MOVES_MAX_DEFAULT
+    registry_url: str | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -44,3 +46,15 @@ class TopicOptions:
             raise UsageError(f"--keep {self.keep_ms} ms: must be greater than 0")
         if self.move_window_us < 0 or self.moves_max < 0:
             raise UsageError("--move-window and --moves-max: must not be negative")
+
+    def with_registry(self, default_url: str | None) -> "TopicOptions":
+        """Return the options with the registry to use. UsageError when a format lacks one."""
+        if not self.envelope.format.is_avro:
+            return replace(self, registry_url=None)
+        found = replace(self, registry_url=self.registry_url or default_url)
+        if found.registry_url is None:
+            raise UsageError(
+                f"--format {self.envelope.format.value} needs a schema registry: name one with "
+                f"--schema-registry URL"
+            )
+        return found

@@ -52,7 +52,7 @@ def run_table_topics(
     keyspace, prefix = topics.envelope.keyspace, topics.envelope.prefix
     source = {"start": "earliest", **options, "keyspace": keyspace}
     parsed = SourceOptions.parse(source)
-    kafka = parsed.kafka
+    kafka, topics = parsed.kafka, topics.with_registry(parsed.registry_url)
     claim = claim_topics(
         kafka, keyspace, prefix, _own_name(), tasks=topics.tasks, partitions=topics.partitions
     )

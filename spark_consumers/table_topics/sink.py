@@ -25,6 +25,7 @@ from spark_consumers.table_topics.envelope.table_encoder import TableEncoder
 from spark_consumers.table_topics.marker import Owner
 from spark_consumers.table_topics.moves import Place, RecentHomes
 from spark_consumers.table_topics.options import TopicOptions
+from spark_consumers.table_topics.registration import SubjectIds
 from spark_consumers.table_topics.task_rows import TableMessages
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
@@ -149,10 +150,11 @@ def _not_written(rows: pa.Table, plan: Plan) -> pa.Table:
 def _table_messages(spec: TopicsSpec) -> TableMessages:
     """Return this process's encoders for a query."""
     options = spec.options
+    ids = None if options.registry_url is None else SubjectIds(options.registry_url)
 
     def open_encoder(shape: TableShape) -> TableEncoder:
         table_topic(options.envelope.prefix, shape.database, shape.table)  # checks the name
-        return TableEncoder(shape, options.envelope)
+        return TableEncoder(shape, options.envelope, None if ids is None else ids.register)
 
     def ensure_topic(topic: str) -> None:
         provision_table_topics(spec.kafka, [topic], options.partitions, options.keep_ms)

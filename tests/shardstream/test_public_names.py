@@ -59,7 +59,7 @@ PARAMETERS = {
     "on_progress stop",
     "run_table_topics": "spark checkpoint options topics tables trigger interval_s on_progress "
     "stop",
-    "TopicOptions": "envelope tasks partitions keep_ms move_window_us moves_max",
+    "TopicOptions": "envelope tasks partitions keep_ms move_window_us moves_max registry_url",
     "check_changelog": "target storage_options",
     "run_database": "spark keyspace url checkpoint options target tables partitions accept_skip "
     "on_type_change trigger interval_s on_progress stop",

@@ -31,6 +31,8 @@ class TableTopicsOptions(QueryOptions):
 def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is written."""
     _check_tables(options)
+    settings = load_settings(config)
+    topics = options.topics.with_registry(settings.kafka.schema_registry_url)
     checkpoint = place(options.checkpoint)
 
     def run(
@@ -45,14 +47,14 @@ def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -
             spark,
             checkpoint,
             source,
-            options.topics,
+            topics,
             tables=options.tables,
             trigger=trigger,
             on_progress=on_progress,
             stop=stop,
         )
 
-    run_sink("table-topics", load_settings(config), options, [checkpoint], run)
+    run_sink("table-topics", settings, options, [checkpoint], run)
 
 
 def _check_tables(options: TableTopicsOptions) -> None:

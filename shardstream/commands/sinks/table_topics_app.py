@@ -65,6 +65,10 @@ _MoveWindow = Annotated[
 _MovesMax = Annotated[
     int, typer.Option("--moves-max", help="Recently inserted rows that each task remembers")
 ]
+_Registry = Annotated[
+    str | None,
+    typer.Option("--schema-registry", help="URL of the schema registry of the Avro formats"),
+]
 _Schemas = Annotated[bool, typer.Option("--schemas", help="Put its schema into each JSON message")]
 _Tombstones = Annotated[
     bool, typer.Option("--tombstones/--no-tombstones", help="Write one after each delete")
@@ -86,6 +90,7 @@ def table_topics(
     keep: _Keep = None,
     move_window: _MoveWindow = "10m",
     moves_max: _MovesMax = MOVES_MAX_DEFAULT,
+    registry: _Registry = None,
     key_range: KeyRangeOption = "-",
     start: StartOption = "earliest",
     max_rows: MaxRowsPerBatch = None,
@@ -103,8 +108,8 @@ def table_topics(
 
     modes = (decimal, time, unsigned)
     envelope = EnvelopeOptions(prefix or keyspace, keyspace, form, schemas, *modes, tombstones)
-    keep_ms = None if keep is None else duration_ms(keep, "--keep")
-    window_us = 1_000 * duration_ms(move_window, "--move-window")
+    ages = _ages(keep, move_window)
+    topics = TopicOptions(envelope, tasks, partitions, *ages, moves_max, registry)
     options = TableTopicsOptions(
         keyspace=keyspace,
         checkpoint=checkpoint,
@@ -116,7 +121,13 @@ def table_topics(
         available_now=available_now,
         as_json=as_json,
         every_s=every_s,
-        topics=TopicOptions(envelope, tasks, partitions, keep_ms, window_us, moves_max),
+        topics=topics,
         tables=tuple(tables or ()),
     )
     run_table_topics_command(config, options)
+
+
+def _ages(keep: str | None, move_window: str) -> tuple[int | None, int]:
+    """Return --keep in milliseconds and --move-window in microseconds."""
+    keep_ms = None if keep is None else duration_ms(keep, "--keep")
+    return keep_ms, 1_000 * duration_ms(move_window, "--move-window")

@@ -23,6 +23,7 @@ def config(
     ("arguments", "said"),
     [
         ((), "no producer has run there yet"),
+        (("--format", "flat-avro"), "needs a schema registry: name one with --schema-registry URL"),
         (("--tasks", "3"), "--tasks 3: must be a power of two, at most 64"),
         (("--keep", "1 week"), "--keep '1 week': use a number with ms, s, m, h or d"),
         (("--table", "orders"), "--table 'orders': name a table as database.table"),
