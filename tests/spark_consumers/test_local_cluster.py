@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgres_servers import PostgresFixture
 from tests.spark_consumers.current_state.query.sales import Sales
 from tests.spark_consumers.current_state.query.states import on_a_cluster, rows_of, table_at
 from tests.spark_consumers.local_cluster import LocalCluster
+from tests.spark_consumers.second_database.cluster_case import follow
 from tests.spark_consumers.shop import SHARDS, Change, Shop
 from tests.spark_consumers.sink_query.seen_rows import seen_rows
 from tests.spark_consumers.table_topics.topic_queries import read_topic, rows_written
@@ -113,3 +115,24 @@ def test_executors_keep_the_current_state(
 
         assert rows == len(sales.rows)
         assert rows_of(table_at(tmp_path)) == sales.expected()
+
+
+def test_executors_stage_and_the_driver_applies(
+    cluster: LocalCluster, shop: Shop, postgres: PostgresFixture, tmp_path: Path
+) -> None:
+    """Connections, decoders and passwords reach executors of their own."""
+    name = postgres.new_database()
+    url = postgres.url(name, *postgres.new_login(name))
+    shop.write(KEYS)
+
+    applied = cluster.run(
+        follow,
+        keyspace=shop.keyspace,
+        url=url,
+        checkpoint=str(tmp_path / "checkpoint"),
+        options=shop.options(),
+    )
+
+    assert applied == 2 * KEYS
+    with postgres.connect(name) as connection:
+        assert connection.execute("SELECT count(*) FROM shop.orders").fetchone() == (2 * KEYS,)
