@@ -64,3 +64,9 @@ AvailableNow = Annotated[
 
 # A shard name may begin with a dash (-80); without this it would be taken for an option.
 SHARD_NAMES = {"ignore_unknown_options": True}
+AcceptSkip = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-skip", help="GTID of a skipped transaction without which the tables are right"
+    ),
+]

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shardstream.commands.options import (
+    AcceptSkip,
     AvailableNow,
     Config,
     Every,
@@ -70,12 +71,6 @@ TypeChangeOption = Annotated[
     typer.Option(
         "--on-type-change",
         help="Stop where no type holds both versions of a column, or go on as NAME__v2",
-    ),
-]
-AcceptSkip = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--accept-skip", help="GTID of a skipped transaction without which the tables are right"
     ),
 ]
 Partitions = Annotated[

@@ -34,6 +34,7 @@ class StateOptions(QueryOptions):
     partitions: int = PARTITIONS_DEFAULT
     buckets: int | None = None
     deletion_vectors: bool = True
+    accept_skip: tuple[str, ...] = ()
 
 
 def run_state_command(settings: Settings, options: StateOptions) -> None:
@@ -59,6 +60,7 @@ def run_state_command(settings: Settings, options: StateOptions) -> None:
             partitions=options.partitions,
             buckets=options.buckets,
             deletion_vectors=options.deletion_vectors,
+            accept_skip=options.accept_skip,
             trigger=trigger,
             on_progress=on_progress,
             stop=stop,

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from shardstream.commands.options import (
+    AcceptSkip,
     AvailableNow,
     Checkpoint,
     Config,
@@ -68,6 +69,7 @@ def run(
     partitions: Partitions = 2,
     buckets: Buckets = "auto",
     deletion_vectors: Vectors = "on",
+    accept_skip: AcceptSkip = None,
     key_range: KeyRangeOption = "-",
     start: StartOption = "earliest",
     max_rows_per_batch: MaxRowsPerBatch = None,
@@ -94,6 +96,7 @@ def run(
         partitions=partitions,
         buckets=None if buckets == "auto" else int(buckets),
         deletion_vectors=deletion_vectors == "on",
+        accept_skip=tuple(accept_skip or ()),
         key_range=key_range,
         start=start,
         max_rows_per_batch=max_rows_per_batch,

@@ -1,7 +1,7 @@
 """Runs the current state: one streaming query from the merged stream into a table per table."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,7 +22,6 @@ def state_frame(
     spark: SparkSession,
     keyspace: str,
     options: Mapping[str, str],
-    *,
     tables: Sequence[str] = (),
     partitions: int = PARTITIONS_DEFAULT,
 ) -> DataFrame:
@@ -45,6 +44,7 @@ def run_state(
     partitions: int = PARTITIONS_DEFAULT,
     buckets: int | None = None,
     deletion_vectors: bool = True,
+    accept_skip: Collection[str] = (),
     trigger: Trigger = "processingTime",
     interval_s: float = INTERVAL_S,
     storage_options: Mapping[str, str] | None = None,
@@ -56,9 +56,10 @@ def run_state(
     `options` are those of format `shardstream` (kafka.bootstrap.servers, start, keyRange,
     maxRowsPerBatch, ...). `start` applies only to a new target: with a new checkpoint the query
     goes on where the target ends. `tables`: `database.table`, none for all. `partitions`: tasks,
-    a power of two. `buckets`: of a new table, a power of two, at least `partitions`. With
-    `availableNow` the run ends once everything that was on Kafka is applied, else when `stop` is
-    set. A batch cut off by `stop` or a crash runs again from the checkpoint.
+    a power of two. `buckets`: of a new table, a power of two, at least `partitions`. `accept_skip`:
+    GTIDs of skipped transactions without which the tables are right. With `availableNow` the run
+    ends once everything that was on Kafka is applied, else when `stop` is set. A batch cut off by
+    `stop` or a crash runs again from the checkpoint.
 
     Raises the ShardstreamError that ended the query; a transient one only after
     `sink_query.run.RESTARTS_MAX` restarts.
@@ -69,9 +70,7 @@ def run_state(
     state = frontiers.state()
     if start_of(target, state, checkpoint_state(checkpoint, storage)) is Start.TARGET and state:
         source["start"] = state.position.to_string()
-    frame = translated(
-        lambda: state_frame(spark, keyspace, source, tables=tables, partitions=partitions)
-    )
+    frame = translated(lambda: state_frame(spark, keyspace, source, tables, partitions))
     sink = {
         **_passed_on(options, storage),
         "path": target,
@@ -79,6 +78,7 @@ def run_state(
         "partitions": str(partitions),
         "buckets": str(buckets or partitions),
         "deletionVectors": "true" if deletion_vectors else "false",
+        "acceptSkip": ",".join(accept_skip),
     }
     writer = frame.writeStream.format(SINK_FORMAT).options(**sink).queryName(f"state {keyspace}")
     writer = triggered(writer, trigger, interval_s)

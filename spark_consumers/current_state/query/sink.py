@@ -81,6 +81,7 @@ class SinkOptions:
                 partitions,
                 buckets,
                 deletion_vectors=vectors == "true",
+                accept_skip=frozenset(filter(None, options.get("acceptSkip", "").split(","))),
             ),
             checkpoint,
             ClientConfig(_prefixed(options, KAFKA_PREFIX)),

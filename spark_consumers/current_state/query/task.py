@@ -42,7 +42,7 @@ class Target:
     """Where a query writes, and how new tables are laid out.
 
     `buckets` and `partitions` are powers of two; a table has at least as many buckets as the query
-    has partitions.
+    has partitions. `accept_skip`: GTIDs of skipped transactions without which the tables are right.
     """
 
     path: str
@@ -50,6 +50,7 @@ class Target:
     partitions: int
     buckets: int
     deletion_vectors: bool = True
+    accept_skip: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class TaskTables:
             decoder,
             partitions=self.target.partitions,
             task=task,
-            following=Following(known=known),
+            following=Following(known=known, accept_skip=self.target.accept_skip),
         )
         works = {}
         if fresh.num_rows < rows.num_rows:

@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -19,10 +20,12 @@ from spark_consumers.current_state.query import batch_commit
 from spark_consumers.current_state.query.batch_commit import commit_batch
 from spark_consumers.current_state.query.task import Target, TaskTables
 from spark_consumers.current_state.stored_table import Staged, StoredTable
+from spark_consumers.errors import CannotApply
 from spark_consumers.sink_query.resume import PlannedBatch
 from tests.generated import examples
-from tests.spark_consumers.applying.batches import Source, event_of, routed
+from tests.spark_consumers.applying.batches import Source, change, event_of, routed, statement
 from tests.spark_consumers.applying.histories import History
+from topics.records.vevent import EventType
 
 SourceRow = dict[str, object]
 PARTITIONS = 2
@@ -133,3 +136,22 @@ def test_any_batches_and_deaths_leave_the_rows(random: Random, steps: int, vecto
     # Of a row that is moving, both homes are live for a while.
     assert found.keys() == values.keys()
     assert all(found[key] in of for key, of in values.items())
+
+
+def test_a_skip_stops_the_query_until_it_is_accepted(tmp_path: Path) -> None:
+    """A skipped transaction may have changed rows, so an operator must accept it by its GTID."""
+    source = Source()
+    query = Query(tmp_path, source)
+    skip = statement("-80", 2, 110, "{}", kind=EventType.SKIP)
+    events = [change("-80", 1, 100, None, {"id": 1, "value": 7}), skip]
+    rows = source.rows(events)
+
+    with pytest.raises(CannotApply, match=f"accept_skip=.*{skip.gtid}"):
+        query.run(rows)
+    query.tasks = [
+        TaskTables(replace(query.target, accept_skip=frozenset([skip.gtid])))
+        for _ in range(PARTITIONS)
+    ]
+    query.run(rows)
+
+    assert visible(tmp_path) == {"[1]": 7}
