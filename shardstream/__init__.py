@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shardstream.subscriber import Subscriber
     from spark_consumers.applying.changes import TableChanges
     from spark_consumers.applying.tables import AppliedTable
+    from spark_consumers.applying.task_changes import Following
     from spark_consumers.change_log.check import ChangeLogReport, check_changelog
     from spark_consumers.change_log.replay import replay_changelog
     from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from spark_consumers.session import build_session, register
     from spark_consumers.sink_query.resume import PlannedBatch
     from spark_consumers.sink_query.run import SinkProgress
+    from spark_consumers.sink_query.subscriber_batches import Batches
     from spark_consumers.table_topics.envelope.options import EnvelopeOptions
     from spark_consumers.table_topics.options import TopicOptions
     from spark_consumers.table_topics.run import run_table_topics
@@ -168,6 +170,8 @@ _MODULES = {
     "run_changelog": "spark_consumers.change_log.run",
     # A second database that follows; all but run_database work without Spark.
     "run_database": "spark_consumers.second_database.run",
+    "Batches": "spark_consumers.sink_query.subscriber_batches",
+    "Following": "spark_consumers.applying.task_changes",
     "SqlDatabase": "spark_consumers.second_database.database",
     "TargetOptions": "spark_consumers.second_database.database",
     "TableChanges": "spark_consumers.applying.changes",
@@ -195,6 +199,7 @@ __all__ = [
     "AppliedTable",
     "AsyncCache",
     "AsyncRead",
+    "Batches",
     "BrokersUnreachable",
     "Cache",
     "CacheOptions",
@@ -211,6 +216,7 @@ __all__ = [
     "EventToken",
     "EventType",
     "Flavor",
+    "Following",
     "FreshReader",
     "FreshRows",
     "Halt",

@@ -57,7 +57,7 @@ def changes_of(
 ) -> list[TableChanges]:
     """Return what the rows of one task change, per table, sorted by name.
 
-    `routed`: rows of the source, in any order; its columns are `sink_query.frame.SINK_COLUMNS`
+    `routed`: rows of the source, in any order; its columns are `output_columns.SINK_COLUMNS`
     (`token` may be missing). Of a row that changed its key, only the key is returned that belongs
     to `task` of `partitions`; with one partition, everything is.
 

@@ -49,6 +49,11 @@ ON_REQUEST_TYPES: dict[str, pa.DataType] = {
 }
 _ALL_TYPES = ENVELOPE_TYPES | ON_REQUEST_TYPES
 IMAGES = ("before", "after")
+# What a sink over all tables reads; its tasks decode `record`.
+SINK_COLUMNS = (
+    *("type", "database", "table", "op", "statement", "shard", "seq", "timestamp_us", "gtid"),
+    *("token", "late", "possible_duplicate", "schema_id", "record", "key_hash", "old_key_hash"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from event_token.errors import UsageError
+from spark_consumers.decoding.output_columns import SINK_COLUMNS
 from spark_consumers.source.data_source import SOURCE_FORMAT
 from topics.records.vevent import EventType
 
-SINK_COLUMNS = (
-    *("type", "database", "table", "op", "statement", "shard", "seq", "timestamp_us", "gtid"),
-    *("token", "late", "possible_duplicate", "schema_id", "record", "key_hash", "old_key_hash"),
-)
+__all__ = ["PARTITIONS_MAX", "ROUTE", "SINK_COLUMNS", "routed", "sink_frame"]
+
 # The hash by which a row came to its task; for other records the number of the task.
 ROUTE = "route"
 # Buckets of a lake are a power of two too, so a task has whole ones.

@@ -60,6 +60,7 @@ PARAMETERS = {
     "run_table_topics": "spark checkpoint options topics tables trigger interval_s on_progress "
     "stop",
     "TopicOptions": "envelope tasks partitions keep_ms move_window_us moves_max registry_url",
+    "Batches": "subscriber rows ms",
     "check_changelog": "target storage_options",
     "run_database": "spark keyspace url checkpoint options target tables partitions accept_skip "
     "on_type_change trigger interval_s on_progress stop",

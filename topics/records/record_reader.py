@@ -76,6 +76,10 @@ class RecordReader:
             self._shape,
             shard,
             offset,
+            False,
+            False,
+            None,
+            record,
         )
 
     def _images(self) -> tuple[Row | None, Row | None]:

@@ -106,6 +106,7 @@ class VEvent:
     JSON text for marks, copies and skips.
     `row_index` counts the records of the server's transaction from 0; `last` ends it.
     `possible_duplicate`: the change may have been delivered before a reshard without marks.
+    `record`: the record as on Kafka, for programs that decode it in columns.
     """
 
     type: EventType
@@ -133,6 +134,7 @@ class VEvent:
         repr=False,
         compare=False,
     )
+    record: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def token(self) -> EventToken:

@@ -80,6 +80,7 @@ class StreamSubscriber:
         self._reporter: ReaderReporter | None = None
         if name is not None:
             self._reporter = ReaderReporter(self._config, keyspace, name, self.key_range)
+        self._schema_ids = open_schema_ids(self._config, registry_url)
         self._ready: deque[VEvent] = deque()
         self._session: MergedStream | UnmergedStream | None = None
         self._last: VEvent | None = None
@@ -131,6 +132,10 @@ class StreamSubscriber:
         """By shard, the time before which it has been read; None outside of mode Unmerged."""
         session = self._session
         return None if session is None else session.read_us
+
+    def schema_text(self, schema_id: int) -> str:
+        """Return the schema of an event's `record`, as JSON text."""
+        return self._schema_ids.text_of(schema_id)
 
     def _check_open(self) -> None:
         """Raise ReaderClosed after `close`: an iteration that ends at once looks like no events."""
@@ -214,7 +219,7 @@ class StreamSubscriber:
 
     def _open(self) -> MergedStream | UnmergedStream:
         topology = known_topology(self._config, self.keyspace)
-        schema_ids = open_schema_ids(self._config, self._registry_url)
+        schema_ids = self._schema_ids
         start = resolve_start(
             self._start,
             config=self._config,

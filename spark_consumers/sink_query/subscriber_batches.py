@@ -1,0 +1,111 @@
+"""Arrow batches of a `Subscriber`'s stream, for sinks that run without Spark."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from event_token.errors import UsageError
+from event_token.position import StreamPosition
+from spark_consumers.applying.changes import TableChanges
+from spark_consumers.applying.task_changes import Following, changes_of
+from spark_consumers.decoding.output_columns import SINK_COLUMNS, choose_columns
+from spark_consumers.decoding.record_batches import BatchDecoder
+from spark_consumers.decoding.record_decoder import RecordDecoder
+from spark_consumers.sink_query.resume import PlannedBatch
+from topics.errors import ReaderClosed
+from topics.records.vevent import Op, VEvent
+from topics.stream.subscriber import StreamSubscriber
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """The rows between two positions, with SINK_COLUMNS, in merged order."""
+
+    rows: pa.Table
+    begin: StreamPosition
+    end: StreamPosition
+    decoder: RecordDecoder
+
+    def planned(self, query_id: str, batch_id: int) -> PlannedBatch:
+        """Return the batch under its number for a target."""
+        return PlannedBatch(query_id, batch_id, self.begin, self.end)
+
+    def changes(self, following: Following | None = None) -> list[TableChanges]:
+        """Return the last change of each key, per table; errors as those of `changes_of`."""
+        return changes_of(self.rows, self.decoder, partitions=1, task=0, following=following)
+
+
+class Batches:
+    """Iterates over the batches of a subscriber's stream, until the subscriber is closed.
+
+    A batch ends after `rows` events, or when no event has come for `ms` milliseconds, and then with
+    the transaction. An error of the subscriber loses nothing: after a Retry the iteration may
+    continue. Not thread-safe.
+    """
+
+    def __init__(self, subscriber: StreamSubscriber, rows: int = 50_000, ms: int = 500) -> None:
+        """Take a subscriber of which nobody else takes events. UsageError on bad limits."""
+        if rows < 1 or ms < 1:
+            raise UsageError(f"rows={rows}, ms={ms}: both must be positive")
+        self._decoder = RecordDecoder(subscriber.schema_text)
+        self._subscriber = subscriber
+        self._rows = rows
+        self._wait_s = ms / 1000
+        self._source = BatchDecoder(
+            choose_columns(",".join(SINK_COLUMNS)), subscriber.schema_text, shard=None
+        )
+        self._events: list[VEvent] = []
+        self._begin: StreamPosition | None = None
+
+    def __iter__(self) -> Iterator[StreamBatch]:
+        return self
+
+    def __next__(self) -> StreamBatch:
+        try:
+            begin = self._begin or self._first_begin()
+            self._fill()
+        except ReaderClosed:
+            raise StopIteration from None
+        events, self._events = self._events, []
+        end = events[-1].position
+        if end is None:
+            raise UsageError("the subscriber's events have no position")
+        self._begin = end
+        return StreamBatch(self._table(events), begin, end, self._decoder)
+
+    def _first_begin(self) -> StreamPosition:
+        """Return where the stream begins: known at once, or with the first look at the logs."""
+        while (begin := self._subscriber.position) is None:
+            self._subscriber.take(0, self._wait_s)
+        self._begin = begin
+        return begin
+
+    def _fill(self) -> None:
+        """Take the events of the next batch; those of a fill that failed are kept."""
+        events = self._events
+        while True:
+            is_cut = bool(events) and not events[-1].last
+            wanted = 1 if is_cut else self._rows - len(events)
+            if wanted <= 0:
+                return
+            taken = self._subscriber.take(wanted, self._wait_s)
+            events += taken
+            if not taken and events and not is_cut:
+                return
+
+    def _table(self, events: list[VEvent]) -> pa.Table:
+        batch = self._source.decode([event.record for event in events], range(len(events)))
+        columns = {name: batch[name] for name in batch.schema.names}
+        ops = pa.array([event.op.value for event in events], pa.string())
+        # A key range sees one image, and so one key, of an UPDATE that crosses its border.
+        is_cut = pc.not_equal(columns["op"], ops)
+        old = pc.coalesce(columns["old_key_hash"], columns["key_hash"])
+        is_gone = pc.and_(is_cut, pc.equal(ops, Op.DELETE.value))
+        columns["key_hash"] = pc.if_else(is_gone, old, columns["key_hash"])
+        columns["old_key_hash"] = pc.if_else(is_cut, None, columns["old_key_hash"])
+        columns["op"] = ops
+        columns["late"] = pa.array([event.late for event in events])
+        columns["possible_duplicate"] = pa.array([event.possible_duplicate for event in events])
+        return pa.table(list(columns.values()), schema=batch.schema)
