@@ -133,6 +133,16 @@ def run_sink(
             end_session(spark)
 
 
+def progress_text(progress: SinkProgress) -> str:
+    """Return progress in words; before the stream has begun its frontier is None or 0."""
+    frontier = "-"
+    if progress.frontier_us:
+        moment = datetime.fromtimestamp(progress.frontier_us / 1e6, tz=UTC)
+        frontier = moment.isoformat(timespec="milliseconds")
+    text = f"{progress.rows:,} rows, complete up to {frontier}"
+    return f"{text}; waiting: {progress.waiting}" if progress.waiting else text
+
+
 class _ProgressPrinter:
     """Prints what it waits for at once, progress when a line is due, and the end."""
 
@@ -147,14 +157,9 @@ class _ProgressPrinter:
     def report(self, progress: SinkProgress, *, at_once: bool) -> None:
         """Print it, now if `at_once`, else when a line is due."""
         self._waiting = progress.waiting
-        frontier = "-"
-        if progress.frontier_us is not None:
-            moment = datetime.fromtimestamp(progress.frontier_us / 1e6, tz=UTC)
-            frontier = moment.isoformat(timespec="milliseconds")
-        text = f"{progress.rows:,} rows, complete up to {frontier}"
         line = Status(
             self._keyspace,
-            f"{text}; waiting: {progress.waiting}" if progress.waiting else text,
+            progress_text(progress),
             {"keyspace": self._keyspace, **asdict(progress)},
             progress=progress.rows,
             level=logging.WARNING if progress.waiting else logging.INFO,
