@@ -18,7 +18,7 @@ from spark_consumers.source.options import SourceOptions
 from spark_consumers.table_topics.claim import claim_topics
 from spark_consumers.table_topics.options import TopicOptions
 from spark_consumers.table_topics.positions import WrittenSoFar
-from spark_consumers.table_topics.sink import TOPICS_FORMAT, TableTopicsSink, TopicsSpec
+from spark_consumers.table_topics.sink import SPEC, TOPICS_FORMAT, TableTopicsSink, TopicsSpec
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import read_topology
 
@@ -80,7 +80,7 @@ def _writer(
     return (
         routed(frame, spec.options.tasks)
         .writeStream.format(TOPICS_FORMAT)
-        .option("spec", spec.to_text())
+        .option(SPEC, spec.to_text())
         .option("checkpointLocation", spec.checkpoint)
         .queryName(f"table topics {envelope.prefix}")
     )

@@ -1,7 +1,8 @@
 """`writeStream.format("shardstream_table_topics")`: what the query of `run` writes to.
 
 All work is done in the tasks, each in a transaction of its own; the driver commits nothing. Option
-`spec` is a `TopicsSpec` in a text, which `run_table_topics` makes.
+`secret.spec` is a `TopicsSpec` as text, which `run_table_topics` makes. Spark hides options of such
+names, and this one holds the passwords of Kafka.
 """
 
 import base64
@@ -34,6 +35,7 @@ from topics.names import ShardTopics, table_topic
 from topics.records.table_shape import TableShape
 
 TOPICS_FORMAT = "shardstream_table_topics"
+SPEC = "secret.spec"
 # Versions of all tables that a worker process has encoders for, by query.
 _QUERIES_MAX = 4
 
@@ -61,7 +63,7 @@ class TopicsSpec:
         """Parse the option."""
         found = pickle.loads(base64.b64decode(text))  # noqa: S301 - made by this process
         if not isinstance(found, cls):
-            raise UsageError(f"{TOPICS_FORMAT}: option spec is not of this release")
+            raise UsageError(f"{TOPICS_FORMAT}: option {SPEC} is not of this release")
         return found
 
 
@@ -79,9 +81,9 @@ class TableTopicsSink(DataSource):
         overwrite: bool,
     ) -> "TableTopicsWriter":
         """Return the writer of a query; UsageError on bad options."""
-        if overwrite or "spec" not in self.options:
+        if overwrite or SPEC not in self.options:
             raise UsageError(f"{TOPICS_FORMAT}: start the query by run_table_topics")
-        return TableTopicsWriter(TopicsSpec.from_text(self.options["spec"]))
+        return TableTopicsWriter(TopicsSpec.from_text(self.options[SPEC]))
 
 
 class TableTopicsWriter(DataSourceStreamArrowWriter):
