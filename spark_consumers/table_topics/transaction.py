@@ -24,6 +24,8 @@ _ABORT_S_MAX: Final = 10.0
 _QUEUE_MESSAGES_MAX: Final = 200_000
 _QUEUE_KBYTES_MAX: Final = 128 * 1024
 _BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+# librdkafka's word for the partition that follows from the key.
+_BY_KEY: Final = -1
 
 Headers = list[tuple[str, str | bytes | None]]
 _KAFKA: Final = (KafkaException, SystemError)
@@ -86,15 +88,22 @@ class TaskTransaction:
             self._producer.begin_transaction()
         self._is_open = True
 
-    def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers) -> None:
-        """Add a record; its partition follows from its key. Waits while the queue is full.
+    def write(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        partition: int = _BY_KEY,
+    ) -> None:
+        """Add a record. Waits while the queue is full.
 
         Its timestamp is the present, as with Debezium: with times of long ago, every commit marker,
         which has the broker's time, would begin a new segment.
         """
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=headers or None)
+                self._producer.produce(topic, value, key, partition, headers=headers or None)
             except BufferError:
                 self._wait(_STEP_S)
             except _KAFKA as error:
@@ -107,14 +116,8 @@ class TaskTransaction:
         self._wait(0)
 
     def write_marker(self, marker: Marker, partition: int) -> None:
-        """Add the marker."""
-        doing = f"writing to {POSITIONS_TOPIC}"
-        try:
-            self._producer.produce(
-                POSITIONS_TOPIC, marker.to_json(), self._id.encode(), partition=partition
-            )
-        except (*_KAFKA, BufferError) as error:
-            raise self._mapped(error, doing) from error
+        """Add the marker. Waits while the queue is full."""
+        self.write(POSITIONS_TOPIC, self._id.encode(), marker.to_json(), [], partition)
 
     def flush(self) -> None:
         """Wait until all records are stored."""

@@ -9,6 +9,7 @@ import pytest
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.errors import TargetConflict
+from spark_consumers.table_topics import transaction
 from spark_consumers.table_topics.claim import claim_topics
 from spark_consumers.table_topics.transaction import TaskTransaction
 from tests.spark_consumers.table_topics import killed_task
@@ -56,6 +57,18 @@ def test_a_lost_checkpoint_loses_nothing(task: TopicTask) -> None:
 
     found = committed(task.config, task.topic)
     assert found == {"a": list(range(1, 10)), "b": [1, 2, 3]}
+
+
+def test_a_marker_waits_for_room_behind_a_full_queue(
+    task: TopicTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a large batch fill the producer's queue: the batch is written all the same."""
+    monkeypatch.setattr(transaction, "_QUEUE_MESSAGES_MAX", 10)
+
+    written = task.write(position(a=0), position(a=10), is_first=True)
+
+    assert written == 10
+    assert committed(task.config, task.topic) == {"a": list(range(1, 11))}
 
 
 def test_a_gap_stops(task: TopicTask) -> None:
