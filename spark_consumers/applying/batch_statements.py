@@ -50,7 +50,9 @@ class BatchStatements:
 
     def _add_renames(self, shard: str, statement: str, database: str) -> None:
         found = column_renames(statement, database)
-        swapped = {each.old for each in found} & {each.new for each in found}
+        names = [(each.old.lower(), each.new.lower()) for each in found]
+        others = [(old, new) for old, new in names if old != new]
+        swapped = {old for old, _ in others} & {new for _, new in others}
         if swapped:
             raise ShapeConflict(
                 f"shard {shard}: a statement gives a column the name of another one that it "

@@ -135,6 +135,18 @@ def key_names(shape: TableShape) -> tuple[str, ...]:
     return tuple(shape.columns[i].name for i in shape.primary_key)
 
 
+def as_declared(
+    renames: Iterable[tuple[str, str, str]], names: Iterable[str]
+) -> tuple[tuple[str, str, str], ...]:
+    """Return renames with old names as `names` has them: a statement may use any case."""
+    declared = {name.lower(): name for name in names}
+    found = []
+    for shard, old, new in renames:
+        found.append((shard, declared.get(old.lower(), old), new))
+        declared[new.lower()] = new
+    return tuple(found)
+
+
 def effective_renames(
     shape: TableShape, renames: Iterable[tuple[str, str, str]]
 ) -> tuple[Rename, ...]:

@@ -11,6 +11,7 @@ from spark_consumers.applying.batch_statements import BatchStatements
 from spark_consumers.applying.changes import META, KnownTable, TableChanges
 from spark_consumers.applying.evolution import (
     OnTypeChange,
+    as_declared,
     effective_renames,
     known_names,
     renamed,
@@ -78,11 +79,16 @@ def changes_of(
     statements.check({name for name in names if following.follows(name)})
     found = []
     for name in sorted(names):
-        renames = statements.renames_of(name)
+        known = following.known.get(name, KnownTable(TableShape(*name, ())))
+        parts = by_table.get(name, [])
+        renames = _renames(name, known, parts, statements)
+        removals = statements.removals_of(name)
+        shape, versions = _shape_and_rows(known, parts, renames, following.on_type_change)
         batch = TableChanges(
             *name,
-            *_shape_and_rows(name, by_table.get(name, []), statements, following),
-            statements.removals_of(name),
+            shape,
+            reduce_changes(".".join(name), versions, removals),
+            removals,
             statements.ended_copies_of(name),
             renames,
         )
@@ -126,23 +132,34 @@ def _decoded(own: pa.Table, shape: TableShape, schema_id: int, decoder: RecordDe
     )
 
 
+def _renames(
+    name: Name, known: KnownTable, parts: Iterable[Decoded], statements: BatchStatements
+) -> tuple[tuple[str, str, str], ...]:
+    """Return the renames of a table's columns, by the names that its versions have."""
+    shapes = (known.shape, *(part.shape for part in parts))
+    names = [column.name for shape in shapes for column in shape.columns]
+    return as_declared(statements.renames_of(name), [*known.renames, *names])
+
+
 def _shape_and_rows(
-    name: Name, parts: Iterable[Decoded], statements: BatchStatements, following: Following
+    known: KnownTable,
+    parts: Iterable[Decoded],
+    renames: tuple[tuple[str, str, str], ...],
+    on_type_change: OnTypeChange,
 ) -> tuple[TableShape, pa.Table]:
-    known = following.known.get(name, KnownTable(TableShape(*name, ())))
-    renames = statements.renames_of(name)
+    """Return the columns of a table after a batch, and the versions of keys in it."""
     steps = {step.old: step.new for step in effective_renames(known.shape, renames)}
     names = known_names(known.renames, renames)
     parts = [replace(part, shape=renamed(part.shape, names)) for part in parts]
     shape = renamed(known.shape, steps)
     for part in parts:
-        shape = united(shape, part.shape, following.on_type_change)
+        shape = united(shape, part.shape, on_type_change)
     shape = with_texts(shape, {name for part in parts for name in dates_of(part, shape)})
     _check_names(shape)
     fields = [pa.field(column.name, arrow_type(column)) for column in shape.columns]
     empty = pa.schema([*META, *fields]).empty_table()
     versions = pa.concat_tables([empty, *(versions_of_keys(part, shape) for part in parts)])
-    return shape, reduce_changes(".".join(name), versions, statements.removals_of(name))
+    return shape, versions
 
 
 def _check_names(shape: TableShape) -> None:

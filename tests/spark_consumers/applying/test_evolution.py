@@ -114,6 +114,34 @@ def test_a_renamed_column_keeps_its_values(ddl: str) -> None:
     assert known_names({}, changes.renames) == {"a": "b"}
 
 
+def test_a_statement_may_name_a_column_in_any_case() -> None:
+    """RENAME: columns are told apart without their case, on a shard that is altered later too."""
+    old, new = table(text("a")), table(text("b"))
+    first = statement("-80", 2, 110, "ALTER TABLE orders RENAME COLUMN A TO b")
+    second = statement("80-", 2, 120, "ALTER TABLE orders CHANGE A b VARCHAR(20)")
+
+    [changes] = Source().changes(
+        [first, *inserts(("80-", old, {"a": "w"})), second], following(old)
+    )
+    [later] = Source().changes([second], following(new, {"a": "b"}))
+
+    assert [row["b"] for row in values_of(changes)] == ["w"]
+    assert changes.shape == new
+    assert plan(old, changes.shape, changes.renames) == [Rename("a", "b")]
+    assert known_names({}, changes.renames) == {"a": "b"}
+    assert later.renames == (("80-", "a", "b"),)
+
+
+def test_a_column_may_change_the_case_of_its_name() -> None:
+    """RENAME: the name that the statement gives is the one that the target gets."""
+    ddl = statement("-80", 2, 110, "ALTER TABLE orders RENAME COLUMN A TO A1, CHANGE B b INT")
+    old = table(text("a"), number("B"))
+
+    [changes] = Source().changes([ddl], following(old))
+
+    assert plan(old, changes.shape, changes.renames) == [Rename("a", "A1"), Rename("B", "b")]
+
+
 def test_a_shard_that_renames_later_changes_nothing() -> None:
     """RENAME: rows of the old name go on in the new column, before and after the statement."""
     old, new = table(text("a")), table(text("b"))
@@ -151,9 +179,10 @@ def test_without_its_statement_a_renamed_column_is_dropped_and_added() -> None:
     assert plan(stored, changes.shape) == [AddColumn(text("b"))]
 
 
-def test_columns_that_swap_their_names_stop_by_name() -> None:
+@pytest.mark.parametrize("name", ["b", "B"])
+def test_columns_that_swap_their_names_stop_by_name(name: str) -> None:
     """RENAME: by name nobody can tell which rows are from before the statement."""
-    ddl = "ALTER TABLE orders RENAME COLUMN a TO b, RENAME COLUMN b TO a"
+    ddl = f"ALTER TABLE orders RENAME COLUMN a TO b, RENAME COLUMN {name} TO a"
 
     with pytest.raises(ShapeConflict, match="shard -80: a statement gives a column the name"):
         Source().changes([statement("-80", 2, 110, ddl)])
