@@ -17,7 +17,9 @@ def csv_of(rows: pa.Table) -> bytes:
     texts = pa.table([_plain(column) for column in rows.columns], names=rows.column_names)
     sink = io.BytesIO()
     options = csv.WriteOptions(include_header=False, quoting_style="all_valid")
-    csv.write_csv(texts, sink, options)
+    # In front of other batches, Arrow's writer puts zero bytes for one without rows.
+    batches = [batch for batch in texts.to_batches() if batch.num_rows]
+    csv.write_csv(pa.Table.from_batches(batches, texts.schema), sink, options)
     return sink.getvalue()
 
 

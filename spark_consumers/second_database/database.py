@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from event_token import KeyRange
 from event_token.errors import Retry
 from spark_consumers.applying.changes import KnownTable, TableChanges
-from spark_consumers.errors import TargetConflict
+from spark_consumers.errors import DatabaseRefuses, TargetConflict
 from spark_consumers.second_database.catalog import FOLLOWING, Catalog
 from spark_consumers.second_database.dialect import Dialect, run
 from spark_consumers.second_database.staging import Staged, stage, stage_prefix
@@ -130,9 +130,18 @@ class SqlDatabase:
         except _DuplicateKeyError:
             # The way to the batch's end may lead over states that unique indexes refuse; its end,
             # which the source had, does not.
-            done = self._apply(batch, staged, replace=True)
+            done = self._apply_replacing(batch, staged)
         self._drop(staged)
         return done
+
+    def _apply_replacing(self, batch: PlannedBatch, staged: Sequence[Staged]) -> bool:
+        try:
+            return self._apply(batch, staged, replace=True)
+        except _DuplicateKeyError as error:
+            raise DatabaseRefuses(
+                f"{error}. The rows of the sources have a value twice that a unique "
+                f"index of the target allows once, as rows of two shards may: drop that index"
+            ) from None
 
     def apply_arrow(self, batch: PlannedBatch, changes: Iterable[TableChanges]) -> bool:
         """Stage and apply the changes of a batch from one process, without Spark."""
@@ -213,7 +222,7 @@ class SqlDatabase:
             yield
         except DBAPIError as error:
             if self._dialect.is_duplicate_key(error):
-                raise _DuplicateKeyError from None
+                raise _DuplicateKeyError(str(self._dialect.translated(error))) from None
             raise self._dialect.translated(error) from None
 
 
@@ -223,7 +232,7 @@ def _engine_of(url: str) -> Engine:
     return dialect_of(url).open_engine()
 
 
-class _DuplicateKeyError(Exception):
+class _DuplicateKeyError(DatabaseRefuses):
     """A unique index of the target has a value already."""
 
 

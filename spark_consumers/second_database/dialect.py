@@ -51,6 +51,8 @@ class Dialect:
 
     # The longest name of a table or column, in bytes.
     name_bytes_max: ClassVar[int]
+    # Columns that every table has, so that no other one may be called so.
+    system_columns: ClassVar[frozenset[str]] = frozenset()
     # What locks the rows of a SELECT.
     row_lock: ClassVar[str] = " FOR UPDATE"
     # Whether DDL takes part in transactions.
@@ -90,7 +92,7 @@ class Dialect:
     def create_work(self, connection: Connection, table: TargetTable) -> str:
         """Create an empty table like that of the homes; return its quoted name.
 
-        It also has the columns `_number` (1, 2, ...) and `origin`.
+        It also has the columns `_number` (1, 2, ...) and `_origin`.
         """
         raise NotImplementedError
 

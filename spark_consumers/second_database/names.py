@@ -19,11 +19,14 @@ from topics.records.table_shape import TableShape
 INTERNAL = "_shardstream"
 CONTESTED = "_contested"
 NUMBER = "_number"
+ORIGIN = "_origin"
 
 # What a row of the target keeps of its last change, and what is staged of a change.
 STORED = (TIME, SHARD, SEQ, HOME, TOKEN)
 KEPT = (*STORED, DELETED)
 STAGED = (KEY, *KEPT, COMPARE, ABSENT, CONTESTED)
+# What no column of a table may be called.
+RESERVED = (*STAGED, NUMBER, ORIGIN)
 
 # By column: the names of `Dialect.meta_types`.
 META_KINDS = {

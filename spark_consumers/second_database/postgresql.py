@@ -16,7 +16,7 @@ from spark_consumers.applying.changes import ABSENT, DELETED, KEY, TIME
 from spark_consumers.errors import BadValue, DatabaseRefuses
 from spark_consumers.second_database.csv_rows import csv_of, seconds_text
 from spark_consumers.second_database.dialect import Dialect, Update, rows_of, run
-from spark_consumers.second_database.names import CONTESTED, INTERNAL, NUMBER, TargetTable
+from spark_consumers.second_database.names import CONTESTED, INTERNAL, NUMBER, ORIGIN, TargetTable
 from spark_consumers.second_database.rejected import place_of, without_nul
 from topics.records.table_shape import Column, TableShape, ValueKind
 
@@ -58,6 +58,7 @@ class PostgresDialect(Dialect):
     """PostgreSQL 13 or newer."""
 
     name_bytes_max = 63
+    system_columns = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
     has_transactional_ddl = True
     meta_types: ClassVar[Mapping[str, str]] = {
         "key": "text",
@@ -123,7 +124,7 @@ class PostgresDialect(Dialect):
         run(
             connection,
             f"CREATE TEMPORARY TABLE shardstream_work (LIKE {self.internal(table.homes)}, "
-            f"{self.quote(NUMBER)} bigserial, origin smallint) ON COMMIT DROP",
+            f"{self.quote(NUMBER)} bigserial, {self.quote(ORIGIN)} smallint) ON COMMIT DROP",
         )
         return "pg_temp.shardstream_work"
 
@@ -151,8 +152,8 @@ class PostgresDialect(Dialect):
         command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(place, names)
         try:
             _copy(driver, command, rows)
-        except psycopg.DataError:
-            raise BadValue(_first_problem(driver, command, rows)) from None
+        except psycopg.DataError as error:
+            raise BadValue(_first_problem(driver, command, rows, error)) from None
         few = [sql.Identifier(column) for column in (DELETED, CONTESTED)]
         driver.execute(sql.SQL("ANALYZE {} ({}, {})").format(place, *few))
 
@@ -239,20 +240,29 @@ def _copy(driver: "psycopg.Connection[Any]", command: sql.Composed, rows: pa.Tab
         copy.write(csv_of(rows))
 
 
-def _first_problem(driver: "psycopg.Connection[Any]", command: sql.Composed, rows: pa.Table) -> str:
-    """Find a row that COPY refuses by halves: the lines that it counts are not rows."""
-    while True:
+def _first_problem(
+    driver: "psycopg.Connection[Any]",
+    command: sql.Composed,
+    rows: pa.Table,
+    error: psycopg.DataError,
+) -> str:
+    """Find a row that COPY refuses by halves: the lines that it counts are not rows.
+
+    `error`: what it said of all rows.
+    """
+    while rows.num_rows:
         half = (rows.num_rows + 1) // 2
         try:
             _copy(driver, command, rows.slice(0, half))
-        except psycopg.DataError as error:
+        except psycopg.DataError as refused:
             rows = rows.slice(0, half)
             if half > 1:
                 continue
-            column = _COLUMN.search(error.diag.context or "")
+            column = _COLUMN.search(refused.diag.context or "")
             where = f"{place_of(rows, 0)}, column {column[1] if column else 'unknown'}"
-            return f"{where}: {_without_value(error)}"
+            return f"{where}: {_without_value(refused)}"
         rows = rows.slice(half)
+    return f"no single row is refused, but all of them are: {_without_value(error)}"
 
 
 def _without_value(error: psycopg.Error) -> str:

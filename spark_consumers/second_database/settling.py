@@ -28,6 +28,7 @@ from spark_consumers.second_database.names import (
     CONTESTED,
     KEPT,
     NUMBER,
+    ORIGIN,
     STORED,
     TargetTable,
 )
@@ -54,7 +55,7 @@ def settle_contested(
     work = d.create_work(connection, table)
     _collect(connection, d, table, staged, work, soft=soft)
     visible, others = _decide(
-        rows_of(connection, f"SELECT {d.listed((NUMBER, *_READ))}, origin FROM {work}")
+        rows_of(connection, f"SELECT {d.listed((NUMBER, *_READ, ORIGIN))} FROM {work}")
     )
     place, homes = d.table(table.schema, table.name), d.internal(table.homes)
     in_work = f"SELECT 1 FROM {work} w WHERE"
@@ -125,21 +126,22 @@ def _collect(
     alive = f" WHERE NOT t.{d.quote(DELETED)}" if soft else ""
     run(
         connection,
-        f"INSERT INTO {work} (origin, {d.listed((KEY, DELETED, *own))}) "
+        f"INSERT INTO {work} ({d.listed((ORIGIN, KEY, DELETED, *own))}) "
         f"SELECT 0, k.{d.quote(KEY)}, FALSE, {d.listed(own, 't.')} FROM {place} t JOIN {keys} "
         f"ON {d.same_key('t', 'k', table.key)}{alive}",
     )
     every = [KEY, *KEPT, *table.columns]
     run(
         connection,
-        f"INSERT INTO {work} (origin, {d.listed(every)}) SELECT 0, {d.listed(every, 'h.')} "
-        f"FROM {homes} h WHERE EXISTS (SELECT 1 FROM {stage} s WHERE {mine} AND "
-        f"s.{d.quote(KEY)} = h.{d.quote(KEY)})",
+        f"INSERT INTO {work} ({d.listed((ORIGIN, *every))}) SELECT 0, "
+        f"{d.listed(every, 'h.')} FROM {homes} h "
+        f"WHERE EXISTS (SELECT 1 FROM {stage} s WHERE {mine} "
+        f"AND s.{d.quote(KEY)} = h.{d.quote(KEY)})",
     )
     staged_too = [KEY, *KEPT, *staged.columns]
     run(
         connection,
-        f"INSERT INTO {work} (origin, {d.listed(staged_too)}) SELECT 1, "
+        f"INSERT INTO {work} ({d.listed((ORIGIN, *staged_too))}) SELECT 1, "
         f"{d.listed(staged_too, 's.')} FROM {stage} s WHERE {mine}",
     )
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Connection
 
+from event_token.errors import UsageError
 from spark_consumers.applying.changes import (
     ABSENT,
     COMPARE,
@@ -19,7 +20,7 @@ from spark_consumers.applying.changes import (
 from spark_consumers.applying.tables import Removal
 from spark_consumers.errors import BadValue
 from spark_consumers.second_database.dialect import Dialect
-from spark_consumers.second_database.names import CONTESTED, STAGED
+from spark_consumers.second_database.names import CONTESTED, RESERVED, STAGED
 from topics.records.table_shape import TableShape
 
 
@@ -51,7 +52,7 @@ def stage_prefix(follower_digest: str) -> str:
 
 
 def stage(connection: Connection, dialect: Dialect, changes: TableChanges, prefix: str) -> Staged:
-    """Stage the rows of one table. BadValue if a value does not fit."""
+    """Stage the rows of one table. BadValue: a value does not fit; UsageError: a name."""
     found = Staged(
         *(changes.database, changes.table, changes.shape),
         removals=changes.removals,
@@ -60,6 +61,7 @@ def stage(connection: Connection, dialect: Dialect, changes: TableChanges, prefi
     )
     if not changes.rows.num_rows:
         return found
+    check_names(dialect, changes.shape)
     name = f"{prefix}{secrets.token_hex(8)}"
     shape = changes.shape
     rows = _staged_rows(changes)
@@ -80,6 +82,24 @@ def stage(connection: Connection, dialect: Dialect, changes: TableChanges, prefi
         contested=_count(pc.equal(rows[CONTESTED], 1)),
         partial=_absent_sets(changes.rows),
     )
+
+
+def check_names(dialect: Dialect, shape: TableShape) -> None:
+    """UsageError if the target cannot have a table or a column of a name."""
+    where = f"{shape.database}.{shape.table}"
+    taken = {*RESERVED, *dialect.system_columns}
+    for name in (column.name for column in shape.columns):
+        if name in taken:
+            raise UsageError(
+                f"{where}: column '{name}' has a name that the target needs for itself "
+                f"({', '.join(sorted(taken))}): rename the column, or leave the table out"
+            )
+    for name in (shape.table, *(column.name for column in shape.columns)):
+        if len(name.encode()) > dialect.name_bytes_max:
+            raise UsageError(
+                f"{where}: the name '{name}' is longer than the {dialect.name_bytes_max} bytes "
+                f"that the target allows: leave the table out"
+            )
 
 
 def absent_text(names: tuple[str, ...]) -> str:

@@ -18,7 +18,7 @@ from spark_consumers.applying.evolution import (
 )
 from spark_consumers.second_database.catalog import Catalog, KnownTarget
 from spark_consumers.second_database.dialect import Dialect
-from spark_consumers.second_database.names import KEPT, STAGED, STORED, TargetTable
+from spark_consumers.second_database.names import KEPT, STORED, TargetTable
 from topics.records.table_shape import Column, TableShape
 
 
@@ -70,9 +70,6 @@ class TargetTables:
     ) -> TargetTable:
         dialect = self._dialect
         schema = dialect.schema_of(source[0] if self._schema is None else self._schema) or ""
-        for column in shape.columns:
-            self._check_name(source, column.name)
-        self._check_name(source, source[1])
         table = self._catalog.add_table(
             connection, source, schema=schema, name=source[1], shape=shape, state=state
         )
@@ -99,19 +96,6 @@ class TargetTables:
             for column in shape.columns
         }
 
-    def _check_name(self, source: tuple[str, str], name: str) -> None:
-        where = f"{source[0]}.{source[1]}"
-        if name in {*STAGED, *KEPT}:
-            raise UsageError(
-                f"{where}: column '{name}' has a name that the target needs for itself "
-                f"({', '.join(STAGED)}): leave the table out"
-            )
-        if len(name.encode()) > self._dialect.name_bytes_max:
-            raise UsageError(
-                f"{where}: the name '{name}' is longer than the {self._dialect.name_bytes_max} "
-                f"bytes that the target allows: leave the table out"
-            )
-
     def _step(self, connection: Connection, table: TargetTable, step: Step) -> TargetTable:
         dialect = self._dialect
         places = (
@@ -122,7 +106,6 @@ class TargetTables:
         key = set(table.key)
         match step:
             case AddColumn(column):
-                self._check_name((table.shape.database, table.shape.table), column.name)
                 for place in places:
                     dialect.add_column(connection, place, column)
                 columns.append(column)

@@ -2,9 +2,11 @@
 
 import random
 import uuid
+from dataclasses import replace
 
 from event_token import EventToken, MysqlGtidSet
-from tests.spark_consumers.second_database.followed import Followed, Item
+from spark_consumers.applying.reduce import reduce_changes
+from tests.spark_consumers.second_database.followed import Followed, Item, batch, changes
 
 KEYS = 12
 BATCHES = 25
@@ -26,6 +28,17 @@ def test_rows_follow_inserts_updates_and_deletes(followed: Followed) -> None:
     ]
     [(batch, frontier)] = followed.rows("SELECT batch, frontier_us FROM _shardstream.position")
     assert (batch, frontier) == (2, 3000)
+
+
+def test_a_key_that_comes_to_two_shards_at_once(followed: Followed) -> None:
+    """A batch whose only key has rows of two shards: nothing can be applied in bulk."""
+    items = [Item(1, 1, 100, home=None, note="a"), Item(1, 1, 200, "80-", None, note="b")]
+    reduced = reduce_changes("shop.items", changes(items).rows)
+
+    staged = followed.database.stage([replace(changes([]), rows=reduced)])
+
+    assert followed.database.apply(batch(0), staged)
+    assert followed.rows("SELECT id, note FROM shop.items") == [(1, "b")]
 
 
 def test_random_histories_end_as_the_rule_says(followed: Followed) -> None:

@@ -11,7 +11,7 @@ from event_token.errors import UsageError
 from spark_consumers.applying.homes import Version
 from spark_consumers.applying.statements import TableName
 from spark_consumers.applying.tables import Removal
-from spark_consumers.errors import BadValue, CannotApply
+from spark_consumers.errors import BadValue, CannotApply, DatabaseRefuses
 from tests.postgres_servers import PostgresFixture
 from tests.spark_consumers.second_database.followed import (
     ITEMS,
@@ -120,6 +120,37 @@ def test_values_of_a_unique_index_are_swapped(followed: Followed) -> None:
 
     followed.check()
     assert followed.rows("SELECT id, note FROM shop.items ORDER BY id") == [(1, "b"), (2, "a")]
+
+
+def test_a_value_that_two_rows_have_names_the_unique_index(followed: Followed) -> None:
+    """Rows of two shards have one value: the error says which index of the target refuses it."""
+    followed.apply([Item(1, 1, 100, note="a")])
+    with followed.postgres.connect(followed.name) as connection:
+        connection.execute("CREATE UNIQUE INDEX only_once ON shop.items (note)")
+
+    with pytest.raises(DatabaseRefuses, match=r"only_once.*two shards may: drop that index"):
+        followed.apply([Item(2, 1, 100, "80-", b"\x90", note="a")])
+
+
+@pytest.mark.parametrize("column", ["origin", "s", "t", "h", "w", "k", "excluded"])
+def test_a_key_on_two_shards_with_any_column(followed: Followed, column: str) -> None:
+    """Names that statements use for other things may be columns of the source."""
+    shape = replace(ITEMS, columns=(*ITEMS.columns, Column(column, ValueKind.INT, "int")))
+    items = [Item(1, 1, 100, home=None, note="a", more={column: 1})]
+    followed.apply([*items, Item(1, 1, 200, "80-", None, note="b", more={column: 2})], shape=shape)
+    followed.check()
+    followed.apply([Item(1, 2, 300, "80-", None, deleted=True)], shape=shape)
+    followed.check()
+
+    assert followed.rows(f'SELECT note, "{column}" FROM shop.items') == [("a", 1)]
+
+
+@pytest.mark.parametrize("column", ["xmin", "_contested", "_origin"])
+def test_a_column_of_a_reserved_name_is_refused_by_name(followed: Followed, column: str) -> None:
+    """A column that the target cannot have is named with its table."""
+    shape = replace(ITEMS, columns=(*ITEMS.columns, Column(column, ValueKind.INT, "int")))
+    with pytest.raises(UsageError, match=f"shop.items: column '{column}' has a name"):
+        followed.apply([Item(1, 1, 100)], shape=shape)
 
 
 def test_deleted_rows_stay_marked_if_asked(postgres: PostgresFixture) -> None:
