@@ -1,6 +1,7 @@
 """What all sinks' commands share: options, the checks before Spark starts, the status lines."""
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from topics.start.start_forms import parse_start
 
 # On one machine; on a cluster the same job runs under spark-submit.
 LOCAL_MASTER = "local[*]"
+_TABLE = re.compile(r"([^.]+)\.([^.]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,14 @@ def source_options(settings: Settings, options: QueryOptions) -> dict[str, str]:
     if options.name is not None:
         source["name"] = options.name
     return source
+
+
+def table_name(text: str) -> tuple[str, str]:
+    """Return database and table of a `--table`. UsageError unless it names both."""
+    found = _TABLE.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--table {text!r}: name a table as database.table")
+    return found[1], found[2]
 
 
 def lake_places(target: str, checkpoint: str | None) -> tuple[str, str]:

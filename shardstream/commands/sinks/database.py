@@ -1,7 +1,6 @@
 """`shardstream database`: tables of another database that follow a keyspace, each change once."""
 
 import os
-import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -9,8 +8,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from event_token import KeyRange
-from event_token.errors import UsageError
-from shardstream.commands.sinks.common import QueryOptions, place, run_sink
+from shardstream.commands.sinks.common import QueryOptions, place, run_sink, table_name
 from shardstream.settings.model import Settings
 from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
@@ -20,7 +18,6 @@ from spark_consumers.sink_query.run import SinkProgress, Trigger
 
 # The password, where the URL has none: a command line can be read by every user of the machine.
 PASSWORD_VARIABLE = "SHARDSTREAM_DATABASE_PASSWORD"  # noqa: S105 - the name of a variable
-_TABLE = re.compile(r"([^.]+)\.([^.]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +35,7 @@ class DatabaseOptions(QueryOptions):
 
 def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is applied."""
-    tables = [_table(name) for name in options.tables]
+    tables = [table_name(name) for name in options.tables]
     checkpoint = place(options.checkpoint)
     url = _with_password(options.url)
     target = replace(options.target, key_range=KeyRange.parse(options.key_range))
@@ -70,13 +67,6 @@ def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
         )
 
     run_sink("database", settings, options, [checkpoint], run)
-
-
-def _table(name: str) -> tuple[str, str]:
-    found = _TABLE.fullmatch(name)
-    if found is None:
-        raise UsageError(f"--table {name!r}: name a table as database.table")
-    return found[1], found[2]
 
 
 def _with_password(url: str) -> str:

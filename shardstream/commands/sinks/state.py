@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from event_token.errors import UsageError
 from event_token.position import NUMBER_MAX
-from shardstream.commands.sinks.common import QueryOptions, lake_places, run_sink
+from shardstream.commands.sinks.common import QueryOptions, lake_places, run_sink, table_name
 from shardstream.settings.model import Settings
 from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.run import run_state
@@ -40,6 +40,8 @@ class StateOptions(QueryOptions):
 def run_state_command(settings: Settings, options: StateOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is applied."""
     target, checkpoint = lake_places(options.target, options.checkpoint)
+    for name in options.tables:
+        table_name(name)
     check_partitions(options.partitions, options.buckets or options.partitions)
 
     def run(

@@ -1,6 +1,5 @@
 """`shardstream table-topics`: one topic per table, in Debezium's format, each change once."""
 
-import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,15 +7,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from event_token.errors import UsageError
-from shardstream.commands.sinks.common import QueryOptions, place, run_sink
+from shardstream.commands.sinks.common import QueryOptions, place, run_sink, table_name
 from shardstream.settings.model import load_settings
 from spark_consumers.sink_query.run import SinkProgress, Trigger
 from spark_consumers.table_topics.options import TopicOptions
 from spark_consumers.table_topics.run import run_table_topics
 from topics.names import table_topic
-
-_TABLE = re.compile(r"([^.]+)\.([^.]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +26,8 @@ class TableTopicsOptions(QueryOptions):
 
 def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is written."""
-    _check_tables(options)
+    for name in options.tables:
+        table_topic(options.topics.envelope.prefix, *table_name(name))
     settings = load_settings(config)
     topics = options.topics.with_registry(settings.kafka.schema_registry_url)
     checkpoint = place(options.checkpoint)
@@ -55,11 +52,3 @@ def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -
         )
 
     run_sink("table-topics", settings, options, [checkpoint], run)
-
-
-def _check_tables(options: TableTopicsOptions) -> None:
-    for name in options.tables:
-        found = _TABLE.fullmatch(name)
-        if found is None:
-            raise UsageError(f"--table {name!r}: name a table as database.table")
-        table_topic(options.topics.envelope.prefix, found[1], found[2])
