@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from spark_consumers.applying.changes import KnownTable
 from spark_consumers.applying.widening import widest
 from spark_consumers.errors import ShapeConflict
 from topics.records.table_shape import Column, TableShape, ValueKind
@@ -162,6 +163,27 @@ def effective_renames(
             names = names - {old} | {new}
             found.append(Rename(old, new))
     return tuple(found)
+
+
+def check_renames(known: KnownTable, renames: Iterable[tuple[str, str, str]]) -> None:
+    """ShapeConflict if a column gets the name of one that was dropped.
+
+    A sink's table has both, and rows that do not change would keep the dropped column's values
+    under that name.
+    """
+    shape, made = known.shape, known.renames
+    for each in renames:
+        shard, old, new = each
+        names = {column.name for column in shape.columns}
+        if {old, new} <= names and made.get(old) != new:
+            raise ShapeConflict(
+                f"{shape.database}.{shape.table}, shard {shard}: column '{old}' was renamed to "
+                f"'{new}', and the target still has an earlier column of that name, whose values "
+                f"would stay in the rows that do not change. Start a new target from a copy taken "
+                f"after all shards were altered"
+            )
+        steps = {step.old: step.new for step in effective_renames(shape, [each])}
+        shape, made = renamed(shape, steps), known_names(made, [each])
 
 
 def known_names(renames: Mapping[str, str], more: Iterable[tuple[str, str, str]]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from spark_consumers.applying.changes import META, KnownTable, TableChanges
 from spark_consumers.applying.evolution import (
     OnTypeChange,
     as_declared,
+    check_renames,
     effective_renames,
     known_names,
     renamed,
@@ -148,6 +149,7 @@ def _shape_and_rows(
     on_type_change: OnTypeChange,
 ) -> tuple[TableShape, pa.Table]:
     """Return the columns of a table after a batch, and the versions of keys in it."""
+    check_renames(known, renames)
     steps = {step.old: step.new for step in effective_renames(known.shape, renames)}
     names = known_names(known.renames, renames)
     parts = [replace(part, shape=renamed(part.shape, names)) for part in parts]

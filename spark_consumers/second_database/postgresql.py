@@ -146,7 +146,8 @@ class PostgresDialect(Dialect):
     ) -> None:
         """COPY the rows and tell the planner how many are tombstones."""
         driver = cast("psycopg.Connection[Any]", connection.connection.driver_connection)
-        rows = _fitting(without_nul(rows, replace=self._replaces_nul), shape)
+        json = {column.name for column in shape.columns if column.kind is ValueKind.JSON}
+        rows = _fitting(without_nul(rows, replace=self._replaces_nul, json=json), shape)
         place = sql.Identifier(INTERNAL, name)
         names = sql.SQL(", ").join(map(sql.Identifier, rows.column_names))
         command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(place, names)

@@ -205,6 +205,19 @@ def test_a_zero_character_stops_by_name(followed: Followed, postgres: PostgresFi
         assert other.rows("SELECT note FROM shop.items WHERE id = 2") == [("a\ufffdb",)]
 
 
+def test_zero_characters_in_json_are_replaced_too(postgres: PostgresFixture) -> None:
+    """JSON has them as escapes; a backslash before `u0000` that is escaped itself stays."""
+    shape = replace(ITEMS, columns=(*ITEMS.columns, Column("doc", ValueKind.JSON, "json")))
+    other = Followed(postgres, nul_text="replace")
+    other.database.prepare()
+    text = r'["\u0000\u0000", "\\u0000", "\\\u0000"]'
+    with other.database.claimed():
+        other.apply([Item(1, 1, 100, more={"doc": text})], shape=shape)
+    [(found,)] = other.rows("SELECT doc FROM shop.items")
+
+    assert found == ["\ufffd\ufffd", "\\u0000", "\\\ufffd"]
+
+
 def test_a_value_that_does_not_fit_is_named(followed: Followed) -> None:
     """What COPY refuses is found by its line, also after texts of several lines."""
     column = Column("day", ValueKind.JSON, "json")
@@ -212,7 +225,7 @@ def test_a_value_that_does_not_fit_is_named(followed: Followed) -> None:
     good = Item(1, 1, 100, note="two\nlines\n", more={"day": "1"})
 
     with pytest.raises(BadValue, match=r'shop.items, key \{"id":2.*, seq 2, column day') as caught:
-        followed.apply([good, Item(2, 2, 100, more={"day": '"\\u0000secret"'})], shape=shape)
+        followed.apply([good, Item(2, 2, 100, more={"day": '{"secret"'})], shape=shape)
     assert "secret" not in str(caught.value)
 
 
