@@ -12,8 +12,7 @@ from tests.database_servers import DatabaseFixture
 from tests.postgres_servers import PostgresFixture
 from tests.producers.session.producing import producing, settings_of, wait_for
 from tests.shardstream.command_line import background, write_settings
-from topics.kafka.provisioning import provision_keyspace
-from topics.keyspace.topology import ShardEntry, ShardState, Topology, update_topology
+from tests.spark_consumers.second_database.serving import serve
 
 TABLE = "(id BIGINT PRIMARY KEY, note VARCHAR(20), amount INT)"
 FOLLOW_S_MAX = 300.0
@@ -141,12 +140,3 @@ def rows_of(
             return []
         query = f"SELECT {columns} FROM {schema}.items"
         return sorted(connection.execute(query.encode()).fetchall())
-
-
-def serve(kafka: KafkaCluster, keyspace: str, shards: dict[str, DatabaseFixture]) -> None:
-    """A topology of these shards."""
-    config = settings_of(next(iter(shards.values())), kafka, keyspace).kafka
-    provision_keyspace(config, keyspace)
-    entries = tuple(ShardEntry(shard, ShardState.SERVING) for shard in shards)
-    topology = Topology(keyspace, 1, entries)
-    update_topology(config, keyspace, lambda _: topology)

@@ -1,0 +1,145 @@
+"""A PostgreSQL database that starts from copies of tables whose rows are older than the logs."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from psycopg import sql
+from pyspark.sql import SparkSession
+
+from producers.options import CopySettings
+from producers.settings import ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
+from spark_consumers.second_database.run import run_database
+from tests.database_servers import DatabaseFixture
+from tests.postgres_servers import PostgresFixture
+from tests.producers.copy.copying import server_rows, start, wait_state
+from tests.producers.copy.traffic import TABLES, Traffic, key_of
+from tests.producers.session.producing import (
+    producing,
+    read_log,
+    settings_of,
+    wait_caught_up,
+    wait_for,
+)
+from tests.spark_consumers.second_database.serving import serve
+from topics.progress.copy_topic import CopyState
+from topics.progress.record import GRID_US
+
+KEYS = 300
+Rows = dict[tuple[Any, ...], Any]
+
+
+def test_a_database_starts_from_copies_under_load(
+    spark: SparkSession,
+    mysql_a: DatabaseFixture,
+    mysql_b: DatabaseFixture,
+    kafka: KafkaCluster,
+    keyspace: str,
+    *,
+    postgres: PostgresFixture,
+    tmp_path: Path,
+) -> None:
+    """From copy: rows older than the logs arrive with later changes; the tables are complete."""
+    shards = {"-80": mysql_a, "80-": mysql_b}
+    target = postgres.new_database()
+    url = postgres.url(target, *postgres.new_login(target))
+    serve(kafka, keyspace, shards)
+    create_databases(shards, keyspace)
+    traffic = Traffic(mysql_a, keyspace, keys=KEYS, seed=5)
+    fill(mysql_b, keyspace)
+    copy = CopySettings(chunk_rows_max=25, tables_at_once=5)
+    settings = [
+        settings_of(database, kafka, keyspace, shard=shard, copy=copy)
+        for shard, database in shards.items()
+    ]
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "start": "copy"}
+
+    def follow() -> None:
+        run_database(
+            *(spark, keyspace, url, str(tmp_path / "checkpoint"), options),
+            tables=[(keyspace, table) for table in TABLES],
+            partitions=2,
+            trigger="availableNow",
+        )
+
+    with ExitStack() as running:
+        for each in settings:
+            running.enter_context(producing(each))
+        with traffic:
+            # The other shard's copies are requested by the query.
+            start(settings[0], *(f"{keyspace}.{table}" for table in TABLES))
+            follow()
+            for each in settings:
+                wait_state(each, CopyState.COMPLETED, *(f"{keyspace}.{t}" for t in TABLES))
+        for each in settings:
+            wait_caught_up(each)
+        wait_for("the heads pass the last changes", lambda: are_released(settings))
+    states = ask(postgres, target, sql.SQL("SELECT DISTINCT state FROM _shardstream.tables"))
+    assert set(states) <= {("loading",), ("complete",)}
+    follow()
+    check_rows(shards, keyspace, postgres, target)
+    check_complete(postgres, target)
+
+
+def create_databases(shards: dict[str, DatabaseFixture], name: str) -> None:
+    """Create an empty database on all servers."""
+    for database in shards.values():
+        with database.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {name}")
+
+
+def check_complete(postgres: PostgresFixture, target: str) -> None:
+    """All tables are complete, since a time that the target has reached."""
+    states = ask(
+        *(postgres, target),
+        sql.SQL(
+            "SELECT source_table, state, complete_at_us <= frontier_us FROM _shardstream.tables, "
+            "_shardstream.position"
+        ),
+    )
+    assert sorted(states) == [(table, "complete", True) for table in sorted(TABLES)]
+
+
+def check_rows(
+    shards: dict[str, DatabaseFixture], name: str, postgres: PostgresFixture, target: str
+) -> None:
+    """The target has the rows of all servers."""
+    for table, (_, key) in TABLES.items():
+        expected: Rows = {}
+        for database in shards.values():
+            expected |= server_rows(database, name, table, key)
+        found = ask(
+            *(postgres, target),
+            sql.SQL("SELECT {}, v, pad FROM {}").format(
+                sql.SQL(", ").join(map(sql.Identifier, key)), sql.Identifier(name, table)
+            ),
+        )
+        columns = [*key, "v", "pad"]
+        rows = {row[: len(key)]: dict(zip(columns, row, strict=True)) for row in found}
+        assert len(found) == len(rows) > KEYS // 4
+        assert rows == expected
+
+
+def fill(database: DatabaseFixture, name: str) -> None:
+    """Create the tables of the traffic with rows of other keys."""
+    with database.connect(database=name) as connection, connection.cursor() as cursor:
+        for table, (columns, key) in TABLES.items():
+            cursor.execute(f"CREATE TABLE {table} ({columns}, v BIGINT, pad VARCHAR(200))")
+            rows = ", ".join(
+                f"({', '.join(key_of(table, i))}, {i}, 'there')" for i in range(KEYS, KEYS + 40)
+            )
+            cursor.execute(f"INSERT INTO {table} ({', '.join(key)}, v, pad) VALUES {rows}")
+
+
+def are_released(settings: list[ShardProducerSettings]) -> bool:
+    """Whether readers may read all of the logs: a later cell of the grid is promised by all."""
+    logs = [read_log(each) for each in settings]
+    last_us = max(log.events[-1].timestamp_us for log in logs)
+    return min(log.progress[-1].head_us for log in logs) >= last_us + GRID_US
+
+
+def ask(postgres: PostgresFixture, target: str, query: sql.SQL | sql.Composed) -> list[Any]:
+    """Ask as superuser."""
+    with postgres.connect(target) as connection:
+        return connection.execute(query).fetchall()
