@@ -28,6 +28,7 @@ from spark_consumers.table_topics.moves import Place, RecentHomes
 from spark_consumers.table_topics.options import TopicOptions
 from spark_consumers.table_topics.registration import SubjectIds
 from spark_consumers.table_topics.task_rows import TableMessages
+from topics.errors import WrongTopic
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.kafka.provisioning import provision_table_topics
@@ -148,6 +149,17 @@ def _not_written(rows: pa.Table, plan: Plan) -> pa.Table:
     return rows.filter(pc.greater(rows["seq"], written.take(shards.indices)))
 
 
+def ensure_topic(config: ClientConfig, topic: str, partitions: int, keep_ms: int | None) -> None:
+    """Create a table's topic, or check it.
+
+    UsageError if it has other settings: in one line, which is what Spark's tasks hand on.
+    """
+    try:
+        provision_table_topics(config, [topic], partitions, keep_ms)
+    except WrongTopic as error:
+        raise UsageError(f"wrong topic: {'; '.join(error.problems)}") from error
+
+
 @lru_cache(maxsize=_QUERIES_MAX)
 def _table_messages(spec: TopicsSpec) -> TableMessages:
     """Return this process's encoders for a query."""
@@ -158,8 +170,8 @@ def _table_messages(spec: TopicsSpec) -> TableMessages:
         table_topic(options.envelope.prefix, shape.database, shape.table)  # checks the name
         return TableEncoder(shape, options.envelope, None if ids is None else ids.register)
 
-    def ensure_topic(topic: str) -> None:
-        provision_table_topics(spec.kafka, [topic], options.partitions, options.keep_ms)
+    def ensure(topic: str) -> None:
+        ensure_topic(spec.kafka, topic, options.partitions, options.keep_ms)
 
     def fetch(place: Place) -> bytes:
         return _record_at(spec.kafka, options.envelope.keyspace, place)
@@ -168,7 +180,7 @@ def _table_messages(spec: TopicsSpec) -> TableMessages:
         schema_ids_of(spec.kafka, spec.registry_url).text_of,
         dict(spec.vindexes),
         open_encoder=open_encoder,
-        ensure_topic=ensure_topic,
+        ensure_topic=ensure,
         fetch=fetch,
     )
 

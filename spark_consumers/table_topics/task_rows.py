@@ -68,10 +68,28 @@ class TableMessages:
         CannotApply on a row without a primary key.
         """
         rows = rows.filter(pc.equal(rows["type"], EventType.ROW.value))
-        _check_keys(rows)
+        self._check_keys(rows)
         rows = rows.sort_by(_ORDER)
         for first in range(0, len(rows), ROWS_AT_ONCE):
             yield from self._part(rows.slice(first, ROWS_AT_ONCE), homes)
+
+    def _check_keys(self, rows: pa.Table) -> None:
+        is_keyless = rows["key_hash"].is_null()
+        if not pc.any(is_keyless).as_py():
+            return
+        first = rows.filter(is_keyless).slice(0, 1).to_pylist()[0]
+        has_key = bool(self._decoder.shape(first["schema_id"]).primary_key)
+        why = (
+            "a date in its primary key is invalid, such as 0000-00-00, so its message would have "
+            "no key: leave the table out (name the others with --table)"
+            if has_key
+            else "the table has no primary key, so its messages would have no key: leave it out "
+            "(name the others with --table), or give it one"
+        )
+        raise CannotApply(
+            f"{first['database']}.{first['table']}, shard {first['shard']}, seq {first['seq']}: "
+            f"{why}"
+        )
 
     def _part(self, rows: pa.Table, homes: RecentHomes) -> Iterator[Message]:
         groups = self._decoded(rows)
@@ -202,17 +220,6 @@ def _in_order(tables: Sequence[pa.Table], rows: pa.Table) -> Iterator[Message]:
             headers = list(headers_of(old_key, new_key))
         headers += [(name, b"1") for name, is_set in flags if is_set[i]]
         yield Message(topic, key, value, headers)
-
-
-def _check_keys(rows: pa.Table) -> None:
-    is_keyless = rows["key_hash"].is_null()
-    if pc.any(is_keyless).as_py():
-        first = rows.filter(is_keyless).slice(0, 1).to_pylist()[0]
-        raise CannotApply(
-            f"{first['database']}.{first['table']}, shard {first['shard']}, seq {first['seq']}: "
-            f"the table has no primary key, so its messages would have no key: leave it out (name "
-            f"the others with --table), or give it one"
-        )
 
 
 def _bools(values: pa.Array | pa.ChunkedArray) -> Bools:

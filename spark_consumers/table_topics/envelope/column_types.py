@@ -35,6 +35,8 @@ FLOAT_VECTOR: Final = "io.debezium.data.FloatVector"
 
 # A DATETIME with more fractional digits does not fit milliseconds.
 MILLISECOND_DIGITS: Final = 3
+# A double has all decimals of that number of digits, each as a number of its own.
+_DOUBLE_DIGITS: Final = 15
 _GEOMETRIES: Final = frozenset(
     {
         *("geometry", "linestring", "polygon", "multipoint"),
@@ -112,6 +114,14 @@ def connect_type(column: Column, options: EnvelopeOptions) -> ConnectSchema:
             )
         case ValueKind.DATE | ValueKind.TIME | ValueKind.DATETIME | ValueKind.TIMESTAMP:
             return _temporal(column, options.time)
+
+
+def keeps_values_apart(column: Column, to: ConnectSchema) -> bool:
+    """Tell whether different values of a column stay different as `to`, as those of a key must."""
+    if column.kind is ValueKind.DECIMAL and to.type == "double":
+        return column.precision <= _DOUBLE_DIGITS
+    is_cut = to.name in {CONNECT_TIME, CONNECT_TIMESTAMP}
+    return not is_cut or declared_number(column.sql_type) <= MILLISECOND_DIGITS
 
 
 def _temporal(column: Column, times: Times) -> ConnectSchema:

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from event_token.errors import UsageError
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.errors import TargetConflict
+from spark_consumers.sink_query.spark_errors import original_error
 from spark_consumers.table_topics import transaction
 from spark_consumers.table_topics.claim import claim_topics
+from spark_consumers.table_topics.sink import ensure_topic
 from spark_consumers.table_topics.transaction import TaskTransaction
 from tests.spark_consumers.table_topics import killed_task
 from tests.spark_consumers.table_topics.topic_tasks import (
@@ -19,7 +22,6 @@ from tests.spark_consumers.table_topics.topic_tasks import (
     committed,
     position,
 )
-from topics.errors import WrongTopic
 from topics.kafka.client import ClientConfig
 from topics.kafka.errors import Fenced
 from topics.kafka.provisioning import provision_positions_topic, provision_table_topics
@@ -144,8 +146,10 @@ def test_another_number_of_tasks_or_partitions_is_refused(task: TopicTask) -> No
         claim_topics(config, keyspace, keyspace, "second", tasks=4, partitions=PARTITIONS)
     with pytest.raises(TargetConflict, match="begun with --partitions 2"):
         claim_topics(config, keyspace, keyspace, "second", tasks=2, partitions=3)
-    with pytest.raises(WrongTopic, match="has 2 partitions, not 3"):
-        provision_table_topics(config, [task.topic], 3, None)
+    with pytest.raises(UsageError, match="has 2 partitions, not 3") as raised:
+        ensure_topic(config, task.topic, 3, None)
+    through_spark = original_error(f"event_token.errors.UsageError: {raised.value}\n\n\tat org")
+    assert str(through_spark) == str(raised.value)
 
 
 def test_a_run_continues_where_the_task_furthest_behind_ends(task: TopicTask) -> None:

@@ -6,7 +6,12 @@ import pytest
 
 from event_token.errors import UsageError
 from spark_consumers.table_topics.envelope import table_encoder
-from spark_consumers.table_topics.envelope.options import EnvelopeOptions, Format
+from spark_consumers.table_topics.envelope.options import (
+    Decimals,
+    EnvelopeOptions,
+    Format,
+    Times,
+)
 from spark_consumers.table_topics.envelope.table_encoder import TableEncoder
 from spark_consumers.table_topics.errors import PartialRow, ValueDoesNotFit
 from tests.database_servers import DatabaseFixture
@@ -106,6 +111,50 @@ def test_what_has_no_message_stops_by_name(mysql_a: DatabaseFixture) -> None:
         encode(shape, rows)
     with pytest.raises(PartialRow, match=rf"seq {rows['seq'][1]} .* row of {shape.database}\.t"):
         encode(shape, partial)
+
+
+@pytest.mark.parametrize(
+    ("sql_type", "options"),
+    [
+        ("DECIMAL(20,10)", EnvelopeOptions("p", "shop", decimal=Decimals.DOUBLE)),
+        ("TIME(6)", EnvelopeOptions("p", "shop", time=Times.CONNECT)),
+        ("DATETIME(6)", EnvelopeOptions("p", "shop", time=Times.CONNECT)),
+    ],
+)
+def test_a_key_that_would_stand_for_two_rows_is_refused(
+    mysql_a: DatabaseFixture, sql_type: str, options: EnvelopeOptions
+) -> None:
+    """A double and milliseconds do not keep all keys apart, but are good for other columns."""
+    [(keyed, rows)] = decoded_rows(
+        mysql_a, (f"CREATE TABLE t (a {sql_type} PRIMARY KEY)", "INSERT INTO t VALUES (101)")
+    )
+    [(other, others)] = decoded_rows(
+        mysql_a,
+        (f"CREATE TABLE t (id INT PRIMARY KEY, a {sql_type})", "INSERT INTO t VALUES (1, 101)"),
+    )
+
+    with pytest.raises(UsageError, match=r"column a .*: two keys may become one"):
+        encode(keyed, rows, options)
+    assert len(encode(other, others, options)) == 1
+
+
+@pytest.mark.parametrize("time", [Times.CONNECT, Times.ISOSTRING])
+def test_a_key_that_would_be_null_stops(mysql_a: DatabaseFixture, time: Times) -> None:
+    """A TIME beyond a day has no value in these formats; outside of keys it is null."""
+    [(shape, rows)] = decoded_rows(
+        mysql_a,
+        (
+            "CREATE TABLE t (a TIME PRIMARY KEY)",
+            "INSERT INTO t VALUES ('23:59:59'), ('-00:00:01')",
+            "DELETE FROM t WHERE a > 0",
+        ),
+    )
+    options = EnvelopeOptions("p", "shop", time=time)
+
+    assert len(encode(shape, rows.slice(0, 1), options)) == 1
+    assert len(encode(shape, rows.slice(2), options)) == 2
+    with pytest.raises(ValueDoesNotFit, match=r"column a .* would be null in a key"):
+        encode(shape, rows, options)
 
 
 def test_tables_without_a_topic_are_refused() -> None:
