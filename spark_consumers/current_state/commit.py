@@ -125,8 +125,8 @@ def _check_once(storage: Storage, staged: Sequence[Staged]) -> None:
     touched = {path for task in staged for path in task.deleted}
     if len(paths) > len(set(paths)) or touched & set(paths):
         raise Halt(
-            f"{storage.url}: tasks share files, which another program wrote: divide them by "
-            f"`shardstream state maintain`"
+            f"{storage.url}: tasks share files, which another program wrote: run the query once "
+            f"with --partitions 1, which rewrites them"
         )
 
 

@@ -4,7 +4,7 @@ Of each table the hidden rows come first. A batch that is cut off between two co
 its tables tell by their marks what they have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ from spark_consumers.current_state.query.columns import (
     known_table,
     visible_schema,
 )
-from spark_consumers.current_state.query.frontiers import Frontiers
+from spark_consumers.current_state.query.frontiers import Frontier, Frontiers
 from spark_consumers.current_state.query.layout import (
     BATCH_KEY,
     FRONTIER_KEY,
@@ -47,6 +47,7 @@ def commit_batch(target: Target, works: Sequence[TableWork], batch: PlannedBatch
     by_place: dict[TablePlace, list[TableWork]] = {}
     for work in works:
         by_place.setdefault(work.place, []).append(work)
+    _check_versions(target, by_place, frontiers.newest())
     changed = [place for place, of in by_place.items() if not _prepare(target, place, of)]
     if changed:
         names = ", ".join(f"{place.database}.{place.table}" for place in changed)
@@ -61,6 +62,23 @@ def commit_batch(target: Target, works: Sequence[TableWork], batch: PlannedBatch
         {name: live_rows(snapshot) for name, snapshot in done.items()},
     )
     frontiers.tidy()
+
+
+def _check_versions(
+    target: Target, places: Collection[TablePlace], newest: Frontier | None
+) -> None:
+    """Halt if a table is at an earlier version than its target: what came since would be lost."""
+    for place in places:
+        had = newest.tables.get(place.name) if newest else None
+        if had is None:
+            continue
+        table = open_table(place.visible, target.storage)
+        if table is None or table.snapshot.version < had:
+            found = "removed" if table is None else f"restored to version {table.snapshot.version}"
+            raise Halt(
+                f"{place.visible} was {found}, but the target has its version {had}: rows would be "
+                f"missing. Put it back as it was, or start a new target"
+            )
 
 
 def live_rows(snapshot: Snapshot) -> int:

@@ -25,8 +25,8 @@ class TablePlace:
 
     @property
     def name(self) -> str:
-        """The place of the visible rows below the target; any name is a valid folder there."""
-        return f"{quote(self.database, safe=' ')}/{quote(self.table, safe=' ')}"
+        """The place of the visible rows below the target."""
+        return f"{_folder(self.database)}/{_folder(self.table)}"
 
     @property
     def visible(self) -> str:
@@ -42,7 +42,21 @@ class TablePlace:
 def place_of(target: str, name: str) -> TablePlace:
     """Return the place of a table by its name below the target."""
     database, _, table = name.partition("/")
-    return TablePlace(target, unquote(database), unquote(table))
+    return TablePlace(target, _named(database), _named(table))
+
+
+def _folder(name: str) -> str:
+    """Return a folder for any name, percent-encoded with `@`: delta-rs decodes `%25` in paths."""
+    encoded = quote(name, safe=" ").replace("~", "%7E")
+    if not name.strip("."):
+        encoded = encoded.replace(".", "%2E")
+    if name.startswith(HIDDEN):
+        encoded = f"%5F{encoded[1:]}"
+    return encoded.replace("%", "@")
+
+
+def _named(folder: str) -> str:
+    return unquote(folder.replace("@", "%"))
 
 
 def query_mark(query: str) -> str:

@@ -1,5 +1,6 @@
 """Runs the current state: one streaming query from the merged stream into a table per table."""
 
+import json
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -66,8 +67,7 @@ def run_state(
     """
     target, storage = target.rstrip("/"), dict(storage_options or {})
     frontiers = Frontiers(target, storage)
-    source = {"start": "earliest", **options}
-    state = frontiers.state()
+    source, state = {"start": "earliest", **options}, frontiers.state()
     if start_of(target, state, checkpoint_state(checkpoint, storage)) is Start.TARGET and state:
         source["start"] = state.position.to_string()
     frame = translated(lambda: state_frame(spark, keyspace, source, tables, partitions))
@@ -79,10 +79,11 @@ def run_state(
         "buckets": str(buckets or partitions),
         "deletionVectors": "true" if deletion_vectors else "false",
         "acceptSkip": ",".join(accept_skip),
+        "tables": json.dumps([*tables]),
     }
     writer = frame.writeStream.format(SINK_FORMAT).options(**sink).queryName(f"state {keyspace}")
-    writer = triggered(writer, trigger, interval_s)
-    return run_query(writer.start, lambda: _applied(frontiers), on_progress, stop)
+    start = triggered(writer, trigger, interval_s).start
+    return run_query(start, lambda: _applied(frontiers), on_progress, stop)
 
 
 def _passed_on(options: Mapping[str, str], storage: Mapping[str, str]) -> dict[str, str]:

@@ -11,10 +11,12 @@ rows must be those of `run.state_frame`.
 | partitions | number of tasks, that of `state_frame` (default: 2) |
 | buckets | buckets of a new table, a power of two (default: as many as partitions) |
 | deletionVectors | `true` (default), or `false`: rewrite files, for readers without vectors |
+| tables | JSON list of tables that are kept, `database.table` (default: all) |
 | storage.* | storage options for the tables, without the prefix |
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,11 +84,20 @@ class SinkOptions:
                 buckets,
                 deletion_vectors=vectors == "true",
                 accept_skip=frozenset(filter(None, options.get("acceptSkip", "").split(","))),
+                tables=_tables(json.loads(options.get("tables", "[]"))),
             ),
             checkpoint,
             ClientConfig(_prefixed(options, KAFKA_PREFIX)),
             options.get("registryUrl"),
         )
+
+
+def _tables(names: Sequence[str]) -> frozenset[tuple[str, str]] | None:
+    parts = [name.partition(".") for name in names]
+    for name, (database, _, table) in zip(names, parts, strict=True):
+        if not database or not table:
+            raise UsageError(f"table {name!r}: name a table as database.table")
+    return frozenset((database, table) for database, _, table in parts) or None
 
 
 def _prefixed(options: Any, prefix: str) -> dict[str, str]:

@@ -43,6 +43,7 @@ class Target:
 
     `buckets` and `partitions` are powers of two; a table has at least as many buckets as the query
     has partitions. `accept_skip`: GTIDs of skipped transactions without which the tables are right.
+    `tables`: (database, table) of those that are kept, None: all.
     """
 
     path: str
@@ -51,6 +52,7 @@ class Target:
     buckets: int
     deletion_vectors: bool = True
     accept_skip: frozenset[str] = frozenset()
+    tables: frozenset[tuple[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class TaskTables:
             decoder,
             partitions=self.target.partitions,
             task=task,
-            following=Following(known=known, accept_skip=self.target.accept_skip),
+            following=Following(self.target.tables, known, self.target.accept_skip),
         )
         works = {}
         if fresh.num_rows < rows.num_rows:

@@ -1,0 +1,102 @@
+"""A query without Spark: what its tasks stage and its driver commits, and may die between."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from event_token import ShardPosition, StreamPosition
+from event_token.errors import Retry
+from spark_consumers.current_state.commit import Entry, commit
+from spark_consumers.current_state.query import batch_commit
+from spark_consumers.current_state.query.batch_commit import commit_batch
+from spark_consumers.current_state.query.task import Target, TaskTables
+from spark_consumers.current_state.stored_table import Staged, StoredTable
+from spark_consumers.sink_query.resume import PlannedBatch
+from tests.spark_consumers.applying.batches import Source, routed
+
+SourceRow = dict[str, object]
+PARTITIONS = 2
+
+
+class Died(Exception):  # noqa: N818 - what happened to the driver
+    """Raised where the driver is killed."""
+
+
+class Query:
+    """A query that may die between two commits, or lose its checkpoint, and then goes on."""
+
+    def __init__(self, folder: Path, source: Source, *, vectors: bool = True) -> None:
+        self.target = Target(str(folder), {}, PARTITIONS, PARTITIONS, deletion_vectors=vectors)
+        self.tasks = [TaskTables(self.target) for _ in range(PARTITIONS)]
+        self.source = source
+        self.position = StreamPosition(0, 0)
+        self.name, self.batch_id = "q0", 0
+        self.names = 0
+
+    def run(self, rows: list[SourceRow], commits: int | None = None) -> None:
+        """Run a batch; Died after `commits` commits."""
+        end = self._end(rows)
+        batch = PlannedBatch(self.name, self.batch_id, self.position, end)
+        works = [
+            work
+            for task, tables in enumerate(self.tasks)
+            for work in tables.work(
+                routed(rows, PARTITIONS, task),
+                self.source.decoder,
+                (self.name, self.batch_id),
+                task,
+            )
+        ]
+        with dying_after(commits):
+            commit_batch(self.target, works, batch)
+        self.position, self.batch_id = end, self.batch_id + 1
+
+    def run_until_done(self, rows: list[SourceRow]) -> None:
+        """Run a batch again for as long as its tables had to be rewritten first."""
+        for _ in range(3):
+            with suppress(Retry):
+                return self.run(rows)
+        return self.run(rows)
+
+    def lose_checkpoint(self) -> None:
+        """Go on as another query, from the target's position."""
+        self.names += 1
+        self.name, self.batch_id = f"q{self.names}", 0
+
+    def _end(self, rows: list[SourceRow]) -> StreamPosition:
+        seqs = {shard: at.seq for shard, at in self.position.shards.items()}
+        for row in rows:
+            shard = str(row["shard"])
+            seqs[shard] = max(seqs.get(shard, 0), int(str(row["seq"])))
+        shards = {shard: ShardPosition(seq, seq, None) for shard, seq in seqs.items()}
+        return StreamPosition(0, self.position.frontier_us + 1, shards)
+
+
+@contextmanager
+def dying_after(commits: int | None) -> Iterator[None]:
+    """Let the driver die after a number of commits; None: it lives."""
+    left = iter(range(1_000_000 if commits is None else commits))
+
+    def commit_or_die(table: StoredTable, staged: Sequence[Staged], entry: Entry) -> int:
+        if next(left, None) is None:
+            raise Died
+        return commit(table, staged, entry)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_commit, "commit", commit_or_die)
+        yield
+
+
+def visible(folder: Path) -> dict[str, int]:
+    """The value of each key, as delta-rs reads it."""
+    path = folder / "shop" / "orders"
+    if not path.exists():
+        return {}
+    rows = pa.table(DeltaTable(str(path)).scan()).to_pylist()
+    found = {row["_key"]: row["value"] for row in rows}
+    assert len(found) == len(rows), "a key has two rows"
+    return found
