@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from event_token.errors import Halt, Retry, ShardstreamError
@@ -42,13 +42,20 @@ def translated(ask: Callable[[], Answer]) -> Answer:
 def ended_with_spark(stop: threading.Event) -> Iterator[None]:
     """Take the errors of a JVM that has ended for a part of the stop, if one is set.
 
-    A signal to a whole unit or process group (systemd) ends Spark's JVM, too.
+    A signal to a whole unit or process group (systemd) ends Spark's JVM, too. Without a stop, a JVM
+    that has ended is an UnknownSparkError.
     """
     try:
         yield
-    except (*SPARK_ERRORS, UnknownSparkError):
-        if not stop.is_set():
-            raise
+    except (*SPARK_ERRORS, UnknownSparkError) as error:
+        if stop.is_set():
+            return
+        if isinstance(error, (Py4JNetworkError, ConnectionError)):
+            raise UnknownSparkError(
+                f"Spark's JVM has ended ({error}); its own messages are above. Started again, the "
+                f"query goes on where it was"
+            ) from error
+        raise
 
 
 def original_error(text: str) -> ShardstreamError:

@@ -1,5 +1,14 @@
+import threading
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
 from event_token.errors import Retry, UsageError
-from spark_consumers.sink_query.spark_errors import UnknownSparkError, original_error
+from spark_consumers.sink_query.spark_errors import (
+    UnknownSparkError,
+    ended_with_spark,
+    original_error,
+)
 
 
 def test_errors_come_through_spark() -> None:
@@ -23,3 +32,20 @@ def test_errors_come_through_spark() -> None:
     assert str(found) == "column 'n' is int there"
     assert type(other) is UnknownSparkError
     assert type(slow) is Retry
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError("refused"), Py4JNetworkError("no answer")], ids=repr
+)
+def test_a_jvm_that_ends_is_named_unless_a_stop_was_asked_for(error: Exception) -> None:
+    """A killed JVM is one sentence with the way on; as part of a stop it is no error."""
+    stop = threading.Event()
+
+    with (
+        pytest.raises(UnknownSparkError, match=r"JVM has ended .* goes on where it was"),
+        ended_with_spark(stop),
+    ):
+        raise error
+    stop.set()
+    with ended_with_spark(stop):
+        raise error
