@@ -66,6 +66,7 @@ def united(
         return version
     if not version.columns:
         return known
+    version = spelled_as(known, version)
     _check_key(known, version)
     columns = {column.name: column for column in known.columns}
     for column in version.columns:
@@ -79,7 +80,21 @@ def united(
 def places(version: TableShape, into: TableShape) -> tuple[str, ...]:
     """Return for each column of a version the column of the united shape that takes its values."""
     columns = {column.name: column for column in into.columns}
+    version = spelled_as(into, version)
     return tuple(_target_name(columns, column, version) for column in version.columns)
+
+
+def spelled_as(known: TableShape, version: TableShape) -> TableShape:
+    """Return a version with the spelling that names have in `known`: `Id` and `id` are one name."""
+    exact = {column.name for column in known.columns}
+    spelled = {column.name.lower(): column.name for column in known.columns}
+    columns = (
+        column
+        if column.name in exact
+        else replace(column, name=spelled.get(column.name.lower(), column.name))
+        for column in version.columns
+    )
+    return replace(version, columns=tuple(columns))
 
 
 def _target_name(
@@ -156,12 +171,15 @@ def effective_renames(
     Those that another shard has made before change nothing. If the new name was taken before, the
     column cannot be renamed: its values go on in the column of that name.
     """
-    names = {column.name for column in shape.columns}
+    names = {column.name.lower(): column.name for column in shape.columns}
     found = []
     for _, old, new in renames:
-        if old in names and new not in names:
-            names = names - {old} | {new}
-            found.append(Rename(old, new))
+        there = names.get(old.lower())
+        is_free = new.lower() not in names or new.lower() == old.lower()
+        if there is not None and there != new and is_free:
+            del names[old.lower()]
+            names[new.lower()] = new
+            found.append(Rename(there, new))
     return tuple(found)
 
 
@@ -174,26 +192,51 @@ def check_renames(known: KnownTable, renames: Iterable[tuple[str, str, str]]) ->
     shape, made = known.shape, known.renames
     for each in renames:
         shard, old, new = each
-        names = {column.name for column in shape.columns}
-        if {old, new} <= names and made.get(old) != new:
+        names = {column.name.lower() for column in shape.columns}
+        are_both = not _is_one(old, new) and {old.lower(), new.lower()} <= names
+        if are_both and not _is_one(_last_name(made, old), new):
             raise ShapeConflict(
                 f"{shape.database}.{shape.table}, shard {shard}: column '{old}' was renamed to "
                 f"'{new}', and the target still has an earlier column of that name, whose values "
                 f"would stay in the rows that do not change. Start a new target from a copy taken "
                 f"after all shards were altered"
             )
-        steps = {step.old: step.new for step in effective_renames(shape, [each])}
+        steps = new_names(effective_renames(shape, [each]))
         shape, made = renamed(shape, steps), known_names(made, [each])
 
 
+def new_names(steps: Iterable[Rename]) -> dict[str, str]:
+    """Return the last name of each column (old: new); one that is renamed twice is there once."""
+    found: dict[str, str] = {}
+    for step in steps:
+        first = next((old for old, new in found.items() if new == step.old), step.old)
+        found[first] = step.new
+    return found
+
+
 def known_names(renames: Mapping[str, str], more: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-    """Return renames (old: new) with further ones (shard, old, new) that follow them."""
+    """Return renames (old: new) with further ones (shard, old, new) that follow them.
+
+    One that another shard has made before changes nothing, also if that shard has made more.
+    """
     names = dict(renames)
     for _, old, new in more:
-        names = {before: new if after == old else after for before, after in names.items()}
-        names[old] = new
-        names.pop(new, None)
+        last = _last_name(names, old)
+        if not _is_one(last, old) and _is_one(last, _last_name(names, new)):
+            continue
+        ends = {before: new if _is_one(after, old) else after for before, after in names.items()}
+        names = {name: end for name, end in (ends | {old: new}).items() if not _is_one(name, new)}
     return names
+
+
+def _last_name(renames: Mapping[str, str], name: str) -> str:
+    """Return the name that a column has after the renames (old: new)."""
+    return next((new for old, new in renames.items() if _is_one(old, name)), name)
+
+
+def _is_one(name: str, other: str) -> bool:
+    """Tell whether MySQL takes two names of columns for one."""
+    return name.lower() == other.lower()
 
 
 def renamed(shape: TableShape, renames: Mapping[str, str]) -> TableShape:
@@ -201,11 +244,13 @@ def renamed(shape: TableShape, renames: Mapping[str, str]) -> TableShape:
 
     A version that has the new name as well has given the old one to another column.
     """
-    names = {column.name for column in shape.columns}
+    names = {column.name.lower() for column in shape.columns}
+    by_name = {old.lower(): new for old, new in renames.items()}
     columns = []
     for column in shape.columns:
-        name = renames.get(column.name, column.name)
-        columns.append(column if name in names else replace(column, name=name))
+        name = by_name.get(column.name.lower(), column.name)
+        is_taken = name.lower() in names and not _is_one(name, column.name)
+        columns.append(column if is_taken else replace(column, name=name))
     return replace(shape, columns=tuple(columns))
 
 
@@ -231,7 +276,7 @@ def plan(
     if not stored.columns:
         return []
     steps: list[Step] = list(effective_renames(stored, renames))
-    now = renamed(stored, {step.old: step.new for step in steps if isinstance(step, Rename)})
+    now = renamed(stored, new_names(step for step in steps if isinstance(step, Rename)))
     target = now
     for shape in [incoming] if isinstance(incoming, TableShape) else incoming:
         target = united(target, shape, on_type_change)

@@ -15,6 +15,7 @@ from spark_consumers.applying.evolution import (
     check_renames,
     effective_renames,
     known_names,
+    new_names,
     renamed,
     united,
     with_texts,
@@ -150,7 +151,7 @@ def _shape_and_rows(
 ) -> tuple[TableShape, pa.Table]:
     """Return the columns of a table after a batch, and the versions of keys in it."""
     check_renames(known, renames)
-    steps = {step.old: step.new for step in effective_renames(known.shape, renames)}
+    steps = new_names(effective_renames(known.shape, renames))
     names = known_names(known.renames, renames)
     parts = [replace(part, shape=renamed(part.shape, names)) for part in parts]
     shape = renamed(known.shape, steps)

@@ -106,13 +106,18 @@ def _prepare(target: Target, place: TablePlace, works: Sequence[TableWork]) -> b
                 target.buckets,
                 deletion_vectors=target.deletion_vectors,
             )
-        return all(is_readable_as(visible_schema(KnownTable(s)), schema) for s in shapes)
+        return _fit(shapes, schema)
     if lost or not is_readable_as(stored.schema, schema):
         rewrite(place.hidden, target.storage, hidden_schema(schema), lost)
         rewrite(place.visible, target.storage, schema, lost)
         return False
     _add_columns(target, place, stored.schema, schema)
-    return True
+    return _fit(shapes, schema)
+
+
+def _fit(shapes: Sequence[TableShape], schema: pa.Schema) -> bool:
+    """Tell whether the files of all tasks have the names and types of the table's columns."""
+    return all(is_readable_as(visible_schema(KnownTable(shape)), schema) for shape in shapes)
 
 
 def _add_columns(target: Target, place: TablePlace, stored: pa.Schema, wanted: pa.Schema) -> None:

@@ -12,7 +12,13 @@ import pyarrow as pa
 from deltalake import Schema
 
 from spark_consumers.applying.changes import DELETED, HOME, KEY, SEQ, SHARD, TIME, KnownTable
-from spark_consumers.applying.evolution import effective_renames, known_names, renamed, united
+from spark_consumers.applying.evolution import (
+    effective_renames,
+    known_names,
+    new_names,
+    renamed,
+    united,
+)
 from spark_consumers.decoding.output_columns import arrow_type
 from topics.records.table_shape import Column, TableShape, ValueKind
 
@@ -83,8 +89,7 @@ def evolved(
     ShapeConflict: see `applying.evolution`.
     """
     first = known.shape if known.shape.columns else shapes[0]
-    steps = effective_renames(first, renames)
-    lost = {step.old: step.new for step in steps}
+    lost = new_names(effective_renames(first, renames))
     shape = renamed(first, lost)
     for other in shapes:
         shape = united(shape, other)
@@ -92,10 +97,13 @@ def evolved(
 
 
 def is_readable_as(stored: pa.Schema, wanted: pa.Schema) -> bool:
-    """Tell whether the files of a table have the types of other columns of the same names."""
-    types = {field.name: str(field.type) for field in Schema.from_arrow(stored).fields}
-    others = Schema.from_arrow(wanted).fields
-    return all(types.get(field.name, str(field.type)) == str(field.type) for field in others)
+    """Tell whether the files of a table have the names and types of other columns."""
+    fields = {field.name.lower(): field for field in Schema.from_arrow(stored).fields}
+    for other in Schema.from_arrow(wanted).fields:
+        field = fields.get(other.name.lower(), other)
+        if (field.name, str(field.type)) != (other.name, str(other.type)):
+            return False
+    return True
 
 
 def _text(column: Column, key: int | None, earlier: Sequence[str]) -> str:

@@ -396,3 +396,13 @@ def test_an_absent_column_has_the_name_that_it_has_now() -> None:
     [changes] = Source().changes([event], following(table(text("b"), number("n")), {"a": "b"}))
 
     assert changes.rows["_absent"].to_pylist() == [["b"]]
+
+
+def test_a_shard_that_renames_twice_later_changes_nothing() -> None:
+    """Its rows between the two renames go where those of the other shard went."""
+    made = known_names({}, [("-80", "a", "b"), ("-80", "b", "c")])
+
+    assert made == {"a": "c", "b": "c"}
+    assert known_names(made, [("80-", "A", "B")]) == made
+    assert known_names(made, [("80-", "A", "B"), ("80-", "B", "C")]) == made
+    assert known_names(made, [("-80", "c", "a")]) == {"b": "a", "c": "a"}
