@@ -44,7 +44,7 @@ ORDERS = TableShape(
 class Change:
     """A change of an order, or an order that was `copied`; `ids` are its keyspace ids.
 
-    `statement`: a record of type `statement_type` instead of a row.
+    `statement`: a record of type `statement_type` instead of a row. `shape`: the table's columns.
     """
 
     timestamp_us: int
@@ -55,6 +55,7 @@ class Change:
     statement_type: EventType = EventType.DDL
     copied: bool = False
     ids: tuple[bytes | None, bytes | None] = (None, None)
+    shape: TableShape = ORDERS
 
     @property
     def op(self) -> Op:
@@ -86,7 +87,7 @@ class OrderWriter(ShardWriter):
             change.timestamp_us - START_US,
             self._row_index,
             last=change.last,
-            shape=ORDERS,
+            shape=change.shape,
             op=change.op,
             ids=change.ids,
         )
