@@ -21,7 +21,9 @@ PACKAGES = (
 )
 # Which extra of the distribution brings a module.
 EXTRAS = {
-    **dict.fromkeys(("deltalake", "numpy", "py4j", "pyarrow", "pyspark"), "spark"),
+    **dict.fromkeys(
+        ("deltalake", "numpy", "obstore", "py4j", "pyarrow", "pyroaring", "pyspark"), "spark"
+    ),
     "redis": "redis",
     "pymemcache": "memcached",
     **dict.fromkeys(("psycopg", "sqlalchemy"), "database"),

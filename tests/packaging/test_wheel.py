@@ -166,7 +166,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[list[str]]:
 
 
 COMMANDS = list(commands(typer.main.get_command(app)))
-NEED_SPARK = ("changelog", "query", "demo", "local up")
+NEED_SPARK = ("changelog", "database", "demo", "local up", "query", "state", "table-topics")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
