@@ -44,6 +44,7 @@ FINDINGS = {
     "B12": "a change log of a part of a shard stops with a conflict",
     "B13": "change log and checkpoint do not work on object stores",
     "B14": "a reader waits for a BEGIN that is gone",
+    "B15": "an ALTER ends a Spark query, whose columns are those of its start",
     "B16": "triggers on a table end a switch between BEGIN and its end",
     "B17": "a reshard whose target is lost can neither go on nor back",
     "B18": "sequences, views, routines and trigger orders are not carried, and nobody says so",

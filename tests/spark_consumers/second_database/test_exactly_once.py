@@ -58,7 +58,7 @@ def test_a_gap_between_target_and_checkpoint_stops(followed: Followed) -> None:
 
 
 def test_a_second_query_is_refused_while_the_first_one_lives(followed: Followed) -> None:
-    """Two drivers on one target: the second is refused, and once it takes over, the first is."""
+    """F34: of two drivers the second is refused, and once it takes over, the first one is."""
     followed.apply([ONE])
     other = SqlDatabase(followed.url, followed.options)
     first_of_other = replace(batch(1), query_id="query-2", batch_id=0)
@@ -76,7 +76,7 @@ def test_a_second_query_is_refused_while_the_first_one_lives(followed: Followed)
 
 
 def test_a_connection_lost_in_commit_is_looked_up(followed: Followed) -> None:
-    """The outcome of a COMMIT without an answer stands in the position: it is not repeated."""
+    """F34: the outcome of a COMMIT without an answer stands in the position: it is not repeated."""
     followed.apply([ONE])
     staged = followed.database.stage([changes([TWO])])
     engine = followed.database._open()
@@ -106,7 +106,7 @@ def test_a_connection_lost_in_commit_is_looked_up(followed: Followed) -> None:
 def test_a_killed_server_asks_for_a_retry(
     real_servers: None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """While the server is down the batch fails for a while; then it is applied once."""
+    """F34: while the server is down the batch fails for a while; then it is applied once."""
     folder = tmp_path_factory.mktemp("killed")
     server = PostgresServer(folder, password="secret", die_with_parent=True)
     for postgres in running_postgres(server):
