@@ -1,15 +1,15 @@
 """`shardstream changelog`: a Spark job that writes every change once to a Delta table."""
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Unpack
 
 from pyspark.sql import SparkSession
 
-from shardstream.commands.sinks.common import QueryOptions, lake_places, run_sink
+from shardstream.commands.sinks.common import QueryOptions, Watching, lake_places, run_sink
 from shardstream.settings.model import Settings
 from spark_consumers.change_log.run import run_changelog
-from spark_consumers.sink_query.run import SinkProgress, Trigger
+from spark_consumers.sink_query.run import SinkProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,7 @@ def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None
     target, checkpoint = lake_places(options.target, options.checkpoint)
 
     def run(
-        spark: SparkSession,
-        source: Mapping[str, str],
-        *,
-        trigger: Trigger,
-        on_progress: Callable[[SinkProgress], None],
-        stop: threading.Event,
+        spark: SparkSession, source: Mapping[str, str], **watching: Unpack[Watching]
     ) -> SinkProgress:
         return run_changelog(
             spark,
@@ -37,9 +32,7 @@ def run_changelog_command(settings: Settings, options: ChangelogOptions) -> None
             target,
             checkpoint,
             source,
-            trigger=trigger,
-            on_progress=on_progress,
-            stop=stop,
+            **watching,
         )
 
     run_sink("changelog", settings, options, (target, checkpoint), run)

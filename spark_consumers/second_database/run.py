@@ -11,11 +11,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.second_database.catalog import FOLLOWING, LOADING
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
-from spark_consumers.second_database.sink import DATABASE_FORMAT, SPEC, DatabaseSink, DatabaseSpec
+from spark_consumers.second_database.sink import DATABASE_FORMAT, DatabaseSink, DatabaseSpec
 from spark_consumers.sink_query.checkpoint_files import checkpoint_state
 from spark_consumers.sink_query.frame import routed, sink_frame
-from spark_consumers.sink_query.resume import Start, start_of
+from spark_consumers.sink_query.resume import resumed
 from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_query, triggered
+from spark_consumers.sink_query.secret_spec import SPEC, spec_text
 from spark_consumers.source.options import SourceOptions
 from topics.start.start_forms import StartWord
 
@@ -69,22 +70,12 @@ def run_database(
     database.prepare()
 
     def start() -> StreamingQuery:
-        writer = _writer(spark, keyspace, spec, _resumed(source, database, checkpoint))
+        begin = resumed(source, database.where, database.held(), checkpoint_state(checkpoint, {}))
+        writer = _writer(spark, keyspace, spec, begin)
         return triggered(writer, trigger, interval_s).start()
 
     with database.claimed():
         return run_query(start, lambda: Applied(*database.applied()), on_progress, stop)
-
-
-def _resumed(
-    source: Mapping[str, str], database: SqlDatabase, checkpoint: str
-) -> Mapping[str, str]:
-    """Return the source's options for a start, which is where the target ends if it has to be."""
-    held = database.held()
-    found = start_of(database.where, held, checkpoint_state(checkpoint, {}))
-    if held is None or found is not Start.TARGET:
-        return source
-    return {**source, "start": held.position.to_string()}
 
 
 def _writer(
@@ -94,7 +85,7 @@ def _writer(
     frame = routed(sink_frame(spark, keyspace, source, tables=tables), spec.partitions)
     return (
         frame.writeStream.format(DATABASE_FORMAT)
-        .option(SPEC, spec.to_text())
+        .option(SPEC, spec_text(spec))
         .option("checkpointLocation", spec.checkpoint)
         .queryName(f"database {keyspace}")
     )

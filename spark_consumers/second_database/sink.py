@@ -5,8 +5,6 @@ Option `secret.spec` is a `DatabaseSpec` as text. Spark hides options of such na
 holds passwords.
 """
 
-import base64
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,11 +22,11 @@ from spark_consumers.second_database.staging import Staged
 from spark_consumers.sink_query.batch_id import task
 from spark_consumers.sink_query.checkpoint_files import batch_span, query_id
 from spark_consumers.sink_query.resume import PlannedBatch
+from spark_consumers.sink_query.secret_spec import SPEC, spec_of
 from spark_consumers.source.read_tasks import schema_ids_of
 from topics.kafka.client import ClientConfig
 
 DATABASE_FORMAT = "shardstream_database"
-SPEC = "secret.spec"
 # Decoders of all table versions that a worker process keeps, by cluster.
 _CLUSTERS_MAX = 4
 
@@ -50,18 +48,6 @@ class DatabaseSpec:
     tables: frozenset[tuple[str, str]] | None = None
     accept_skip: frozenset[str] = frozenset()
     on_type_change: OnTypeChange = OnTypeChange.HALT
-
-    def to_text(self) -> str:
-        """Return it as an option of the format."""
-        return base64.b64encode(pickle.dumps(self)).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> "DatabaseSpec":
-        """Parse the option."""
-        found = pickle.loads(base64.b64decode(text))  # noqa: S301 - made by this process
-        if not isinstance(found, cls):
-            raise UsageError(f"{DATABASE_FORMAT}: option {SPEC} is not of this release")
-        return found
 
 
 @dataclass
@@ -87,7 +73,7 @@ class DatabaseSink(DataSource):
         """Return the writer of a query; UsageError on bad options."""
         if overwrite or SPEC not in self.options:
             raise UsageError(f"{DATABASE_FORMAT}: start the query by run_database")
-        return DatabaseWriter(DatabaseSpec.from_text(self.options[SPEC]))
+        return DatabaseWriter(spec_of(self.options, DatabaseSpec, DATABASE_FORMAT))
 
 
 class DatabaseWriter(DataSourceStreamArrowWriter):

@@ -7,6 +7,7 @@ second: with a lost one the stream continues from the target's position, and a b
 again is dropped.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -83,6 +84,19 @@ def start_of(where: str, target: TargetState | None, checkpoint: CheckpointState
     if committed == target.batch_id and checkpoint.position != target.position:
         raise _restored(where, target)
     return Start.CHECKPOINT
+
+
+def resumed(
+    source: Mapping[str, str],
+    where: str,
+    target: TargetState | None,
+    checkpoint: CheckpointState | None,
+) -> dict[str, str]:
+    """Return the options of a query's source, with the start that `start_of` decides."""
+    start = start_of(where, target, checkpoint)
+    if target is None or start is not Start.TARGET:
+        return dict(source)
+    return {**source, "start": target.position.to_string()}
 
 
 def step_of(where: str, target: TargetState | None, batch: PlannedBatch) -> Step:

@@ -13,12 +13,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from event_token.errors import UsageError
 from spark_consumers.sink_query.frame import routed, sink_frame
 from spark_consumers.sink_query.run import SinkProgress, Trigger, run_query, triggered
+from spark_consumers.sink_query.secret_spec import SPEC, spec_text
 from spark_consumers.sink_query.spark_errors import translated
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.table_topics.claim import claim_topics
 from spark_consumers.table_topics.options import TopicOptions
 from spark_consumers.table_topics.positions import WrittenSoFar
-from spark_consumers.table_topics.sink import SPEC, TOPICS_FORMAT, TableTopicsSink, TopicsSpec
+from spark_consumers.table_topics.sink import TOPICS_FORMAT, TableTopicsSink, TopicsSpec
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import read_topology
 
@@ -80,7 +81,7 @@ def _writer(
     return (
         routed(frame, spec.options.tasks)
         .writeStream.format(TOPICS_FORMAT)
-        .option(SPEC, spec.to_text())
+        .option(SPEC, spec_text(spec))
         .option("checkpointLocation", spec.checkpoint)
         .queryName(f"table topics {envelope.prefix}")
     )

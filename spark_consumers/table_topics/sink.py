@@ -5,8 +5,6 @@ All work is done in the tasks, each in a transaction of its own; the driver comm
 names, and this one holds the passwords of Kafka.
 """
 
-import base64
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +17,7 @@ from pyspark.sql.types import StructType
 from event_token.errors import Halt, UsageError
 from spark_consumers.sink_query.batch_id import batch_id, task
 from spark_consumers.sink_query.checkpoint_files import batch_span, query_id
+from spark_consumers.sink_query.secret_spec import SPEC, spec_of
 from spark_consumers.source.read_tasks import schema_ids_of
 from spark_consumers.table_topics.batch_writer import Output, TaskBatch, TaskIdentity, write_batch
 from spark_consumers.table_topics.decision import Plan, Span
@@ -36,7 +35,6 @@ from topics.names import ShardTopics, table_topic
 from topics.records.table_shape import TableShape
 
 TOPICS_FORMAT = "shardstream_table_topics"
-SPEC = "secret.spec"
 # Versions of all tables that a worker process has encoders for, by query.
 _QUERIES_MAX = 4
 
@@ -55,18 +53,6 @@ class TopicsSpec:
     checkpoint: str
     vindexes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
-    def to_text(self) -> str:
-        """Return it as an option of the format."""
-        return base64.b64encode(pickle.dumps(self)).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> "TopicsSpec":
-        """Parse the option."""
-        found = pickle.loads(base64.b64decode(text))  # noqa: S301 - made by this process
-        if not isinstance(found, cls):
-            raise UsageError(f"{TOPICS_FORMAT}: option {SPEC} is not of this release")
-        return found
-
 
 class TableTopicsSink(DataSource):
     """The data source that `register` registers with Spark."""
@@ -84,7 +70,7 @@ class TableTopicsSink(DataSource):
         """Return the writer of a query; UsageError on bad options."""
         if overwrite or SPEC not in self.options:
             raise UsageError(f"{TOPICS_FORMAT}: start the query by run_table_topics")
-        return TableTopicsWriter(TopicsSpec.from_text(self.options[SPEC]))
+        return TableTopicsWriter(spec_of(self.options, TopicsSpec, TOPICS_FORMAT))
 
 
 class TableTopicsWriter(DataSourceStreamArrowWriter):

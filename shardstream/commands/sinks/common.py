@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from pyspark.sql import SparkSession
 
@@ -44,17 +44,19 @@ class QueryOptions:
     every_s: float | None = None
 
 
+class Watching(TypedDict):
+    """How a sink's query is run and watched: what all of `run_changelog` and its like take."""
+
+    trigger: Trigger
+    on_progress: Callable[[SinkProgress], None]
+    stop: threading.Event
+
+
 class RunQuery(Protocol):
     """Runs a sink's query to its end."""
 
     def __call__(
-        self,
-        spark: SparkSession,
-        source: Mapping[str, str],
-        *,
-        trigger: Trigger,
-        on_progress: Callable[[SinkProgress], None],
-        stop: threading.Event,
+        self, spark: SparkSession, source: Mapping[str, str], **watching: Unpack[Watching]
     ) -> SinkProgress:
         """Run; `source` holds the options of format `shardstream`, without keyspace."""
 

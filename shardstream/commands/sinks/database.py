@@ -1,20 +1,20 @@
 """`shardstream database`: tables of another database that follow a keyspace, each change once."""
 
 import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from pyspark.sql import SparkSession
 
 from event_token import KeyRange
-from shardstream.commands.sinks.common import QueryOptions, place, run_sink, table_name
+from shardstream.commands.sinks.common import QueryOptions, Watching, place, run_sink, table_name
 from shardstream.settings.model import Settings
 from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.second_database.run import run_database
 from spark_consumers.second_database.urls import parse_url
-from spark_consumers.sink_query.run import SinkProgress, Trigger
+from spark_consumers.sink_query.run import SinkProgress
 
 # The password, where the URL has none: a command line can be read by every user of the machine.
 PASSWORD_VARIABLE = "SHARDSTREAM_DATABASE_PASSWORD"  # noqa: S105 - the name of a variable
@@ -43,12 +43,7 @@ def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
     SqlDatabase(url, target).prepare()
 
     def run(
-        spark: SparkSession,
-        source: Mapping[str, str],
-        *,
-        trigger: Trigger,
-        on_progress: Callable[[SinkProgress], None],
-        stop: threading.Event,
+        spark: SparkSession, source: Mapping[str, str], **watching: Unpack[Watching]
     ) -> SinkProgress:
         return run_database(
             spark,
@@ -61,9 +56,7 @@ def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
             partitions=options.partitions,
             accept_skip=options.accept_skip,
             on_type_change=options.on_type_change,
-            trigger=trigger,
-            on_progress=on_progress,
-            stop=stop,
+            **watching,
         )
 
     run_sink("database", settings, options, [checkpoint], run)

@@ -1,10 +1,10 @@
 """`shardstream state`: keeps the present rows of all tables in Delta tables."""
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Unpack
 
 import pyarrow.parquet as pq
 import typer
@@ -12,7 +12,13 @@ from pyspark.sql import SparkSession
 
 from event_token.errors import UsageError
 from event_token.position import NUMBER_MAX
-from shardstream.commands.sinks.common import QueryOptions, lake_places, run_sink, table_name
+from shardstream.commands.sinks.common import (
+    QueryOptions,
+    Watching,
+    lake_places,
+    run_sink,
+    table_name,
+)
 from shardstream.settings.model import Settings
 from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.run import run_state
@@ -21,7 +27,7 @@ from spark_consumers.current_state.query.sink import (
     check_partitions,
 )
 from spark_consumers.current_state.query.upkeep import maintain_state
-from spark_consumers.sink_query.run import SinkProgress, Trigger
+from spark_consumers.sink_query.run import SinkProgress
 from topics.start.start_forms import StartWord, parse_start
 
 
@@ -45,12 +51,7 @@ def run_state_command(settings: Settings, options: StateOptions) -> None:
     check_partitions(options.partitions, options.buckets or options.partitions)
 
     def run(
-        spark: SparkSession,
-        source: Mapping[str, str],
-        *,
-        trigger: Trigger,
-        on_progress: Callable[[SinkProgress], None],
-        stop: threading.Event,
+        spark: SparkSession, source: Mapping[str, str], **watching: Unpack[Watching]
     ) -> SinkProgress:
         return run_state(
             spark,
@@ -63,9 +64,7 @@ def run_state_command(settings: Settings, options: StateOptions) -> None:
             buckets=options.buckets,
             deletion_vectors=options.deletion_vectors,
             accept_skip=options.accept_skip,
-            trigger=trigger,
-            on_progress=on_progress,
-            stop=stop,
+            **watching,
         )
 
     run_sink("state", settings, options, (target, checkpoint), run)

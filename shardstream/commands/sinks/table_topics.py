@@ -1,15 +1,15 @@
 """`shardstream table-topics`: one topic per table, in Debezium's format, each change once."""
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from pyspark.sql import SparkSession
 
-from shardstream.commands.sinks.common import QueryOptions, place, run_sink, table_name
+from shardstream.commands.sinks.common import QueryOptions, Watching, place, run_sink, table_name
 from shardstream.settings.model import load_settings
-from spark_consumers.sink_query.run import SinkProgress, Trigger
+from spark_consumers.sink_query.run import SinkProgress
 from spark_consumers.table_topics.options import TopicOptions
 from spark_consumers.table_topics.run import run_table_topics
 from topics.names import table_topic
@@ -33,12 +33,7 @@ def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -
     checkpoint = place(options.checkpoint)
 
     def run(
-        spark: SparkSession,
-        source: Mapping[str, str],
-        *,
-        trigger: Trigger,
-        on_progress: Callable[[SinkProgress], None],
-        stop: threading.Event,
+        spark: SparkSession, source: Mapping[str, str], **watching: Unpack[Watching]
     ) -> SinkProgress:
         return run_table_topics(
             spark,
@@ -46,9 +41,7 @@ def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -
             source,
             topics,
             tables=options.tables,
-            trigger=trigger,
-            on_progress=on_progress,
-            stop=stop,
+            **watching,
         )
 
     run_sink("table-topics", settings, options, [checkpoint], run)

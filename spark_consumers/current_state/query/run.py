@@ -10,7 +10,7 @@ from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.sink import PARTITIONS_DEFAULT, SINK_FORMAT, STORAGE_PREFIX
 from spark_consumers.sink_query.checkpoint_files import checkpoint_state
 from spark_consumers.sink_query.frame import routed, sink_frame
-from spark_consumers.sink_query.resume import Start, start_of
+from spark_consumers.sink_query.resume import resumed
 from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_query, triggered
 from spark_consumers.sink_query.spark_errors import translated
 from spark_consumers.source.options import KAFKA_PREFIX
@@ -68,8 +68,7 @@ def run_state(
     target, storage = target.rstrip("/"), dict(storage_options or {})
     frontiers = Frontiers(target, storage)
     source, state = {"start": "earliest", **options}, frontiers.state()
-    if start_of(target, state, checkpoint_state(checkpoint, storage)) is Start.TARGET and state:
-        source["start"] = state.position.to_string()
+    source = resumed(source, target, state, checkpoint_state(checkpoint, storage))
     frame = translated(lambda: state_frame(spark, keyspace, source, tables, partitions))
     sink = {
         **_passed_on(options, storage),
