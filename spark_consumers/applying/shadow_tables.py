@@ -10,7 +10,9 @@ from spark_consumers.applying.statements import TableName, renames_of
 
 # gh-ost: the copy, its change log, and the table that was replaced. pt-online-schema-change: the
 # copy and the table that was replaced; it puts more underscores in front of a name that is taken.
-_SHADOW = re.compile(r"_+(?P<table>.+)_(?:gho|ghc|del|new|old)", re.DOTALL)
+# Java reads the pattern as well: Spark leaves out the rows of these tables.
+SHADOW_TABLE = "(?s)^_+(.+)_(?:gho|ghc|del|new|old)$"
+_SHADOW = re.compile(SHADOW_TABLE)
 
 
 def is_shadow_table(table: str) -> bool:
@@ -33,4 +35,4 @@ def is_swap(statement: str, database: str) -> bool:
 
 def _is_shadow_of(shadow: TableName, table: TableName) -> bool:
     found = _SHADOW.fullmatch(shadow.table or "")
-    return found is not None and shadow.database == table.database and found["table"] == table.table
+    return found is not None and shadow.database == table.database and found[1] == table.table

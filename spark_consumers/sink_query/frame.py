@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from event_token.errors import UsageError
+from spark_consumers.applying.shadow_tables import SHADOW_TABLE
 from spark_consumers.decoding.output_columns import SINK_COLUMNS
 from spark_consumers.source.data_source import SOURCE_FORMAT
 from topics.records.vevent import EventType
@@ -20,8 +21,6 @@ __all__ = ["PARTITIONS_MAX", "ROUTE", "SINK_COLUMNS", "routed", "sink_frame"]
 ROUTE = "route"
 # Buckets of a lake are a power of two too, so a task has whole ones.
 PARTITIONS_MAX = 1024
-# Tables in which gh-ost and pt-online-schema-change prepare an ALTER.
-_SHADOW_TABLES = r"^_.+_(gho|ghc|del|new|old)$"
 
 
 def sink_frame(
@@ -48,7 +47,7 @@ def sink_frame(
     if tables:
         name = f.concat_ws(".", "database", "table")
         return frame.where(~is_row | name.isin(*tables))
-    return frame.where(~is_row | ~f.col("table").rlike(_SHADOW_TABLES))
+    return frame.where(~is_row | ~f.col("table").rlike(SHADOW_TABLE))
 
 
 def routed(frame: DataFrame, partitions: int) -> DataFrame:
