@@ -70,3 +70,10 @@ AcceptSkip = Annotated[
         "--accept-skip", help="GTID of a skipped transaction without which the tables are right"
     ),
 ]
+RequiredCheckpoint = Annotated[
+    str, typer.Option("--checkpoint", help="Folder or URL of Spark's checkpoint")
+]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", help="Only this table (database.table); several times for more"),
+]

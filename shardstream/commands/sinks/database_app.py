@@ -16,7 +16,9 @@ from shardstream.commands.options import (
     MaxHoldOption,
     MaxRowsPerBatch,
     ReaderName,
+    RequiredCheckpoint,
     StartOption,
+    Tables,
 )
 
 # As `run_database`: tasks that decode and stage side by side.
@@ -47,18 +49,11 @@ class TypeChange(StrEnum):
 Url = Annotated[
     str, typer.Option("--to", help="The database: postgresql://USER@HOST:PORT/DATABASE")
 ]
-CheckpointPlace = Annotated[
-    str, typer.Option("--checkpoint", help="Folder or URL of Spark's checkpoint")
-]
 Schema = Annotated[
     str | None,
     typer.Option(
         "--schema", help="Schema of all tables (default: named as the source's databases)"
     ),
-]
-Tables = Annotated[
-    list[str] | None,
-    typer.Option("--table", help="Only this table (database.table); several times for more"),
 ]
 DeletesOption = Annotated[
     Deletes, typer.Option("--deletes", help="Delete rows, or keep them marked in column _deleted")
@@ -81,7 +76,7 @@ Partitions = Annotated[
 def database(
     keyspace: Keyspace,
     url: Url,
-    checkpoint: CheckpointPlace,
+    checkpoint: RequiredCheckpoint,
     config: Config = None,
     schema: Schema = None,
     tables: Tables = None,

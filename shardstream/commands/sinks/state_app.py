@@ -18,16 +18,13 @@ from shardstream.commands.options import (
     MaxHoldOption,
     MaxRowsPerBatch,
     StartOption,
+    Tables,
 )
 
 MS_PER_S = 1_000
 Target = Annotated[str, typer.Argument(help="Folder or URL of the current state")]
 TargetOption = Annotated[
     str, typer.Option("--target", help="Folder or URL (s3://...): one Delta table per table below")
-]
-Tables = Annotated[
-    list[str] | None,
-    typer.Option("--table", help="Only this table (database.table); several times for more"),
 ]
 Partitions = Annotated[int, typer.Option("--partitions", help="Tasks that write, a power of two")]
 Buckets = Annotated[

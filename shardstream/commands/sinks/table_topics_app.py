@@ -14,7 +14,9 @@ from shardstream.commands.options import (
     MaxHoldOption,
     MaxRowsPerBatch,
     ReaderName,
+    RequiredCheckpoint,
     StartOption,
+    Tables,
 )
 from shardstream.commands.sinks.durations import duration_ms
 from spark_consumers.table_topics.envelope.options import (
@@ -27,16 +29,9 @@ from spark_consumers.table_topics.envelope.options import (
 from spark_consumers.table_topics.moves import MOVES_MAX_DEFAULT
 from spark_consumers.table_topics.options import PARTITIONS_DEFAULT, TASKS_DEFAULT, TopicOptions
 
-_Checkpoint = Annotated[
-    str, typer.Option("--checkpoint", help="Folder or URL of Spark's checkpoint")
-]
 _Prefix = Annotated[
     str | None,
     typer.Option("--prefix", help="First part of the topics' names (default: the keyspace)"),
-]
-_Tables = Annotated[
-    list[str] | None,
-    typer.Option("--table", help="Only this table (database.table); several times for more"),
 ]
 _Format = Annotated[Format, typer.Option("--format", help="The messages")]
 _Decimals = Annotated[
@@ -77,10 +72,10 @@ _Tombstones = Annotated[
 
 def table_topics(
     keyspace: Keyspace,
-    checkpoint: _Checkpoint,
+    checkpoint: RequiredCheckpoint,
     config: Config = None,
     prefix: _Prefix = None,
-    tables: _Tables = None,
+    tables: Tables = None,
     form: _Format = Format.DEBEZIUM_JSON,
     decimal: _Decimals = Decimals.PRECISE,
     time: _Times = Times.ADAPTIVE,
