@@ -17,6 +17,7 @@ from shardstream.commands.options import (
     Keyspace,
     MaxHoldOption,
     MaxRowsPerBatch,
+    ReaderName,
     StartOption,
     Tables,
 )
@@ -71,6 +72,7 @@ def run(
     start: StartOption = "earliest",
     max_rows_per_batch: MaxRowsPerBatch = None,
     max_hold_ms: MaxHoldOption = None,
+    name: ReaderName = None,
     every_s: Every = None,
     *,
     available_now: AvailableNow = False,
@@ -98,6 +100,7 @@ def run(
         start=start,
         max_rows_per_batch=max_rows_per_batch,
         max_hold_ms=max_hold_ms,
+        name=name,
         available_now=available_now,
         as_json=as_json,
         every_s=every_s,

@@ -13,6 +13,7 @@ from tests.spark_consumers.shop import NO_DATABASE, SHARDS
     [
         (("--table", "orders"), "--table 'orders': name a table as database.table"),
         (("--partitions", "3"), "partitions: 3 is not a power of two"),
+        (("--name", "lake/orders"), "lake/orders"),
     ],
 )
 def test_bad_input_is_refused_before_spark_starts(
