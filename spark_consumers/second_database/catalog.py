@@ -22,7 +22,7 @@ from event_token.key_range import covers
 from event_token.position import StreamPosition
 from spark_consumers.applying.changes import KnownTable
 from spark_consumers.second_database.dialect import Dialect, rows_of, run
-from spark_consumers.second_database.names import INTERNAL, TargetTable
+from spark_consumers.second_database.names import TargetTable
 from spark_consumers.sink_query.resume import PlannedBatch, Step, TargetState, step_of
 from topics.records.table_shape import TableShape, row_schema, schema_text, shape_of
 
@@ -54,9 +54,10 @@ class Catalog:
     def create(self, connection: Connection) -> None:
         """Create the follower's own tables where they are missing."""
         dialect = self._dialect
-        if inspect(connection).has_table("tables", schema=dialect.schema_of(INTERNAL)):
+        schema, last = dialect.internal_name("tables")
+        if inspect(connection).has_table(last, schema=schema or None):
             return
-        dialect.create_schema(connection, INTERNAL)
+        dialect.create_schema(connection, schema)
         kinds = dialect.meta_types
         name, text, long = kinds["name"], kinds["text"], kinds["long"]
         run(

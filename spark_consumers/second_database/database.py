@@ -19,12 +19,13 @@ from event_token.errors import Retry
 from spark_consumers.applying.changes import KnownTable, TableChanges
 from spark_consumers.errors import DatabaseRefuses, TargetConflict
 from spark_consumers.second_database.catalog import FOLLOWING, Catalog
-from spark_consumers.second_database.dialect import Dialect, run
+from spark_consumers.second_database.dialect import Dialect
+from spark_consumers.second_database.names import TargetTable
 from spark_consumers.second_database.staging import Staged, stage, stage_prefix
 from spark_consumers.second_database.table_changes import TableWriter
 from spark_consumers.second_database.target_tables import TargetTables
 from spark_consumers.second_database.urls import dialect_of
-from spark_consumers.sink_query.resume import PlannedBatch, TargetState
+from spark_consumers.sink_query.resume import PlannedBatch, Step, TargetState, step_of
 
 # As long as topics are usually kept: late changes cannot be older than the log.
 TOMBSTONES_US = 7 * 24 * 3600 * 1_000_000
@@ -112,7 +113,7 @@ class SqlDatabase:
             connection.commit()
             with self._transaction() as own:
                 for name in self._dialect.stages(own, self._prefix):
-                    run(own, f"DROP TABLE {self._dialect.internal(name)}")
+                    self._dialect.drop_stage(own, name)
             yield
 
     def stage(self, changes: Iterable[TableChanges]) -> list[Staged]:
@@ -125,6 +126,8 @@ class SqlDatabase:
 
         TargetConflict: the batch does not begin where the target ends.
         """
+        if not self._dialect.has_transactional_ddl:
+            self._fit_tables(batch, staged)
         try:
             done = self._apply(batch, staged, replace=False)
         except _DuplicateKeyError:
@@ -175,9 +178,35 @@ class SqlDatabase:
         replace: bool,
     ) -> None:
         soft = self._options.deletes == "soft"
+        frontier_us = batch.end.frontier_us
+        for source, table, stages in self._fitted(connection, staged):
+            removals = tuple(dict.fromkeys(r for each in stages for r in each.removals))
+            writer = TableWriter(connection, self._dialect, table, soft=soft)
+            writer.apply(stages, removals, replace=replace)
+            if batch.batch_id % EXPIRE_EVERY == EXPIRE_EVERY - 1:
+                writer.expire(frontier_us - TOMBSTONES_US)
+            ended = {shard for each in stages for shard in each.ended_copies}
+            if ended:
+                now = self._catalog.tables(connection)[source]
+                whole = self._options.key_range
+                self._catalog.end_copies(connection, now, ended, whole, frontier_us)
+
+    def _fit_tables(self, batch: PlannedBatch, staged: Sequence[Staged]) -> None:
+        """Fit the tables before the batch's transaction, which DDL would end.
+
+        A batch that is cut off leaves columns without values, which the next try finds.
+        """
+        with self._transaction() as connection:
+            if step_of(self.where, self._catalog.held(connection), batch) is Step.APPLY:
+                list(self._fitted(connection, staged))
+
+    def _fitted(
+        self, connection: Connection, staged: Iterable[Staged]
+    ) -> Iterator[tuple[tuple[str, str], TargetTable, list[Staged]]]:
+        """Yield the tables of a batch by their source, with all columns that the batch has."""
+        soft = self._options.deletes == "soft"
         tables = TargetTables(self._dialect, self._catalog, schema=self._options.schema, soft=soft)
         known = self._catalog.tables(connection)
-        frontier_us = batch.end.frontier_us
         for source, stages in sorted(_by_table(staged).items()):
             there = known.get(source)
             shapes = [each.shape for each in stages if each.shape.columns]
@@ -190,23 +219,14 @@ class SqlDatabase:
                 renames=renames,
                 state=self._options.state,
             )
-            removals = tuple(dict.fromkeys(r for each in stages for r in each.removals))
-            writer = TableWriter(connection, self._dialect, table, soft=soft)
-            writer.apply(stages, removals, replace=replace)
-            if batch.batch_id % EXPIRE_EVERY == EXPIRE_EVERY - 1:
-                writer.expire(frontier_us - TOMBSTONES_US)
-            ended = {shard for each in stages for shard in each.ended_copies}
-            if ended:
-                now = self._catalog.tables(connection)[source]
-                whole = self._options.key_range
-                self._catalog.end_copies(connection, now, ended, whole, frontier_us)
+            yield source, table, stages
 
     def _drop(self, staged: Iterable[Staged]) -> None:
         """Drop staging tables; what a crash leaves is dropped at the next start."""
         with self._transaction() as connection:
             for each in staged:
                 if each.stage is not None:
-                    run(connection, f"DROP TABLE IF EXISTS {self._dialect.internal(each.stage)}")
+                    self._dialect.drop_stage(connection, each.stage)
 
     def _open(self) -> Engine:
         return _engine_of(self._url)

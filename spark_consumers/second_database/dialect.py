@@ -55,7 +55,8 @@ class Dialect:
     system_columns: ClassVar[frozenset[str]] = frozenset()
     # What locks the rows of a SELECT.
     row_lock: ClassVar[str] = " FOR UPDATE"
-    # Whether DDL takes part in transactions.
+    # Whether DDL takes part in transactions. Where it does not, each of these methods may find its
+    # work done already, by a batch that was cut off.
     has_transactional_ddl: ClassVar[bool]
     # The SQL types of the follower's own columns, by `names.META_KINDS`.
     meta_types: ClassVar[Mapping[str, str]]
@@ -68,9 +69,13 @@ class Dialect:
         """Return the SQL type that holds every value of a column."""
         raise NotImplementedError
 
-    def schema_of(self, name: str) -> str | None:
-        """Return the schema for a database of the source; None where there are no schemas."""
-        return name
+    def schema_of(self, database: str) -> str:
+        """Return the schema of a source database's tables; empty: that of the connection."""
+        return database
+
+    def internal_name(self, name: str) -> tuple[str, str]:
+        """Return schema and name of one of the follower's own tables."""
+        return INTERNAL, name
 
     def create_schema(self, connection: Connection, name: str) -> None:
         """Create a schema if it is missing."""
@@ -96,6 +101,10 @@ class Dialect:
         """
         raise NotImplementedError
 
+    def drop_work(self, connection: Connection, work: str) -> None:
+        """Drop the table of `create_work`; the transaction goes on."""
+        run(connection, f"DROP TABLE {work}")
+
     def add_column(self, connection: Connection, place: str, column: Column) -> None:
         """Add a column that may be NULL."""
         kind = self.type_of(column)
@@ -114,10 +123,11 @@ class Dialect:
 
     def stages(self, connection: Connection, prefix: str) -> list[str]:
         """Return the names of the staging tables that begin so."""
+        schema, begin = self.internal_name(prefix)
         return [
-            name
-            for name in inspect(connection).get_table_names(schema=self.schema_of(INTERNAL))
-            if name.startswith(prefix)
+            prefix + name.removeprefix(begin)
+            for name in inspect(connection).get_table_names(schema=schema or None)
+            if name.startswith(begin)
         ]
 
     def claim(self, connection: Connection, follower: str) -> bool:
@@ -127,6 +137,10 @@ class Dialect:
     def create_stage(self, connection: Connection, name: str, columns: Mapping[str, str]) -> None:
         """Create a staging table, which need not survive a crash; `columns`: types by name."""
         raise NotImplementedError
+
+    def drop_stage(self, connection: Connection, name: str) -> None:
+        """Drop a staging table, unless it is gone already."""
+        run(connection, f"DROP TABLE IF EXISTS {self.internal(name)}")
 
     def stage_rows(
         self, connection: Connection, name: str, rows: pa.Table, shape: TableShape
@@ -153,6 +167,22 @@ class Dialect:
         """Set columns of rows to the staged ones of the same key; return how many rows."""
         raise NotImplementedError
 
+    def delete_matching(
+        self,
+        connection: Connection,
+        place: str,
+        other: str,
+        where: str,
+        values: Mapping[str, object] | None = None,
+    ) -> int:
+        """Delete the rows of a table for which another one has a row; return how many.
+
+        `place`: the quoted table. `other`: the other one, quoted, with an alias; few of its rows
+        may meet the condition `where`, which is over that alias and `t` (the row).
+        """
+        found = f"EXISTS (SELECT 1 FROM {other} WHERE {where})"
+        return run(connection, f"DELETE FROM {place} AS t WHERE {found}", values)
+
     def is_duplicate_key(self, error: DBAPIError) -> bool:
         """Tell whether a statement failed because a unique index has the value."""
         raise NotImplementedError
@@ -173,11 +203,11 @@ class Dialect:
 
     def table(self, schema: str, name: str) -> str:
         """Return the quoted name of a table."""
-        return f"{self.quote(schema)}.{self.quote(name)}"
+        return f"{self.quote(schema)}.{self.quote(name)}" if schema else self.quote(name)
 
     def internal(self, name: str) -> str:
         """Return the quoted name of one of the follower's own tables."""
-        return self.table(INTERNAL, name)
+        return self.table(*self.internal_name(name))
 
     def listed(self, names: Iterable[str], prefix: str = "") -> str:
         """Return quoted names, with commas."""
@@ -202,4 +232,4 @@ class Dialect:
     def in_bulk(self, prefix: str = "s.") -> str:
         """Return the condition that a staged row is an upsert that is applied in bulk."""
         contested, deleted = self.quote(CONTESTED), self.quote(DELETED)
-        return f"{prefix}{contested} = 0 AND NOT {prefix}{deleted}"
+        return f"{prefix}{contested} = 0 AND {prefix}{deleted} = FALSE"

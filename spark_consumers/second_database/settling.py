@@ -58,12 +58,8 @@ def settle_contested(
         rows_of(connection, f"SELECT {d.listed((NUMBER, *_READ, ORIGIN))} FROM {work}")
     )
     place, homes = d.table(table.schema, table.name), d.internal(table.homes)
-    in_work = f"SELECT 1 FROM {work} w WHERE"
     for target, key in ((place, table.key), (homes, [KEY])):
-        run(
-            connection,
-            f"DELETE FROM {target} WHERE EXISTS ({in_work} {d.same_key('w', target, key)})",
-        )
+        d.delete_matching(connection, target, f"{work} w", d.same_key("w", "t", key))
     stored = KEPT if soft else STORED
     for target, numbers, columns in (
         (place, visible, (*table.columns, *stored)),
@@ -71,7 +67,7 @@ def settle_contested(
     ):
         listed = d.listed(columns)
         _move(connection, f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {work}", numbers)
-    run(connection, f"DROP TABLE {work}")
+    d.drop_work(connection, work)
     run(
         connection,
         f"UPDATE {stage} SET {d.quote(CONTESTED)} = {SETTLED} WHERE {d.quote(CONTESTED)} = 1",
@@ -123,7 +119,7 @@ def _collect(
     # The keys as JSON text, each once with the columns of the key.
     keys = f"(SELECT DISTINCT {d.listed((KEY, *table.key), 's.')} FROM {stage} s WHERE {mine}) k"
     own = [*STORED, *table.columns]
-    alive = f" WHERE NOT t.{d.quote(DELETED)}" if soft else ""
+    alive = f" WHERE t.{d.quote(DELETED)} = FALSE" if soft else ""
     run(
         connection,
         f"INSERT INTO {work} ({d.listed((ORIGIN, KEY, DELETED, *own))}) "

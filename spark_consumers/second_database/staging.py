@@ -66,7 +66,8 @@ def stage(connection: Connection, dialect: Dialect, changes: TableChanges, prefi
     shape = changes.shape
     rows = _staged_rows(changes)
     types = dialect.meta_columns(STAGED) | {
-        column.name: dialect.type_of(column) for column in shape.columns
+        column.name: dialect.type_of(column, is_key=i in shape.primary_key)
+        for i, column in enumerate(shape.columns)
     }
     dialect.create_stage(connection, name, types)
     try:

@@ -78,7 +78,7 @@ class TableWriter:
         q = self._dialect.quote
         run(
             self._connection,
-            f"DELETE FROM {self._homes} WHERE {q(DELETED)} AND {q(TIME)} < :before",
+            f"DELETE FROM {self._homes} WHERE {q(DELETED)} = TRUE AND {q(TIME)} < :before",
             {"before": before_us},
         )
 
@@ -94,7 +94,7 @@ class TableWriter:
     def _has_hidden_rows(self) -> bool:
         q = self._dialect.quote
         found = rows_of(
-            self._connection, f"SELECT 1 FROM {self._homes} WHERE NOT {q(DELETED)} LIMIT 1"
+            self._connection, f"SELECT 1 FROM {self._homes} WHERE {q(DELETED)} = FALSE LIMIT 1"
         )
         return bool(found)
 
@@ -107,10 +107,10 @@ class TableWriter:
             run(
                 self._connection,
                 f"{marked} AND EXISTS (SELECT 1 FROM {self._homes} h WHERE "
-                f"h.{d.quote(KEY)} = {stage}.{d.quote(KEY)} AND NOT h.{d.quote(DELETED)})",
+                f"h.{d.quote(KEY)} = {stage}.{d.quote(KEY)} AND h.{d.quote(DELETED)} = FALSE)",
             )
         if everywhere or staged.tombstones:
-            which = "" if everywhere else f"AND {stage}.{d.quote(DELETED)} "
+            which = "" if everywhere else f"AND {stage}.{d.quote(DELETED)} = TRUE "
             self._mark_foreign(marked, stage, which)
 
     def _mark_foreign(self, marked: str, stage: str, which: str = "") -> int:
@@ -128,11 +128,10 @@ class TableWriter:
         """Delete rows, and keep their tombstones beside the table."""
         d, key = self._dialect, self._table.key
         stage = d.internal(str(staged.stage))
-        dead = f"s.{d.quote(DELETED)} AND s.{d.quote(CONTESTED)} = 0"
-        run(
-            self._connection,
-            f"DELETE FROM {self._homes} WHERE EXISTS (SELECT 1 FROM {stage} s WHERE {dead} AND "
-            f"s.{d.quote(KEY)} = {self._homes}.{d.quote(KEY)} AND {d.same_home('s', self._homes)})",
+        dead = f"s.{d.quote(DELETED)} = TRUE AND s.{d.quote(CONTESTED)} = 0"
+        d.delete_matching(
+            *(self._connection, self._homes, f"{stage} s"),
+            f"{dead} AND {d.same_key('s', 't', [KEY])} AND {d.same_home('s', 't')}",
         )
         columns = [KEY, *KEPT, *key]
         run(
@@ -144,21 +143,14 @@ class TableWriter:
             update = Update(self._place, str(staged.stage), key, KEPT, dead)
             d.update_from(self._connection, update)
             return
-        run(
-            self._connection,
-            f"DELETE FROM {self._place} WHERE EXISTS (SELECT 1 FROM {stage} s WHERE {dead} AND "
-            f"{d.same_key('s', self._place, key)})",
-        )
+        where = f"{dead} AND {d.same_key('s', 't', key)}"
+        d.delete_matching(self._connection, self._place, f"{stage} s", where)
 
     def _delete_upserted(self, staged: Staged) -> None:
         d, key = self._dialect, self._table.key
         stage = d.internal(str(staged.stage))
-        run(
-            self._connection,
-            f"DELETE FROM {self._place} WHERE EXISTS (SELECT 1 FROM {stage} s WHERE "
-            f"{d.in_bulk()} AND s.{d.quote(ABSENT)} IS NULL AND "
-            f"{d.same_key('s', self._place, key)})",
-        )
+        where = f"{d.in_bulk()} AND s.{d.quote(ABSENT)} IS NULL AND {d.same_key('s', 't', key)}"
+        d.delete_matching(self._connection, self._place, f"{stage} s", where)
 
     def _upsert(self, staged: Staged) -> None:
         """Upsert whole rows, then partial ones; those that meet another home are settled."""
@@ -174,7 +166,7 @@ class TableWriter:
             < wanted
         ):
             marked = f"UPDATE {stage} SET {d.quote(CONTESTED)} = 1 WHERE {d.quote(CONTESTED)} = 0"
-            self._mark_foreign(marked, stage, f"AND NOT {d.quote(DELETED)} ")
+            self._mark_foreign(marked, stage, f"AND {d.quote(DELETED)} = FALSE ")
             self._settle(staged)
 
     def _lay_over(self, staged: Staged, absent: tuple[str, ...]) -> None:
@@ -183,7 +175,7 @@ class TableWriter:
         mine = f"{d.in_bulk()} AND s.{d.quote(ABSENT)} = :absent"
         columns = [name for name in staged.columns if name not in {*absent, *self._table.key}]
         kept = [name for name in (KEPT if self._soft else STORED) if name != HOME]
-        alive = f"NOT t.{d.quote(DELETED)} AND " if self._soft else ""
+        alive = f"t.{d.quote(DELETED)} = FALSE AND " if self._soft else ""
         update = Update(
             *(self._place, str(staged.stage), self._table.key, [*columns, *kept]),
             f"{alive}{mine} AND {d.same_home('t', 's')}",
@@ -234,23 +226,24 @@ class TableWriter:
         """Of each key whose visible row was removed, show the newest row that it had hidden."""
         d, key = self._dialect, self._table.key
         q = d.quote
-        alive = f" AND NOT t.{q(DELETED)}" if self._soft else ""
+        alive = f" AND t.{q(DELETED)} = FALSE" if self._soft else ""
         hidden = rows_of(
             self._connection,
             f"SELECT {d.listed((KEY, TIME, SHARD, SEQ), 'h.')} FROM {self._homes} h "
-            f"WHERE NOT h.{q(DELETED)} AND NOT EXISTS (SELECT 1 FROM {self._place} t WHERE "
+            f"WHERE h.{q(DELETED)} = FALSE AND NOT EXISTS (SELECT 1 FROM {self._place} t WHERE "
             f"{d.same_key('t', 'h', key)}{alive})",
         )
         newest = {row[0]: row for row in sorted(hidden, key=lambda row: row[1:])}
         columns = d.listed((*self._table.columns, *(KEPT if self._soft else STORED)))
-        mine = f"{q(KEY)} = :key AND {q(SHARD)} = :shard AND {q(SEQ)} = :seq AND NOT {q(DELETED)}"
+        mine = (
+            f"{q(KEY)} = :key AND {q(SHARD)} = :shard AND {q(SEQ)} = :seq AND {q(DELETED)} = FALSE"
+        )
         for text, _, shard, seq in newest.values():
             values = {"key": text, "shard": shard, "seq": seq}
             if self._soft:
-                run(
-                    self._connection,
-                    f"DELETE FROM {self._place} WHERE EXISTS (SELECT 1 FROM {self._homes} h "
-                    f"WHERE h.{q(KEY)} = :key AND {d.same_key('h', self._place, key)})",
+                d.delete_matching(
+                    *(self._connection, self._place, f"{self._homes} h"),
+                    f"h.{q(KEY)} = :key AND {d.same_key('h', 't', key)}",
                     {"key": text},
                 )
             run(
@@ -298,7 +291,8 @@ class TableWriter:
         run(self._connection, f"DELETE FROM {self._homes} WHERE {where}", values)
         if self._soft:
             change = (
-                f"UPDATE {self._place} SET {q(DELETED)} = TRUE WHERE NOT {q(DELETED)} AND {where}"
+                f"UPDATE {self._place} SET {q(DELETED)} = TRUE "
+                f"WHERE {q(DELETED)} = FALSE AND {where}"
             )
         else:
             change = f"DELETE FROM {self._place} WHERE {where}"

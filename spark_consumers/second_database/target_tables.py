@@ -57,6 +57,8 @@ class TargetTables:
                 shape = united(shape, version)
             return self._create(connection, source, shape, state)
         now = known.table
+        if not self._dialect.has_transactional_ddl:
+            self._complete(connection, now)
         steps = plan(now.shape, shapes, renames)
         if not steps:
             return now
@@ -69,25 +71,35 @@ class TargetTables:
         self, connection: Connection, source: tuple[str, str], shape: TableShape, state: str
     ) -> TargetTable:
         dialect = self._dialect
-        schema = dialect.schema_of(source[0] if self._schema is None else self._schema) or ""
+        schema = dialect.schema_of(source[0]) if self._schema is None else self._schema
+        if schema:
+            dialect.create_schema(connection, schema)
         table = self._catalog.add_table(
             connection, source, schema=schema, name=source[1], shape=shape, state=state
         )
-        if schema:
-            dialect.create_schema(connection, schema)
         if inspect(connection).has_table(table.name, schema=schema or None):
             raise UsageError(
                 f"table {schema}.{table.name} exists in the target and was not created for this "
                 f"stream: rename it, or give another --schema"
             )
-        columns = self._columns(shape)
+        self._create_both(connection, table)
+        return table
+
+    def _complete(self, connection: Connection, table: TargetTable) -> None:
+        """Create what a batch that was cut off did not; the table of homes comes last."""
+        schema, homes = self._dialect.internal_name(table.homes)
+        if not inspect(connection).has_table(homes, schema=schema or None):
+            self._create_both(connection, table)
+
+    def _create_both(self, connection: Connection, table: TargetTable) -> None:
+        dialect = self._dialect
+        columns = self._columns(table.shape)
         own = dialect.meta_columns(self.kept)
         dialect.create_table(
-            connection, dialect.table(schema, table.name), columns | own, table.key
+            connection, dialect.table(table.schema, table.name), columns | own, table.key
         )
         homes = dialect.meta_columns((KEY, *KEPT))
         dialect.create_homes(connection, table, columns | homes)
-        return table
 
     def _columns(self, shape: TableShape) -> dict[str, str]:
         key = {shape.columns[i].name for i in shape.primary_key}
