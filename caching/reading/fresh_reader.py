@@ -34,7 +34,7 @@ _FRESHER: Final = {
 }
 # How long a reader's first write may wait for a replica to have it; then the primary is asked.
 LOOK_S_MAX: Final = 0.05
-# The table's definition is newer than the snapshot.
+# The definition of a table is newer than the snapshot: of the read's, or of the shard's times.
 _DEFINITION_CHANGED: Final = 1412
 
 
@@ -233,7 +233,13 @@ class FreshReader:
         deadline_s = time.monotonic() + request.wait_s
         repeats, has_waited = 0, False
         while True:
-            found = self._read_once(opened, request, is_last=repeats >= REPEATS_MAX)
+            is_last = repeats >= REPEATS_MAX
+            try:
+                found = self._read_once(opened, request, is_last=is_last)
+            except Exception as error:
+                if error_code(error) != _DEFINITION_CHANGED or is_last:
+                    raise
+                found = None
             if found is None:
                 repeats += 1
                 continue
@@ -255,12 +261,7 @@ class FreshReader:
                 return None
             if lack := _lack(opening, token, request):
                 return lack
-            try:
-                rows = opened.query(request.sql, request.args)
-            except Exception as error:
-                if error_code(error) != _DEFINITION_CHANGED or is_last:
-                    raise
-                return None
+            rows = opened.query(request.sql, request.args)
             if self._snapshots.is_settled(opened, opening):
                 return Answer(rows, opening, token)
             if not is_last:

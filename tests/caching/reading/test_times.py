@@ -1,8 +1,10 @@
 """The time of a read, which is compared only across a reshard."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from pymysql.cursors import Cursor
 
 from caching.errors import Stale
 from caching.reading.connections import Connect
@@ -10,6 +12,7 @@ from caching.reading.fresh_reader import FreshReader
 from caching.reading.own_writes import ReadYourWrites
 from caching.reading.shard_time import ShardTime
 from databases.internal_tables import HEARTBEAT, JOURNAL, ROLE, create_internal_tables
+from databases.mariadb_snapshot import START_SNAPSHOT
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.caching.reading.reading import allow_reads, by_pymysql, run, written
 from tests.database_servers import DatabaseFixture
@@ -174,6 +177,26 @@ def test_a_producer_that_writes_always_gives_reads_a_time(
         wait_for("the head follows the rows", lambda: producer.statuses[-1].head_us >= last_us)
 
     assert times == sorted(times)
+
+
+def test_our_tables_change_while_a_read_begins(mariadb_a: DatabaseFixture, keyspace: str) -> None:
+    """A heartbeat table that is newer than the snapshot does not end the read: it begins again."""
+    prepare(mariadb_a)
+    beat(mariadb_a, SOURCE, BEAT_US)
+    rebuilds = [f"ALTER TABLE {HEARTBEAT} FORCE"]
+
+    class Rebuilding(Cursor):  # type: ignore[misc]  # PyMySQL is untyped
+        def execute(self, query: str, args: object = None) -> Any:
+            found = super().execute(query, args)
+            if query.startswith(START_SNAPSHOT) and rebuilds:
+                run(mariadb_a, rebuilds.pop())
+            return found
+
+    connect: Connect = by_pymysql(mariadb_a, cursorclass=Rebuilding)
+    found = FreshReader(keyspace, SOURCE, [connect], flavor=mariadb_a.flavor)
+
+    assert time_of(found) == BEAT_US
+    assert rebuilds == []
 
 
 @pytest.mark.parametrize(
