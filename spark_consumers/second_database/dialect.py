@@ -58,6 +58,8 @@ class Dialect:
     # Whether DDL takes part in transactions. Where it does not, each of these methods may find its
     # work done already, by a batch that was cut off.
     has_transactional_ddl: ClassVar[bool]
+    # What follows the columns of a new table.
+    table_options: ClassVar[str] = ""
     # The SQL types of the follower's own columns, by `names.META_KINDS`.
     meta_types: ClassVar[Mapping[str, str]]
 
@@ -86,7 +88,8 @@ class Dialect:
     ) -> None:
         """Create a table with a primary key; `place` is quoted."""
         listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in columns.items())
-        run(connection, f"CREATE TABLE {place} ({listed}, PRIMARY KEY ({self.listed(key)}))")
+        columns_and_key = f"{listed}, PRIMARY KEY ({self.listed(key)})"
+        run(connection, f"CREATE TABLE {place} ({columns_and_key}){self.table_options}")
 
     def create_homes(
         self, connection: Connection, table: TargetTable, columns: Mapping[str, str]

@@ -30,6 +30,18 @@ def test_rows_follow_inserts_updates_and_deletes(followed: Followed) -> None:
     assert (batch, frontier) == (2, 3000)
 
 
+def test_a_changed_row_stays_on_its_page(followed: Followed) -> None:
+    """A table that was filled has room for changes, so that they need not update its indexes."""
+    pages = "SELECT (ctid::text::point)[0], id FROM shop.items WHERE id % 50 = 0 ORDER BY id"
+    followed.apply([Item(i, i + 1, 100, note="filled") for i in range(400)])
+    filled = followed.rows(pages)
+
+    followed.apply([Item(i, i + 401, 200, note="change") for i in range(0, 400, 50)])
+
+    assert len({page for page, _ in filled}) > 1
+    assert followed.rows(pages) == filled
+
+
 def test_a_key_that_comes_to_two_shards_at_once(followed: Followed) -> None:
     """A batch whose only key has rows of two shards: nothing can be applied in bulk."""
     items = [Item(1, 1, 100, home=None, note="a"), Item(1, 1, 200, "80-", None, note="b")]
