@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from spark_consumers.second_database.database import SqlDatabase, TargetOptions
     from spark_consumers.second_database.run import run_database
     from spark_consumers.session import build_session, register
+    from spark_consumers.sink_query.latest_changes import (
+        latest_changes,
+        merge_condition,
+        sequence_by,
+    )
     from spark_consumers.sink_query.resume import PlannedBatch
     from spark_consumers.sink_query.run import SinkProgress
     from spark_consumers.sink_query.subscriber_batches import Batches
@@ -191,6 +196,10 @@ _MODULES = {
     "table_as_of": "spark_consumers.current_state.query.as_of",
     "TableAsOf": "spark_consumers.current_state.query.as_of",
     "maintain_state": "spark_consumers.current_state.query.upkeep",
+    # Users' own MERGE and AUTO CDC.
+    "latest_changes": "spark_consumers.sink_query.latest_changes",
+    "merge_condition": "spark_consumers.sink_query.latest_changes",
+    "sequence_by": "spark_consumers.sink_query.latest_changes",
     "CannotApply": "spark_consumers.errors",
 }
 
@@ -279,7 +288,9 @@ __all__ = [
     "compare",
     "event_to_json_dict",
     "event_to_json_text",
+    "latest_changes",
     "maintain_state",
+    "merge_condition",
     "open_async_store",
     "open_store",
     "read_topology",
@@ -289,6 +300,7 @@ __all__ = [
     "run_database",
     "run_state",
     "run_table_topics",
+    "sequence_by",
     "state_as_of",
     "state_frame",
     "table_as_of",

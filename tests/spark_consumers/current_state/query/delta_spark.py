@@ -1,12 +1,15 @@
-"""Reads Delta tables with delta-spark, in a JVM of its own.
+"""Writes and reads Delta tables with delta-spark, in a JVM of its own.
 
 It has no release for the newest Spark, so it runs with the oldest PySpark that is supported.
-As a program: JARS RESULT TABLE... writes the rows of each table as Parquet.
+As a program: JARS RESULT OPTIONS TABLE... merges what is on Kafka into the table RESULT/own, as a
+user would, and writes the rows of each table as Parquet.
 """
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +18,7 @@ import pyarrow.parquet as pq
 from shardstream.local.fetching.maven import MavenArtifact, fetch_all
 from spark_consumers.session import build_session
 from tests.repository import ROOT
+from tests.spark_consumers.current_state.query.own_merge import merge_what_is_there
 
 # `make test` installs it here, beside the newest PySpark of the environment.
 OLD_SPARK = Path(sys.prefix) / "pyspark-4.2"
@@ -27,12 +31,22 @@ ARTIFACTS = [
 READ_S_MAX = 600
 
 
-def read_with_delta_spark(tables: list[str], folder: Path) -> list[pa.Table]:
-    """Return the rows of each table, in any order; `folder` takes the result."""
+OWN = "own"
+
+
+def read_with_delta_spark(
+    tables: list[str], folder: Path, options: Mapping[str, str]
+) -> list[pa.Table]:
+    """Return the rows of each table, in any order, then those of a user's own MERGE.
+
+    `folder` takes the results; `options`: of format shardstream, for the MERGE.
+    """
+    tables = [*tables, str(folder / OWN)]
+    arguments = [str(folder), json.dumps({**options}), *tables]
     jars = fetch_all(f"maven-delta-spark-{DELTA_VERSION}", ARTIFACTS)
     kept = {k: v for k, v in os.environ.items() if k not in {"SPARK_HOME", "PYSPARK_PYTHON"}}
     done = subprocess.run(
-        [sys.executable, "-m", __spec__.name, str(jars), str(folder), *tables],
+        [sys.executable, "-m", __spec__.name, str(jars), *arguments],
         cwd=ROOT,
         env={**kept, "PYTHONPATH": str(OLD_SPARK)},
         check=False,
@@ -44,18 +58,21 @@ def read_with_delta_spark(tables: list[str], folder: Path) -> list[pa.Table]:
     return [pq.read_table(folder / str(i)) for i in range(len(tables))]
 
 
-def main(jars: str, result: str, *tables: str) -> None:
-    """Write the rows of each table as Parquet, below `result` by the table's number."""
+def main(jars: str, result: str, options: str, *tables: str) -> None:
+    """Merge, then write the rows of each table as Parquet, below `result` by its number."""
     spark = build_session(
         "delta-spark",
         "local[1]",
         {
             "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "1",
             "spark.jars": ",".join(str(jar) for jar in Path(jars).glob("*.jar")),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         },
     )
+    checkpoint = str(Path(result) / "checkpoint")
+    merge_what_is_there(spark, json.loads(options), str(Path(result) / OWN), checkpoint)
     for number, table in enumerate(tables):
         rows = spark.read.format("delta").load(table)
         rows.coalesce(1).write.parquet(str(Path(result) / str(number)))
