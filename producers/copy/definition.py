@@ -131,18 +131,9 @@ def read_definition(
         "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
         (database, table),
     )
-    kind = rows(
-        connection,
-        "SELECT table_type, engine FROM information_schema.tables "
-        "WHERE table_schema = %s AND table_name = %s",
-        (database, table),
-    )
-    if not found or not kind:
-        raise CannotCopy(
-            f"table {name} does not exist, or the account has no SELECT privilege on it"
-        )
-    if kind[0][0] != "BASE TABLE":
-        raise CannotCopy(f"{name} is a {kind[0][0].lower()}, not a base table")
+    if not found:
+        raise _not_there(name)
+    engine = _engine(connection, database, table)
     columns = [_column_type(name, flavor, i, *column) for i, column in enumerate(found)]
     for column in columns:
         column.is_kept_as_bytes = f"{name}.{column.name}" in text_as_bytes
@@ -156,8 +147,31 @@ def read_definition(
     if plan.problem:
         raise CannotCopy(f"table {name}: {plan.problem}")
     _read_as_selected(plan)
-    is_in_snapshots = str(kind[0][1]).lower() == "innodb"
+    is_in_snapshots = engine == "innodb"
     return TableDefinition(database, table, plan, key, index, hidden, is_in_snapshots)
+
+
+def _not_there(name: str) -> CannotCopy:
+    return CannotCopy(f"table {name} does not exist, or the account has no SELECT privilege on it")
+
+
+def _engine(connection: Any, database: str, table: str) -> str:
+    """Return a table's engine in lower case. CannotCopy unless it is a table of that name."""
+    name = f"{database}.{table}"
+    found = rows(
+        connection,
+        "SELECT table_type, engine, table_schema, table_name FROM information_schema.tables "
+        "WHERE table_schema = %s AND table_name = %s",
+        (database, table),
+    )
+    if not found:
+        raise _not_there(name)
+    [(kind, engine, *own)] = found
+    if kind != "BASE TABLE":
+        raise CannotCopy(f"{name} is a {kind.lower()}, not a base table")
+    if own != [database, table]:  # the server takes names in any case, and logs rows by its own
+        raise CannotCopy(f"table {name} is {'.'.join(own)} on the server: name it so")
+    return str(engine).lower()
 
 
 def _read_as_selected(plan: TablePlan) -> None:

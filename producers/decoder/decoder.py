@@ -39,6 +39,18 @@ _OK: Final = 0
 _EOF_BYTES_MAX: Final = 8
 
 
+def _table_versions(options: DecoderOptions) -> TableVersions:
+    return TableVersions(
+        options.schema_id,
+        options.vindexes,
+        is_mariadb=options.flavor == Flavor.MARIADB,
+        text_as_bytes=options.text_as_bytes,
+        rules=options.rules,
+        hidden_types=options.hidden_types,
+        lower_case_names=options.lower_case_names,
+    )
+
+
 class Decoder:
     """Decodes one shard's stream.
 
@@ -78,17 +90,9 @@ class Decoder:
         self._transaction: Transaction = Transaction(
             self._position, self._record, self._clock, self._internal, TransactionEnds()
         )
-        tables = TableVersions(
-            options.schema_id,
-            options.vindexes,
-            is_mariadb=options.flavor == Flavor.MARIADB,
-            text_as_bytes=options.text_as_bytes,
-            rules=options.rules,
-            hidden_types=options.hidden_types,
-        )
         self._events: EventReader = EventReader(
             self._transaction,
-            tables,
+            _table_versions(options),
             verify_checksum=options.verify_checksum,
             refuses_cascades=options.refuses_cascades,
             rolled_back=options.rolled_back,

@@ -44,6 +44,7 @@ class DecoderOptions:
     `rules`: filter rules, None for none.
     `hidden_types`: of MariaDB's columns; None: all that look like BINARY are BINARY.
     `refuses_cascades`: stop at foreign keys whose changes of other rows the server does not log.
+    `lower_case_names`: the server has names of tables in lower case (lower_case_table_names).
     `rolled_back`: GTIDs of MariaDB for which an earlier decoder raised RolledBack.
     """
 
@@ -72,4 +73,5 @@ class DecoderOptions:
     rules: FilterRules | None = None
     hidden_types: HiddenTypes | None = None
     refuses_cascades: bool = False
+    lower_case_names: bool = False
     rolled_back: frozenset[str] = frozenset()

@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 from databases.connection import open_connection
 from databases.server_facts import ServerHistory
+from databases.sql import rows
 from event_token import GtidSet
 from event_token.errors import Rebuild, Retry, ShardstreamError
 from producers.errors import Problem, refused
@@ -57,6 +58,12 @@ class OpenServer:
         is_replica = self.is_replica()
         with server_errors(self.settings, "asking for the foreign keys of"):
             return logs_cascades(self.connection, is_replica=is_replica)
+
+    def has_lower_case_names(self) -> bool:
+        """Whether it takes names of tables in any case and has them in lower case."""
+        with server_errors(self.settings, "asking for the settings of"):
+            [(setting,)] = rows(self.connection, "SELECT @@GLOBAL.lower_case_table_names")
+        return int(setting) != 0
 
     def look(self, *, is_replica: bool) -> ServerView:
         """Read what `find_faults` needs; the state first, so that the sets include it."""

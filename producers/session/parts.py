@@ -130,6 +130,7 @@ def _open_decoder(
         text_as_bytes=settings.text_as_bytes,
         hidden_types=server_types(settings, server.settings, server.connection, notice),
         refuses_cascades=not (settings.accept_unlogged_cascades or server.logs_cascades()),
+        lower_case_names=server.has_lower_case_names(),
         on_delivery=publisher.on_delivery,
         rolled_back=frozenset(context.rolled_back),
     )

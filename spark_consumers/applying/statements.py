@@ -63,7 +63,7 @@ class _Token:
 
 def effect_of(statement: str, database: str) -> Effect:
     """Return what a statement does to rows; `database` is its default database."""
-    tokens = _Tokens(list(_tokens(statement)), database)
+    tokens = _Tokens.of(statement, database)
     if tokens.take("TRUNCATE"):
         tokens.take("TABLE")
         return Effect(emptied=(tokens.table(),))
@@ -80,7 +80,7 @@ def effect_of(statement: str, database: str) -> Effect:
 
 def renames_of(statement: str, database: str) -> list[tuple[TableName, TableName]]:
     """Return (old, new) of each table that a RENAME TABLE renames; nothing for other statements."""
-    tokens = _Tokens(list(_tokens(statement)), database)
+    tokens = _Tokens.of(statement, database)
     if not (tokens.take("RENAME") and tokens.take("TABLE", "TABLES")):
         return []
     names = tokens.renamed()
@@ -89,7 +89,7 @@ def renames_of(statement: str, database: str) -> list[tuple[TableName, TableName
 
 def column_renames(statement: str, database: str) -> list[ColumnRename]:
     """Return the columns that an ALTER TABLE renames, by RENAME COLUMN or CHANGE."""
-    tokens = _Tokens(list(_tokens(statement)), database)
+    tokens = _Tokens.of(statement, database)
     if not tokens.take("ALTER"):
         return []
     table = tokens.altered()
@@ -167,6 +167,15 @@ class _Tokens:
         self._tokens = [*tokens, _Token("", is_name=False)]
         self._at = 0
         self._database = database
+
+    @classmethod
+    def of(cls, statement: str, database: str) -> "_Tokens":
+        """Return those of a statement; of MariaDB's SET STATEMENT ... FOR, what follows it."""
+        tokens = list(_tokens(statement))
+        if [token.text.upper() for token in tokens[:2]] == ["SET", "STATEMENT"]:
+            ends = (i for i, token in enumerate(tokens) if token.is_word("FOR"))
+            tokens = tokens[next(ends, len(tokens)) + 1 :]
+        return cls(tokens, database)
 
     def take(self, *words: str) -> bool:
         """Skip one of the words if it comes next."""

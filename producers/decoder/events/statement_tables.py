@@ -10,7 +10,8 @@ _Token = tuple[str, str]
 # (database, table); without a table it is about the database, or about something else in it.
 _Name = tuple[str, str]
 
-_SKIPPED: Final = r"(?P<skipped>\s+|/\*(?!!|M!).*?\*/|\#[^\n]*|--(?=\s|$)[^\n]*)"
+# Of a comment that is executed, only the brackets are skipped.
+_SKIPPED: Final = r"(?P<skipped>\s+|/\*(?!!|M!).*?\*/|\#[^\n]*|--(?=\s|$)[^\n]*|/\*M?!\d*|\*/)"
 _BACKTICK: Final = r"`(?P<name>(?:[^`]|``)+)`"
 _WORD: Final = r"(?P<word>[\w$\x80-\U0010ffff]+)"
 _SIGN: Final = r"(?P<sign>.)"
@@ -50,14 +51,16 @@ def named_tables(statement: bytes, database: str, sql_mode: int) -> list[_Name]:
     return [] if any(not name[0] for name in names) else names
 
 
-def _tokens(text: str, sql_mode: int) -> list[_Token]:
-    pattern = _ESCAPES
+def token_pattern(sql_mode: int) -> re.Pattern[str]:
+    """Return what matches each token; its last group: skipped, name, double, text, word or sign."""
     if sql_mode & NO_BACKSLASH_ESCAPES:
-        pattern = _PLAIN
-    elif sql_mode & ANSI_QUOTES:
-        pattern = _ESCAPES_ANSI
+        return _PLAIN
+    return _ESCAPES_ANSI if sql_mode & ANSI_QUOTES else _ESCAPES
+
+
+def _tokens(text: str, sql_mode: int) -> list[_Token]:
     tokens: list[_Token] = []
-    for found in pattern.finditer(text):
+    for found in token_pattern(sql_mode).finditer(text):
         kind = found.lastgroup or ""
         part = found[kind]
         if kind == "name":

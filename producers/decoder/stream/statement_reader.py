@@ -9,6 +9,7 @@ from producers.decoder.errors import (
     UnsupportedEvent,
 )
 from producers.decoder.events.event_types import QUERY
+from producers.decoder.events.statement_case import lower_names
 from producers.decoder.events.statement_tables import named_tables
 from producers.decoder.events.statements import (
     Statement,
@@ -148,6 +149,10 @@ class StatementReader:
                 f"copy the tables again from after it; or set accept_unlogged_cascades = true and "
                 f"accept that such changes are missing"
             )
+        database = query_database(body)
+        if self._tables.lower_case_names:
+            statement = lower_names(statement, query_sql_mode(body))
+            database = database.lower()
         self._check_moved_rows(body, statement)
         self._tables.definitions_changed(statement)
         if self._is_left_out(body, statement):
@@ -156,7 +161,7 @@ class StatementReader:
             return
         if not transaction.has_records:
             transaction.begin_records()
-        database, text = query_database(body), statement.decode("utf-8")
+        text = statement.decode("utf-8")
         self._tables.note_statement(text, transaction.record.next_seq)
         transaction.record.add_statement(
             self._tables.statement_prefix("DDL"),

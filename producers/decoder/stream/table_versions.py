@@ -58,12 +58,15 @@ class TableVersions:
         text_as_bytes: frozenset[str],
         rules: FilterRules | None,
         hidden_types: HiddenTypes | None,
+        lower_case_names: bool,
     ) -> None:
         """`schema_id` registers a schema's text and returns its id. `vindexes`: by table.
 
         `text_as_bytes`: columns, as database.table.column, whose text is logged as raw bytes.
         `hidden_types`: of MariaDB's columns; None: all that look like BINARY are BINARY.
+        `lower_case_names`: the server takes names in any case and has them in lower case.
         """
+        self.lower_case_names: bool = lower_case_names
         self._rules: FilterRules | None = rules
         self._hidden_types: HiddenTypes | None = hidden_types
         self._schema_id: Callable[[str], int] = schema_id

@@ -19,6 +19,7 @@ ORDERS = TableName("shop", "orders")
             [ORDERS, TableName("x", "items")],
         ),
         ('DROP TABLE "orders"', [ORDERS]),
+        ("SET STATEMENT sql_mode = 'x', lock_wait_timeout = 9 FOR TRUNCATE orders", [ORDERS]),
         ("DROP DATABASE IF EXISTS x", [TableName("x", None)]),
         ("CREATE OR REPLACE TABLE orders (id INT)", [ORDERS]),
         ("CREATE OR REPLACE TEMPORARY TABLE orders (id INT)", []),
