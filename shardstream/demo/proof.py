@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from shardstream.demo.consumers import CHANGE_LOG
 from shardstream.demo.log_checks import (
     Row,
     Tables,
@@ -21,7 +22,9 @@ from shardstream.demo.log_checks import (
     over_the_hop,
     replay,
 )
-from shardstream.demo.shop import DATABASE, Connect
+from shardstream.demo.shop import Connect
+from shardstream.demo.source_rows import SourceRows, read_sources
+from shardstream.demo.tables_proof import ReadTable, rows_that_differ
 from shardstream.demo.workload import Ledger
 from spark_consumers.applying.tables import CHANGE_COLUMNS, STATEMENT_COLUMNS
 
@@ -30,6 +33,8 @@ from spark_consumers.applying.tables import CHANGE_COLUMNS, STATEMENT_COLUMNS
 class Verdict:
     """The result of the proof; all but `changes`, `copied` and `moves` must be 0.
 
+    `different`: by consumer, the rows that are not as in the databases, lacking or too many; `lost`
+    counts them too, because each of them lacks a change.
     `hop_time_us`: the time from which the targets of the split continue the log, if there was one.
     """
 
@@ -40,13 +45,13 @@ class Verdict:
     repeated: int
     out_of_order: int
     rows_compared: int
-    rows_different: int
+    different: Mapping[str, int]
     hop_time_us: int | None
 
     @property
     def holds(self) -> bool:
         """Whether everything is right."""
-        wrong = self.lost + self.repeated + self.out_of_order + self.rows_different
+        wrong = self.lost + self.repeated + self.out_of_order
         # A proof over nothing proves nothing.
         proves = self.changes > 0 and self.copied > 0 and self.rows_compared > 0
         return wrong == 0 and proves and self.hop_time_us is not None
@@ -59,32 +64,38 @@ class Verdict:
         )
 
 
-def prove(changelog_path: str, shards: Mapping[str, Connect], ledger: Ledger) -> Verdict:
-    """Compare the change log with the serving databases and with what the workload did."""
+def prove(
+    changelog_path: str,
+    tables: Mapping[str, ReadTable],
+    shards: Mapping[str, Connect],
+    ledger: Ledger,
+) -> Verdict:
+    """Compare the change log with the serving databases and with what the workload did.
+
+    `tables`: the consumers that keep tables, by name; their rows must be those of the databases.
+    """
     versions = _read_versions(changelog_path)
     log = [row for version in versions for row in version]
     rows = [row for row in log if row["type"] == "ROW"]
     changes = [row for row in rows if row["op"] != "READ"]
     marks = marks_of(log)
-    expected: Tables = {}
-    keys: dict[str, list[str]] = {}
-    for shard, connect in shards.items():
-        _read_database(shard, connect, expected, keys)
-    replayed = replay(log, keys, shards)
-    lost, repeated = missing_and_repeated(log, marks)
-    different = _different_rows(expected, replayed)
+    sources = read_sources(shards)
+    replayed = replay(log, sources.keys, shards)
+    missing, repeated = missing_and_repeated(log, marks)
+    different = {CHANGE_LOG: _different_rows(_json_tables(sources), replayed)}
+    different |= {name: rows_that_differ(sources, read) for name, read in tables.items()}
     hop_times = {mark.hop_time_us for mark in marks if mark.kind == "BEGIN"}
     return Verdict(
         changes=len(changes),
         copied=len(rows) - len(changes),
         moves=ledger.moves,
-        lost=max(lost, ledger.changes - len(changes)),
+        lost=max(missing, ledger.changes - len(changes), *different.values()),
         repeated=max(repeated, len(changes) - ledger.changes),
         out_of_order=(
             out_of_order(versions) + over_the_hop(log, marks) + coupons_in_two_places(changes)
         ),
-        rows_compared=sum(len(rows) for rows in expected.values()),
-        rows_different=different,
+        rows_compared=sum(len(rows) for rows in sources.rows.values()),
+        different=different,
         hop_time_us=min(hop_times, default=None),
     )
 
@@ -107,31 +118,15 @@ def _read_versions(path: str) -> list[list[Row]]:
     return versions
 
 
-def _read_database(
-    shard: str, connect: Connect, tables: Tables, keys: dict[str, list[str]]
-) -> None:
-    with connect() as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT table_name, column_name, data_type, column_key FROM information_schema.columns "
-            "WHERE table_schema = %s ORDER BY table_name, ordinal_position",
-            (DATABASE,),
-        )
-        columns: dict[str, dict[str, str]] = {}
-        key_names: dict[str, list[str]] = {}
-        for table, column, data_type, column_key in cursor.fetchall():
-            columns.setdefault(table, {})[column] = data_type
-            if column_key == "PRI":
-                key_names.setdefault(table, []).append(column)
-        keys.update(key_names)
-        for table, types in columns.items():
-            cursor.execute(f"SELECT * FROM {DATABASE}.{table}")  # noqa: S608 - our own table names
-            rows = tables.setdefault((shard, table), {})
-            for values in cursor.fetchall():
-                row = {
-                    name: _json_value(value, data_type)
-                    for (name, data_type), value in zip(types.items(), values, strict=True)
-                }
-                rows[tuple(row[name] for name in key_names[table])] = row
+def _json_tables(sources: SourceRows) -> Tables:
+    """The databases' rows in the form of the change log's JSON."""
+    return {
+        (shard, table): {
+            key: {name: _json_value(row[name], kind) for name, kind in sources.types[table].items()}
+            for key, row in rows.items()
+        }
+        for (shard, table), rows in sources.rows.items()
+    }
 
 
 def _json_value(value: Any, data_type: str) -> Any:

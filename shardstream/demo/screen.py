@@ -1,5 +1,6 @@
 """The demo's live screen."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
@@ -22,9 +23,9 @@ def clock(timestamp_us: int | None) -> str:
 
 
 def render(
-    watch: ProgressWatch, ledger: Ledger, changelog_rows: int, phase: str, split: str
+    watch: ProgressWatch, ledger: Ledger, held: Mapping[str, int], phase: str, split: str
 ) -> RenderableType:
-    """Render shards, frontier, change log and split."""
+    """Render shards, frontier, what the consumers hold, and split."""
     table = Table(expand=True, pad_edge=False, box=None)
     table.add_column("shard", style="bold blue")
     table.add_column("position")
@@ -40,10 +41,12 @@ def render(
         f"{ledger.changes:,}",
         ("   in the shard logs ", "dim"),
         f"{watch.rows:,}",
-        ("   in the change log ", "dim"),
-        (f"{changelog_rows:,}", "bold green"),
     )
-    parts: list[RenderableType] = [table, Text(), summary]
+    consumers = Text("   ").join(
+        Text.assemble((f"{name} ", "dim"), (f"{rows:,}", "bold green"))
+        for name, rows in held.items()
+    )
+    parts: list[RenderableType] = [table, Text(), summary, consumers]
     if split:
         parts.append(Text.assemble(("split of 80-: ", "dim"), split))
     return Panel(Group(*parts), title=f"shardstream demo: {phase}", padding=(1, 2))

@@ -138,6 +138,12 @@ class ProgressWatch:
             heads.append(view.progress.head_us)
         return min(heads) // GRID_US * GRID_US
 
+    @property
+    def newest_us(self) -> int:
+        """Return the highest head: no record of any log so far is newer."""
+        heads = [view.progress.head_us for view in self.views.values() if view.progress is not None]
+        return max(heads, default=0)
+
     def _have_begun(self, end: Mark) -> bool:
         return all(self.views[target].begin is not None for target in end.targets)
 

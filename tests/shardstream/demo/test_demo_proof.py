@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from shardstream.demo.log_checks import (
     replay,
 )
 from shardstream.demo.shop import SHARDING_COLUMNS, keyspace_id
+from shardstream.demo.source_rows import SourceRows
+from shardstream.demo.tables_proof import rows_that_differ
 
 HOP_US = 110
 KEYS = {"customers": ["id"], "coupons": ["code"]}
@@ -133,3 +136,37 @@ def _with(at: int, row: Row) -> Callable[[Log], Log]:
 def test_each_fault_is_found(damage: Callable[[Log], Log], wrong: set[str]) -> None:
     """A hole, a repeat, a target read before BEGIN, a source after END, time that runs back."""
     assert _found(damage(_split())).keys() == wrong
+
+
+TYPES = {"id": "bigint", "tags": "set", "extra": "json", "weight": "float", "made": "timestamp"}
+MADE = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+
+
+def _as_pymysql_reads(customer: int) -> Row:
+    extra, made = '{"a": [1]}', MADE.replace(tzinfo=None)
+    return {"id": customer, "tags": "x,y", "extra": extra, "weight": 13.37, "made": made}
+
+
+def _as_spark_or_psycopg_reads(customer: int) -> Row:
+    weight = 13.369999885559082
+    return {"id": customer, "tags": ["y", "x"], "extra": {"a": [1]}, "weight": weight, "made": MADE}
+
+
+@pytest.mark.parametrize(
+    ("held", "different"),
+    [
+        ([_as_spark_or_psycopg_reads(1), _as_spark_or_psycopg_reads(2)], 0),
+        ([_as_spark_or_psycopg_reads(2)], 1),
+        ([_as_spark_or_psycopg_reads(key) for key in (1, 2, 2)], 1),
+        ([_as_spark_or_psycopg_reads(key) for key in (1, 2, 3)], 1),
+        ([_as_spark_or_psycopg_reads(1), {**_as_spark_or_psycopg_reads(2), "tags": ["x"]}], 1),
+        ([_as_spark_or_psycopg_reads(1), {**_as_spark_or_psycopg_reads(2), "made": None}], 1),
+        ([], 2),
+    ],
+)
+def test_tables_are_compared_by_value(held: Log, different: int) -> None:
+    """Each row that lacks, is too many or has another value counts, whatever the driver."""
+    rows = {("-80", "t"): {(1,): _as_pymysql_reads(1)}, ("80-", "t"): {(2,): _as_pymysql_reads(2)}}
+    sources = SourceRows(rows, {"t": TYPES}, {"t": ["id"]})
+
+    assert rows_that_differ(sources, {"t": held}.__getitem__) == different
