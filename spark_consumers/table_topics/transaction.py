@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from event_token.errors import Halt, Retry, ShardstreamError, UsageError
 from spark_consumers.table_topics.marker import Marker
-from topics.kafka.client import ClientConfig, producer_config
+from topics.kafka.client import RECORD_BYTES_MAX, ClientConfig, producer_config
 from topics.kafka.errors import Fenced, kafka_error, kafka_errors
 from topics.names import POSITIONS_TOPIC
 
@@ -107,6 +107,8 @@ class TaskTransaction:
             except BufferError:
                 self._wait(_STEP_S)
             except _KAFKA as error:
+                # Once a record was refused, no other is taken: its own error names the cause.
+                self._wait(_STEP_S)
                 raise self._mapped(error, f"writing to {topic}") from error
             else:
                 return
@@ -161,6 +163,13 @@ class TaskTransaction:
     def _check(self) -> None:
         if self._failure is not None:
             error, place = self._failure
+            if error.name() == "MSG_SIZE_TOO_LARGE":
+                raise Halt(
+                    f"{self._id}: the brokers ({self._brokers}) refuse records as too large, the "
+                    f"first of them {place}: raise the topic's max.message.bytes to "
+                    f"{RECORD_BYTES_MAX}, with which it was created, and start the query again: it "
+                    f"goes on with the same batch"
+                )
             raise self._mapped(KafkaException(error), f"storing a record ({place})")
 
     def _mapped(self, error: BaseException, doing: str) -> ShardstreamError:

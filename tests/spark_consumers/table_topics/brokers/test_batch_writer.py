@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from event_token.errors import UsageError
-from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.errors import TargetConflict
 from spark_consumers.sink_query.spark_errors import original_error
@@ -22,21 +21,9 @@ from tests.spark_consumers.table_topics.topic_tasks import (
     committed,
     position,
 )
-from topics.kafka.client import ClientConfig
 from topics.kafka.errors import Fenced
-from topics.kafka.provisioning import provision_positions_topic, provision_table_topics
 
 KILLED_S_MAX = 120.0
-
-
-@pytest.fixture
-def task(kafka: KafkaCluster, keyspace: str) -> TopicTask:
-    """The only task of a keyspace, whose topics are there and empty."""
-    config = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
-    made = TopicTask(config, keyspace)
-    provision_positions_topic(config)
-    provision_table_topics(config, [made.topic], PARTITIONS, None)
-    return made
 
 
 def test_a_batch_that_runs_again_writes_nothing_twice(task: TopicTask) -> None:

@@ -1,0 +1,57 @@
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]  # not in __all__
+
+from event_token.errors import Halt, Retry
+from shardstream.local.kafka_cluster import KafkaCluster
+from spark_consumers.table_topics import transaction
+from spark_consumers.table_topics.batch_writer import Message, Output, TaskBatch, write_batch
+from spark_consumers.table_topics.decision import Span
+from tests.spark_consumers.table_topics.brokers.altered import altered
+from tests.spark_consumers.table_topics.topic_tasks import TopicTask, committed, position
+
+# More than is sent before the first refusal is known.
+ROWS = 20_000
+
+
+def test_a_row_that_is_too_large_for_its_topic_stops_by_name(task: TopicTask) -> None:
+    """The message names topic, key and setting; once that is raised, no row is missing."""
+    task.write(position(a=0), position(a=2), is_first=True)
+    too_small = {"max.message.bytes": "1000"}
+
+    with (
+        altered(task.config, ResourceType.TOPIC, task.topic, too_small),
+        pytest.raises(Halt, match=rf"{task.topic}, key b'a': raise .* max\.message\.bytes"),
+    ):
+        task.write(position(a=2), position(a=ROWS))
+    task.write(position(a=2), position(a=ROWS))
+
+    assert committed(task.config, task.topic) == {"a": list(range(1, ROWS + 1))}
+
+
+def test_a_broker_that_goes_away_in_a_batch_costs_no_row(
+    task: TopicTask, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is gone the batch says so and is run again; afterwards each row is there once."""
+    task.write(position(a=0), position(a=2), is_first=True)
+    [broker] = kafka.brokers
+    monkeypatch.setattr(transaction, "TRANSACTION_S_MAX", 2.0)
+
+    def messages() -> Iterator[Message]:
+        for seq in (3, 4):
+            yield Message(task.topic, b"a", str(seq).encode(), [])
+        broker.kill()
+
+    span = Span(position(a=2), position(a=4), is_first=False)
+    with pytest.raises(Retry, match=r"did not store the rows|storing a record"):
+        write_batch(
+            task.identity,
+            TaskBatch("query", 1, span),
+            lambda _plan, moves: Output(messages(), lambda: moves),
+        )
+    broker.start()
+    monkeypatch.undo()
+    task.write(position(a=2), position(a=4))
+
+    assert committed(task.config, task.topic) == {"a": [1, 2, 3, 4]}
