@@ -26,6 +26,19 @@ class PostgresFixture:
         chosen = {"user": self.user, "password": self.password, "autocommit": True, **arguments}
         return psycopg.connect(host=self.host, port=self.port, dbname=database, **chosen)
 
+    def ask(self, database: str, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement as superuser; return its rows, none if it has none."""
+        with self.connect(database) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def end_sessions(self, user: str) -> None:
+        """End the sessions of an account, as the death of its process would, and wait for it."""
+        mine = f"FROM pg_stat_activity WHERE usename = '{user}'"
+        self.ask("postgres", f"SELECT pg_terminate_backend(pid) {mine}")
+        while self.ask("postgres", f"SELECT 1 {mine}"):
+            pass
+
     def new_database(self) -> str:
         """Create a database with a unique name and return the name."""
         name = f"db_{secrets.token_hex(4)}"

@@ -35,8 +35,8 @@ def _plain(column: pa.ChunkedArray) -> Any:
     return column
 
 
-def hex_text(column: pa.ChunkedArray) -> pa.Array:
-    r"""Return binary values as `\x0a0b`, all at once."""
+def hex_text(column: pa.ChunkedArray, begin: str = "\\x") -> pa.Array:
+    r"""Return binary values as `\x0a0b`, all at once; `begin`: what each begins with."""
     chunks = [chunk.cast(pa.large_binary()) for chunk in column.chunks]
     whole = pa.concat_arrays(chunks) if chunks else pa.array([], pa.large_binary())
     offsets = pa.Array.from_buffers(
@@ -49,7 +49,7 @@ def hex_text(column: pa.ChunkedArray) -> pa.Array:
         pa.large_string(), len(whole), [None, doubled.buffers()[1], pa.py_buffer(digits)]
     )
     prefixed = pc.binary_join_element_wise(
-        pa.scalar("\\x", pa.large_string()), texts, pa.scalar("", pa.large_string())
+        pa.scalar(begin, pa.large_string()), texts, pa.scalar("", pa.large_string())
     )
     return pc.if_else(whole.is_valid(), prefixed, pa.scalar(None, pa.large_string()))
 

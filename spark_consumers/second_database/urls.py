@@ -5,9 +5,11 @@ from sqlalchemy.exc import ArgumentError
 
 from event_token.errors import UsageError
 from spark_consumers.second_database.dialect import Dialect
+from spark_consumers.second_database.mysql.dialect import MysqlDialect
 from spark_consumers.second_database.postgresql import PostgresDialect
 
 POSTGRESQL = ("postgresql", "postgres")
+MYSQL = ("mysql", "mariadb")
 
 
 def parse_url(url: str) -> URL:
@@ -16,7 +18,7 @@ def parse_url(url: str) -> URL:
         return make_url(url)
     except (ArgumentError, ValueError):
         raise UsageError(
-            "--to is not the URL of a database: postgresql://USER@HOST/DATABASE"
+            "--to is not the URL of a database: postgresql://USER@HOST/DATABASE, or mysql://..."
         ) from None
 
 
@@ -28,4 +30,8 @@ def dialect_of(url: str, *, replaces_nul: bool = False) -> Dialect:
         return PostgresDialect(
             parsed.set(drivername="postgresql+psycopg"), replaces_nul=replaces_nul
         )
-    raise UsageError(f"--to: no databases of kind '{name}'; there is postgresql://")
+    if name in MYSQL:
+        return MysqlDialect(parsed.set(drivername="mysql+pymysql"))
+    raise UsageError(
+        f"--to: no databases of kind '{name}'; there are postgresql://, mysql:// and mariadb://"
+    )

@@ -47,19 +47,25 @@ class TypeChange(StrEnum):
 
 
 Url = Annotated[
-    str, typer.Option("--to", help="The database: postgresql://USER@HOST:PORT/DATABASE")
+    str,
+    typer.Option(
+        "--to", help="The database: postgresql://USER@HOST:PORT/DATABASE, or mysql://, mariadb://"
+    ),
 ]
 Schema = Annotated[
     str | None,
     typer.Option(
-        "--schema", help="Schema of all tables (default: named as the source's databases)"
+        "--schema",
+        help="Schema of all tables (default: named as the source's databases; "
+        "MySQL, MariaDB: the database of --to)",
     ),
 ]
 DeletesOption = Annotated[
     Deletes, typer.Option("--deletes", help="Delete rows, or keep them marked in column _deleted")
 ]
 NulTextOption = Annotated[
-    NulText, typer.Option("--nul-text", help="Stop at a zero character in a text, or write U+FFFD")
+    NulText,
+    typer.Option("--nul-text", help="PostgreSQL: stop at a zero character or write U+FFFD"),
 ]
 TypeChangeOption = Annotated[
     TypeChange,

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
+import pytest
 
 from event_token.position import ShardPosition, StreamPosition
 from spark_consumers.applying.changes import META, TableChanges
@@ -15,6 +16,7 @@ from spark_consumers.decoding.output_columns import arrow_type
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.sink_query.resume import PlannedBatch
 from tests.postgres_servers import PostgresFixture
+from tests.spark_consumers.second_database.mysql_targets import MysqlTargets
 from topics.records.table_shape import Column, TableShape, ValueKind
 
 ITEMS = TableShape(
@@ -29,6 +31,14 @@ ITEMS = TableShape(
     (0, 1),
 )
 QUERY = "query-1"
+TargetServer: TypeAlias = PostgresFixture | MysqlTargets
+# Marks of tests that other servers than PostgreSQL run as well. The session's MySQL server does not
+# allow LOAD DATA LOCAL, as is MySQL's default; MariaDB's default is to allow it.
+EVERYWHERE = pytest.mark.parametrize(
+    "target_server", ["postgres", "mysql_a", "mariadb_a"], indirect=True
+)
+ON_MARIADB_TOO = pytest.mark.parametrize("target_server", ["postgres", "mariadb_a"], indirect=True)
+ON_MYSQL_TOO = pytest.mark.parametrize("target_server", ["postgres", "mysql_a"], indirect=True)
 
 
 @dataclass(frozen=True)
@@ -104,11 +114,11 @@ def batch(number: int, query: str = QUERY) -> PlannedBatch:
 class Followed:
     """A second database and the model of what it should hold."""
 
-    def __init__(self, postgres: PostgresFixture, **options: Any) -> None:
-        self.postgres = postgres
-        self.name = postgres.new_database()
-        self.login = postgres.new_login(self.name)
-        self.url = postgres.url(self.name, *self.login)
+    def __init__(self, server: TargetServer, **options: Any) -> None:
+        self.server = server
+        self.name = server.new_database()
+        self.login = server.new_login(self.name)
+        self.url = server.url(self.name, *self.login)
         self.options = TargetOptions("commerce", **options)
         self.database = SqlDatabase(self.url, self.options)
         self.model: dict[int, Settled] = {}
@@ -127,9 +137,14 @@ class Followed:
             self.model[key] = settle(stored, [item.version() for item in found])
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Ask as superuser."""
-        with self.postgres.connect(self.name) as connection:
-            return connection.execute(query.encode()).fetchall()
+        """Ask as superuser, in PostgreSQL's words."""
+        return self.server.ask(self.name, query)
+
+    @property
+    def stages(self) -> list[str]:
+        """The staging tables that are there."""
+        with self.database._transaction() as connection:
+            return self.database._dialect.stages(connection, "stage")
 
     def check(self) -> None:
         """Compare the rows, where they come from, and the hidden ones with the model."""

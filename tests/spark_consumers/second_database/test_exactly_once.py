@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-import psycopg
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event
+from sqlalchemy.engine.interfaces import DBAPICursor
 
 from event_token.errors import Retry
 from shardstream.local.postgres_server import PostgresServer
@@ -13,6 +13,8 @@ from spark_consumers.second_database.database import SqlDatabase
 from spark_consumers.sink_query.resume import TargetState
 from tests.postgres_servers import PostgresFixture, running_postgres
 from tests.spark_consumers.second_database.followed import (
+    EVERYWHERE,
+    ON_MYSQL_TOO,
     Followed,
     Item,
     batch,
@@ -31,19 +33,18 @@ def test_a_batch_that_is_run_again_is_dropped(followed: Followed) -> None:
 
     assert not followed.database.apply(batch(0), staged)
     followed.check()
-    assert followed.rows("SELECT tablename FROM pg_tables WHERE tablename LIKE 'stage%'") == []
+    assert followed.stages == []
 
 
+@ON_MYSQL_TOO
 def test_staged_rows_are_not_in_the_table_until_the_batch_is_applied(followed: Followed) -> None:
     """A driver that is killed between staging and COMMIT leaves no row; the next one cleans up."""
     followed.apply([ONE])
     followed.database.stage([changes([TWO])])
     followed.check()
-    followed.postgres.connect().close()
-
-    _end_claim(followed)
+    followed.server.end_sessions(followed.login[0])
     with SqlDatabase(followed.url, followed.options).claimed():
-        assert followed.rows("SELECT tablename FROM pg_tables WHERE tablename LIKE 'stage%'") == []
+        assert followed.stages == []
         followed.apply([TWO])
         followed.check()
 
@@ -57,6 +58,7 @@ def test_a_gap_between_target_and_checkpoint_stops(followed: Followed) -> None:
     followed.check()
 
 
+@EVERYWHERE
 def test_a_second_query_is_refused_while_the_first_one_lives(followed: Followed) -> None:
     """F34: of two drivers the second is refused, and once it takes over, the first one is."""
     followed.apply([ONE])
@@ -65,7 +67,7 @@ def test_a_second_query_is_refused_while_the_first_one_lives(followed: Followed)
 
     with pytest.raises(TargetConflict, match="another query writes"), other.claimed():
         pass
-    _end_claim(followed)
+    followed.server.end_sessions(followed.login[0])
     with other.claimed():
         assert other.apply(first_of_other, [])
         # The first one lives on without knowing.
@@ -75,6 +77,7 @@ def test_a_second_query_is_refused_while_the_first_one_lives(followed: Followed)
     followed.check()
 
 
+@EVERYWHERE
 def test_a_connection_lost_in_commit_is_looked_up(followed: Followed) -> None:
     """F34: the outcome of a COMMIT without an answer stands in the position: it is not repeated."""
     followed.apply([ONE])
@@ -82,14 +85,13 @@ def test_a_connection_lost_in_commit_is_looked_up(followed: Followed) -> None:
     engine = followed.database._open()
     lost: list[int] = []
 
-    def lose_answer(connection: object) -> None:
-        driver = connection.connection.driver_connection  # type: ignore[attr-defined]
-        if not lost and _moves_position(driver):
-            driver.execute("COMMIT")
-            driver.execute("BEGIN")
-            lost.append(driver.info.backend_pid)
-            with followed.postgres.connect() as killer:
-                killer.execute("SELECT pg_terminate_backend(%s, 60000)", lost)
+    def lose_answer(connection: Connection) -> None:
+        cursor = connection.connection.cursor()
+        if not lost and _moves_position(followed, cursor):
+            cursor.execute("COMMIT")
+            cursor.execute("BEGIN")
+            lost.append(1)
+            followed.server.end_sessions(followed.login[0])
 
     event.listen(engine, "commit", lose_answer)
     try:
@@ -140,19 +142,7 @@ def test_an_account_needs_only_the_rights_that_are_documented(postgres: Postgres
         followed.check()
 
 
-def _end_claim(followed: Followed) -> None:
-    """End the sessions of the follower's account, as the death of its process would."""
-    with followed.postgres.connect() as connection:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            f"WHERE usename = '{followed.login[0]}'".encode()
-        )
-        gone = f"SELECT count(*) FROM pg_stat_activity WHERE usename = '{followed.login[0]}'"
-        while connection.execute(gone.encode()).fetchone() != (0,):
-            pass
-
-
-def _moves_position(driver: "psycopg.Connection[tuple[int]]") -> bool:
+def _moves_position(followed: Followed, cursor: DBAPICursor) -> bool:
     """Whether the transaction has moved the position to batch 1."""
-    query = "SELECT batch FROM _shardstream.position"
-    return driver.execute(query).fetchall() == [(1,)]
+    cursor.execute(f"SELECT batch FROM {followed.database._dialect.internal('position')}")
+    return [row[0] for row in cursor.fetchall()] == [1]

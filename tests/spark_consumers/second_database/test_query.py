@@ -1,4 +1,4 @@
-"""The streaming query into PostgreSQL: its tables are what the changes of all shards leave."""
+"""The streaming query: the target's tables are what the changes of all shards leave."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from spark_consumers.errors import TargetConflict
 from spark_consumers.second_database.database import TargetOptions
 from spark_consumers.second_database.run import run_database
 from spark_consumers.sink_query.run import SinkProgress
-from tests.postgres_servers import PostgresFixture
+from tests.spark_consumers.second_database.followed import ON_MARIADB_TOO, TargetServer
 from tests.spark_consumers.shop import Change, Shop
 from tests.topics.shard_writer import CELL_US
 from topics.records.vevent import Row
@@ -27,7 +27,7 @@ class Database:
 
     spark: SparkSession
     shop: Shop
-    postgres: PostgresFixture
+    server: TargetServer
     folder: Path
     name: str
     url: str
@@ -48,8 +48,7 @@ class Database:
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         """Ask as superuser."""
-        with self.postgres.connect(self.name) as connection:
-            return connection.execute(query.encode()).fetchall()
+        return self.server.ask(self.name, query)
 
     def change(self, changes: list[tuple[str, Change]]) -> None:
         """Write changes, each in a grid cell of its own."""
@@ -64,14 +63,15 @@ class Database:
 
 @pytest.fixture
 def database(
-    spark: SparkSession, shop: Shop, postgres: PostgresFixture, tmp_path: Path
+    spark: SparkSession, shop: Shop, target_server: TargetServer, tmp_path: Path
 ) -> Database:
     """An empty database that an account with the documented rights writes to."""
-    name = postgres.new_database()
-    url = postgres.url(name, *postgres.new_login(name))
-    return Database(spark, shop, postgres, tmp_path, name, url)
+    name = target_server.new_database()
+    url = target_server.url(name, *target_server.new_login(name))
+    return Database(spark, shop, target_server, tmp_path, name, url)
 
 
+@ON_MARIADB_TOO
 def test_orders_of_all_shards_become_one_table(database: Database) -> None:
     """INSERT, UPDATE, a changed key, DELETE: in the order of the merged stream, batch by batch."""
     rng = random.Random(3)

@@ -14,9 +14,13 @@ from spark_consumers.applying.tables import Removal
 from spark_consumers.errors import BadValue, CannotApply, DatabaseRefuses
 from tests.postgres_servers import PostgresFixture
 from tests.spark_consumers.second_database.followed import (
+    EVERYWHERE,
     ITEMS,
+    ON_MARIADB_TOO,
+    ON_MYSQL_TOO,
     Followed,
     Item,
+    TargetServer,
     changes,
 )
 from topics.records.table_shape import Column, TableShape, ValueKind
@@ -63,6 +67,7 @@ def test_every_kind_of_value_arrives(followed: Followed) -> None:
     assert set(second) == {None}
 
 
+@EVERYWHERE
 def test_columns_follow_an_alter(followed: Followed) -> None:
     """A new column is added, a wider one is widened, a renamed one keeps its values."""
     followed.apply([Item(1, 1, 100, note="a", amount=7)])
@@ -83,6 +88,7 @@ def test_columns_follow_an_alter(followed: Followed) -> None:
     ]
 
 
+@ON_MARIADB_TOO
 def test_truncate_removes_the_rows_of_its_shard_alone(followed: Followed) -> None:
     """TRUNCATE on one shard leaves the rows that are at home on the other."""
     homes = {1: ("-80", b"\x10"), 2: ("80-", b"\x90"), 3: ("-80", None), 4: ("80-", None)}
@@ -94,10 +100,11 @@ def test_truncate_removes_the_rows_of_its_shard_alone(followed: Followed) -> Non
     assert followed.rows("SELECT id FROM shop.items ORDER BY id") == [(2,), (4,), (5,)]
 
 
+@ON_MYSQL_TOO
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
-def test_truncate_shows_the_row_that_was_hidden(postgres: PostgresFixture, deletes: str) -> None:
+def test_truncate_shows_the_row_that_was_hidden(target_server: TargetServer, deletes: str) -> None:
     """While a row moves it is on two shards: TRUNCATE of the new one leaves the old one."""
-    followed = Followed(postgres, deletes=deletes)
+    followed = Followed(target_server, deletes=deletes)
     followed.database.prepare()
     with followed.database.claimed():
         followed.apply([Item(1, 1, 100, note="old"), Item(2, 2, 100, note="other")])
@@ -110,11 +117,11 @@ def test_truncate_shows_the_row_that_was_hidden(postgres: PostgresFixture, delet
         assert followed.rows(query) == [(1, "old"), (2, "other")]
 
 
+@ON_MARIADB_TOO
 def test_values_of_a_unique_index_are_swapped(followed: Followed) -> None:
     """Two rows exchange a unique value within one batch; no order of updates allows that."""
     followed.apply([Item(1, 1, 100, note="a"), Item(2, 2, 100, note="b")])
-    with followed.postgres.connect(followed.name) as connection:
-        connection.execute("CREATE UNIQUE INDEX ON shop.items (note)")
+    followed.rows("CREATE UNIQUE INDEX once ON shop.items (note)")
 
     followed.apply([Item(1, 3, 200, note="b")], [Item(2, 4, 200, note="a")])
 
@@ -122,11 +129,11 @@ def test_values_of_a_unique_index_are_swapped(followed: Followed) -> None:
     assert followed.rows("SELECT id, note FROM shop.items ORDER BY id") == [(1, "b"), (2, "a")]
 
 
+@ON_MYSQL_TOO
 def test_a_value_that_two_rows_have_names_the_unique_index(followed: Followed) -> None:
     """Rows of two shards have one value: the error says which index of the target refuses it."""
     followed.apply([Item(1, 1, 100, note="a")])
-    with followed.postgres.connect(followed.name) as connection:
-        connection.execute("CREATE UNIQUE INDEX only_once ON shop.items (note)")
+    followed.rows("CREATE UNIQUE INDEX only_once ON shop.items (note)")
 
     with pytest.raises(DatabaseRefuses, match=r"only_once.*two shards may: drop that index"):
         followed.apply([Item(2, 1, 100, "80-", b"\x90", note="a")])
@@ -153,9 +160,10 @@ def test_a_column_of_a_reserved_name_is_refused_by_name(followed: Followed, colu
         followed.apply([Item(1, 1, 100)], shape=shape)
 
 
-def test_deleted_rows_stay_marked_if_asked(postgres: PostgresFixture) -> None:
+@ON_MARIADB_TOO
+def test_deleted_rows_stay_marked_if_asked(target_server: TargetServer) -> None:
     """With soft deletes a row keeps its values; an INSERT of the key brings it back."""
-    followed = Followed(postgres, deletes="soft")
+    followed = Followed(target_server, deletes="soft")
     followed.database.prepare()
     query = "SELECT id, note, _deleted FROM shop.items ORDER BY id"
     with followed.database.claimed():
@@ -166,6 +174,7 @@ def test_deleted_rows_stay_marked_if_asked(postgres: PostgresFixture) -> None:
         assert followed.rows(query) == [(1, "c", False), (2, "b", False)]
 
 
+@ON_MYSQL_TOO
 def test_partial_images_lie_over_the_stored_row(followed: Followed) -> None:
     """Columns that an image lacks keep their values; without a stored row the batch stops."""
     followed.apply([Item(1, 1, 100, note="a", amount=7)])
@@ -218,8 +227,9 @@ def test_zero_characters_in_json_are_replaced_too(postgres: PostgresFixture) -> 
     assert found == ["\ufffd\ufffd", "\\u0000", "\\\ufffd"]
 
 
+@EVERYWHERE
 def test_a_value_that_does_not_fit_is_named(followed: Followed) -> None:
-    """What COPY refuses is found by its line, also after texts of several lines."""
+    """What staging refuses is found by its line, also after texts of several lines."""
     column = Column("day", ValueKind.JSON, "json")
     shape = replace(ITEMS, columns=(*ITEMS.columns, column))
     good = Item(1, 1, 100, note="two\nlines\n", more={"day": "1"})
@@ -229,12 +239,12 @@ def test_a_value_that_does_not_fit_is_named(followed: Followed) -> None:
     assert "secret" not in str(caught.value)
 
 
+@ON_MYSQL_TOO
 def test_a_table_that_is_not_ours_is_left_alone(followed: Followed) -> None:
     """A table of that name which the stream did not create stops the query."""
-    with followed.postgres.connect(followed.name) as connection:
-        connection.execute("CREATE SCHEMA shop")
-        connection.execute("CREATE TABLE shop.items (id int)")
-        connection.execute(f"GRANT ALL ON SCHEMA shop TO {followed.login[0]}".encode())
+    if isinstance(followed.server, PostgresFixture):
+        followed.rows(f"CREATE SCHEMA shop; GRANT ALL ON SCHEMA shop TO {followed.login[0]}")
+    followed.rows("CREATE TABLE shop.items (id int)")
 
     with pytest.raises(UsageError, match="exists in the target and was not created"):
         followed.apply([Item(1, 1, 100)])

@@ -1,0 +1,272 @@
+"""MySQL 8.0.17 and MariaDB 10.11, or newer: rows are staged by LOAD DATA LOCAL or INSERT.
+
+All tables lie in the database of the URL. An upsert is an UPDATE of the rows that are there and an
+INSERT of the others: ON DUPLICATE KEY UPDATE would change another row, without a word, where a
+second unique index has a value.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pymysql.constants import CLIENT
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
+from sqlalchemy.exc import DBAPIError
+
+from event_token.errors import ShardstreamError, UsageError
+from spark_consumers.applying.changes import ABSENT, DELETED, KEY, TIME
+from spark_consumers.second_database.dialect import Dialect, Update, rows_of, run
+from spark_consumers.second_database.mysql import refusals, types
+from spark_consumers.second_database.mysql.loading import LoadingConnection
+from spark_consumers.second_database.mysql.staging import StagedRows
+from spark_consumers.second_database.names import INTERNAL, KEPT, NUMBER, ORIGIN, TargetTable
+from topics.records.table_shape import Column, TableShape
+
+CONNECT_S_MAX = 30
+# An ALTER that waits for a long query keeps all later ones waiting.
+LOCK_WAIT_S_MAX = 60
+# The connection that holds the lock may be silent for as long as servers allow.
+CLAIM_S_MAX = 31_536_000
+_SESSION = (
+    "SET SESSION time_zone = '+00:00', sql_safe_updates = 0, "
+    f"lock_wait_timeout = {LOCK_WAIT_S_MAX}, "
+    # Zero and invalid dates are values; whatever does not fit is an error.
+    "sql_mode = 'STRICT_ALL_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,"
+    "NO_ENGINE_SUBSTITUTION'"
+)
+_KEY_INDEX_CHARS = 191
+
+
+class MysqlDialect(Dialect):
+    """MySQL and MariaDB."""
+
+    name_bytes_max = 64
+    has_transactional_ddl = False
+    meta_types: ClassVar[Mapping[str, str]] = types.META_TYPES
+
+    def __init__(self, url: URL) -> None:
+        """Keep the URL, whose driver is PyMySQL. UsageError if it names no database."""
+        if not url.database:
+            raise UsageError("--to names no database: mysql://USER@HOST/DATABASE")
+        self._url = url
+        self._database = url.database
+
+    def open_engine(self) -> Engine:
+        """Return an engine whose sessions speak UTC and UTF-8."""
+        engine = create_engine(
+            self._url.update_query_dict({"charset": "utf8mb4"}),
+            pool_pre_ping=True,
+            hide_parameters=True,
+            # No locks on rows of staging tables that are read, nor on gaps.
+            isolation_level="READ COMMITTED",
+            connect_args={
+                "connect_timeout": CONNECT_S_MAX,
+                "init_command": _SESSION,
+                "client_flag": CLIENT.FOUND_ROWS | CLIENT.LOCAL_FILES,
+                "program_name": "shardstream",
+            },
+        )
+        event.listen(engine, "do_connect", _connect)
+        return engine
+
+    def type_of(self, column: Column, *, is_key: bool = False) -> str:
+        """Return the type of a column."""
+        return types.type_of(column, is_key=is_key)
+
+    def schema_of(self, database: str) -> str:  # noqa: ARG002 - as of others
+        """Return the database of the URL."""
+        return self._database
+
+    def internal_name(self, name: str) -> tuple[str, str]:
+        """Return the database of the URL and a name with a prefix."""
+        return self._database, f"{INTERNAL}_{name}"
+
+    def quote(self, name: str) -> str:
+        """Return a name in backticks."""
+        doubled = name.replace("`", "``").replace(":", "\\:")
+        return f"`{doubled}`"
+
+    def claim(self, connection: Connection, follower: str) -> bool:
+        """Take a lock of the session, by a name that is unique on the server."""
+        run(connection, f"SET SESSION wait_timeout = {CLAIM_S_MAX}")
+        digest = hashlib.sha256(f"{self._database} {follower}".encode()).hexdigest()
+        name = f"shardstream {digest[:32]}"
+        [(has,)] = rows_of(connection, "SELECT GET_LOCK(:name, 0)", {"name": name})
+        return bool(has)
+
+    def create_schema(self, connection: Connection, name: str) -> None:
+        """Create a database, unless it is there: that takes fewer rights."""
+        if name not in inspect(connection).get_schema_names():
+            run(connection, f"CREATE DATABASE IF NOT EXISTS {self.quote(name)}")
+
+    def create_table(
+        self, connection: Connection, place: str, columns: Mapping[str, str], key: Sequence[str]
+    ) -> None:
+        """Create a table with a primary key, unless a batch that was cut off has."""
+        self._create(connection, f"TABLE IF NOT EXISTS {place}", columns, key)
+
+    def create_homes(
+        self, connection: Connection, table: TargetTable, columns: Mapping[str, str]
+    ) -> None:
+        """Create the table, an index on `_key`, and one to find hidden rows and old tombstones."""
+        deleted_at = self.listed((DELETED, TIME))
+        self._create(
+            connection,
+            f"TABLE IF NOT EXISTS {self.internal(table.homes)}",
+            _numbered(columns),
+            [NUMBER],
+            f", KEY ({self.quote(KEY)}({_KEY_INDEX_CHARS})), KEY ({deleted_at})",
+        )
+
+    def create_work(self, connection: Connection, table: TargetTable) -> str:
+        """Create a temporary table, for which no transaction ends."""
+        place = self.internal("work")
+        self.drop_work(connection, place)
+        columns = {column.name: self.type_of(column) for column in table.shape.columns}
+        own = self.meta_columns((KEY, *KEPT)) | {ORIGIN: "smallint"}
+        self._create(connection, f"TEMPORARY TABLE {place}", _numbered(columns | own), [NUMBER])
+        return place
+
+    def drop_work(self, connection: Connection, work: str) -> None:
+        """Drop the temporary table."""
+        run(connection, f"DROP TEMPORARY TABLE IF EXISTS {work}")
+
+    def create_stage(self, connection: Connection, name: str, columns: Mapping[str, str]) -> None:
+        """Create a table whose primary key is the order of its rows."""
+        place = self.internal(name)
+        self._create(connection, f"TABLE {place}", _numbered(columns), [NUMBER])
+
+    def stage_rows(
+        self, connection: Connection, name: str, rows: pa.Table, shape: TableShape
+    ) -> None:
+        """Stage the rows in the order of the primary key."""
+        key = [(shape.columns[i].name, "ascending") for i in shape.primary_key]
+        staged = StagedRows(connection, self.internal(name), rows.sort_by(key), shape)
+        [(may_load,)] = rows_of(connection, "SELECT @@local_infile")
+        if may_load:
+            staged.load()
+        else:
+            staged.insert()
+
+    def add_column(self, connection: Connection, place: str, column: Column) -> None:
+        """Add a column, unless a batch that was cut off has."""
+        if column.name not in _columns_of(connection, place):
+            super().add_column(connection, place, column)
+
+    def widen_column(
+        self, connection: Connection, place: str, column: Column, *, is_key: bool
+    ) -> None:
+        """Change the type of a column."""
+        kind = self.type_of(column, is_key=is_key)
+        run(connection, f"ALTER TABLE {place} MODIFY COLUMN {self.quote(column.name)} {kind}")
+
+    def rename_column(self, connection: Connection, place: str, old: str, new: str) -> None:
+        """Rename a column, unless a batch that was cut off has."""
+        if new not in _columns_of(connection, place):
+            super().rename_column(connection, place, old, new)
+
+    def upsert(
+        self,
+        connection: Connection,
+        table: TargetTable,
+        stage: str,
+        columns: Sequence[str],
+        kept: Sequence[str],
+    ) -> int:
+        """UPDATE the rows that are there, INSERT the others."""
+        place = self.table(table.schema, table.name)
+        given = [*columns, *kept]
+        others = [name for name in table.columns if name not in columns]
+        sets = [
+            *(f"t.{self.quote(c)} = s.{self.quote(c)}" for c in given if c not in table.key),
+            *(f"t.{self.quote(c)} = NULL" for c in others),
+        ]
+        whole = f"{self.in_bulk()} AND s.{self.quote(ABSENT)} IS NULL"
+        updated = run(
+            connection,
+            f"UPDATE {self.internal(stage)} s STRAIGHT_JOIN {place} t "
+            f"ON {self.same_key('t', 's', table.key)} SET {', '.join(sets)} "
+            f"WHERE {whole} AND {self.same_home('t', 's')}",
+        )
+        return updated + run(
+            connection,
+            f"INSERT INTO {place} ({self.listed(given)}) SELECT {self.listed(given, 's.')} "
+            f"FROM {self.internal(stage)} s LEFT JOIN {place} t FORCE INDEX (PRIMARY) "
+            f"ON {self.same_key('t', 's', table.key)} "
+            f"WHERE {whole} AND t.{self.quote(table.key[0])} IS NULL",
+        )
+
+    def update_from(self, connection: Connection, update: Update) -> int:
+        """UPDATE of a join."""
+        sets = ", ".join(f"t.{self.quote(c)} = s.{self.quote(c)}" for c in update.columns)
+        return run(
+            connection,
+            f"UPDATE {self.internal(update.stage)} s STRAIGHT_JOIN {update.place} t "
+            f"ON {self.same_key('t', 's', update.key)} SET {sets} WHERE {update.where}",
+            update.values,
+        )
+
+    def delete_matching(
+        self,
+        connection: Connection,
+        place: str,
+        other: str,
+        where: str,
+        values: Mapping[str, object] | None = None,
+    ) -> int:
+        """DELETE of a join, which looks up the rows by index."""
+        return run(connection, f"DELETE t FROM {other} STRAIGHT_JOIN {place} t ON {where}", values)
+
+    def is_duplicate_key(self, error: DBAPIError) -> bool:
+        """Tell a duplicate entry."""
+        return refusals.is_duplicate_key(error)
+
+    def translated(self, error: DBAPIError) -> ShardstreamError:
+        """Map the server's number; the message has no password and no values."""
+        return refusals.translated(self.place, error)
+
+    @property
+    def place(self) -> str:
+        """The database, for messages."""
+        return f"mysql://{self._url.host or 'localhost'}/{self._database}"
+
+    def _create(
+        self,
+        connection: Connection,
+        what: str,
+        columns: Mapping[str, str],
+        key: Sequence[str],
+        indexes: str = "",
+    ) -> None:
+        """Create a table: `what` are kind and place."""
+        collation = _exact_collation(connection)
+        listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in columns.items())
+        run(
+            connection,
+            f"CREATE {what} ({listed}, PRIMARY KEY ({self.listed(key)}){indexes}) ENGINE = InnoDB "
+            f"ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE {collation}",
+        )
+
+
+def _numbered(columns: Mapping[str, str]) -> dict[str, str]:
+    """Add the number that is the primary key: servers may demand one."""
+    return {**columns, NUMBER: "bigint NOT NULL AUTO_INCREMENT"}
+
+
+def _connect(_dialect: Any, _record: Any, arguments: Any, named: Any) -> Any:
+    return LoadingConnection(*arguments, **named)
+
+
+def _columns_of(connection: Connection, place: str) -> set[str]:
+    return {row[0] for row in rows_of(connection, f"SHOW COLUMNS FROM {place}")}
+
+
+def _exact_collation(connection: Connection) -> str:
+    """Return the collation that tells all texts apart, also by spaces at their ends."""
+    [(name,)] = rows_of(
+        connection,
+        "SELECT MAX(collation_name) FROM information_schema.collations "
+        "WHERE collation_name IN ('utf8mb4_0900_bin', 'utf8mb4_nopad_bin')",
+    )
+    return str(name or "utf8mb4_bin")

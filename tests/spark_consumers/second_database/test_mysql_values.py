@@ -1,0 +1,179 @@
+"""MySQL and MariaDB as targets of their own kind: values and definitions arrive exactly."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from event_token.errors import UsageError
+from spark_consumers.applying.changes import TableChanges
+from spark_consumers.applying.evolution import with_texts
+from spark_consumers.applying.versions import Decoded, dates_of, versions_of_keys
+from spark_consumers.errors import BadValue
+from spark_consumers.second_database.database import SqlDatabase, TargetOptions
+from tests.database_servers import DatabaseFixture
+from tests.spark_consumers.second_database.followed import (
+    ITEMS,
+    Followed,
+    Item,
+    batch,
+    changes,
+)
+from tests.spark_consumers.second_database.mysql_targets import MysqlTargets
+from tests.spark_consumers.table_topics.envelope.decoded import decoded_rows
+from topics.records.table_shape import Column, ValueKind
+
+FROM_TEXT = "ST_GeomFromText"
+POINT = "'POINT(1 -2.5)'"
+RING = "'POLYGON((0 0,1 0,1 1,0 0))'"
+# By column: its type in the source, and values as SQL. Each gets a row of NULL besides.
+COLUMNS = {
+    "i": ("tinyint", "-128", "127", "0"),
+    "u": ("mediumint unsigned", "16777215", "0", "1"),
+    "iu": ("int unsigned", "4294967295", "0", "1"),
+    "bu": ("bigint unsigned", "18446744073709551615", "0", "9223372036854775808"),
+    "p": ("decimal(65,30)", f"-{'9' * 35}.{'0' * 29}1", "0", "0.1"),
+    "q": ("decimal(20,8)", "0.00000001", "-0.00000001", "123456789012.12345678"),
+    "f": ("float", "0.1", "1.17549e-38", "-16777217"),
+    "g": ("double", "1.7976931348623157e308", "2.2250738585072014e-308", "0.1"),
+    "b1": ("bit(1)", "b'1'", "b'0'", "b'1'"),
+    "b64": ("bit(64)", "18446744073709551615", "0", "39"),
+    "y": ("year", "0", "2155", "1901"),
+    "d": ("date", "'0000-00-00'", "'2024-02-00'", "'9999-12-31'"),
+    "dt": ("datetime(3)", "'2024-02-31 01:02:03.004'", "'0000-00-00'", "'1000-01-01'"),
+    "ts": ("timestamp(6) NULL", "'1970-01-01 00:00:01.000001'", "'2038-01-19 03:14:07'", "0"),
+    "ti": ("time(6)", "'-838:59:59'", "'-00:00:00.000001'", "'838:59:58.999999'"),
+    "t0": ("time", "'01:02:03'", "'-01:02:03'", "'00:00:00'"),
+    "c": ("char(10)", "'a  '", "''", "'ü😀'"),
+    "v": ("varchar(300)", "'trailing  '", r"'\\N'", r"'\0 \' \" \t \n \r \\ % :x'"),
+    "l": ("varchar(10) CHARACTER SET latin1", "'é'", "'€'", "''"),
+    "t": ("mediumtext", "REPEAT('x', 70000)", "''", "'NULL'"),
+    "e": ("enum('a','b','')", "'b'", "0", "''"),
+    "s": ("set('a','b','c d')", "'a,c d'", "''", "'b'"),
+    "vb": ("varbinary(20)", "X'00FF5C0A0927'", "''", "X'00'"),
+    "fb": ("binary(4)", "X'01000000'", "X'00000000'", "X'FFFFFFFF'"),
+    "bl": ("blob", "X'5C4E'", "''", "X'0A0D00'"),
+    "j": ("json", """'{"a": [1.5, null, "\\\\u0000ü"]}'""", "'null'", "'1e100'"),
+    "geo": (
+        "geometry",
+        f"{FROM_TEXT}('POINT(1 -2.5)', 4326)",
+        "POINT(0, 0)",
+        f"{FROM_TEXT}({RING})",
+    ),
+}
+# How columns are compared: texts of FLOAT and DOUBLE are rounded for display.
+COMPARED = {"f": "{}.f", "g": "{}.g", "l": "CAST(CONVERT({}.l USING utf8mb4) AS BINARY)"}
+
+
+@pytest.fixture(params=[False, True], ids=["insert", "load"])
+def may_load(database: DatabaseFixture, request: pytest.FixtureRequest) -> Iterator[None]:
+    """A server that refuses or allows LOAD DATA LOCAL."""
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.local_infile")
+        [before] = cursor.fetchall()[0]
+        cursor.execute(f"SET GLOBAL local_infile = {int(request.param)}")
+        yield
+        cursor.execute(f"SET GLOBAL local_infile = {before}")
+
+
+def test_values_are_those_of_the_source(database: DatabaseFixture, may_load: None) -> None:
+    """Each type, its limits, invalid dates, NULL and what a file or a statement must escape."""
+    listed = "id bigint unsigned, code varchar(20), " + ", ".join(
+        f"{name} {values[0]}" for name, values in COLUMNS.items()
+    )
+    rows = [
+        f"({i}, 'k{i} ', {', '.join(values[i] for values in COLUMNS.values())})" for i in (1, 2, 3)
+    ]
+    rows.append(f"(4, 'K', {', '.join('NULL' for _ in COLUMNS)})")
+    [(shape, decoded)] = decoded_rows(
+        database,
+        (
+            f"CREATE TABLE odd ({listed}, PRIMARY KEY (id, code)) CHARACTER SET utf8mb4",
+            "SET SESSION sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00'",
+            f"INSERT INTO odd VALUES {', '.join(rows)}",
+        ),
+    )
+    every = np.ones(decoded.num_rows, bool)
+    found = Decoded(shape, decoded, decoded["token"], every, ~every, ~every)
+    shape = with_texts(shape, dates_of(found, shape))
+    changed = TableChanges(shape.database, shape.table, shape, versions_of_keys(found, shape))
+    followed = Followed(MysqlTargets(database))
+    followed.database.prepare()
+
+    assert followed.database.apply_arrow(batch(0), [changed])
+
+    for name in ("code", *COLUMNS):
+        compared = COMPARED.get(name, f"CAST({{}}.{name} AS BINARY)")
+        same = followed.rows(
+            f"SELECT t.id FROM odd t JOIN {shape.database}.odd s ON s.id = t.id "
+            f"WHERE {compared.format('t')} <=> {compared.format('s')}"
+        )
+        assert len(same) == len(rows), f"{name}: {sorted(same)}"
+    assert followed.rows("SELECT d__text FROM odd WHERE id = 2") == [("2024-02-00",)]
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_row_that_is_refused_is_named(
+    database: DatabaseFixture, may_load: None, *, long: bool
+) -> None:
+    """Out of range, too long, or no JSON: the message has key, column, shard and seq, no value."""
+    column = Column("c", ValueKind.STRING, "varchar(3)")
+    bad = "secret"
+    if not long:
+        column, bad = replace(column, kind=ValueKind.JSON), '{"secret"'
+    shape = replace(ITEMS, columns=(*ITEMS.columns, column))
+    items = [Item(i, i, 100, note="a\nb", more={"c": "1"}) for i in range(1, 6)]
+    items[2] = replace(items[2], more={"c": bad})
+    followed = Followed(MysqlTargets(database))
+    followed.database.prepare()
+
+    with pytest.raises(BadValue, match=r'shop.items, key \{"id":3.*, seq 3, column c: ') as caught:
+        followed.database.stage([changes(items, shape)])
+    assert "secret" not in str(caught.value)
+
+
+def test_tables_are_completed_after_a_kill(database: DatabaseFixture) -> None:
+    """DDL commits by itself: what a killed writer left half done is found and completed."""
+    followed = Followed(MysqlTargets(database))
+    followed.database.prepare()
+    followed.apply([Item(1, 1, 100, note="a", amount=1)])
+    # Killed between the table and its homes, and between ALTER and the catalog's row.
+    followed.rows("DROP TABLE _shardstream.homes_1")
+    followed.rows("ALTER TABLE shop.items RENAME COLUMN note TO remark, ADD COLUMN added text")
+    shape = replace(
+        ITEMS,
+        columns=(
+            *ITEMS.columns[:2],
+            replace(ITEMS.columns[2], name="remark"),
+            ITEMS.columns[3],
+            Column("added", ValueKind.STRING, "text"),
+        ),
+    )
+
+    staged = followed.database.stage(
+        [
+            changes(
+                [Item(2, 2, 200, more={"remark": "b", "added": "c"})],
+                shape,
+                renames=(("-80", "note", "remark"),),
+            )
+        ]
+    )
+    assert followed.database.apply(batch(1), staged)
+
+    query = "SELECT id, remark, amount, added FROM shop.items ORDER BY id"
+    assert followed.rows(query) == [(1, "a", 1, None), (2, "b", None, "c")]
+    assert followed.rows("SELECT COUNT(*) FROM _shardstream.homes_1") == [(0,)]
+    assert followed.stages == []
+
+
+def test_a_database_must_be_named_and_its_rights_are_told(mysql_a: DatabaseFixture) -> None:
+    """Without a database there is no place for tables; without rights the message says where."""
+    with pytest.raises(UsageError, match="names no database: mysql://"):
+        SqlDatabase("mysql://somebody@localhost", TargetOptions("commerce"))
+    targets = MysqlTargets(mysql_a)
+    user, password = targets.new_login(targets.new_database())
+    other = SqlDatabase(targets.url("mysql", user, password), TargetOptions("commerce"))
+    with pytest.raises(UsageError, match=r"denied.*docs/second-database.md lists the rights"):
+        other.prepare()
