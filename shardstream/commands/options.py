@@ -1,5 +1,6 @@
 """Options and arguments that several commands share."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -76,4 +77,20 @@ RequiredCheckpoint = Annotated[
 Tables = Annotated[
     list[str] | None,
     typer.Option("--table", help="Only this table (database.table); several times for more"),
+]
+
+
+class TypeChange(StrEnum):
+    """What follows a change of a column's type that no type can hold."""
+
+    HALT = "halt"
+    NEW_COLUMN = "new-column"
+
+
+TypeChangeOption = Annotated[
+    TypeChange,
+    typer.Option(
+        "--on-type-change",
+        help="Stop where no type holds both versions of a column, or go on as NAME__v2",
+    ),
 ]

@@ -19,6 +19,8 @@ from shardstream.commands.options import (
     RequiredCheckpoint,
     StartOption,
     Tables,
+    TypeChange,
+    TypeChangeOption,
 )
 
 # As `run_database`: tasks that decode and stage side by side.
@@ -37,13 +39,6 @@ class NulText(StrEnum):
 
     HALT = "halt"
     REPLACE = "replace"
-
-
-class TypeChange(StrEnum):
-    """What follows a change of a column's type that no type can hold."""
-
-    HALT = "halt"
-    NEW_COLUMN = "new-column"
 
 
 Url = Annotated[
@@ -66,13 +61,6 @@ DeletesOption = Annotated[
 NulTextOption = Annotated[
     NulText,
     typer.Option("--nul-text", help="PostgreSQL: stop at a zero character or write U+FFFD"),
-]
-TypeChangeOption = Annotated[
-    TypeChange,
-    typer.Option(
-        "--on-type-change",
-        help="Stop where no type holds both versions of a column, or go on as NAME__v2",
-    ),
 ]
 Partitions = Annotated[
     int, typer.Option("--partitions", help="Tasks that stage side by side, a power of two")

@@ -20,6 +20,7 @@ from shardstream.commands.sinks.common import (
     table_name,
 )
 from shardstream.settings.model import Settings
+from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.run import run_state
 from spark_consumers.current_state.query.sink import (
@@ -41,6 +42,7 @@ class StateOptions(QueryOptions):
     buckets: int | None = None
     deletion_vectors: bool = True
     accept_skip: tuple[str, ...] = ()
+    on_type_change: OnTypeChange = OnTypeChange.HALT
 
 
 def run_state_command(settings: Settings, options: StateOptions) -> None:
@@ -64,6 +66,7 @@ def run_state_command(settings: Settings, options: StateOptions) -> None:
             buckets=options.buckets,
             deletion_vectors=options.deletion_vectors,
             accept_skip=options.accept_skip,
+            on_type_change=options.on_type_change,
             **watching,
         )
 

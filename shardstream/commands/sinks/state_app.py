@@ -20,6 +20,8 @@ from shardstream.commands.options import (
     ReaderName,
     StartOption,
     Tables,
+    TypeChange,
+    TypeChangeOption,
 )
 
 MS_PER_S = 1_000
@@ -68,6 +70,7 @@ def run(
     buckets: Buckets = "auto",
     deletion_vectors: Vectors = "on",
     accept_skip: AcceptSkip = None,
+    on_type_change: TypeChangeOption = TypeChange.HALT,
     key_range: KeyRangeOption = "-",
     start: StartOption = "earliest",
     max_rows_per_batch: MaxRowsPerBatch = None,
@@ -82,20 +85,20 @@ def run(
     from event_token.errors import UsageError
     from shardstream.commands.sinks.state import StateOptions, run_state_command
     from shardstream.settings.model import load_settings
+    from spark_consumers.applying.evolution import OnTypeChange
 
     if deletion_vectors not in {"on", "off"}:
         raise UsageError(f"--deletion-vectors {deletion_vectors}: on or off")
-    if buckets != "auto" and not buckets.isdecimal():
-        raise UsageError(f"--buckets {buckets}: auto or a power of two")
     options = StateOptions(
         keyspace=keyspace,
         target=target,
         checkpoint=checkpoint,
         tables=tuple(tables or ()),
         partitions=partitions,
-        buckets=None if buckets == "auto" else int(buckets),
+        buckets=_number_of(buckets),
         deletion_vectors=deletion_vectors == "on",
         accept_skip=tuple(accept_skip or ()),
+        on_type_change=OnTypeChange(on_type_change.value),
         key_range=key_range,
         start=start,
         max_rows_per_batch=max_rows_per_batch,
@@ -106,6 +109,16 @@ def run(
         every_s=every_s,
     )
     run_state_command(load_settings(config), options)
+
+
+def _number_of(buckets: str) -> int | None:
+    from event_token.errors import UsageError
+
+    if buckets == "auto":
+        return None
+    if not buckets.isdecimal():
+        raise UsageError(f"--buckets {buckets}: auto or a power of two")
+    return int(buckets)
 
 
 @app.command("as-of")

@@ -95,7 +95,7 @@ def _prepare(target: Target, place: TablePlace, works: Sequence[TableWork]) -> b
     known = KnownTable(TableShape(place.database, place.table, ()))
     if stored is not None:
         known = known_table(place.database, place.table, stored.schema)
-    after, lost = evolved(known, shapes, works[0].renames)
+    after, lost = evolved(known, shapes, works[0].renames, target.on_type_change)
     schema = visible_schema(after)
     if stored is None:
         for url, columns in ((place.visible, schema), (place.hidden, hidden_schema(schema))):

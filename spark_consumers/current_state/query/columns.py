@@ -13,6 +13,7 @@ from deltalake import Schema
 
 from spark_consumers.applying.changes import DELETED, HOME, KEY, SEQ, SHARD, TIME, KnownTable
 from spark_consumers.applying.evolution import (
+    OnTypeChange,
     effective_renames,
     known_names,
     new_names,
@@ -82,7 +83,10 @@ def known_table(database: str, table: str, schema: pa.Schema) -> KnownTable:
 
 
 def evolved(
-    known: KnownTable, shapes: Sequence[TableShape], renames: Sequence[tuple[str, str, str]]
+    known: KnownTable,
+    shapes: Sequence[TableShape],
+    renames: Sequence[tuple[str, str, str]],
+    on_type_change: OnTypeChange,
 ) -> tuple[KnownTable, dict[str, str]]:
     """Return a table after a batch, and the names that columns lose (old: new).
 
@@ -92,7 +96,7 @@ def evolved(
     lost = new_names(effective_renames(first, renames))
     shape = renamed(first, lost)
     for other in shapes:
-        shape = united(shape, other)
+        shape = united(shape, other, on_type_change)
     return KnownTable(shape, known_names(known.renames, renames)), lost
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.sink import PARTITIONS_DEFAULT, SINK_FORMAT, STORAGE_PREFIX
 from spark_consumers.sink_query.checkpoint_files import checkpoint_state
@@ -46,6 +47,7 @@ def run_state(
     buckets: int | None = None,
     deletion_vectors: bool = True,
     accept_skip: Collection[str] = (),
+    on_type_change: OnTypeChange = OnTypeChange.HALT,
     trigger: Trigger = "processingTime",
     interval_s: float = INTERVAL_S,
     storage_options: Mapping[str, str] | None = None,
@@ -58,12 +60,11 @@ def run_state(
     maxRowsPerBatch, ...). `start` applies only to a new target: with a new checkpoint the query
     goes on where the target ends. `tables`: `database.table`, none for all. `partitions`: tasks,
     a power of two. `buckets`: of a new table, a power of two, at least `partitions`. `accept_skip`:
-    GTIDs of skipped transactions without which the tables are right. With `availableNow` the run
-    ends once everything that was on Kafka is applied, else when `stop` is set. A batch cut off by
-    `stop` or a crash runs again from the checkpoint.
+    GTIDs of skipped transactions without which the tables are right. `on_type_change`: of a
+    type that cannot be widened. With `availableNow` the run ends once everything that was on Kafka
+    is applied, else when `stop` is set. A batch cut off by `stop` or a crash runs again.
 
-    Raises the ShardstreamError that ended the query; a transient one only after
-    `sink_query.run.RESTARTS_MAX` restarts.
+    Raises the ShardstreamError that ended the query, a transient one after RESTARTS_MAX restarts.
     """
     target, storage = target.rstrip("/"), dict(storage_options or {})
     frontiers = Frontiers(target, storage)
@@ -78,6 +79,7 @@ def run_state(
         "buckets": str(buckets or partitions),
         "deletionVectors": "true" if deletion_vectors else "false",
         "acceptSkip": ",".join(accept_skip),
+        "onTypeChange": on_type_change.value,
         "tables": json.dumps([*tables]),
     }
     writer = frame.writeStream.format(SINK_FORMAT).options(**sink).queryName(f"state {keyspace}")

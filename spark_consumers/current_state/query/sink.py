@@ -11,6 +11,7 @@ rows must be those of `run.state_frame`.
 | partitions | number of tasks, that of `state_frame` (default: 2) |
 | buckets | buckets of a new table, a power of two (default: as many as partitions) |
 | deletionVectors | `true` (default), or `false`: rewrite files, for readers without vectors |
+| onTypeChange | `halt` (default) where no type holds both versions of a column, or `new-column` |
 | tables | JSON list of tables that are kept, `database.table` (default: all) |
 | storage.* | storage options for the tables, without the prefix |
 """
@@ -25,6 +26,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from event_token.errors import UsageError
+from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.current_state.query.batch_commit import commit_batch
 from spark_consumers.current_state.query.task import TableWork, Target, TaskTables
 from spark_consumers.decoding.record_decoder import RecordDecoder
@@ -85,6 +87,7 @@ class SinkOptions:
                 deletion_vectors=vectors == "true",
                 accept_skip=frozenset(filter(None, options.get("acceptSkip", "").split(","))),
                 tables=_tables(json.loads(options.get("tables", "[]"))),
+                on_type_change=_type_change(options.get("onTypeChange", OnTypeChange.HALT.value)),
             ),
             checkpoint,
             ClientConfig(_prefixed(options, KAFKA_PREFIX)),
@@ -98,6 +101,14 @@ def _tables(names: Sequence[str]) -> frozenset[tuple[str, str]] | None:
         if not database or not table:
             raise UsageError(f"table {name!r}: name a table as database.table")
     return frozenset((database, table) for database, _, table in parts) or None
+
+
+def _type_change(text: str) -> OnTypeChange:
+    try:
+        return OnTypeChange(text)
+    except ValueError as error:
+        allowed = " or ".join(each.value for each in OnTypeChange)
+        raise UsageError(f"{SINK_FORMAT}: option onTypeChange is {text!r}: {allowed}") from error
 
 
 def _prefixed(options: Any, prefix: str) -> dict[str, str]:

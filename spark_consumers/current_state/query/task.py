@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from event_token.errors import UsageError
 from spark_consumers.applying.changes import HOME, KEY, SEQ, SHARD, TIME, KnownTable, TableChanges
+from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.applying.removals import removed
 from spark_consumers.applying.tables import Removal
 from spark_consumers.applying.task_changes import Following, changes_of
@@ -43,7 +44,8 @@ class Target:
 
     `buckets` and `partitions` are powers of two; a table has at least as many buckets as the query
     has partitions. `accept_skip`: GTIDs of skipped transactions without which the tables are right.
-    `tables`: (database, table) of those that are kept, None: all.
+    `tables`: (database, table) of those that are kept, None: all. `on_type_change`: what follows a
+    type that cannot be widened.
     """
 
     path: str
@@ -53,6 +55,7 @@ class Target:
     deletion_vectors: bool = True
     accept_skip: frozenset[str] = frozenset()
     tables: frozenset[tuple[str, str]] | None = None
+    on_type_change: OnTypeChange = OnTypeChange.HALT
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,9 @@ class TaskTables:
             decoder,
             partitions=self.target.partitions,
             task=task,
-            following=Following(self.target.tables, known, self.target.accept_skip),
+            following=Following(
+                self.target.tables, known, self.target.accept_skip, self.target.on_type_change
+            ),
         )
         works = {}
         if fresh.num_rows < rows.num_rows:
@@ -142,10 +147,11 @@ class TaskTables:
             return None
         if visible is not None and _has(visible, batch):
             return _done(place, visible)
+        on_type_change = self.target.on_type_change
         known = KnownTable(TableShape(changes.database, changes.table, ()))
         if visible is not None:
             known = known_table(changes.database, changes.table, visible.schema)
-        after, lost = evolved(known, [changes.shape], changes.renames)
+        after, lost = evolved(known, [changes.shape], changes.renames, on_type_change)
         schema = visible_schema(after)
         work = TableWork(place, changes.shape, changes.renames)
         if visible is not None and (lost or not is_readable_as(visible.schema, schema)):
