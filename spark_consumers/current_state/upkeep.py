@@ -10,6 +10,8 @@ from spark_consumers.current_state.storage import Storage
 
 # A reader replays the commits since the last checkpoint.
 CHECKPOINT_COMMITS = 100
+# Younger files that no version has may be of a batch that is being written.
+STAGED_S_MAX = 24 * 3600
 # Twice what a bucket should have: a rewrite of one then still fits a worker's memory.
 BUCKET_BYTES_MAX = 128 * 1024 * 1024
 
@@ -35,11 +37,14 @@ def double_buckets(url: str, options: Mapping[str, str]) -> None:
 def vacuum(url: str, options: Mapping[str, str], older_than_s: int) -> list[str]:
     """Delete files that no version of the last `older_than_s` seconds has; return their paths.
 
-    Readers of older versions, and batches that take longer, would miss them.
+    Readers of older versions would miss them. Files that no version ever had are deleted once they
+    are STAGED_S_MAX old as well.
     """
     storage = Storage(url, options)
     since_s = time.time() - older_than_s
-    in_use = {path for path, when in removals(storage).items() if when / 1000 >= since_s}
+    removed = removals(storage)
+    in_use = {path for path, when in removed.items() if when / 1000 >= since_s}
+    staged_since_s = min(since_s, time.time() - STAGED_S_MAX)
     for file in Snapshot().newest(storage).files.values():
         in_use.add(file.path)
         if file.vector and file.vector.storage == "u":
@@ -47,7 +52,9 @@ def vacuum(url: str, options: Mapping[str, str], older_than_s: int) -> list[str]
     unused = [
         path
         for path, modified in storage.names()
-        if path not in in_use and not path.startswith(f"{LOG}/") and modified.timestamp() < since_s
+        if path not in in_use
+        and not path.startswith(f"{LOG}/")
+        and modified.timestamp() < (since_s if path in removed else staged_since_s)
     ]
     storage.delete(unused)
     return unused

@@ -68,5 +68,20 @@ def test_a_vacuum_keeps_what_the_last_days_may_need(tmp_path: Path) -> None:
     assert vectors > 1
 
 
+def test_a_vacuum_leaves_what_a_batch_has_staged(tmp_path: Path) -> None:
+    """`--keep 0` beside a running query: files that are not committed yet stay for a day."""
+    lake = Lake(str(tmp_path / "orders")).create()
+    model = batches(lake, 12)
+    batch = Batch([row(n, 12) for n in range(5)])
+    staged = lake.stage(batch)
+
+    removed = vacuum(lake.url, {}, 0)
+    lake.commit(12, staged)
+
+    batch.apply(model)
+    assert removed
+    assert lake.read() == model
+
+
 def by_version(url: str, version: int) -> list[object]:
     return list(pa.table(DeltaTable(url, version=version).scan()).to_pylist())
