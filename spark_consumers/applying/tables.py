@@ -88,7 +88,7 @@ class Statements:
             if what.table is not None and (what.database, what.table) in tables:
                 raise CannotApply(
                     f"{what.database}.{what.table}, {place}: what this statement did to rows is "
-                    f"not in the log. Start a new change log from a copy taken after it, or leave "
+                    f"not in the log. Start a new target from a copy taken after it, or leave "
                     f"the table out"
                 )
 

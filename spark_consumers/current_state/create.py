@@ -10,6 +10,7 @@ from deltalake import DeltaTable, Schema
 
 from event_token.errors import UsageError
 from spark_consumers.current_state.files import KEY
+from spark_consumers.current_state.key_index import IndexMemory
 from spark_consumers.current_state.log import (
     BUCKETS_SETTING,
     Action,
@@ -18,7 +19,7 @@ from spark_consumers.current_state.log import (
     serialized,
 )
 from spark_consumers.current_state.storage import Storage
-from spark_consumers.current_state.stored_table import INDEX_MEMORY_BYTES, StoredTable
+from spark_consumers.current_state.stored_table import StoredTable
 
 # What this process has read of the logs of tables: the next batch reads on from there.
 _newest: dict[str, Snapshot] = {}
@@ -56,13 +57,16 @@ def create_table(
 
 
 def open_table(
-    url: str, options: Mapping[str, str], index_memory_bytes: int = INDEX_MEMORY_BYTES
+    url: str, options: Mapping[str, str], memory: IndexMemory | None = None
 ) -> StoredTable | None:
-    """Return the newest version of a table, None if there is none."""
+    """Return the newest version of a table, None if there is none.
+
+    `memory`: for its keys, which tables may share; None: some of its own.
+    """
     storage = Storage(url, options)
     snapshot = _newest.get(url, Snapshot()).newest(storage)
     _newest[url] = snapshot
-    return StoredTable(storage, snapshot, index_memory_bytes) if snapshot.version >= 0 else None
+    return StoredTable(storage, snapshot, memory) if snapshot.version >= 0 else None
 
 
 def new_table(url: str, options: Mapping[str, str], schema: pa.Schema, buckets: int) -> StoredTable:

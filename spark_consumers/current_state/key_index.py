@@ -102,12 +102,19 @@ def is_same(a: pa.ChunkedArray, b: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.or_(equal, both_null), bool)
 
 
-class KeyCache:
-    """The keys of files, within a bound of memory; beyond it they are read each time."""
+@dataclass(slots=True)
+class IndexMemory:
+    """The memory that the keys of all tables of a process may take, and what they take."""
 
-    def __init__(self, memory_bytes_max: int) -> None:
-        self._memory_bytes_max = memory_bytes_max
-        self._memory_bytes = 0
+    bytes_max: int
+    bytes: int = 0
+
+
+class KeyCache:
+    """The keys of a table's files, within a bound of memory; beyond it they are read each time."""
+
+    def __init__(self, memory: IndexMemory) -> None:
+        self._memory = memory
         self._files: dict[str, FileKeys] = {}
 
     def get(self, path: str) -> FileKeys | None:
@@ -116,15 +123,16 @@ class KeyCache:
 
     def put(self, path: str, keys: FileKeys) -> None:
         """Keep the keys of a file if there is room."""
-        if path in self._files or self._memory_bytes + keys.memory_bytes > self._memory_bytes_max:
+        needed = keys.memory_bytes
+        if path in self._files or self._memory.bytes + needed > self._memory.bytes_max:
             return
         self._files[path] = keys
-        self._memory_bytes += keys.memory_bytes
+        self._memory.bytes += needed
 
     def keep(self, paths: Collection[str]) -> None:
         """Forget all other files."""
         for path in self._files.keys() - set(paths):
-            self._memory_bytes -= self._files.pop(path).memory_bytes
+            self._memory.bytes -= self._files.pop(path).memory_bytes
 
 
 def joined(parts: Iterable[Rows]) -> Rows:

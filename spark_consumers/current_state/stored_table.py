@@ -24,6 +24,7 @@ from spark_consumers.current_state.files import (
 from spark_consumers.current_state.key_index import (
     INDEXED,
     FileKeys,
+    IndexMemory,
     KeyCache,
     buckets_of,
     is_alive,
@@ -82,13 +83,13 @@ class StoredTable:
     """A table at a version, with the keys of its files."""
 
     def __init__(
-        self, storage: Storage, snapshot: Snapshot, index_memory_bytes: int = INDEX_MEMORY_BYTES
+        self, storage: Storage, snapshot: Snapshot, memory: IndexMemory | None = None
     ) -> None:
         self.storage = storage
         self.snapshot = snapshot
         # Of the rows that are read and staged; a batch may widen it before the driver does.
         self.schema = snapshot.schema
-        self._keys = KeyCache(index_memory_bytes)
+        self._keys = KeyCache(memory or IndexMemory(INDEX_MEMORY_BYTES))
         self._vectors: dict[VectorPlace, BitMap64] = {}
 
     def refresh(self) -> None:

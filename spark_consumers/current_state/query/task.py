@@ -19,6 +19,7 @@ from spark_consumers.applying.removals import removed
 from spark_consumers.applying.tables import Removal
 from spark_consumers.applying.task_changes import Following, changes_of
 from spark_consumers.current_state.create import new_table, open_table
+from spark_consumers.current_state.key_index import IndexMemory
 from spark_consumers.current_state.query.columns import (
     evolved,
     hidden_schema,
@@ -29,7 +30,12 @@ from spark_consumers.current_state.query.columns import (
 from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.layout import TablePlace, place_of, query_mark, shard_mark
 from spark_consumers.current_state.query.merging import StoredRows, merge
-from spark_consumers.current_state.stored_table import Found, Staged, StoredTable
+from spark_consumers.current_state.stored_table import (
+    INDEX_MEMORY_BYTES,
+    Found,
+    Staged,
+    StoredTable,
+)
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from topics.records.table_shape import TableShape
 
@@ -81,6 +87,7 @@ class TaskTables:
     def __init__(self, target: Target) -> None:
         self.target = target
         self._open: dict[str, StoredTable] = {}
+        self._memory = IndexMemory(INDEX_MEMORY_BYTES)
 
     def work(
         self, rows: pa.Table, decoder: RecordDecoder, batch: tuple[str, int], task: int
@@ -129,7 +136,7 @@ class TaskTables:
         if found is not None:
             found.refresh()
             return found
-        found = open_table(url, self.target.storage)
+        found = open_table(url, self.target.storage, self._memory)
         if found is None:
             return None
         if found.snapshot.buckets < self.target.partitions:

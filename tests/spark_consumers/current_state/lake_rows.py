@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from spark_consumers.current_state.commit import QUERY_MARK, Entry, commit
 from spark_consumers.current_state.create import create_table, open_table
-from spark_consumers.current_state.key_index import buckets_of, key_hashes
+from spark_consumers.current_state.key_index import IndexMemory, buckets_of, key_hashes
 from spark_consumers.current_state.stored_table import Staged, StoredTable
 
 SCHEMA = pa.schema(
@@ -88,7 +88,7 @@ class Lake:
     tasks: int = 2
     query: str = "q"
     tables: list[StoredTable] = field(default_factory=list)
-    index_memory_bytes: int = 10_000_000
+    memory: IndexMemory = field(default_factory=lambda: IndexMemory(10_000_000))
 
     def create(self, buckets: int = 4, *, deletion_vectors: bool = True) -> "Lake":
         create_table(self.url, self.options, SCHEMA, buckets, deletion_vectors=deletion_vectors)
@@ -115,7 +115,7 @@ class Lake:
         return by_key(scanned(self.url, self.options))
 
     def open(self) -> StoredTable:
-        table = open_table(self.url, self.options, self.index_memory_bytes)
+        table = open_table(self.url, self.options, self.memory)
         assert table is not None
         return table
 

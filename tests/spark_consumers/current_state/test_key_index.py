@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_consumers.current_state import key_index
+from spark_consumers.current_state.key_index import IndexMemory
 from spark_consumers.current_state.upkeep import double_buckets
 from tests.spark_consumers.current_state.lake_rows import Batch, Lake, Rows, random_batch, row
 
@@ -33,18 +34,23 @@ def test_keys_of_equal_hashes_are_told_apart(
 
 
 def test_an_index_that_does_not_fit_is_read_from_the_files(tmp_path: Path) -> None:
-    """A bound on memory costs time, never rows; and what left the table leaves the memory."""
-    follow(Lake(str(tmp_path / "none"), index_memory_bytes=0).create(), 20)
-    lake = Lake(str(tmp_path / "some"), index_memory_bytes=20_000).create()
-    follow(lake, 30)
+    """A bound on memory costs time, never rows; and what left the table leaves the memory.
 
-    for table in lake.tables:
-        kept = table._keys._files
-        assert (
-            sum(keys.memory_bytes for keys in kept.values()) == table._keys._memory_bytes <= 20_000
-        )
+    Tables of a process share one bound.
+    """
+    follow(Lake(str(tmp_path / "none"), memory=IndexMemory(0)).create(), 20)
+    memory = IndexMemory(30_000)
+    lakes = [Lake(str(tmp_path / name), memory=memory).create() for name in ("some", "other")]
+    for lake in lakes:
+        follow(lake, 20)
+
+    tables = [table for lake in lakes for table in [*lake.tables, lake.driver]]
+    kept = [table._keys._files for table in tables]
+    assert 0 < sum(keys.memory_bytes for of in kept for keys in of.values()) <= 30_000
+    assert memory.bytes == sum(keys.memory_bytes for of in kept for keys in of.values())
+    for table, of in zip(tables, kept, strict=True):
         table.refresh()
-        assert kept.keys() <= table.snapshot.files.keys()
+        assert of.keys() <= table.snapshot.files.keys()
 
 
 def test_all_rows_of_a_key_are_found(tmp_path: Path) -> None:

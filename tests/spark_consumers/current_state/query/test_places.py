@@ -13,6 +13,7 @@ from spark_consumers.current_state.create import create_table
 from spark_consumers.current_state.query.layout import TablePlace, place_of
 from spark_consumers.current_state.query.sink import SinkOptions
 from spark_consumers.current_state.query.task import TaskTables
+from spark_consumers.errors import CannotApply
 from tests.spark_consumers.applying.batches import ORDERS, Source, change, statement
 from tests.spark_consumers.current_state.lake_rows import SCHEMA
 from tests.spark_consumers.current_state.query.batch_queries import PARTITIONS, Query, visible
@@ -62,6 +63,9 @@ def test_only_tables_that_are_kept_concern_the_query(tmp_path: Path) -> None:
     assert visible(tmp_path) == {"[1]": 7}
     rows = pa.table(DeltaTable(str(tmp_path / "shop" / "_orders_old")).scan())
     assert rows["id"].to_pylist() == [2]
+    renamed = statement("-80", 4, 130, "RENAME TABLE orders TO items")
+    with pytest.raises(CannotApply, match=r"shop\.orders, .* Start a new target from a copy"):
+        query.run(source.rows([renamed]))
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
