@@ -70,7 +70,8 @@ def write_batch(
     """Write a task's part of a batch unless its topics have it; return the number of records.
 
     `output_of` gets the plan and what the last batch left about moved rows. Raises
-    TargetConflict, Fenced, Retry: the batch has to run again; and what `output_of` raises.
+    TargetConflict, Fenced, Retry: the batch has to run again; UsageError when partitions were added
+    to a topic; and what `output_of` raises.
     """
     with TaskTransaction(task.config, task.transactional_id) as transaction:
         transaction.fence()
@@ -83,9 +84,10 @@ def write_batch(
             return 0
         output = output_of(plan, () if stored is None else stored.moves)
         transaction.begin()
-        count = 0
+        count, topics = 0, set()
         for count, message in enumerate(output.messages, 1):
             transaction.write(message.topic, message.key, message.value, message.headers)
+            topics.add(message.topic)
             if count % _SERVE_EVERY == 0:
                 transaction.serve()
         marker = Marker(
@@ -99,5 +101,8 @@ def write_batch(
         )
         transaction.write_marker(marker, task.partition)
         transaction.flush()
+        # Only now, so that no record can have gone to a partition that was added later.
+        for topic in sorted(topics):
+            transaction.check_partitions(topic, task.owner.partitions)
         transaction.commit()
         return count

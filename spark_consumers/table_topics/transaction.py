@@ -9,7 +9,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from event_token.errors import Halt, Retry, ShardstreamError, UsageError
 from spark_consumers.table_topics.marker import Marker
-from topics.kafka.client import RECORD_BYTES_MAX, ClientConfig, producer_config
+from topics.kafka.client import (
+    RECORD_BYTES_MAX,
+    REQUEST_TIMEOUT_S,
+    ClientConfig,
+    producer_config,
+)
 from topics.kafka.errors import Fenced, kafka_error, kafka_errors
 from topics.names import POSITIONS_TOPIC
 
@@ -120,6 +125,21 @@ class TaskTransaction:
     def write_marker(self, marker: Marker, partition: int) -> None:
         """Add the marker. Waits while the queue is full."""
         self.write(POSITIONS_TOPIC, self._id.encode(), marker.to_json(), [], partition)
+
+    def check_partitions(self, topic: str, partitions: int) -> None:
+        """UsageError when a topic has another number of partitions than `partitions`."""
+        with kafka_errors(f"{self._id}: reading the partitions of {topic}", self._brokers):
+            found = self._producer.list_topics(topic, REQUEST_TIMEOUT_S).topics[topic]
+        if found.error is not None:
+            doing = f"{self._id}: reading the partitions of {topic}"
+            raise self._mapped(KafkaException(found.error), doing)
+        if len(found.partitions) != partitions:
+            raise UsageError(
+                f"wrong topic: {topic} has {len(found.partitions)} partitions, not {partitions}: "
+                f"they were added while the query ran, and keys would change their place. Kafka "
+                f"cannot remove partitions: begin new topics under another --prefix, with a new "
+                f"checkpoint"
+            )
 
     def flush(self) -> None:
         """Wait until all records are stored."""

@@ -1,15 +1,22 @@
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]  # not in __all__
+from confluent_kafka.admin import NewPartitions, ResourceType  # type: ignore[attr-defined]  # not in __all__
 
-from event_token.errors import Halt, Retry
+from event_token.errors import Halt, Retry, UsageError
 from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.table_topics import transaction
 from spark_consumers.table_topics.batch_writer import Message, Output, TaskBatch, write_batch
 from spark_consumers.table_topics.decision import Span
-from tests.spark_consumers.table_topics.brokers.altered import altered
-from tests.spark_consumers.table_topics.topic_tasks import TopicTask, committed, position
+from tests.spark_consumers.queries import wait_until
+from tests.spark_consumers.table_topics.brokers.altered import REQUEST_S_MAX, altered
+from tests.spark_consumers.table_topics.topic_tasks import (
+    PARTITIONS,
+    TopicTask,
+    committed,
+    position,
+)
+from topics.kafka.client import open_admin
 
 # More than is sent before the first refusal is known.
 ROWS = 20_000
@@ -28,6 +35,21 @@ def test_a_row_that_is_too_large_for_its_topic_stops_by_name(task: TopicTask) ->
     task.write(position(a=2), position(a=ROWS))
 
     assert committed(task.config, task.topic) == {"a": list(range(1, ROWS + 1))}
+
+
+def test_partitions_that_are_added_under_a_query_stop_it(task: TopicTask) -> None:
+    """Nothing is written to a topic in which keys would change their place."""
+    task.write(position(a=0), position(a=2), is_first=True)
+    more = PARTITIONS + 1
+    admin = open_admin(task.config)
+    added = admin.create_partitions([NewPartitions(task.topic, more)])
+    added[task.topic].result(REQUEST_S_MAX)
+    wait_until(lambda: len(admin.list_topics(task.topic, 10).topics[task.topic].partitions) == more)
+
+    with pytest.raises(UsageError, match=rf"{task.topic} has {more} partitions, not {PARTITIONS}"):
+        task.write(position(a=2), position(a=5, b=3))
+
+    assert committed(task.config, task.topic) == {"a": [1, 2]}
 
 
 def test_a_broker_that_goes_away_in_a_batch_costs_no_row(
