@@ -20,7 +20,7 @@ class SubjectIds:
         found = self._ids.get((subject, text))
         if found is None:
             try:
-                found = self._client.add_schema(subject, text)
+                found = self._added(subject, text)
             except UsageError as error:
                 raise UsageError(
                     f"{error}. If the table's new version is not compatible with the one before, "
@@ -28,3 +28,11 @@ class SubjectIds:
                 ) from error
             self._ids[subject, text] = found
         return found
+
+    def _added(self, subject: str, text: str) -> int:
+        try:
+            return self._client.add_schema(subject, text)
+        except UsageError:
+            # When two tasks register a new subject at the same time, Apicurio refuses one of them.
+            # Then the schema is there, and the second call returns its id.
+            return self._client.add_schema(subject, text)

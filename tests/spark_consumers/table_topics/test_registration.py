@@ -28,6 +28,15 @@ def test_schemas_are_registered_once_under_the_topics_subjects() -> None:
         assert registry.compatibility == {}
 
 
+def test_tasks_that_register_at_the_same_time_get_the_same_id() -> None:
+    """Apicurio refuses all but one with 409, though the schemas are equal."""
+    with registry_server() as registry:
+        registry.conflicts = 1
+
+        assert SubjectIds(registry.url).register("p.shop.orders-key", '"string"') == 1
+        assert registry.subjects == {"p.shop.orders-key": {1}}
+
+
 def test_a_refused_schema_names_the_subject_and_the_fix() -> None:
     """A version that the compatibility rule refuses stops with subject and remedy."""
     with registry_server() as registry:

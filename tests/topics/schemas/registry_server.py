@@ -23,6 +23,7 @@ class RegistryServer(ThreadingHTTPServer):
         self.subjects: dict[str, set[int]] = {}
         self.calls: list[str] = []
         self.status: int | None = None  # of every answer, where set
+        self.conflicts = 0  # calls that are refused, as if another one had come first
         self.account: str | None = None  # name:password that is wanted
         self.rewrite = False  # give schemas back without their attributes
 
@@ -72,6 +73,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.schemas.append(text)
             schema_id = self.server.schemas.index(text) + 1
             self.server.subjects.setdefault(unquote(self.path.split("/")[2]), set()).add(schema_id)
+            if self.server.conflicts:
+                self.server.conflicts -= 1
+                self._answer(409, {"error_code": 409, "message": "it already exists"})
+                return
         self._answer(200, {"id": schema_id})
 
     def _admitted(self) -> bool:
