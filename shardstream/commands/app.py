@@ -30,7 +30,7 @@ from shardstream.commands.options import (
     StartOption,
 )
 from shardstream.commands.reshard.app import app as reshard_app
-from shardstream.commands.sinks.database_app import database
+from shardstream.commands.sinks.database_app import app as database_app
 from shardstream.commands.sinks.state_app import app as state_app
 from shardstream.commands.sinks.table_topics_app import table_topics
 from shardstream.commands.status_lines import LineFormatter
@@ -53,6 +53,9 @@ app = typer.Typer(
 app.add_typer(local_app, name="local", help="Run real database servers and Kafka on loopback.")
 app.add_typer(
     copy_app, name="copy", help="Copy existing rows into the stream (snapshot, backfill)."
+)
+app.add_typer(
+    database_app, name="database", help="Let tables of another database follow, and verify them."
 )
 app.add_typer(readers_app, name="readers", help="Show the named readers of a keyspace.")
 app.add_typer(reshard_app, name="reshard", help="Split and merge shards online.")
@@ -241,7 +244,6 @@ def changelog(
     run_changelog_command(load_settings(config), options)
 
 
-app.command()(database)
 app.command()(invalidate)
 app.command("table-topics")(table_topics)
 

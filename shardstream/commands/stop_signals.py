@@ -18,6 +18,8 @@ _ENDING_IN_ORDER: Final = (
     ("invalidate",),
     ("reshard", "run"),
 )
+# Status 0 would mean that no row differs.
+_VERIFY: Final = ("database", "verify")
 
 
 def take_signals(arguments: Sequence[str]) -> None:
@@ -28,7 +30,7 @@ def take_signals(arguments: Sequence[str]) -> None:
     ignored, and servers would outlive a stop.
     """
     words = tuple(each for each in arguments if not each.startswith("--"))
-    if any(words[: len(name)] == name for name in _ENDING_IN_ORDER):
+    if words[:2] != _VERIFY and any(words[: len(name)] == name for name in _ENDING_IN_ORDER):
         for number in _SIGNALS:
             signal.signal(number, _end)
     else:

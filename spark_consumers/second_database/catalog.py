@@ -158,6 +158,18 @@ class Catalog:
                 f"same options, or another database"
             )
 
+    def options(self, connection: Connection) -> dict[str, str] | None:
+        """Return the options with which the follower began; None if it has not."""
+        schema, last = self._dialect.internal_name("followers")
+        if not inspect(connection).has_table(last, schema=schema or None):
+            return None
+        found = rows_of(
+            connection,
+            f"SELECT options FROM {self._followers} WHERE follower = :follower",
+            {"follower": self._follower},
+        )
+        return json.loads(found[0][0]) if found else None
+
     def tables(self, connection: Connection) -> dict[tuple[str, str], KnownTarget]:
         """Return the follower's tables by database and name of the source."""
         found = {}

@@ -224,6 +224,20 @@ class Dialect:
         """Return the condition that two rows have one key."""
         return " AND ".join(f"{a}.{self.quote(c)} = {b}.{self.quote(c)}" for c in key)
 
+    def index_stage(self, connection: Connection, name: str, columns: Sequence[str]) -> None:
+        """Add an index to a staging table."""
+        index = self.quote(f"{name}_key")
+        place = self.internal(name)
+        run(connection, f"CREATE INDEX {index} ON {place} ({self.listed(columns)})")
+
+    def differs(self, a: str, b: str) -> str:
+        """Return the condition that two expressions differ; NULL equals NULL."""
+        return f"{a} IS DISTINCT FROM {b}"
+
+    def converted(self, expression: str, column: Column) -> str:
+        """Return an expression in the type of a column that is wider than its own."""
+        return f"CAST({expression} AS {self.type_of(column)})"
+
     def same_home(self, a: str, b: str) -> str:
         """Return the condition that two rows of one key are surely of one home."""
         home, shard = self.quote(HOME), self.quote(SHARD)

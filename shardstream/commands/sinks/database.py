@@ -37,7 +37,7 @@ def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is applied."""
     tables = [table_name(name) for name in options.tables]
     checkpoint = place(options.checkpoint)
-    url = _with_password(options.url)
+    url = with_password(options.url)
     target = replace(options.target, key_range=KeyRange.parse(options.key_range))
     # Before Spark: account, rights and options are told at once.
     SqlDatabase(url, target).prepare()
@@ -62,7 +62,8 @@ def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
     run_sink("database", settings, options, [checkpoint], run)
 
 
-def _with_password(url: str) -> str:
+def with_password(url: str) -> str:
+    """Return a URL with the password of the environment, if it has none itself."""
     parsed = parse_url(url)
     password = os.environ.get(PASSWORD_VARIABLE)
     if parsed.password is None and password is not None:

@@ -22,6 +22,7 @@ from shardstream.commands.options import (
     TypeChange,
     TypeChangeOption,
 )
+from shardstream.commands.sinks.run_by_default import RunByDefault
 
 # As `run_database`: tasks that decode and stage side by side.
 PARTITIONS_DEFAULT = 4
@@ -66,7 +67,10 @@ Partitions = Annotated[
     int, typer.Option("--partitions", help="Tasks that stage side by side, a power of two")
 ]
 
+app = typer.Typer(no_args_is_help=True, cls=RunByDefault)
 
+
+@app.command("run")
 def database(
     keyspace: Keyspace,
     url: Url,
@@ -115,3 +119,30 @@ def database(
         on_type_change=OnTypeChange(on_type_change.value),
     )
     run_database_command(load_settings(config), options)
+
+
+@app.command()
+def verify(
+    keyspace: Keyspace,
+    url: Url,
+    config: Config = None,
+    tables: Tables = None,
+    nul_text: NulTextOption = NulText.HALT,
+    key_range: KeyRangeOption = "-",
+    *,
+    as_json: Json = False,
+) -> None:
+    """Compare the tables with the sources row by row; exit with 1 if rows differ."""
+    from shardstream.commands.sinks.verify.command import VerifyOptions, run_verify
+    from shardstream.settings.model import load_settings
+
+    options = VerifyOptions(
+        keyspace=keyspace,
+        url=url,
+        tables=tuple(tables or ()),
+        key_range=key_range,
+        replaces_nul=nul_text is NulText.REPLACE,
+        as_json=as_json,
+    )
+    if not run_verify(load_settings(config), options):
+        raise typer.Exit(1)

@@ -1,10 +1,9 @@
 """The command line of `shardstream state`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from shardstream.commands.options import (
     AcceptSkip,
@@ -23,6 +22,7 @@ from shardstream.commands.options import (
     TypeChange,
     TypeChangeOption,
 )
+from shardstream.commands.sinks.run_by_default import RunByDefault
 
 MS_PER_S = 1_000
 Target = Annotated[str, typer.Argument(help="Folder or URL of the current state")]
@@ -44,16 +44,6 @@ Vectors = Annotated[
         "--deletion-vectors", help="on, or off for readers that know none: files are rewritten"
     ),
 ]
-
-
-class RunByDefault(TyperGroup):
-    """A group whose command `run` is meant where none is named."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `run` in front of a keyspace."""
-        if args and not args[0].startswith("--") and args[0] not in self.commands:
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
 
 
 app = typer.Typer(no_args_is_help=True, cls=RunByDefault)

@@ -114,12 +114,12 @@ def batch(number: int, query: str = QUERY) -> PlannedBatch:
 class Followed:
     """A second database and the model of what it should hold."""
 
-    def __init__(self, server: TargetServer, **options: Any) -> None:
+    def __init__(self, server: TargetServer, follower: str = "commerce", **options: Any) -> None:
         self.server = server
         self.name = server.new_database()
         self.login = server.new_login(self.name)
         self.url = server.url(self.name, *self.login)
-        self.options = TargetOptions("commerce", **options)
+        self.options = TargetOptions(follower, **options)
         self.database = SqlDatabase(self.url, self.options)
         self.model: dict[int, Settled] = {}
         self.number = -1

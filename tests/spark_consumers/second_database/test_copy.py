@@ -14,7 +14,7 @@ from spark_consumers.second_database.run import run_database
 from tests.database_servers import DatabaseFixture
 from tests.postgres_servers import PostgresFixture
 from tests.producers.copy.copying import server_rows, start, wait_state
-from tests.producers.copy.traffic import TABLES, Traffic, key_of
+from tests.producers.copy.traffic import TABLES, Traffic
 from tests.producers.session.producing import (
     producing,
     read_log,
@@ -22,7 +22,7 @@ from tests.producers.session.producing import (
     wait_caught_up,
     wait_for,
 )
-from tests.spark_consumers.second_database.serving import serve
+from tests.spark_consumers.second_database.serving import create_databases, fill, serve
 from topics.progress.copy_topic import CopyState
 from topics.progress.record import GRID_US
 
@@ -82,13 +82,6 @@ def test_a_database_starts_from_copies_under_load(
     check_complete(postgres, target)
 
 
-def create_databases(shards: dict[str, DatabaseFixture], name: str) -> None:
-    """Create an empty database on all servers."""
-    for database in shards.values():
-        with database.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE {name}")
-
-
 def check_complete(postgres: PostgresFixture, target: str) -> None:
     """All tables are complete, since a time that the target has reached."""
     states = ask(
@@ -119,17 +112,6 @@ def check_rows(
         rows = {row[: len(key)]: dict(zip(columns, row, strict=True)) for row in found}
         assert len(found) == len(rows) > KEYS // 4
         assert rows == expected
-
-
-def fill(database: DatabaseFixture, name: str) -> None:
-    """Create the tables of the traffic with rows of other keys."""
-    with database.connect(database=name) as connection, connection.cursor() as cursor:
-        for table, (columns, key) in TABLES.items():
-            cursor.execute(f"CREATE TABLE {table} ({columns}, v BIGINT, pad VARCHAR(200))")
-            rows = ", ".join(
-                f"({', '.join(key_of(table, i))}, {i}, 'there')" for i in range(KEYS, KEYS + 40)
-            )
-            cursor.execute(f"INSERT INTO {table} ({', '.join(key)}, v, pad) VALUES {rows}")
 
 
 def are_released(settings: list[ShardProducerSettings]) -> bool:

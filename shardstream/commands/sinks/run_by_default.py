@@ -1,0 +1,15 @@
+"""A group of commands in which `run` need not be named."""
+
+from typing import Any
+
+from typer.core import TyperGroup
+
+
+class RunByDefault(TyperGroup):
+    """A group whose command `run` is meant where none is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `run` in front of a keyspace."""
+        if args and not args[0].startswith("--") and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)

@@ -1,0 +1,1 @@
+"""`shardstream database verify`: reads the sources for a comparison."""

@@ -1,0 +1,1 @@
+"""Compares a second database with its sources at one position."""

@@ -1,0 +1,320 @@
+"""A followed table, and the SQL that compares it with staged rows of its source."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from sqlalchemy import Connection
+
+from event_token import KeyRange
+from spark_consumers.applying.changes import DELETED, HOME, KEY, SHARD, TIME, TOKEN, KnownTable
+from spark_consumers.applying.evolution import TEXT_SUFFIX, OnTypeChange, places, renamed
+from spark_consumers.applying.task_changes import Following, changes_of
+from spark_consumers.decoding.record_decoder import RecordDecoder
+from spark_consumers.second_database.catalog import KnownTarget
+from spark_consumers.second_database.dialect import Dialect, rows_of, run
+from spark_consumers.second_database.staging import stage
+from spark_consumers.second_database.verify.sources import Key, Name
+from topics.records.table_shape import Column
+
+# What a column is called after its type has changed: `name__v2`.
+_LATER_TYPE = re.compile(r"(.+)__v(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """Rows of one shard in a staging table.
+
+    `place`: its quoted name. `columns`: those that are compared, by name, without the key.
+    """
+
+    name: str
+    place: str
+    rows: int
+    columns: Mapping[str, Column]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A staged row and the row of the same key and home in the target, if there is one.
+
+    `token`: of the target's row, or of its tombstone.
+    """
+
+    key: Key
+    home: bytes | None
+    is_there: bool
+    differing: tuple[str, ...] = ()
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRow:
+    """A row that readers of the target see."""
+
+    key: Key
+    home: bytes | None
+    shard: str | None
+    token: str | None
+
+
+class ComparedTable:
+    """One table; all methods run in the caller's transaction."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        name: Name,
+        known: KnownTarget,
+        *,
+        prefix: str,
+        soft: bool,
+        key_range: KeyRange,
+    ) -> None:
+        """`prefix`: of the names of staging tables. `soft`: rows may be marked as deleted."""
+        self._dialect = dialect
+        self.name = name
+        self.table = known.table
+        self._known = KnownTable(known.table.shape, known.renames)
+        self._prefix = prefix
+        self._soft = soft
+        self._key_range = key_range
+        self._place = dialect.table(self.table.schema, self.table.name)
+        self._homes = dialect.internal(self.table.homes)
+        self.seen = f"{prefix}keys_{self.table.number}"
+
+    def staged(
+        self, connection: Connection, routed: pa.Table, decoder: RecordDecoder
+    ) -> StagedPart | None:
+        """Stage records of one shard as the writer stages them; None if no row is followed."""
+        if not routed.num_rows:
+            return None
+        version = renamed(decoder.shape(routed["schema_id"][0].as_py()), self._known.renames)
+        following = Following(
+            {self.name}, {self.name: self._known}, on_type_change=OnTypeChange.NEW_COLUMN
+        )
+        [changes] = changes_of(routed, decoder, partitions=1, task=0, following=following)
+        is_mine = [
+            home is None or self._key_range.contains(home)
+            for home in changes.rows[HOME].to_pylist()
+        ]
+        changes = replace(changes, rows=changes.rows.filter(pa.array(is_mine, pa.bool_())))
+        staged = stage(connection, self._dialect, changes, self._prefix)
+        if staged.stage is None:
+            return None
+        own = {*places(version, changes.shape)}
+        compared = (
+            column
+            for column in changes.shape.columns
+            if column.name in own or column.name.removesuffix(TEXT_SUFFIX) in own
+        )
+        return StagedPart(
+            staged.stage,
+            self._dialect.internal(staged.stage),
+            staged.rows,
+            {column.name: column for column in compared if column.name not in self.table.key},
+        )
+
+    def drop(self, connection: Connection, part: StagedPart) -> None:
+        """Drop the staging table."""
+        self._dialect.drop_stage(connection, part.name)
+
+    def candidates(self, connection: Connection, part: StagedPart) -> list[Key]:
+        """Return the keys of staged rows for which the table has no equal row."""
+        d = self._dialect
+        condition = self._matching("t", d.same_key("t", "s", self.table.key))
+        differs = [self._differs(each) for each in part.columns.values()]
+        if differs:
+            condition += f" AND NOT ({' OR '.join(differs)})"
+        found = rows_of(
+            connection,
+            f"SELECT {d.listed(self.table.key, 's.')} FROM {part.place} s "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {self._place} t WHERE {condition})",
+        )
+        return [tuple(row) for row in found]
+
+    def pairs(self, connection: Connection, part: StagedPart) -> list[Pair]:
+        """Return every staged row with its best match: equal, differing, or none."""
+        d = self._dialect
+        by_key = d.same_key("t", "s", self.table.key)
+        hidden = f"t.{d.quote(KEY)} = s.{d.quote(KEY)} AND NOT t.{d.quote(DELETED)}"
+        found = self._joined(connection, part, self._place, self._matching("t", by_key))
+        more = self._joined(connection, part, self._homes, f"{hidden} AND {self._same_home()}")
+        dead = f"t.{d.quote(KEY)} = s.{d.quote(KEY)} AND t.{d.quote(DELETED)}"
+        tombstones = {
+            tuple(row[:-1]): row[-1]
+            for row in rows_of(
+                connection,
+                f"SELECT {d.listed(self.table.key, 's.')}, t.{d.quote(TOKEN)} "
+                f"FROM {part.place} s JOIN {self._homes} t ON {dead} AND {self._same_home()}",
+            )
+        }
+        best: dict[tuple[Key, bytes | None], Pair] = {}
+        for pair in (*found, *more):
+            there = best.get((pair.key, pair.home))
+            if there is None or (pair.is_there and not pair.differing):
+                best[pair.key, pair.home] = pair
+        return [
+            pair if pair.is_there else replace(pair, token=tombstones.get(pair.key))
+            for pair in best.values()
+        ]
+
+    def _joined(
+        self, connection: Connection, part: StagedPart, place: str, condition: str
+    ) -> list[Pair]:
+        """`place`: the table or its other homes, joined as `t`."""
+        d, key = self._dialect, self.table.key
+        flags = [
+            f"CASE WHEN {self._differs(each)} THEN 1 ELSE 0 END" for each in part.columns.values()
+        ]
+        told = [
+            d.listed(key, "s."),
+            f"s.{d.quote(HOME)}",
+            f"CASE WHEN t.{d.quote(key[0])} IS NULL THEN 0 ELSE 1 END",
+            f"t.{d.quote(TOKEN)}",
+            *flags,
+        ]
+        found = []
+        for row in rows_of(
+            connection,
+            f"SELECT {', '.join(told)} FROM {part.place} s LEFT JOIN {place} t ON {condition}",
+        ):
+            values, (home, is_there, token, *differs) = tuple(row[: len(key)]), row[len(key) :]
+            names = zip(part.columns, differs, strict=True)
+            found.append(
+                Pair(
+                    values,
+                    None if home is None else bytes(home),
+                    bool(is_there),
+                    tuple(name for name, flag in names if flag) if is_there else (),
+                    token,
+                )
+            )
+        return found
+
+    def live_rows(self, connection: Connection, keys: Sequence[Key]) -> list[LiveRow]:
+        """Return the rows of the table that have these keys."""
+        d, key = self._dialect, self.table.key
+        asked, values = self._among(keys)
+        found = rows_of(
+            connection,
+            f"SELECT {d.listed((*key, HOME, SHARD, TOKEN), 't.')} FROM {self._place} t "
+            f"WHERE {asked}{self._alive('t')}",
+            values,
+        )
+        return [
+            LiveRow(
+                tuple(row[: len(key)]),
+                None if row[-3] is None else bytes(row[-3]),
+                *row[-2:],
+            )
+            for row in found
+        ]
+
+    def newest_us(self, connection: Connection) -> int:
+        """Return the time of the table's newest change, -1 if it has no rows."""
+        newest = f"SELECT MAX({self._dialect.quote(TIME)}) FROM {self._place}"
+        [(found,)] = rows_of(connection, newest)
+        return -1 if found is None else int(found)
+
+    def create_seen(self, connection: Connection) -> None:
+        """Create the table of the keys that the sources have, with their homes."""
+        d = self._dialect
+        types = {
+            column.name: d.type_of(column, is_key=True)
+            for column in self.table.shape.columns
+            if column.name in self.table.key
+        }
+        d.create_stage(connection, self.seen, types | d.meta_columns((HOME,)))
+
+    def index_seen(self, connection: Connection) -> None:
+        """Index the keys, once all are there."""
+        self._dialect.index_stage(connection, self.seen, self.table.key)
+
+    def add_seen(self, connection: Connection, part: StagedPart) -> None:
+        """Note the keys of staged rows."""
+        listed = self._dialect.listed((*self.table.key, HOME))
+        seen = self._dialect.internal(self.seen)
+        run(connection, f"INSERT INTO {seen} ({listed}) SELECT {listed} FROM {part.place}")
+
+    def skip_seen(self, connection: Connection, keys: Sequence[Key]) -> None:
+        """Note keys of the table as if a source had them: they have been looked at."""
+        listed = self._dialect.listed((*self.table.key, HOME))
+        seen = self._dialect.internal(self.seen)
+        asked, values = self._among(keys)
+        run(
+            connection,
+            f"INSERT INTO {seen} ({listed}) SELECT {listed} FROM {self._place} t WHERE {asked}",
+            values,
+        )
+
+    def drop_seen(self, connection: Connection) -> None:
+        """Drop the table of keys."""
+        self._dialect.drop_stage(connection, self.seen)
+
+    def unseen(self, connection: Connection, until_us: int, rows_max: int) -> list[Key]:
+        """Return keys of rows, last changed by `until_us`, that no source has."""
+        d = self._dialect
+        same = d.same_key("s", "t", self.table.key)
+        time = f"t.{d.quote(TIME)}"
+        found = rows_of(
+            connection,
+            f"SELECT {d.listed(self.table.key, 't.')} FROM {self._place} t "
+            f"WHERE ({time} IS NULL OR {time} <= :until){self._alive('t')} AND NOT EXISTS "
+            f"(SELECT 1 FROM {d.internal(self.seen)} s WHERE {same} AND {self._same_home()}) "
+            f"LIMIT {rows_max}",
+            {"until": until_us},
+        )
+        return [tuple(row) for row in found]
+
+    def _among(self, keys: Sequence[Key]) -> tuple[str, dict[str, object]]:
+        """Return the condition that `t` has one of these keys, and its parameters."""
+        d = self._dialect
+        alternatives, values = [], {}
+        for i, key in enumerate(keys):
+            equal = []
+            for j, (name, value) in enumerate(zip(self.table.key, key, strict=True)):
+                values[f"k{i}_{j}"] = value
+                equal.append(f"t.{d.quote(name)} = :k{i}_{j}")
+            alternatives.append(f"({' AND '.join(equal)})")
+        return f"({' OR '.join(alternatives)})", values
+
+    def _matching(self, alias: str, same_key: str) -> str:
+        return f"{same_key}{self._alive(alias)} AND {self._same_home()}"
+
+    def _alive(self, alias: str) -> str:
+        deleted = f"COALESCE({alias}.{self._dialect.quote(DELETED)}, FALSE)"
+        return f" AND {deleted} = FALSE" if self._soft else ""
+
+    def _same_home(self) -> str:
+        home = self._dialect.quote(HOME)
+        return f"(s.{home} = t.{home} OR s.{home} IS NULL OR t.{home} IS NULL)"
+
+    def _differs(self, column: Column) -> str:
+        """Return the condition that a column of `s`, the source's row, differs from that of `t`.
+
+        A column that the target has not got yet holds NULL. So does `name__v2` in rows that have
+        not changed since the type did: their value is still in `name`, in another type.
+        """
+        d, name = self._dialect, column.name
+        mine, theirs = f"s.{d.quote(name)}", f"t.{d.quote(name)}"
+        there = next((each for each in self.table.shape.columns if each.name == name), None)
+        if there is not None and d.type_of(there) != d.type_of(column):
+            # The target widens a column with the first row that changes after the source has.
+            theirs = d.converted(theirs, column)
+        differs = d.differs(mine, theirs) if there is not None else f"{mine} IS NOT NULL"
+        earlier = [f"t.{d.quote(each)} IS NOT NULL" for each in self._earlier_types(name)]
+        if not earlier:
+            return differs
+        unchanged = f"({' OR '.join(earlier)})"
+        if there is not None:
+            unchanged = f"({theirs} IS NULL AND {unchanged})"
+        return f"({differs} AND NOT {unchanged})"
+
+    def _earlier_types(self, name: str) -> list[str]:
+        found = _LATER_TYPE.fullmatch(name)
+        if found is None:
+            return []
+        names = [found[1], *(f"{found[1]}__v{i}" for i in range(2, int(found[2])))]
+        return [each for each in names if each in self.table.columns]

@@ -1,0 +1,144 @@
+"""The target of a comparison: its tables, and how far its position is."""
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from event_token import GtidSet, KeyRange
+from event_token.errors import Retry, UsageError
+from spark_consumers.second_database.catalog import LOADING, Catalog, KnownTarget
+from spark_consumers.second_database.urls import dialect_of
+from spark_consumers.second_database.verify.compared_table import ComparedTable
+from spark_consumers.second_database.verify.sources import Name, ShardSource
+from topics.kafka.deadline import Deadline
+
+# A query applies a batch every second or two; after a restart it has to catch up.
+WAIT_S_MAX = 120.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyTarget:
+    """A second database. `replaces_nul`: as its query was told; `key_range`: what it follows."""
+
+    url: str
+    follower: str
+    replaces_nul: bool = False
+    key_range: KeyRange = field(default_factory=lambda: KeyRange.parse("-"))
+    wait_s: float = WAIT_S_MAX
+
+
+class TargetSession:
+    """The target, and what of it all tables share."""
+
+    def __init__(self, target: VerifyTarget) -> None:
+        """Nothing is connected yet. UsageError: the URL is wrong."""
+        self._target = target
+        self._dialect = dialect_of(target.url, replaces_nul=target.replaces_nul)
+        self._catalog = Catalog(self._dialect, target.follower)
+        self._engine = self._dialect.open_engine()
+        digest = hashlib.sha256(target.follower.encode()).hexdigest()[:16]
+        self._prefix = f"verify_{digest}_"
+        self._soft = False
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """One transaction; a ShardstreamError tells what the database refuses."""
+        with self._errors(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise self._dialect.translated(error) from None
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """One comparison at a time; it drops what one that was killed has left."""
+        try:
+            with self._errors(), self._engine.connect() as connection:
+                if not self._dialect.claim(connection, f"verify {self._target.follower}"):
+                    raise Retry(
+                        f"{self._catalog.where}: another verify runs; wait until it has ended"
+                    )
+                connection.commit()
+                self._drop_leftovers()
+                yield
+                self._drop_leftovers()
+        finally:
+            self._engine.dispose()
+
+    def _drop_leftovers(self) -> None:
+        with self.transaction() as connection:
+            for name in self._dialect.stages(connection, self._prefix):
+                self._dialect.drop_stage(connection, name)
+
+    def chosen(self, tables: Sequence[Name]) -> dict[Name, KnownTarget]:
+        """Return the follower's tables, or some. UsageError, and Retry while a copy runs."""
+        with self.transaction() as connection:
+            options = self._catalog.options(connection)
+            if options is None:
+                raise UsageError(f"{self._catalog.where} has not been begun: nothing to verify")
+            self._soft = options["deletes"] == "soft"
+            known = self._catalog.tables(connection)
+        missing = sorted(set(tables) - known.keys())
+        if missing:
+            raise UsageError(
+                f"{self._catalog.where} has no table {'.'.join(missing[0])}: it follows "
+                f"{', '.join(sorted('.'.join(name) for name in known)) or 'none yet'}"
+            )
+        found = {name: each for name, each in known.items() if name in tables or not tables}
+        loading = sorted(".".join(name) for name, each in found.items() if each.state == LOADING)
+        if loading:
+            raise Retry(
+                f"{self._catalog.where}: the copy of {', '.join(loading)} is under way, so rows "
+                f"are missing: verify when state is 'complete' in _shardstream.tables, or leave "
+                f"the table out with --table"
+            )
+        return found
+
+    def compared(self, name: Name, known: KnownTarget) -> ComparedTable:
+        """Return a table that `chosen` has found."""
+        return ComparedTable(
+            *(self._dialect, name, known),
+            prefix=self._prefix,
+            soft=self._soft,
+            key_range=self._target.key_range,
+        )
+
+    def frontier_us(self) -> int:
+        """Return the time up to which all tables are complete, 0 before the first batch."""
+        with self.transaction() as connection:
+            return self._catalog.applied(connection)[1] or 0
+
+    def wait_for(self, executed: dict[ShardSource, GtidSet]) -> None:
+        """Wait until the position contains what these shards had executed; Retry if it does not."""
+        deadline = Deadline(self._target.wait_s)
+        for source, gtids in executed.items():
+            while (seq := source.logged_seq(gtids)) is None:
+                if deadline.passed:
+                    raise Retry(
+                        f"shard {source.shard}: its log has not reached {gtids} within "
+                        f"{deadline.seconds:g} s: is its producer running?"
+                    )
+                time.sleep(_POLL_S)
+            while not self._holds(source.shard, seq):
+                if deadline.passed:
+                    raise Retry(
+                        f"{self._catalog.where} has not reached seq {seq} of shard {source.shard} "
+                        f"within {deadline.seconds:g} s: is `shardstream database` running?"
+                    )
+                time.sleep(_POLL_S)
+
+    def _holds(self, shard: str, seq: int) -> bool:
+        with self.transaction() as connection:
+            held = self._catalog.held(connection)
+        there = None if held is None else held.position.shards.get(shard)
+        return there is not None and there.seq >= seq
