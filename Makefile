@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # The oldest supported PySpark, beside the environment: a few tests run with it in front of sys.path.
 OLD_SPARK := $(VENV)/pyspark-4.2
+# What Kafka and Spark load at each start, for the JVMs of the tests.
+JAVA_CLASSES := $(VENV)/java-classes/spark.jsa
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build check quick test bench mutants demo demo-cache format clean
@@ -26,6 +28,9 @@ $(OLD_SPARK)/.installed: requirements-spark-4.2.lock | $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 		--require-hashes --target $(OLD_SPARK) -r requirements-spark-4.2.lock
 	@touch $@
+
+$(JAVA_CLASSES): $(STAMP)
+	$(BIN)/python -m tests.java_classes
 
 setup: $(STAMP)  ## create the environment in .venv
 
@@ -50,7 +55,8 @@ quick: build  ## the tests that need no servers, under a minute
 # Tests mostly wait for servers. Each job starts its own, which with Spark take about 6 GB.
 JOBS ?= 2
 
-test: build $(OLD_SPARK)/.installed  ## all tests, on real servers
+test: build  ## all tests, on real servers
+	@$(MAKE) --no-print-directory --jobs 2 $(OLD_SPARK)/.installed $(JAVA_CLASSES)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) tests
 
 bench: build  ## run the benchmarks; writes benchmarks/results/latest.json

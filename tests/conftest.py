@@ -19,14 +19,12 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.postgres_server import NOT_DURABLE as POSTGRES_NOT_DURABLE
 from shardstream.local.postgres_server import PostgresServer
 from tests.database_servers import DatabaseFixture, StartServer, end, own_account, running
+from tests.java_options import options_of_tests
 from tests.postgres_servers import PostgresFixture, running_postgres
 from tests.scheduling import LongestFirst, rank
 
 # Distinct ids, none of which a producer under test would choose.
 SERVER_IDS = {"mysql_a": 9001, "mysql_b": 9002, "mariadb_a": 9003}
-# For Kafka and Spark alike. Tests are too short for the second compiler to pay off: it takes half
-# the CPU time of a start, and a third of all that a broker takes during the tests.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # On a busy machine an example takes any time.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,7 +54,8 @@ def real_servers(pytestconfig: pytest.Config) -> Iterator[None]:
     if "not servers" in pytestconfig.option.markexpr:
         pytest.fail("a test that starts a server must request `real_servers` by name")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
+        for name, options in options_of_tests().items():
+            patch.setenv(name, options)
         yield
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.session import build_session, end_session
+from tests.java_options import options_of_executors
 from tests.repository import ROOT
 
 MASTER = "local-cluster[2,1,1024]"
@@ -66,7 +67,8 @@ class LocalCluster:
 
 
 def _serve() -> None:
-    spark = build_session("cluster of the tests", MASTER)
+    settings = {"spark.executor.extraJavaOptions": options_of_executors()}
+    spark = build_session("cluster of the tests", MASTER, settings)
     try:
         for line in sys.stdin:
             request = json.loads(line)

@@ -26,6 +26,8 @@ from spark_consumers.change_log.replay import replay_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from spark_consumers.change_log.state import state_as_of
 from spark_consumers.errors import ChangeLogConflict
+from spark_consumers.session import JVM_STACK
+from tests.java_options import options_of_executors
 from tests.spark_consumers.queries import run_now
 from tests.spark_consumers.shop import SHARDS, Shop
 
@@ -42,7 +44,8 @@ def counts(folder: Path) -> tuple[int, int, int, int]:
 
 def spark_submit(master: str) -> list[str]:
     """The command that submits the change log's job to a cluster."""
-    options = ["--master", master, "--driver-java-options", "-Xss8m"]
+    executors = f"spark.executor.extraJavaOptions={options_of_executors()}"
+    options = ["--master", master, "--driver-java-options", JVM_STACK, "--conf", executors]
     return [f"{SPARK_HOME}/bin/spark-submit", *options, change_log_job.__file__]
 
 
