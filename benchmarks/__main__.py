@@ -30,7 +30,7 @@ from benchmarks.caches import (
 from benchmarks.figures import Figure
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS, print_facts, print_figures, write_results
-from benchmarks.sinks import state_merge
+from benchmarks.sinks import database_mysql, state_merge
 from benchmarks.stack import Stack
 from event_token.errors import ShardstreamError, UsageError
 
@@ -95,6 +95,7 @@ GROUPS: dict[tuple[str, ...], Group] = {
     refused_fills.NAMES: _of_caches(refused_fills.run),
     (wrong_entries.NAME,): _of_caches(wrong_entries.run),
     state_merge.NAMES: _of_caches(state_merge.run),
+    (database_mysql.NAME,): _of_caches(database_mysql.run),
 }
 NAMES = tuple(name for group in GROUPS for name in group)
 
