@@ -216,13 +216,18 @@ def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:
     return True
 
 
-def _way_on(table: DeltaTable) -> str:
-    """Return how to continue a table that a query's checkpoint does not fit.
+def end_position(table: DeltaTable) -> str | None:
+    """Return the position up to which the table has the stream, None if no commit tells.
 
-    Commits by others, such as OPTIMIZE, have no position.
+    Commits by others, such as OPTIMIZE, have none.
     """
     positions = (commit.get(POSITION_KEY) for commit in table.history())
-    position = next((found for found in positions if found is not None), None)
+    return next((found for found in positions if found is not None), None)
+
+
+def _way_on(table: DeltaTable) -> str:
+    """Return how to continue a table that a query's checkpoint does not fit."""
+    position = end_position(table)
     if position is None:
         return "Write to a new table, with a new checkpoint"
     return (

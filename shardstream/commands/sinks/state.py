@@ -1,6 +1,6 @@
 """`shardstream state`: keeps the present rows of all tables in Delta tables."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,14 +73,23 @@ def run_state_command(settings: Settings, options: StateOptions) -> None:
     run_sink("state", settings, options, (target, checkpoint), run)
 
 
-def run_as_of(target: str, table: str, time: str, to: Path) -> None:
-    """Write a table as of a time to a Parquet file."""
+def run_as_of(
+    target: str,
+    table: str,
+    time: str,
+    to: Path,
+    changelog: str | None = None,
+    accept_skip: Collection[str] = (),
+) -> None:
+    """Write a table as of a time to a Parquet file; with a change log, as of exactly that time."""
     moment = parse_start(time, "TIME", (StartWord.LATEST,))
     if moment is StartWord.LATEST:
+        if changelog is not None:
+            raise UsageError("latest is the end of a batch: with --changelog, name a time")
         moment = NUMBER_MAX
     if not isinstance(moment, int):
         raise UsageError(f"TIME {time!r} is a position: name a time, such as 2026-01-31T12:00:00Z")
-    found = table_as_of(target, table, moment)
+    found = table_as_of(target, table, moment, changelog=changelog, accept_skip=accept_skip)
     pq.write_table(found.rows, to)
     at = datetime.fromtimestamp(found.frontier_us / 1e6, tz=UTC).isoformat(timespec="microseconds")
     typer.echo(f"{to}: {found.rows.num_rows:,} rows of {table}, exact as of {at}")

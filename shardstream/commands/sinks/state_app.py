@@ -117,11 +117,22 @@ def as_of(
     table: Annotated[str, typer.Argument(help="database.table")],
     time: Annotated[str, typer.Argument(help="A time, such as 2026-01-31T12:00:00Z, or latest")],
     to: Annotated[Path, typer.Option("--to", help="The Parquet file to write")],
+    changelog: Annotated[
+        str | None,
+        typer.Option(
+            "--changelog",
+            help="Folder or URL of a change log of the keyspace, for the rows as of exactly TIME",
+        ),
+    ] = None,
+    accept_skip: AcceptSkip = None,
 ) -> None:
-    """Write a table as it was at the last end of a batch at or before a time."""
+    """Write a table as it was at the last end of a batch at or before a time.
+
+    With --changelog, the table is as of exactly that time, to the microsecond.
+    """
     from shardstream.commands.sinks.state import run_as_of
 
-    run_as_of(target, table, time, to)
+    run_as_of(target, table, time, to, changelog, accept_skip or ())
 
 
 @app.command()

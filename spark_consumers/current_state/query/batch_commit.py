@@ -55,12 +55,13 @@ def commit_batch(target: Target, works: Sequence[TableWork], batch: PlannedBatch
             f"{target.path}: columns of {names} have got another type or name; the tables were "
             f"rewritten, and the batch is run again"
         )
-    done = {place.name: _commit_table(place, of, batch, target) for place, of in by_place.items()}
-    frontiers.add(
-        batch,
-        {name: snapshot.version for name, snapshot in done.items()},
-        {name: live_rows(snapshot) for name, snapshot in done.items()},
-    )
+    versions: dict[str, int] = {}
+    rows: dict[str, int] = {}
+    for place, of in by_place.items():
+        hidden, visible = _commit_table(place, of, batch, target)
+        versions |= {place.hidden_name: hidden.version, place.name: visible.version}
+        rows[place.name] = live_rows(visible)
+    frontiers.add(batch, versions, rows)
     frontiers.tidy()
 
 
@@ -128,12 +129,12 @@ def _add_columns(target: Target, place: TablePlace, stored: pa.Schema, wanted: p
 
 def _commit_table(
     place: TablePlace, works: Sequence[TableWork], batch: PlannedBatch, target: Target
-) -> Snapshot:
-    """Commit both tables; return the version of that of the visible rows."""
-    table = _opened(place.visible, target)
+) -> tuple[Snapshot, Snapshot]:
+    """Commit both tables; return their versions, that of the hidden rows first."""
+    hidden_table, table = _opened(place.hidden, target), _opened(place.visible, target)
     visible = [work.visible for work in works if work.visible is not None]
     if not visible:
-        return table.snapshot
+        return hidden_table.snapshot, table.snapshot
     marks = {shard_mark(shard): at.seq for shard, at in batch.end.shards.items()}
     marks[query_mark(batch.query_id)] = batch.batch_id
     info = {
@@ -143,9 +144,9 @@ def _commit_table(
     }
     hidden = [work.hidden for work in works if work.hidden is not None]
     if any(each.added or each.deleted or each.rewritten for each in hidden):
-        commit(_opened(place.hidden, target), hidden, Entry(marks, info))
+        commit(hidden_table, hidden, Entry(marks, info))
     commit(table, visible, Entry(marks, info))
-    return table.snapshot
+    return hidden_table.snapshot, table.snapshot
 
 
 def _opened(url: str, target: Target) -> StoredTable:

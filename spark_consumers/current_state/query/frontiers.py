@@ -25,7 +25,7 @@ from pyarrow import fs
 
 from event_token.errors import Halt, Retry
 from event_token.position import StreamPosition
-from spark_consumers.current_state.query.layout import FRONTIERS
+from spark_consumers.current_state.query.layout import FRONTIERS, HIDDEN
 from spark_consumers.sink_query.resume import PlannedBatch, Step, TargetState, step_of
 
 FORMAT = 1
@@ -55,7 +55,7 @@ class Frontier:
     """A moment at which the tables of a target agree.
 
     `number` counts the rows of the target from 1. By place below the target, `tables` has the
-    version of each table, `rows` the number of its visible rows.
+    version of each table, also of those of hidden rows, `rows` the number of visible rows.
     """
 
     number: int
@@ -65,6 +65,12 @@ class Frontier:
     position: StreamPosition
     tables: Mapping[str, int]
     rows: Mapping[str, int]
+
+    @property
+    def visible(self) -> Mapping[str, int]:
+        """The versions of the tables of visible rows."""
+        tables = self.tables.items()
+        return {name: v for name, v in tables if not name.startswith(f"{HIDDEN}/")}
 
 
 class Frontiers:
@@ -95,6 +101,15 @@ class Frontiers:
         actions = pa.table(table.get_add_actions(flatten=True))
         found = self._rows(actions, pc.field("frontier_us") <= timestamp_us)
         return max(found, key=lambda frontier: frontier.number, default=None)
+
+    def first_at(self, timestamp_us: int) -> Frontier | None:
+        """Return the first of the frontiers at or after a time, None if all are earlier."""
+        table = self._open()
+        if table is None:
+            return None
+        actions = pa.table(table.get_add_actions(flatten=True))
+        found = self._rows(actions, pc.field("frontier_us") >= timestamp_us)
+        return min(found, key=lambda frontier: frontier.number, default=None)
 
     def state(self) -> TargetState | None:
         """Return the last batch that the target holds."""

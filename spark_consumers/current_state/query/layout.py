@@ -36,7 +36,12 @@ class TablePlace:
     @property
     def hidden(self) -> str:
         """The table of hidden rows and tombstones."""
-        return f"{self.target}/{HIDDEN}/{self.name}"
+        return f"{self.target}/{self.hidden_name}"
+
+    @property
+    def hidden_name(self) -> str:
+        """The place of the table of hidden rows below the target."""
+        return f"{HIDDEN}/{self.name}"
 
 
 def place_of(target: str, name: str) -> TablePlace:

@@ -126,7 +126,7 @@ class TaskTables:
         places = {TablePlace(path, each["database"], each["table"]) for each in named.to_pylist()}
         if not pc.all(is_row, min_count=0).as_py():
             newest = Frontiers(path, self.target.storage).newest()
-            places |= {place_of(path, name) for name in (newest.tables if newest else ())}
+            places |= {place_of(path, name) for name in (newest.visible if newest else ())}
         found = {place: self._table(place.visible) for place in sorted(places)}
         return {place: table for place, table in found.items() if table is not None}
 

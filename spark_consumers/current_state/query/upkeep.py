@@ -45,7 +45,7 @@ def maintain_state(
         raise UsageError(f"{target} holds no current state: name the target of `shardstream state`")
     before_us = int((time.time() - tombstones_s) * 1_000_000)
     found = []
-    for place in (place_of(target, name) for name in sorted(newest.tables)):
+    for place in (place_of(target, name) for name in sorted(newest.visible)):
         tombstones = _remove_tombstones(place.hidden, storage, before_us)
         files = [*vacuum(place.hidden, storage, keep_s), *vacuum(place.visible, storage, keep_s)]
         found.append(Removed(f"{place.database}.{place.table}", tombstones, len(files)))

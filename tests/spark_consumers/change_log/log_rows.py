@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from event_token.position import StreamPosition
 from spark_consumers.change_log.delta_commit import Batch, commit, ensure_table, open_table
 from spark_consumers.change_log.parquet_files import write_files
 
@@ -55,9 +56,10 @@ def commit_rows(
     contiguous: bool = True,
     hopped: frozenset[str] = frozenset(),
     schema: pa.Schema = SCHEMA,
+    end: StreamPosition | None = None,
 ) -> bool:
-    """Write and commit rows as one batch of a query."""
+    """Write and commit rows as one batch of a query, which ends at `end`."""
     ensure_table(target, schema, {})
     files, spans = write_files(target, [pa.RecordBatch.from_pylist(rows, schema)], {})
-    batch = Batch(batch_id, query, spans, files, None, contiguous, hopped)
+    batch = Batch(batch_id, query, spans, files, end, contiguous, hopped)
     return commit(open_table(target, {}), schema, batch)

@@ -161,14 +161,18 @@ def test_state_in_spark_is_the_table_that_was_copied_under_load(
     places = Counter(row.table_name for row in states)
     for table, (_, key_names) in TABLES.items():
         assert places[table] == len(server_rows(mysql_a, name, table, key_names))
-    check_current_state(mysql_a, name, target)
+    check_current_state(mysql_a, name, target, log)
 
 
-def check_current_state(database: DatabaseFixture, name: str, target: str) -> None:
-    """The current state of the tables has the server's rows."""
+def check_current_state(database: DatabaseFixture, name: str, target: str, log: str) -> None:
+    """The current state of the tables has the server's rows, also where the change log made it."""
     for table, (_, key_names) in TABLES.items():
         rows = server_rows(database, name, table, key_names)
-        found = table_as_of(target, f"{name}.{table}", FAR_US).rows.to_pylist()
+        newest = table_as_of(target, f"{name}.{table}", FAR_US)
+        found = newest.rows.to_pylist()
         assert len(found) == len(rows) > 0
+        before_us = newest.frontier_us - 1
+        exact = table_as_of(target, f"{name}.{table}", before_us, changelog=log).rows
+        assert Counter(map(str, exact.to_pylist())) == Counter(map(str, found))
         if table in PLAIN:
             assert {tuple(row[key] for key in key_names): row for row in found} == rows

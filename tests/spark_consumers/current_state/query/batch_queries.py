@@ -37,9 +37,11 @@ class Query:
         self.name, self.batch_id = "q0", 0
         self.names = 0
 
-    def run(self, rows: list[SourceRow], commits: int | None = None) -> None:
+    def run(
+        self, rows: list[SourceRow], commits: int | None = None, frontier_us: int | None = None
+    ) -> None:
         """Run a batch; Died after `commits` commits."""
-        end = self._end(rows)
+        end = self._end(rows, frontier_us)
         batch = PlannedBatch(self.name, self.batch_id, self.position, end)
         works = [
             work
@@ -67,13 +69,13 @@ class Query:
         self.names += 1
         self.name, self.batch_id = f"q{self.names}", 0
 
-    def _end(self, rows: list[SourceRow]) -> StreamPosition:
+    def _end(self, rows: list[SourceRow], frontier_us: int | None) -> StreamPosition:
         seqs = {shard: at.seq for shard, at in self.position.shards.items()}
         for row in rows:
             shard = str(row["shard"])
             seqs[shard] = max(seqs.get(shard, 0), int(str(row["seq"])))
         shards = {shard: ShardPosition(seq, seq, None) for shard, seq in seqs.items()}
-        return StreamPosition(0, self.position.frontier_us + 1, shards)
+        return StreamPosition(0, frontier_us or self.position.frontier_us + 1, shards)
 
 
 @contextmanager

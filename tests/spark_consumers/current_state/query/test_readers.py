@@ -1,5 +1,6 @@
 """What readers see of the current state: delta-rs, delta-spark, a replay of the change log."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 from event_token.errors import UsageError
 from spark_consumers.change_log.replay import replay_changelog
 from spark_consumers.current_state.query.as_of import table_as_of
+from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.upkeep import maintain_state
 from tests.shardstream.command_line import run
 from tests.spark_consumers.current_state.query.delta_spark import read_with_delta_spark
@@ -55,6 +57,7 @@ def check_earlier_state(tmp_path: Path, sales: Sales) -> None:
     target = str(tmp_path / "state")
     maintain_state(target, tombstones_s=0, keep_s=3600)
     first_us = sales.then_us
+    check_exact_times(target, str(tmp_path / "log" / "log"))
 
     before = table_as_of(target, "shop.orders", first_us)
     assert before.frontier_us <= first_us
@@ -66,3 +69,26 @@ def check_earlier_state(tmp_path: Path, sales: Sales) -> None:
         table_as_of(target, "shop.orders", 1)
     with pytest.raises(UsageError, match="it had: shop/orders"):
         table_as_of(target, "shop.items", first_us)
+
+
+def check_exact_times(target: str, log: str) -> None:
+    """Between two frontiers, a change log makes the rows exact to the microsecond."""
+    frontiers = Frontiers(target, {})
+    first, last = frontiers.first_at(0), frontiers.newest()
+    assert first is not None
+    assert last is not None
+    begin_us, end_us = first.frontier_us, last.frontier_us
+    times = [begin_us, *range(begin_us + 1, end_us, (end_us - begin_us) // 8), end_us - 1]
+    for time_us in times:
+        found = table_as_of(target, "shop.orders", time_us, changelog=log)
+        rows = replay_changelog(log, until_us=time_us)["shop", "orders"].rows()
+
+        assert found.frontier_us == time_us
+        assert {
+            key: (row["note"], str(row["price"])) for key, row in rows_of(found.rows).items()
+        } == {row["id"]: (row["note"], row["price"]) for row in rows}
+    at = datetime.fromtimestamp(times[3] / 1e6, tz=UTC).isoformat(timespec="microseconds")
+    to = ("--to", f"{target}.parquet", "--changelog", log)
+    done = run("state", "as-of", target, "shop.orders", at, *to)
+    assert f"exact as of {at}" in done.stdout, done.stderr
+    assert run("state", "as-of", target, "shop.orders", "latest", *to).returncode == 2
