@@ -5,13 +5,14 @@
 | `followers` | per follower: the options with which it began |
 | `position` | per follower: query, last batch, position of the stream, frontier |
 | `tables` | per table: where it lies, its columns, renamed columns, and whether it is whole |
+| `rejected` | changes with values that the target cannot hold, if they are not to stop the query |
 | `homes_N` | of table N: hidden rows of keys with several homes, and tombstones |
 | `stage_*` | the changes of one task of one batch, until the batch is applied |
 """
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import cast
 
 from sqlalchemy import Connection, inspect
@@ -21,6 +22,7 @@ from event_token.errors import UsageError
 from event_token.key_range import covers
 from event_token.position import StreamPosition
 from spark_consumers.applying.changes import KnownTable
+from spark_consumers.second_database.bad_rows import Rejected
 from spark_consumers.second_database.dialect import Dialect, rows_of, run
 from spark_consumers.second_database.names import TargetTable
 from spark_consumers.sink_query.resume import PlannedBatch, Step, TargetState, step_of
@@ -50,11 +52,12 @@ class Catalog:
         self._position = dialect.internal("position")
         self._tables = dialect.internal("tables")
         self._followers = dialect.internal("followers")
+        self._rejected = dialect.internal("rejected")
 
     def create(self, connection: Connection) -> None:
         """Create the follower's own tables where they are missing."""
         dialect = self._dialect
-        schema, last = dialect.internal_name("tables")
+        schema, last = dialect.internal_name("rejected")
         if inspect(connection).has_table(last, schema=schema or None):
             return
         dialect.create_schema(connection, schema)
@@ -79,6 +82,13 @@ class Catalog:
             f"target_table {name} NOT NULL, state {name} NOT NULL, complete_at_us {long}, "
             f"ended {text} NOT NULL, renames {text} NOT NULL, shape {text} NOT NULL, "
             f"UNIQUE (target_schema, target_table))",
+        )
+        run(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {self._rejected} (follower {name} NOT NULL, "
+            f"source_database {name} NOT NULL, source_table {name} NOT NULL, "
+            f"source_key {text} NOT NULL, shard {name} NOT NULL, seq {long} NOT NULL, "
+            f"time_us {long} NOT NULL, token {text}, reason {text} NOT NULL)",
         )
 
     def held(self, connection: Connection, *, locked: bool = False) -> TargetState | None:
@@ -133,14 +143,32 @@ class Catalog:
         """The target and the follower, for messages."""
         return f"{self._dialect.place} (follower '{self._follower}')"
 
-    def applied(self, connection: Connection) -> tuple[int, int | None]:
-        """Return how many changes were applied, and the frontier up to which."""
+    def applied(self, connection: Connection) -> tuple[int, int | None, int]:
+        """Return how many changes were applied, up to which frontier, and how many rejected."""
         found = rows_of(
             connection,
-            f"SELECT changes, frontier_us FROM {self._position} WHERE follower = :follower",
+            f"SELECT changes, frontier_us, (SELECT COUNT(*) FROM {self._rejected} r "
+            f"WHERE r.follower = p.follower) FROM {self._position} p WHERE follower = :follower",
             {"follower": self._follower},
         )
-        return (found[0][0], found[0][1]) if found else (0, None)
+        return (found[0][0], found[0][1], found[0][2]) if found else (0, None, 0)
+
+    def reject(
+        self, connection: Connection, source: tuple[str, str], rejected: Iterable[Rejected]
+    ) -> None:
+        """Store changes that the target cannot hold."""
+        for each in rejected:
+            run(
+                connection,
+                f"INSERT INTO {self._rejected} VALUES (:follower, :database, :table, :key, :shard, "
+                f":seq, :time_us, :token, :reason)",
+                {
+                    "follower": self._follower,
+                    "database": source[0],
+                    "table": source[1],
+                    **asdict(each),
+                },
+            )
 
     def settle_options(self, connection: Connection, options: Mapping[str, str]) -> None:
         """Store the options with which a follower began. UsageError if they change later."""

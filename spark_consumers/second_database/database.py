@@ -44,7 +44,9 @@ class TargetOptions:
     tables go, None: to schemas named as the source's databases. `deletes`: `soft` keeps deleted
     rows, marked in column `_deleted`. `nul_text`: what becomes of zero characters, which PostgreSQL
     cannot store. `key_range`: what the query reads. `state`: of new tables, `loading` if a copy was
-    asked for.
+    asked for. `tombstones_us`: how long a deleted key is remembered, for late changes.
+    `on_bad_row`: `table` puts changes with values that the target cannot hold into the table of
+    rejected ones, instead of stopping.
     """
 
     follower: str
@@ -53,6 +55,8 @@ class TargetOptions:
     nul_text: Literal["halt", "replace"] = "halt"
     key_range: KeyRange = WHOLE
     state: str = FOLLOWING
+    tombstones_us: int = TOMBSTONES_US
+    on_bad_row: Literal["stop", "table"] = "stop"
 
 
 class SqlDatabase:
@@ -88,8 +92,8 @@ class SqlDatabase:
         """The target and the follower, for messages."""
         return self._catalog.where
 
-    def applied(self) -> tuple[int, int | None]:
-        """Return how many changes were applied, and the frontier up to which."""
+    def applied(self) -> tuple[int, int | None, int]:
+        """Return how many changes were applied, up to which frontier, and how many rejected."""
         with self._transaction() as connection:
             return self._catalog.applied(connection)
 
@@ -118,8 +122,12 @@ class SqlDatabase:
 
     def stage(self, changes: Iterable[TableChanges]) -> list[Staged]:
         """Stage the changes of one task. BadValue names the first value that does not fit."""
+        rejects = self._options.on_bad_row == "table"
         with self._transaction() as connection:
-            return [stage(connection, self._dialect, each, self._prefix) for each in changes]
+            return [
+                stage(connection, self._dialect, each, self._prefix, rejects=rejects)
+                for each in changes
+            ]
 
     def apply(self, batch: PlannedBatch, staged: Sequence[Staged]) -> bool:
         """Apply a batch in one transaction; False if the target holds it already.
@@ -183,13 +191,16 @@ class SqlDatabase:
             removals = tuple(dict.fromkeys(r for each in stages for r in each.removals))
             writer = TableWriter(connection, self._dialect, table, soft=soft)
             writer.apply(stages, removals, replace=replace)
-            if batch.batch_id % EXPIRE_EVERY == EXPIRE_EVERY - 1:
-                writer.expire(frontier_us - TOMBSTONES_US)
+            self._catalog.reject(connection, source, (r for each in stages for r in each.rejected))
             ended = {shard for each in stages for shard in each.ended_copies}
             if ended:
                 now = self._catalog.tables(connection)[source]
                 whole = self._options.key_range
                 self._catalog.end_copies(connection, now, ended, whole, frontier_us)
+        if batch.batch_id % EXPIRE_EVERY == EXPIRE_EVERY - 1:
+            for known in self._catalog.tables(connection).values():
+                writer = TableWriter(connection, self._dialect, known.table, soft=soft)
+                writer.expire(frontier_us - self._options.tombstones_us)
 
     def _fit_tables(self, batch: PlannedBatch, staged: Sequence[Staged]) -> None:
         """Fit the tables before the batch's transaction, which DDL would end.

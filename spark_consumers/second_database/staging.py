@@ -19,6 +19,7 @@ from spark_consumers.applying.changes import (
 )
 from spark_consumers.applying.tables import Removal
 from spark_consumers.errors import BadValue
+from spark_consumers.second_database.bad_rows import Rejected, put_fitting
 from spark_consumers.second_database.dialect import Dialect
 from spark_consumers.second_database.names import CONTESTED, RESERVED, STAGED
 from topics.records.table_shape import TableShape
@@ -30,6 +31,7 @@ class Staged:
 
     `stage`: the staging table, None if there are no rows. `columns`: those of the table that are
     staged. `tombstones` and `contested` count rows, `partial` has the sets of absent columns.
+    `rejected`: changes that are not staged, which go into the table of rejected ones.
     """
 
     database: str
@@ -44,6 +46,7 @@ class Staged:
     removals: tuple[Removal, ...] = ()
     ended_copies: tuple[str, ...] = ()
     renames: tuple[tuple[str, str, str], ...] = ()
+    rejected: tuple[Rejected, ...] = ()
 
 
 def stage_prefix(follower_digest: str) -> str:
@@ -51,8 +54,18 @@ def stage_prefix(follower_digest: str) -> str:
     return f"stage_{follower_digest}_"
 
 
-def stage(connection: Connection, dialect: Dialect, changes: TableChanges, prefix: str) -> Staged:
-    """Stage the rows of one table. BadValue: a value does not fit; UsageError: a name."""
+def stage(
+    connection: Connection,
+    dialect: Dialect,
+    changes: TableChanges,
+    prefix: str,
+    *,
+    rejects: bool = False,
+) -> Staged:
+    """Stage the rows of one table. BadValue: a value does not fit; UsageError: a name.
+
+    `rejects`: rows with such values are left out and returned; BadValue if they are too many.
+    """
     found = Staged(
         *(changes.database, changes.table, changes.shape),
         removals=changes.removals,
@@ -70,12 +83,13 @@ def stage(connection: Connection, dialect: Dialect, changes: TableChanges, prefi
         for i, column in enumerate(shape.columns)
     }
     dialect.create_stage(connection, name, types)
-    try:
-        dialect.stage_rows(connection, name, rows, shape)
-    except BadValue as error:
-        raise BadValue(f"{changes.database}.{changes.table}, {error}") from None
+    rejected = _put(connection, dialect, name, rows, shape, rejects=rejects)
+    if rejected:
+        kept = pa.array(i not in rejected for i in range(rows.num_rows))
+        rows, changes = rows.filter(kept), replace(changes, rows=changes.rows.filter(kept))
     return replace(
         found,
+        rejected=tuple(rejected.values()),
         stage=name,
         columns=tuple(column.name for column in shape.columns),
         rows=rows.num_rows,
@@ -83,6 +97,29 @@ def stage(connection: Connection, dialect: Dialect, changes: TableChanges, prefi
         contested=_count(pc.equal(rows[CONTESTED], 1)),
         partial=_absent_sets(changes.rows),
     )
+
+
+def _put(
+    connection: Connection,
+    dialect: Dialect,
+    name: str,
+    rows: pa.Table,
+    shape: TableShape,
+    *,
+    rejects: bool,
+) -> dict[int, Rejected]:
+    """Put rows into a staging table; return those that are left out, by index."""
+
+    def put(part: pa.Table) -> None:
+        dialect.stage_rows(connection, name, part, shape)
+
+    try:
+        if rejects:
+            return put_fitting(connection, put, rows)
+        put(rows)
+    except BadValue as error:
+        raise BadValue(f"{shape.database}.{shape.table}, {error}") from None
+    return {}
 
 
 def check_names(dialect: Dialect, shape: TableShape) -> None:

@@ -27,24 +27,28 @@ RESTART_PAUSE_S = 5.0
 class Applied:
     """What a sink's target holds: rows applied, and the frontier up to which it is complete.
 
-    `frontier_us` is None where the target does not keep it: then Spark's progress tells.
+    `frontier_us` is None where the target does not keep it: then Spark's progress tells. `rejected`
+    counts changes that the target could not hold and that were put aside.
     """
 
     rows: int
     frontier_us: int | None = None
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
     """Progress of a sink: rows in the target, the frontier, and which shard holds it back.
 
-    `frontier_us` is None before the first batch; `waiting` is "" when no shard is waited for.
+    `frontier_us` is None before the first batch; `waiting` is "" when no shard is waited for;
+    `rejected` counts changes that the target could not hold and that were put aside.
     """
 
     rows: int
     frontier_us: int | None
     batch_id: int
     waiting: str
+    rejected: int = 0
 
 
 def triggered(writer: DataStreamWriter, trigger: Trigger, interval_s: float) -> DataStreamWriter:
@@ -124,13 +128,17 @@ def _progress_of(query: StreamingQuery, applied: Applied, last: SinkProgress) ->
     frontier_us = last.frontier_us if applied.frontier_us is None else applied.frontier_us
     progress = query.lastProgress
     if progress is None or not progress["sources"]:
-        return SinkProgress(applied.rows, frontier_us, last.batch_id, last.waiting)
+        return SinkProgress(
+            applied.rows, frontier_us, last.batch_id, last.waiting, applied.rejected
+        )
     source = progress["sources"][0]
     end = _document(source["endOffset"])
     if end and applied.frontier_us is None:
         frontier_us = StreamOffset.from_document(end).position.frontier_us
     waiting = str(_document(source["latestOffset"]).get("waiting", ""))
-    return SinkProgress(applied.rows, frontier_us, int(progress["batchId"]), waiting)
+    return SinkProgress(
+        applied.rows, frontier_us, int(progress["batchId"]), waiting, applied.rejected
+    )
 
 
 def _document(value: object) -> dict[str, object]:

@@ -151,7 +151,8 @@ def progress_text(progress: SinkProgress) -> str:
     if progress.frontier_us:
         moment = datetime.fromtimestamp(progress.frontier_us / 1e6, tz=UTC)
         frontier = moment.isoformat(timespec="milliseconds")
-    text = f"{progress.rows:,} rows, complete up to {frontier}"
+    rejected = f"{progress.rejected:,} rejected, " if progress.rejected else ""
+    text = f"{progress.rows:,} rows, {rejected}complete up to {frontier}"
     return f"{text}; waiting: {progress.waiting}" if progress.waiting else text
 
 

@@ -1,7 +1,7 @@
 """The command line of `shardstream database`."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,8 +24,12 @@ from shardstream.commands.options import (
 )
 from shardstream.commands.sinks.run_by_default import RunByDefault
 
+if TYPE_CHECKING:  # drivers of databases, which other commands do not need
+    from spark_consumers.second_database.database import TargetOptions
+
 # As `run_database`: tasks that decode and stage side by side.
 PARTITIONS_DEFAULT = 4
+US_PER_MS = 1_000
 
 
 class Deletes(StrEnum):
@@ -40,6 +44,13 @@ class NulText(StrEnum):
 
     HALT = "halt"
     REPLACE = "replace"
+
+
+class BadRow(StrEnum):
+    """What becomes of changes with values that the database cannot hold."""
+
+    STOP = "stop"
+    TABLE = "table"
 
 
 Url = Annotated[
@@ -63,8 +74,21 @@ NulTextOption = Annotated[
     NulText,
     typer.Option("--nul-text", help="PostgreSQL: stop at a zero character or write U+FFFD"),
 ]
+BadRowOption = Annotated[
+    BadRow,
+    typer.Option(
+        "--on-bad-row",
+        help="Stop at a value that does not fit, or put its row into _shardstream.rejected",
+    ),
+]
 Partitions = Annotated[
     int, typer.Option("--partitions", help="Tasks that stage side by side, a power of two")
+]
+TombstonesOption = Annotated[
+    str,
+    typer.Option(
+        "--tombstones", help="How long a deleted key is remembered, for late changes: 12h, 7d"
+    ),
 ]
 
 app = typer.Typer(no_args_is_help=True, cls=RunByDefault)
@@ -79,7 +103,9 @@ def database(
     schema: Schema = None,
     tables: Tables = None,
     deletes: DeletesOption = Deletes.HARD,
+    tombstones: TombstonesOption = "7d",
     nul_text: NulTextOption = NulText.HALT,
+    on_bad_row: BadRowOption = BadRow.STOP,
     on_type_change: TypeChangeOption = TypeChange.HALT,
     accept_skip: AcceptSkip = None,
     partitions: Partitions = PARTITIONS_DEFAULT,
@@ -97,9 +123,7 @@ def database(
     from shardstream.commands.sinks.database import DatabaseOptions, run_database_command
     from shardstream.settings.model import load_settings
     from spark_consumers.applying.evolution import OnTypeChange
-    from spark_consumers.second_database.database import TargetOptions
 
-    target = TargetOptions(keyspace, schema, deletes.value, nul_text.value)
     options = DatabaseOptions(
         keyspace=keyspace,
         checkpoint=checkpoint,
@@ -112,13 +136,31 @@ def database(
         as_json=as_json,
         every_s=every_s,
         url=url,
-        target=target,
+        target=_target(keyspace, schema, (deletes, nul_text, on_bad_row), tombstones),
         tables=tuple(tables or ()),
         partitions=partitions,
         accept_skip=tuple(accept_skip or ()),
         on_type_change=OnTypeChange(on_type_change.value),
     )
     run_database_command(load_settings(config), options)
+
+
+def _target(
+    follower: str,
+    schema: str | None,
+    chosen: tuple[Deletes, NulText, BadRow],
+    tombstones: str,
+) -> "TargetOptions":
+    """Return how changes are applied. UsageError if `tombstones` is not a length of time."""
+    from shardstream.commands.sinks.durations import duration_ms
+    from spark_consumers.second_database.database import TargetOptions
+
+    deletes, nul_text, on_bad_row = chosen
+    return TargetOptions(
+        *(follower, schema, deletes.value, nul_text.value),
+        tombstones_us=duration_ms(tombstones, "--tombstones") * US_PER_MS,
+        on_bad_row=on_bad_row.value,
+    )
 
 
 @app.command()

@@ -20,3 +20,10 @@ def test_progress_names_no_time_before_the_stream_has_begun(
 ) -> None:
     """A line shows rows, the frontier if there is one, and who is waited for."""
     assert progress_text(SinkProgress(1200, frontier_us, 3, waiting)) == text
+
+
+def test_progress_counts_rejected_rows() -> None:
+    """Rows that were put aside are in every line."""
+    progress = SinkProgress(1200, 0, 3, "", rejected=2)
+
+    assert progress_text(progress) == "1,200 rows, 2 rejected, complete up to -"

@@ -12,6 +12,7 @@ from spark_consumers.applying.homes import Version
 from spark_consumers.applying.statements import TableName
 from spark_consumers.applying.tables import Removal
 from spark_consumers.errors import BadValue, CannotApply, DatabaseRefuses
+from spark_consumers.second_database import bad_rows, database
 from tests.postgres_servers import PostgresFixture
 from tests.spark_consumers.second_database.followed import (
     EVERYWHERE,
@@ -174,6 +175,25 @@ def test_deleted_rows_stay_marked_if_asked(target_server: TargetServer) -> None:
         assert followed.rows(query) == [(1, "c", False), (2, "b", False)]
 
 
+def test_tombstones_are_forgotten_after_their_time(
+    postgres: PostgresFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old tombstones go, also those of a table that the batch does not change; newer ones stay."""
+    followed = Followed(postgres, tombstones_us=1_000)
+    followed.database.prepare()
+    monkeypatch.setattr(database, "EXPIRE_EVERY", 3)
+    end_us = 3_000
+    followed.apply([Item(1, 1, 100), Item(2, 2, 100)])
+    followed.apply([Item(1, 3, end_us - 1_001, deleted=True)])
+    others = replace(ITEMS, table="others")
+
+    followed.apply([Item(2, 4, end_us - 999, deleted=True)], shape=others)
+
+    tombstones = "SELECT _seq FROM _shardstream.homes_{} WHERE _deleted"
+    assert followed.rows(tombstones.format(1)) == []
+    assert followed.rows(tombstones.format(2)) == [(4,)]
+
+
 @ON_MYSQL_TOO
 def test_partial_images_lie_over_the_stored_row(followed: Followed) -> None:
     """Columns that an image lacks keep their values; without a stored row the batch stops."""
@@ -237,6 +257,47 @@ def test_a_value_that_does_not_fit_is_named(followed: Followed) -> None:
     with pytest.raises(BadValue, match=r'shop.items, key \{"id":2.*, seq 2, column day') as caught:
         followed.apply([good, Item(2, 2, 100, more={"day": '{"secret"'})], shape=shape)
     assert "secret" not in str(caught.value)
+
+
+@EVERYWHERE
+def test_rows_that_do_not_fit_are_put_aside_if_asked(target_server: TargetServer) -> None:
+    """Of a batch all rows that fit arrive; the others are told with key, place and reason."""
+    followed = Followed(target_server, on_bad_row="table")
+    followed.database.prepare()
+    shape = replace(ITEMS, columns=(*ITEMS.columns, Column("doc", ValueKind.JSON, "json")))
+    followed.apply([Item(5, 1, 100, note="stays")], shape=shape)
+    bad = {
+        2: Item(2, 12, 200, token="t2", more={"doc": "["}),
+        5: Item(5, 15, 200, more={"doc": "{"}),
+        9: Item(9, 19, 200, more={"doc": "nothing"}),
+    }
+    items = [bad.get(key, Item(key, key + 10, 200, note="new")) for key in range(10)]
+
+    followed.apply(items[:6], items[6:], shape=shape)
+
+    rows = followed.rows("SELECT id, note FROM shop.items ORDER BY id")
+    assert rows == [(key, "stays" if key == 5 else "new") for key in range(10) if key not in {2, 9}]
+    rejected = followed.rows(
+        "SELECT seq, source_database, source_table, source_key, shard, time_us, token, reason "
+        "FROM _shardstream.rejected WHERE follower = 'commerce' ORDER BY seq"
+    )
+    assert [row[:7] for row in rejected] == [
+        (item.seq, "shop", "items", item.key_text, "-80", 200, item.token) for item in bad.values()
+    ]
+    assert all(f"seq {row[0]}, column doc: " in row[7] for row in rejected)
+    assert followed.database.applied() == (8, 2_000, 3)
+
+
+def test_a_column_that_never_fits_still_stops(
+    postgres: PostgresFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are put aside one by one, not by the thousand."""
+    monkeypatch.setattr(bad_rows, "REJECTED_MAX", 2)
+    followed = Followed(postgres, on_bad_row="table")
+    followed.database.prepare()
+
+    with pytest.raises(BadValue, match=r"shop\.items, key .* More than 2 rows of one batch"):
+        followed.database.stage([changes([Item(key, key, 100, note="\0") for key in range(4)])])
 
 
 @ON_MYSQL_TOO
