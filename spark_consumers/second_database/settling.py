@@ -42,18 +42,28 @@ _READ = (KEY, HOME, SHARD, SEQ, TIME, DELETED, TOKEN)
 
 
 def settle_contested(
-    connection: Connection, dialect: Dialect, table: TargetTable, staged: Staged, *, soft: bool
+    connection: Connection,
+    dialect: Dialect,
+    table: TargetTable,
+    stages: Iterable[Staged],
+    *,
+    soft: bool,
 ) -> None:
-    """Settle the contested rows of one staging table and mark them as settled."""
+    """Settle the contested rows of staging tables and mark them as settled.
+
+    All tasks' rows together: values of unique indexes move between keys of different tasks.
+    """
     d = dialect
-    stage = d.internal(str(staged.stage))
-    mine = f"s.{d.quote(CONTESTED)} = 1"
-    if not rows_of(connection, f"SELECT 1 FROM {stage} s WHERE {mine} LIMIT 1"):
+    contested = [staged for staged in stages if _is_contested(connection, d, staged)]
+    if not contested:
         return
-    _mark_whole_keys(connection, d, stage)
-    _check_whole(connection, d, staged, stage)
+    for staged in contested:
+        stage = d.internal(str(staged.stage))
+        _mark_whole_keys(connection, d, stage)
+        _check_whole(connection, d, staged, stage)
     work = d.create_work(connection, table)
-    _collect(connection, d, table, staged, work, soft=soft)
+    for staged in contested:
+        _collect(connection, d, table, staged, work, soft=soft)
     visible, others = _decide(
         rows_of(connection, f"SELECT {d.listed((NUMBER, *_READ, ORIGIN))} FROM {work}")
     )
@@ -68,10 +78,16 @@ def settle_contested(
         listed = d.listed(columns)
         _move(connection, f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {work}", numbers)
     d.drop_work(connection, work)
-    run(
-        connection,
-        f"UPDATE {stage} SET {d.quote(CONTESTED)} = {SETTLED} WHERE {d.quote(CONTESTED)} = 1",
-    )
+    flag = d.quote(CONTESTED)
+    for staged in contested:
+        stage = d.internal(str(staged.stage))
+        run(connection, f"UPDATE {stage} SET {flag} = {SETTLED} WHERE {flag} = 1")
+
+
+def _is_contested(connection: Connection, d: Dialect, staged: Staged) -> bool:
+    stage = d.internal(str(staged.stage))
+    mine = f"SELECT 1 FROM {stage} WHERE {d.quote(CONTESTED)} = 1 LIMIT 1"
+    return bool(rows_of(connection, mine))
 
 
 def _mark_whole_keys(connection: Connection, d: Dialect, stage: str) -> None:

@@ -67,8 +67,7 @@ class TableWriter:
         for staged in with_rows:
             if staged.tombstones:
                 self._bury(staged)
-        for staged in with_rows:
-            self._settle(staged)
+        self._settle(with_rows)
         for staged in with_rows:
             if staged.rows > staged.tombstones:
                 self._upsert(staged)
@@ -121,8 +120,8 @@ class TableWriter:
             f"{d.same_key('t', stage, key)} AND NOT COALESCE({d.same_home('t', stage)}, FALSE))",
         )
 
-    def _settle(self, staged: Staged) -> None:
-        settle_contested(self._connection, self._dialect, self._table, staged, soft=self._soft)
+    def _settle(self, stages: Sequence[Staged]) -> None:
+        settle_contested(self._connection, self._dialect, self._table, stages, soft=self._soft)
 
     def _bury(self, staged: Staged) -> None:
         """Delete rows, and keep their tombstones beside the table."""
@@ -167,7 +166,7 @@ class TableWriter:
         ):
             marked = f"UPDATE {stage} SET {d.quote(CONTESTED)} = 1 WHERE {d.quote(CONTESTED)} = 0"
             self._mark_foreign(marked, stage, f"AND {d.quote(DELETED)} = FALSE ")
-            self._settle(staged)
+            self._settle([staged])
 
     def _lay_over(self, staged: Staged, absent: tuple[str, ...]) -> None:
         d = self._dialect

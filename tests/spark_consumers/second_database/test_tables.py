@@ -131,6 +131,20 @@ def test_values_of_a_unique_index_are_swapped(followed: Followed) -> None:
 
 
 @ON_MYSQL_TOO
+def test_contested_rows_of_two_tasks_swap_a_unique_value(followed: Followed) -> None:
+    """Rows that are compared one by one exchange a value, too, also where two tasks stage them."""
+    followed.apply([Item(1, 1, 100, note="a"), Item(2, 2, 100, note="b")])
+    followed.rows("CREATE UNIQUE INDEX once ON shop.items (note)")
+
+    followed.apply(
+        [Item(1, 3, 200, note="b", compare=True)], [Item(2, 4, 200, note="a", compare=True)]
+    )
+
+    followed.check()
+    assert followed.rows("SELECT id, note FROM shop.items ORDER BY id") == [(1, "b"), (2, "a")]
+
+
+@ON_MYSQL_TOO
 def test_a_value_that_two_rows_have_names_the_unique_index(followed: Followed) -> None:
     """Rows of two shards have one value: the error says which index of the target refuses it."""
     followed.apply([Item(1, 1, 100, note="a")])
