@@ -44,6 +44,8 @@ CONNECT_S_MAX = 30
 _COLUMN = re.compile(r"^COPY \w+, line \d+, column ([^:\n]+)", re.MULTILINE)
 _UNIQUE_VIOLATION = "23505"
 _DATA_EXCEPTION = "22"
+# Any number that nobody else uses: held while schemas, and tables in them, are created.
+_CREATING = 0x73687264_73747265
 # Lost, shutting down, too many connections, lock or disk trouble that an operator may end.
 _TRANSIENT = ("08", "57P", "53", "40", "55P03", "25006")
 _REFUSED = ("28", "3D000", "42501")
@@ -107,7 +109,11 @@ class PostgresDialect(Dialect):
         return bool(has)
 
     def create_schema(self, connection: Connection, name: str) -> None:
-        """Create a schema, unless it is there: that takes fewer rights."""
+        """Create a schema, unless it is there: that takes fewer rights.
+
+        IF NOT EXISTS fails where another session creates it meanwhile: one waits for the other.
+        """
+        run(connection, f"SELECT pg_advisory_xact_lock({_CREATING})")
         if not inspect(connection).has_schema(name):
             run(connection, f"CREATE SCHEMA IF NOT EXISTS {self.quote(name)}")
 

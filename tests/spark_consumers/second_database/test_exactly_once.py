@@ -1,5 +1,6 @@
 """A batch is in the target once, whatever is repeated, lost or run twice."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -140,6 +141,23 @@ def test_an_account_needs_only_the_rights_that_are_documented(postgres: Postgres
     with followed.database.claimed():
         followed.apply([ONE])
         followed.check()
+
+
+def test_two_first_starts_wait_for_each_other(postgres: PostgresFixture) -> None:
+    """The second one finds the schema that the first one is about to create."""
+    followed = Followed(postgres)
+    user = followed.login[0]
+    waiting = f"usename = '{user}' AND wait_event_type = 'Lock'"
+    other = SqlDatabase(followed.url, followed.options)
+    with ThreadPoolExecutor(1) as pool:
+        with followed.database._transaction() as connection:
+            followed.database._catalog.create(connection)
+            second = pool.submit(other.prepare)
+            while not followed.rows(f"SELECT 1 FROM pg_stat_activity WHERE {waiting}"):
+                assert not second.done()
+        second.result(120)
+
+    assert other.held() is None
 
 
 def _moves_position(followed: Followed, cursor: DBAPICursor) -> bool:
