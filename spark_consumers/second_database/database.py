@@ -6,7 +6,7 @@ that also moves the position (`apply`). Nothing here needs Spark.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -118,7 +118,12 @@ class SqlDatabase:
             with self._transaction() as own:
                 for name in self._dialect.stages(own, self._prefix):
                     self._dialect.drop_stage(own, name)
-            yield
+            try:
+                yield
+            finally:
+                # In the pool the connection outlives this; if it is lost, the lock is too.
+                with suppress(DBAPIError):
+                    self._dialect.release_claims(connection)
 
     def stage(self, changes: Iterable[TableChanges]) -> list[Staged]:
         """Stage the changes of one task. BadValue names the first value that does not fit."""

@@ -137,6 +137,10 @@ class Dialect:
         """Take the follower's lock for as long as the connection lives; False: another has it."""
         raise NotImplementedError
 
+    def release_claims(self, connection: Connection) -> None:
+        """Give back what `claim` has taken on this connection."""
+        raise NotImplementedError
+
     def create_stage(self, connection: Connection, name: str, columns: Mapping[str, str]) -> None:
         """Create a staging table, which need not survive a crash; `columns`: types by name."""
         raise NotImplementedError

@@ -108,6 +108,10 @@ class PostgresDialect(Dialect):
         [(has,)] = rows_of(connection, "SELECT pg_try_advisory_lock(:number)", {"number": number})
         return bool(has)
 
+    def release_claims(self, connection: Connection) -> None:
+        """Release the advisory locks of the session."""
+        rows_of(connection, "SELECT pg_advisory_unlock_all()")
+
     def create_schema(self, connection: Connection, name: str) -> None:
         """Create a schema, unless it is there: that takes fewer rights.
 

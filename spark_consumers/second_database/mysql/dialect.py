@@ -95,6 +95,10 @@ class MysqlDialect(Dialect):
         [(has,)] = rows_of(connection, "SELECT GET_LOCK(:name, 0)", {"name": name})
         return bool(has)
 
+    def release_claims(self, connection: Connection) -> None:
+        """Release the named locks of the session."""
+        rows_of(connection, "SELECT RELEASE_ALL_LOCKS()")
+
     def create_schema(self, connection: Connection, name: str) -> None:
         """Create a database, unless it is there: that takes fewer rights."""
         if name not in inspect(connection).get_schema_names():

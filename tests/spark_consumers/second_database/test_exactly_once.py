@@ -18,6 +18,7 @@ from tests.spark_consumers.second_database.followed import (
     ON_MYSQL_TOO,
     Followed,
     Item,
+    TargetServer,
     batch,
     changes,
     position,
@@ -75,6 +76,19 @@ def test_a_second_query_is_refused_while_the_first_one_lives(followed: Followed)
         with pytest.raises(TargetConflict, match="written by query query-2"):
             followed.database.apply(batch(1), followed.database.stage([changes([TWO])]))
     assert other.held() == TargetState("query-2", 0, position(1))
+    followed.check()
+
+
+@ON_MYSQL_TOO
+def test_a_query_that_ended_gives_the_lock_back(target_server: TargetServer) -> None:
+    """F34: the next query of the same process may write, whichever connections are open then."""
+    followed = Followed(target_server)
+    followed.database.prepare()
+    for i in range(3):
+        with followed.database.claimed():
+            with followed.database._transaction(), followed.database._transaction():
+                pass
+            followed.apply([Item(1, i + 1, 100 + i)])
     followed.check()
 
 
