@@ -7,10 +7,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from spark_consumers.change_log.delta_commit import ROWS_MARK, ensure_table, open_table
-from spark_consumers.change_log.sink import SINK_FORMAT, STORAGE_PREFIX, arrow_schema
+from spark_consumers.change_log.sink import SINK_FORMAT, arrow_schema
 from spark_consumers.errors import ChangeLogConflict
 from spark_consumers.sink_query.checkpoint_files import is_begun
 from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_query, triggered
+from spark_consumers.sink_query.secret_spec import secret_storage
 from spark_consumers.sink_query.spark_errors import translated
 from spark_consumers.source.data_source import SOURCE_FORMAT
 
@@ -56,7 +57,7 @@ def run_changelog(
         # A filter leaves out seqs on purpose.
         "contiguous": "true" if "table" not in source else "false",
         "keyRange": source.get("keyRange", "-"),
-        **{STORAGE_PREFIX + name: value for name, value in storage.items()},
+        **secret_storage(storage),
     }
     writer = (
         frame.writeStream.format(SINK_FORMAT).options(**sink).queryName(f"changelog {keyspace}")

@@ -9,7 +9,7 @@ how replays are recognized). The rows need the columns timestamp_us, shard, seq 
 | checkpointLocation | the query's checkpoint (required, set on the query itself) |
 | contiguous | `true`: the query takes every record of its shards, so a hole is an error |
 | keyRange | the key range that the query reads; shards that reach beyond it may have holes |
-| storage.* | storage options for delta-rs, without the prefix |
+| storage.*, secret.storage.* | storage options for delta-rs; Spark shows the former's values |
 """
 
 from collections.abc import Iterator
@@ -34,10 +34,10 @@ from spark_consumers.change_log.delta_commit import (
 )
 from spark_consumers.change_log.parquet_files import write_files
 from spark_consumers.sink_query.checkpoint_files import batch_end, query_id
+from spark_consumers.sink_query.secret_spec import storage_of
 
 SINK_FORMAT = "shardstream_delta"
 NEEDED = ("timestamp_us", "shard", "seq", "offset")
-STORAGE_PREFIX = "storage."
 
 
 @dataclass
@@ -71,11 +71,7 @@ class SinkOptions:
                 f"{SINK_FORMAT}: set option checkpointLocation on the query: the checkpoint's id "
                 f"tells replayed batches"
             )
-        storage = {
-            name[len(STORAGE_PREFIX) :]: value
-            for name, value in options.items()
-            if name.startswith(STORAGE_PREFIX)
-        }
+        storage = storage_of(options)
         is_contiguous = options.get("contiguous", "false") == "true"
         key_range = KeyRange.parse(options.get("keyRange", "-"))
         return cls(path, checkpoint, is_contiguous, key_range, storage)

@@ -8,11 +8,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.current_state.query.frontiers import Frontiers
-from spark_consumers.current_state.query.sink import PARTITIONS_DEFAULT, SINK_FORMAT, STORAGE_PREFIX
+from spark_consumers.current_state.query.sink import PARTITIONS_DEFAULT, SINK_FORMAT
 from spark_consumers.sink_query.checkpoint_files import checkpoint_state
 from spark_consumers.sink_query.frame import routed, sink_frame
 from spark_consumers.sink_query.resume import resumed
 from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_query, triggered
+from spark_consumers.sink_query.secret_spec import secret_storage
 from spark_consumers.sink_query.spark_errors import translated
 from spark_consumers.source.options import KAFKA_PREFIX
 
@@ -94,7 +95,7 @@ def _passed_on(options: Mapping[str, str], storage: Mapping[str, str]) -> dict[s
         for name, text in options.items()
         if name.startswith(KAFKA_PREFIX) or name == "registryUrl"
     }
-    return shared | {STORAGE_PREFIX + name: text for name, text in storage.items()}
+    return shared | secret_storage(storage)
 
 
 def _applied(frontiers: Frontiers) -> Applied:

@@ -13,7 +13,7 @@ rows must be those of `run.state_frame`.
 | deletionVectors | `true` (default), or `false`: rewrite files, for readers without vectors |
 | onTypeChange | `halt` (default) where no type holds both versions of a column, or `new-column` |
 | tables | JSON list of tables that are kept, `database.table` (default: all) |
-| storage.* | storage options for the tables, without the prefix |
+| storage.*, secret.storage.* | storage options for the tables; Spark shows the former's values |
 """
 
 import json
@@ -34,12 +34,12 @@ from spark_consumers.sink_query.batch_id import batch_id, task
 from spark_consumers.sink_query.checkpoint_files import batch_span, query_id
 from spark_consumers.sink_query.frame import ROUTE, SINK_COLUMNS
 from spark_consumers.sink_query.resume import PlannedBatch
+from spark_consumers.sink_query.secret_spec import storage_of
 from spark_consumers.source.options import KAFKA_PREFIX
 from spark_consumers.source.read_tasks import schema_ids_of
 from topics.kafka.client import ClientConfig
 
 SINK_FORMAT = "shardstream_state"
-STORAGE_PREFIX = "storage."
 # As many tasks as a small machine has processors.
 PARTITIONS_DEFAULT = 2
 NEEDED = (*(name for name in SINK_COLUMNS if name != "token"), ROUTE)
@@ -81,7 +81,7 @@ class SinkOptions:
         return cls(
             Target(
                 path.rstrip("/"),
-                _prefixed(options, STORAGE_PREFIX),
+                storage_of(options),
                 partitions,
                 buckets,
                 deletion_vectors=vectors == "true",
