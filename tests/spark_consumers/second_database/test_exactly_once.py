@@ -157,6 +157,26 @@ def test_an_account_needs_only_the_rights_that_are_documented(postgres: Postgres
         followed.check()
 
 
+def test_a_cancelled_statement_is_tried_again(postgres: PostgresFixture) -> None:
+    """A statement_timeout ends a batch that waits for a lock; once that is gone it is applied."""
+    followed = Followed(postgres)
+    followed.database.prepare()
+    followed.apply([ONE])
+    user = followed.login[0]
+    staged = followed.database.stage([changes([TWO])])
+    with postgres.connect(followed.name) as administrator:
+        administrator.execute(f"ALTER ROLE {user} SET statement_timeout = '500ms'".encode())
+        postgres.end_sessions(user)
+        with administrator.transaction():
+            administrator.execute("LOCK TABLE _shardstream.position")
+            with pytest.raises(Retry, match="statement timeout"):
+                followed.database.apply(batch(1), staged)
+        administrator.execute(f"ALTER ROLE {user} RESET statement_timeout".encode())
+    postgres.end_sessions(user)
+
+    assert followed.database.apply(batch(1), staged)
+
+
 def test_two_first_starts_wait_for_each_other(postgres: PostgresFixture) -> None:
     """The second one finds the schema that the first one is about to create."""
     followed = Followed(postgres)
