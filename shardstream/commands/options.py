@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from spark_consumers.applying.on_truncate import OnTruncate
+
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -69,6 +71,13 @@ AcceptSkip = Annotated[
     list[str] | None,
     typer.Option(
         "--accept-skip", help="GTID of a skipped transaction without which the tables are right"
+    ),
+]
+OnTruncateOption = Annotated[
+    OnTruncate,
+    typer.Option(
+        "--on-truncate",
+        help="At TRUNCATE or DROP TABLE on a shard, remove that shard's rows, or stop",
     ),
 ]
 RequiredCheckpoint = Annotated[

@@ -1,6 +1,6 @@
 """Turns the rows that a task of a sink's query gets into changes of tables. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,8 +20,11 @@ from spark_consumers.applying.evolution import (
     united,
     with_texts,
 )
+from spark_consumers.applying.on_truncate import OnTruncate, emptied
 from spark_consumers.applying.reduce import reduce_changes
+from spark_consumers.applying.removals import removed
 from spark_consumers.applying.shadow_tables import is_shadow_table
+from spark_consumers.applying.tables import Removal
 from spark_consumers.applying.versions import Decoded, check_key, dates_of, versions_of_keys
 from spark_consumers.decoding.output_columns import arrow_type
 from spark_consumers.decoding.record_decoder import RecordDecoder
@@ -44,10 +47,21 @@ class Following:
     known: Mapping[Name, KnownTable] = field(default_factory=dict)
     accept_skip: Collection[str] = ()
     on_type_change: OnTypeChange = OnTypeChange.HALT
+    on_truncate: OnTruncate = OnTruncate.APPLY
 
     def follows(self, name: Name) -> bool:
         """Tell whether the sink follows a table."""
         return not is_shadow_table(name[1]) if self.tables is None else name in self.tables
+
+    def check_removals(self, name: Name, removals: Sequence[Removal], versions: pa.Table) -> None:
+        """CannotApply if statements remove rows that the sink or the batch has, and it is to stop.
+
+        `versions`: of keys of the batch.
+        """
+        if not removals or self.on_truncate == OnTruncate.APPLY:
+            return
+        if name in self.known or pc.any(removed(removals, versions), min_count=0).as_py():
+            raise emptied(".".join(name), removals[0].at)
 
 
 def changes_of(
@@ -86,6 +100,7 @@ def changes_of(
         renames = _renames(name, known, parts, statements)
         removals = statements.removals_of(name)
         shape, versions = _shape_and_rows(known, parts, renames, following.on_type_change)
+        following.check_removals(name, removals, versions)
         batch = TableChanges(
             *name,
             shape,

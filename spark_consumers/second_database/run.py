@@ -9,6 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.second_database.catalog import FOLLOWING, LOADING
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.second_database.sink import DATABASE_FORMAT, DatabaseSink, DatabaseSpec
@@ -38,6 +39,7 @@ def run_database(
     partitions: int = PARTITIONS,
     accept_skip: Collection[str] = (),
     on_type_change: OnTypeChange = OnTypeChange.HALT,
+    on_truncate: OnTruncate = OnTruncate.APPLY,
     trigger: Trigger = "processingTime",
     interval_s: float = INTERVAL_S,
     on_progress: Callable[[SinkProgress], None] | None = None,
@@ -54,16 +56,15 @@ def run_database(
     """
     source = {"start": "earliest", **options}
     parsed = SourceOptions.parse({**source, "keyspace": keyspace})
-    target = replace(
-        target or TargetOptions(keyspace),
-        key_range=parsed.key_range,
-        state=LOADING if parsed.start is StartWord.COPY else FOLLOWING,
-    )
+    state = LOADING if parsed.start is StartWord.COPY else FOLLOWING
+    target = target or TargetOptions(keyspace)
+    target = replace(target, key_range=parsed.key_range, state=state)
     spec = DatabaseSpec(
         *(url, target, parsed.kafka, parsed.registry_url, checkpoint, partitions),
         tables=frozenset(tables) or None,
         accept_skip=frozenset(accept_skip),
         on_type_change=on_type_change,
+        on_truncate=on_truncate,
     )
     database = SqlDatabase(url, target)
     spark.dataSource.register(DatabaseSink)

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from event_token.errors import UsageError
 from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.task_changes import Following, changes_of
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
@@ -48,6 +49,7 @@ class DatabaseSpec:
     tables: frozenset[tuple[str, str]] | None = None
     accept_skip: frozenset[str] = frozenset()
     on_type_change: OnTypeChange = OnTypeChange.HALT
+    on_truncate: OnTruncate = OnTruncate.APPLY
 
 
 @dataclass
@@ -90,7 +92,13 @@ class DatabaseWriter(DataSourceStreamArrowWriter):
             return StagedTask([])
         spec = self._spec
         database = SqlDatabase(spec.url, spec.target)
-        following = Following(spec.tables, database.known(), spec.accept_skip, spec.on_type_change)
+        following = Following(
+            spec.tables,
+            database.known(),
+            spec.accept_skip,
+            spec.on_type_change,
+            spec.on_truncate,
+        )
         changes = changes_of(
             pa.Table.from_batches(batches),
             _decoder(spec.kafka, spec.registry_url),

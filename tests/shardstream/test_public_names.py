@@ -63,7 +63,7 @@ PARAMETERS = {
     "Batches": "subscriber rows ms",
     "check_changelog": "target storage_options",
     "run_database": "spark keyspace url checkpoint options target tables partitions accept_skip "
-    "on_type_change trigger interval_s on_progress stop",
+    "on_type_change on_truncate trigger interval_s on_progress stop",
     "SqlDatabase": "url options",
     "SqlDatabase.apply_arrow": "self batch changes",
     "SqlDatabase.held": "self",

@@ -11,6 +11,7 @@ from event_token import KeyRange
 from shardstream.commands.sinks.common import QueryOptions, Watching, place, run_sink, table_name
 from shardstream.settings.model import Settings
 from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.second_database.run import run_database
 from spark_consumers.second_database.urls import parse_url
@@ -31,6 +32,7 @@ class DatabaseOptions(QueryOptions):
     partitions: int
     accept_skip: tuple[str, ...] = ()
     on_type_change: OnTypeChange = OnTypeChange.HALT
+    on_truncate: OnTruncate = OnTruncate.APPLY
 
 
 def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
@@ -56,6 +58,7 @@ def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
             partitions=options.partitions,
             accept_skip=options.accept_skip,
             on_type_change=options.on_type_change,
+            on_truncate=options.on_truncate,
             **watching,
         )
 

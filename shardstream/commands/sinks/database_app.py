@@ -15,6 +15,7 @@ from shardstream.commands.options import (
     Keyspace,
     MaxHoldOption,
     MaxRowsPerBatch,
+    OnTruncateOption,
     ReaderName,
     RequiredCheckpoint,
     StartOption,
@@ -23,6 +24,7 @@ from shardstream.commands.options import (
     TypeChangeOption,
 )
 from shardstream.commands.sinks.run_by_default import RunByDefault
+from spark_consumers.applying.on_truncate import OnTruncate
 
 if TYPE_CHECKING:  # drivers of databases, which other commands do not need
     from spark_consumers.second_database.database import TargetOptions
@@ -108,6 +110,7 @@ def database(
     on_bad_row: BadRowOption = BadRow.STOP,
     on_type_change: TypeChangeOption = TypeChange.HALT,
     accept_skip: AcceptSkip = None,
+    on_truncate: OnTruncateOption = OnTruncate.APPLY,
     partitions: Partitions = PARTITIONS_DEFAULT,
     key_range: KeyRangeOption = "-",
     start: StartOption = "earliest",
@@ -140,6 +143,7 @@ def database(
         tables=tuple(tables or ()),
         partitions=partitions,
         accept_skip=tuple(accept_skip or ()),
+        on_truncate=on_truncate,
         on_type_change=OnTypeChange(on_type_change.value),
     )
     run_database_command(load_settings(config), options)

@@ -21,6 +21,7 @@ from shardstream.commands.sinks.common import (
 )
 from shardstream.settings.model import Settings
 from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.run import run_state
 from spark_consumers.current_state.query.sink import (
@@ -43,6 +44,7 @@ class StateOptions(QueryOptions):
     deletion_vectors: bool = True
     accept_skip: tuple[str, ...] = ()
     on_type_change: OnTypeChange = OnTypeChange.HALT
+    on_truncate: OnTruncate = OnTruncate.APPLY
 
 
 def run_state_command(settings: Settings, options: StateOptions) -> None:
@@ -67,6 +69,7 @@ def run_state_command(settings: Settings, options: StateOptions) -> None:
             deletion_vectors=options.deletion_vectors,
             accept_skip=options.accept_skip,
             on_type_change=options.on_type_change,
+            on_truncate=options.on_truncate,
             **watching,
         )
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from event_token.errors import UsageError
 from shardstream.commands.options import (
     AcceptSkip,
     AvailableNow,
@@ -16,6 +17,7 @@ from shardstream.commands.options import (
     Keyspace,
     MaxHoldOption,
     MaxRowsPerBatch,
+    OnTruncateOption,
     ReaderName,
     StartOption,
     Tables,
@@ -23,6 +25,7 @@ from shardstream.commands.options import (
     TypeChangeOption,
 )
 from shardstream.commands.sinks.run_by_default import RunByDefault
+from spark_consumers.applying.on_truncate import OnTruncate
 
 MS_PER_S = 1_000
 Target = Annotated[str, typer.Argument(help="Folder or URL of the current state")]
@@ -61,6 +64,7 @@ def run(
     deletion_vectors: Vectors = "on",
     accept_skip: AcceptSkip = None,
     on_type_change: TypeChangeOption = TypeChange.HALT,
+    on_truncate: OnTruncateOption = OnTruncate.APPLY,
     key_range: KeyRangeOption = "-",
     start: StartOption = "earliest",
     max_rows_per_batch: MaxRowsPerBatch = None,
@@ -72,7 +76,6 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Keep the present rows of all tables in Delta tables, each batch exactly once."""
-    from event_token.errors import UsageError
     from shardstream.commands.sinks.state import StateOptions, run_state_command
     from shardstream.settings.model import load_settings
     from spark_consumers.applying.evolution import OnTypeChange
@@ -89,6 +92,7 @@ def run(
         deletion_vectors=deletion_vectors == "on",
         accept_skip=tuple(accept_skip or ()),
         on_type_change=OnTypeChange(on_type_change.value),
+        on_truncate=on_truncate,
         key_range=key_range,
         start=start,
         max_rows_per_batch=max_rows_per_batch,
@@ -102,7 +106,6 @@ def run(
 
 
 def _number_of(buckets: str) -> int | None:
-    from event_token.errors import UsageError
 
     if buckets == "auto":
         return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.sink import PARTITIONS_DEFAULT, SINK_FORMAT
 from spark_consumers.sink_query.checkpoint_files import checkpoint_state
@@ -49,6 +50,7 @@ def run_state(
     deletion_vectors: bool = True,
     accept_skip: Collection[str] = (),
     on_type_change: OnTypeChange = OnTypeChange.HALT,
+    on_truncate: OnTruncate = OnTruncate.APPLY,
     trigger: Trigger = "processingTime",
     interval_s: float = INTERVAL_S,
     storage_options: Mapping[str, str] | None = None,
@@ -57,13 +59,11 @@ def run_state(
 ) -> SinkProgress:
     """Keep the present rows of a keyspace's tables below `target`; return the final progress.
 
-    `options` are those of format `shardstream` (kafka.bootstrap.servers, start, keyRange,
-    maxRowsPerBatch, ...). `start` applies only to a new target: with a new checkpoint the query
-    goes on where the target ends. `tables`: `database.table`, none for all. `partitions`: tasks,
-    a power of two. `buckets`: of a new table, a power of two, at least `partitions`. `accept_skip`:
-    GTIDs of skipped transactions without which the tables are right. `on_type_change`: of a
-    type that cannot be widened. With `availableNow` the run ends once everything that was on Kafka
-    is applied, else when `stop` is set. A batch cut off by `stop` or a crash runs again.
+    `options` are those of format `shardstream` (kafka.bootstrap.servers, start, keyRange, ...).
+    `start` applies only to a new target: with a new checkpoint the query goes on where the target
+    ends. `tables`: `database.table`, none for all. `partitions`: tasks, a power of two. `buckets`:
+    of a new table, a power of two, at least `partitions`. For the others see `task.Target`. The run
+    ends when `stop` is set, with `availableNow` once everything that was on Kafka is applied.
 
     Raises the ShardstreamError that ended the query, a transient one after RESTARTS_MAX restarts.
     """
@@ -79,6 +79,7 @@ def run_state(
         "partitions": str(partitions),
         "buckets": str(buckets or partitions),
         "deletionVectors": "true" if deletion_vectors else "false",
+        "onTruncate": str(on_truncate),
         "acceptSkip": ",".join(accept_skip),
         "onTypeChange": on_type_change.value,
         "tables": json.dumps([*tables]),

@@ -13,6 +13,7 @@ rows must be those of `run.state_frame`.
 | deletionVectors | `true` (default), or `false`: rewrite files, for readers without vectors |
 | onTypeChange | `halt` (default) where no type holds both versions of a column, or `new-column` |
 | tables | JSON list of tables that are kept, `database.table` (default: all) |
+| onTruncate | `apply` (default), or `stop` at a TRUNCATE or DROP of a table |
 | storage.*, secret.storage.* | storage options for the tables; Spark shows the former's values |
 """
 
@@ -27,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from event_token.errors import UsageError
 from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.current_state.query.batch_commit import commit_batch
 from spark_consumers.current_state.query.task import TableWork, Target, TaskTables
 from spark_consumers.decoding.record_decoder import RecordDecoder
@@ -86,6 +88,7 @@ class SinkOptions:
                 buckets,
                 deletion_vectors=vectors == "true",
                 accept_skip=frozenset(filter(None, options.get("acceptSkip", "").split(","))),
+                on_truncate=_on_truncate(options.get("onTruncate", OnTruncate.APPLY.value)),
                 tables=_tables(json.loads(options.get("tables", "[]"))),
                 on_type_change=_type_change(options.get("onTypeChange", OnTypeChange.HALT.value)),
             ),
@@ -93,6 +96,13 @@ class SinkOptions:
             ClientConfig(_prefixed(options, KAFKA_PREFIX)),
             options.get("registryUrl"),
         )
+
+
+def _on_truncate(text: str) -> OnTruncate:
+    try:
+        return OnTruncate(text)
+    except ValueError:
+        raise UsageError(f"{SINK_FORMAT}: option onTruncate is {text!r}: apply or stop") from None
 
 
 def _tables(names: Sequence[str]) -> frozenset[tuple[str, str]] | None:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from event_token.errors import UsageError
 from spark_consumers.applying.changes import HOME, KEY, SEQ, SHARD, TIME, KnownTable, TableChanges
 from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.removals import removed
 from spark_consumers.applying.tables import Removal
 from spark_consumers.applying.task_changes import Following, changes_of
@@ -51,7 +52,7 @@ class Target:
     `buckets` and `partitions` are powers of two; a table has at least as many buckets as the query
     has partitions. `accept_skip`: GTIDs of skipped transactions without which the tables are right.
     `tables`: (database, table) of those that are kept, None: all. `on_type_change`: what follows a
-    type that cannot be widened.
+    type that cannot be widened. `on_truncate`: what follows a TRUNCATE or DROP.
     """
 
     path: str
@@ -62,6 +63,7 @@ class Target:
     accept_skip: frozenset[str] = frozenset()
     tables: frozenset[tuple[str, str]] | None = None
     on_type_change: OnTypeChange = OnTypeChange.HALT
+    on_truncate: OnTruncate = OnTruncate.APPLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,11 @@ class TaskTables:
             partitions=self.target.partitions,
             task=task,
             following=Following(
-                self.target.tables, known, self.target.accept_skip, self.target.on_type_change
+                self.target.tables,
+                known,
+                self.target.accept_skip,
+                self.target.on_type_change,
+                self.target.on_truncate,
             ),
         )
         works = {}

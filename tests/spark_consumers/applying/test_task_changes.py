@@ -15,6 +15,7 @@ from spark_consumers.applying.changes import (
     SHARD,
     KnownTable,
 )
+from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.task_changes import Following
 from spark_consumers.errors import CannotApply, ShapeConflict
 from tests.spark_consumers.applying.batches import ORDERS, Source, change, statement
@@ -207,6 +208,25 @@ def test_statements_reach_tables_that_have_no_rows_in_the_batch() -> None:
         [changes] = Source().changes([statement("-80", 2, 110, text)], following, partitions=1)
         assert (changes.table, changes.rows.num_rows) == ("orders", 0)
         assert len(changes.removals) == 1
+
+
+@pytest.mark.parametrize("text", ["TRUNCATE orders", "DROP DATABASE shop"])
+def test_truncate_stops_a_sink_that_is_to_stop(text: str) -> None:
+    """TRUNCATE, --on-truncate stop: shard and seq are named, where rows would be removed."""
+    stop = Following(on_truncate=OnTruncate.STOP)
+    known = replace(stop, known={("shop", "orders"): KnownTable(ORDERS)})
+    empties = statement("-80", 2, 110, text)
+    insert = change("-80", 1, 100, None, row(1, 1), ids=(None, LOW))
+    told = r"shop.orders, shard -80, seq 2: .* --on-truncate apply"
+
+    for events, following in (([empties], known), ([insert, empties], stop)):
+        with pytest.raises(CannotApply, match=told):
+            Source().changes(events, following, partitions=1)
+
+    # Nothing is lost where a table is dropped before it is created and filled.
+    later = change("-80", 3, 120, None, row(1, 1), ids=(None, LOW))
+    [changes] = Source().changes([empties, later], stop, partitions=1)
+    assert changes.rows.num_rows == 1
 
 
 def test_the_end_of_a_copy_is_told() -> None:

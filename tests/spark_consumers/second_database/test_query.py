@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from event_token.errors import UsageError
-from spark_consumers.errors import TargetConflict
+from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.errors import CannotApply, TargetConflict
 from spark_consumers.second_database.database import TargetOptions
 from spark_consumers.second_database.run import run_database
 from spark_consumers.sink_query.run import SinkProgress
@@ -126,6 +127,20 @@ def test_a_lost_checkpoint_goes_on_from_the_target(database: Database) -> None:
     assert database.ask("SELECT count(*) FROM shop.orders") == [(80,)]
     with pytest.raises(TargetConflict, match="is written by query"):
         database.run()
+
+
+def test_a_truncate_stops_until_it_is_to_be_applied(database: Database) -> None:
+    """With `stop` nothing of the batch is applied, and the next run may apply the statement."""
+    database.shop.write(5)
+    database.change([("-80", Change(0, statement="TRUNCATE orders"))])
+
+    with pytest.raises(CannotApply, match=r"shop.orders, shard -80, seq .* --on-truncate apply"):
+        database.run(on_truncate=OnTruncate.STOP)
+    assert database.ask("SELECT to_regclass('shop.orders')") == [(None,)]
+    database.run()
+
+    found = database.ask("SELECT _shard, count(*) FROM shop.orders GROUP BY 1")
+    assert found == [("80-", 5)]
 
 
 def test_options_cannot_change_later(database: Database) -> None:

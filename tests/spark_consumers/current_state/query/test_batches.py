@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_consumers.current_state.query.sink import SinkOptions
 from spark_consumers.current_state.query.task import TaskTables
 from spark_consumers.errors import CannotApply
 from tests.generated import examples
@@ -75,3 +76,22 @@ def test_a_skip_stops_the_query_until_it_is_accepted(tmp_path: Path) -> None:
     query.run(rows)
 
     assert visible(tmp_path) == {"[1]": 7}
+
+
+def test_a_truncate_stops_the_query_until_it_is_to_be_applied(tmp_path: Path) -> None:
+    """With `stop` the rows stay, and the next start may apply the statement."""
+    query = Query(tmp_path, Source())
+    query.run(query.source.rows([change("-80", 1, 100, None, {"id": 1, "value": 7})]))
+    truncate = query.source.rows([statement("-80", 2, 110, "TRUNCATE orders")])
+    options = {"path": str(tmp_path), "checkpointLocation": "c", "onTruncate": "stop"}
+    stopping = SinkOptions.parse({**options, "kafka.bootstrap.servers": "b:1"}).target
+    applying = query.tasks
+
+    query.tasks = [TaskTables(stopping) for _ in range(PARTITIONS)]
+    with pytest.raises(CannotApply, match=r"shop.orders, shard -80, seq 2: .*--on-truncate apply"):
+        query.run(truncate)
+    before = visible(tmp_path)
+    query.tasks = applying
+    query.run(truncate)
+
+    assert (before, visible(tmp_path)) == ({"[1]": 7}, {})
