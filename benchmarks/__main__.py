@@ -30,7 +30,7 @@ from benchmarks.caches import (
 from benchmarks.figures import Figure
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS, print_facts, print_figures, write_results
-from benchmarks.sinks import database_mysql, state_merge
+from benchmarks.sinks import database_apply, database_mysql, state_merge
 from benchmarks.stack import Stack
 from event_token.errors import ShardstreamError, UsageError
 
@@ -77,25 +77,26 @@ def _reshard_switch(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Fi
     return reshard_switch.run(stack, names, runs=plan.runs)
 
 
-def _of_caches(run: Callable[..., list[Figure]]) -> Group:
+def _of(run: Callable[..., list[Figure]]) -> Group:
     return lambda stack, plan, names: run(stack, names, runs=plan.runs, quick=plan.quick)
 
 
 GROUPS: dict[tuple[str, ...], Group] = {
     # First, because it warms up the broker, whose JIT compiler uses part of the CPU until then.
     (latency.NAME,): _latency,
-    (staleness.NAME,): _of_caches(staleness.run),
+    (staleness.NAME,): _of(staleness.run),
     workloads.NAMES: _drain,
     (spark_read.NOOP, spark_read.CHANGELOG): _spark,
     copy_table.NAMES: _copy,
     reshard_apply.NAMES: _reshard_apply,
     reshard_switch.NAMES: _reshard_switch,
-    client_calls.NAMES: _of_caches(client_calls.run),
-    invalidations.NAMES: _of_caches(invalidations.run),
-    refused_fills.NAMES: _of_caches(refused_fills.run),
-    (wrong_entries.NAME,): _of_caches(wrong_entries.run),
-    state_merge.NAMES: _of_caches(state_merge.run),
-    (database_mysql.NAME,): _of_caches(database_mysql.run),
+    client_calls.NAMES: _of(client_calls.run),
+    invalidations.NAMES: _of(invalidations.run),
+    refused_fills.NAMES: _of(refused_fills.run),
+    (wrong_entries.NAME,): _of(wrong_entries.run),
+    state_merge.NAMES: _of(state_merge.run),
+    (database_mysql.NAME,): _of(database_mysql.run),
+    database_apply.NAMES: _of(database_apply.run),
 }
 NAMES = tuple(name for group in GROUPS for name in group)
 

@@ -10,6 +10,7 @@ from shardstream.local.cache_server import RedisServer
 from shardstream.local.database_server import Account, MysqlServer
 from shardstream.local.kafka_cluster import VERSION as KAFKA_VERSION
 from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.local.postgres_server import PostgresServer
 from tests.certificates import Certificates
 
 SERVER_ID_FIRST = 9500
@@ -24,10 +25,15 @@ FAST_FILL = (
     "--max-binlog-size=1G",
 )
 BROKER_HEAP_MB = 1024
+# As docs/second-database.md advises for a large target; it waits for the disk, as by default.
+POSTGRES_ARGS = (
+    *("-c", "max_wal_size=4GB", "-c", "wal_compression=lz4"),
+    *("-c", "shared_buffers=1GB"),
+)
 
 
 class Stack:
-    """One broker, one Redis and any number of MySQL servers, all in one folder."""
+    """One broker, Redis and PostgreSQL, and any number of MySQL servers, all in one folder."""
 
     def __init__(self, folder: Path, console: Console) -> None:
         """Start nothing yet."""
@@ -37,6 +43,7 @@ class Stack:
         self._replicas: list[MysqlServer] = []
         self._kafka: KafkaCluster | None = None
         self._redis: RedisServer | None = None
+        self._postgres: PostgresServer | None = None
         # Whether to use TLS is up to the client.
         self._certificates = Certificates(folder, LOOPBACK)
 
@@ -106,6 +113,19 @@ class Stack:
             self._redis.start()
         return self._redis
 
+    def postgres(self) -> PostgresServer:
+        """Return the PostgreSQL server. UsageError if PostgreSQL is not available, else Halt."""
+        if self._postgres is None:
+            self._postgres = PostgresServer(
+                self.folder / "postgres",
+                password=secrets.token_hex(8),
+                extra_args=POSTGRES_ARGS,
+                die_with_parent=True,
+                report=self.report,
+            )
+            self._postgres.start()
+        return self._postgres
+
     def versions(self) -> dict[str, str]:
         """Return the versions of the servers that were started."""
         found: dict[str, str] = {
@@ -121,5 +141,7 @@ class Stack:
             server.kill()
         if self._redis is not None:
             self._redis.kill()
+        if self._postgres is not None:
+            self._postgres.kill()
         if self._kafka is not None:
             self._kafka.kill()

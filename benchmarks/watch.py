@@ -33,6 +33,33 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def tree_cpu_s(pid: int | None) -> float:
+    """Return the CPU time of a process and its descendants, also those that it has waited for.
+
+    Halt if the process is gone.
+    """
+    if pid is None:
+        raise Halt("a process ended while it was measured")
+    children: dict[int, list[int]] = {}
+    spent: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+        # utime, stime, and of the children that it has waited for: cutime, cstime.
+        spent[int(stat.parent.name)] = sum(map(int, fields[11:15]))
+    if pid not in spent:
+        raise Halt(f"process {pid} ended while it was measured")
+    found, ticks = [pid], 0
+    while found:
+        each = found.pop()
+        ticks += spent.get(each, 0)
+        found += children.get(each, [])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def server_cpu_s(process: ServerProcess) -> float:
     """Return the CPU time that a server has used. Halt with its log's tail if it has ended."""
     process.check_alive()

@@ -47,6 +47,12 @@ class Cost:
     wall_s: float
     cpu_s: float
 
+    def __add__(self, other: "Cost") -> "Cost":
+        """Return the cost of both."""
+        return Cost(
+            self.changes + other.changes, self.wall_s + other.wall_s, self.cpu_s + other.cpu_s
+        )
+
     @property
     def per_s(self) -> float:
         """Changes per second."""
