@@ -9,7 +9,7 @@ how replays are recognized). The rows need the columns timestamp_us, shard, seq 
 | checkpointLocation | the query's checkpoint (required, set on the query itself) |
 | contiguous | `true`: the query takes every record of its shards, so a hole is an error |
 | keyRange | the key range that the query reads; shards that reach beyond it may have holes |
-| storage.*, secret.storage.* | storage options for delta-rs; Spark shows the former's values |
+| storage.*, secret.storage.* | storage options for delta-rs; Spark hides the latter |
 """
 
 from collections.abc import Iterator

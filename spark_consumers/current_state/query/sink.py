@@ -14,7 +14,7 @@ rows must be those of `run.state_frame`.
 | onTypeChange | `halt` (default) where no type holds both versions of a column, or `new-column` |
 | tables | JSON list of tables that are kept, `database.table` (default: all) |
 | onTruncate | `apply` (default), or `stop` at a TRUNCATE or DROP of a table |
-| storage.*, secret.storage.* | storage options for the tables; Spark shows the former's values |
+| storage.*, secret.storage.* | storage options for the tables; Spark hides the latter |
 """
 
 import json

@@ -35,7 +35,7 @@ def test_a_query_on_an_object_store_restarts_and_refuses_a_second_one(
 ) -> None:
     """A restart and a lost checkpoint lose nothing; a driver that was replaced ends by name.
 
-    Neither Spark's plans nor its logs show the options of the storage.
+    Spark's plans show no options of the storage.
     """
     sales = Sales(shop, seed=8)
     storage = {**s3.options, OPTION: SECRET}
