@@ -75,14 +75,18 @@ class ComparedTable:
         """`prefix`: of the names of staging tables. `soft`: rows may be marked as deleted."""
         self._dialect = dialect
         self.name = name
-        self.table = known.table
-        self._known = KnownTable(known.table.shape, known.renames)
+        self.now(known)
         self._prefix = prefix
         self._soft = soft
         self._key_range = key_range
         self._place = dialect.table(self.table.schema, self.table.name)
         self._homes = dialect.internal(self.table.homes)
         self.seen = f"{prefix}keys_{self.table.number}"
+
+    def now(self, known: KnownTarget) -> None:
+        """Take the columns that the target has by now: they change while it follows."""
+        self.table = known.table
+        self._known = KnownTable(known.table.shape, known.renames)
 
     def staged(
         self, connection: Connection, routed: pa.Table, decoder: RecordDecoder

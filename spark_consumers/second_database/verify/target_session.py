@@ -113,6 +113,10 @@ class TargetSession:
             key_range=self._target.key_range,
         )
 
+    def refresh(self, connection: Connection, table: ComparedTable) -> None:
+        """Let a table know the columns that the target has in this transaction."""
+        table.now(self._catalog.tables(connection)[table.name])
+
     def frontier_us(self) -> int:
         """Return the time up to which all tables are complete, 0 before the first batch."""
         with self.transaction() as connection:

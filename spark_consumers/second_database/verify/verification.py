@@ -166,6 +166,7 @@ class _Comparison:
 
     def _compare(self, source: ShardSource, part: Part) -> list[Key]:
         with self._session.transaction() as connection:
+            self._session.refresh(connection, self._table)
             staged = self._table.staged(connection, part.rows, source.decoder)
             if staged is None:
                 return []
@@ -206,6 +207,7 @@ class _Comparison:
         left: list[Key] = []
         homes: dict[Key, list[bytes | None]] = {}
         with self._session.transaction() as connection:
+            self._session.refresh(connection, self._table)
             for source, snapshot in snapshots.items():
                 for pair in self._pairs(connection, source, snapshot):
                     homes.setdefault(pair.key, []).append(pair.home)
