@@ -20,6 +20,7 @@ TOGETHER = {
     "Spark": (
         "tests/spark_consumers/change_log/",
         "tests/spark_consumers/current_state/query/",
+        "tests/spark_consumers/second_database/",
         "tests/spark_consumers/sink_query/",
         "tests/spark_consumers/source/",
         "tests/spark_consumers/table_topics/",
