@@ -63,16 +63,17 @@ class Catalog:
         dialect.create_schema(connection, schema)
         kinds = dialect.meta_types
         name, text, long = kinds["name"], kinds["text"], kinds["long"]
+        options = dialect.own_table_options
         run(
             connection,
             f"CREATE TABLE IF NOT EXISTS {self._position} (follower {name} PRIMARY KEY, "
             f"query {name} NOT NULL, batch {long} NOT NULL, position {text} NOT NULL, "
-            f"frontier_us {long} NOT NULL, changes {long} NOT NULL)",
+            f"frontier_us {long} NOT NULL, changes {long} NOT NULL){options}",
         )
         run(
             connection,
             f"CREATE TABLE IF NOT EXISTS {self._followers} (follower {name} PRIMARY KEY, "
-            f"options {text} NOT NULL)",
+            f"options {text} NOT NULL){options}",
         )
         run(
             connection,
@@ -81,14 +82,14 @@ class Catalog:
             f"source_table {name} NOT NULL, target_schema {name} NOT NULL, "
             f"target_table {name} NOT NULL, state {name} NOT NULL, complete_at_us {long}, "
             f"ended {text} NOT NULL, renames {text} NOT NULL, shape {text} NOT NULL, "
-            f"UNIQUE (target_schema, target_table))",
+            f"UNIQUE (target_schema, target_table)){options}",
         )
         run(
             connection,
             f"CREATE TABLE IF NOT EXISTS {self._rejected} (follower {name} NOT NULL, "
             f"source_database {name} NOT NULL, source_table {name} NOT NULL, "
             f"source_key {text} NOT NULL, shard {name} NOT NULL, seq {long} NOT NULL, "
-            f"time_us {long} NOT NULL, token {text}, reason {text} NOT NULL)",
+            f"time_us {long} NOT NULL, token {text}, reason {text} NOT NULL){options}",
         )
 
     def held(self, connection: Connection, *, locked: bool = False) -> TargetState | None:

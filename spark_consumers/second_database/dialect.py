@@ -60,6 +60,8 @@ class Dialect:
     has_transactional_ddl: ClassVar[bool]
     # What follows the columns of a new table.
     table_options: ClassVar[str] = ""
+    # What follows the columns of one of the follower's own tables.
+    own_table_options: ClassVar[str] = ""
     # The SQL types of the follower's own columns, by `names.META_KINDS`.
     meta_types: ClassVar[Mapping[str, str]]
 

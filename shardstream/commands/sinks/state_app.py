@@ -106,7 +106,6 @@ def run(
 
 
 def _number_of(buckets: str) -> int | None:
-
     if buckets == "auto":
         return None
     if not buckets.isdecimal():

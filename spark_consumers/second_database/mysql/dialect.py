@@ -1,4 +1,4 @@
-"""MySQL 8.0.17 and MariaDB 10.11, or newer: rows are staged by LOAD DATA LOCAL or INSERT.
+"""MySQL 8.0.17 and MariaDB 10.5.2, or newer: rows are staged by LOAD DATA LOCAL or INSERT.
 
 All tables lie in the database of the URL. An upsert is an UPDATE of the rows that are there and an
 INSERT of the others: ON DUPLICATE KEY UPDATE would change another row, without a word, where a
@@ -43,6 +43,8 @@ class MysqlDialect(Dialect):
 
     name_bytes_max = 64
     has_transactional_ddl = False
+    # A database's default may be latin1, as in MariaDB before 11.6, and compare names without case.
+    own_table_options = " ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     meta_types: ClassVar[Mapping[str, str]] = types.META_TYPES
 
     def __init__(self, url: URL) -> None:

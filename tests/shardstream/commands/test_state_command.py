@@ -24,7 +24,7 @@ def test_bad_input_is_refused_before_spark_starts(
     shards = dict.fromkeys(SHARDS, NO_DATABASE)
     config = str(write_settings(tmp_path, "127.0.0.1:1", "commerce", shards))
 
-    done = run("state", "commerce", "--target", str(tmp_path), "--config", config, *arguments)
+    done = run("state", "--target", str(tmp_path), "--config", config, *arguments, "commerce")
 
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert said in done.stderr

@@ -61,7 +61,7 @@ class Item:
     @property
     def key_text(self) -> str:
         """The key as JSON."""
-        return f'{{"id":{self.key},"part":"p:%s"}}'
+        return f'{{"id":{self.key},"part":"p:%s☃"}}'
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Item:
     def row(self, shape: TableShape) -> dict[str, Any]:
         """All columns."""
         found = {column.name: None for column in shape.columns}
-        key = {"id": self.key, "part": "p:%s"}
+        key = {"id": self.key, "part": "p:%s☃"}
         rest = {} if self.deleted else {"note": self.note, "amount": self.amount, **self.more}
         return {**self.meta, **found, **key, **{n: v for n, v in rest.items() if n in found}}
 

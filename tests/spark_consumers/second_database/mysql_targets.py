@@ -17,8 +17,14 @@ class MysqlTargets:
         self.server = server
 
     def new_database(self) -> str:
-        """Create a database with a unique name and return the name."""
-        return self.server.new_database()
+        """Create a database with a unique name and return the name.
+
+        Its default is the character set that MariaDB's had for long, which lacks most characters.
+        """
+        name = self.server.new_database()
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"ALTER DATABASE {name} CHARACTER SET latin1")
+        return name
 
     def new_login(self, database: str) -> tuple[str, str]:
         """Create an account with rights on a database; name, password."""
