@@ -78,6 +78,11 @@ class LogWindow:
         begins = self._first_seqs()
         for shard, at in self._frontier.position.shards.items():
             ended = end.shards.get(shard)
+            if found is not None and ended is None and not self._has_read(shard):
+                raise UsageError(
+                    f"{self._table.table_uri}: the change log has nothing of shard {shard}, which "
+                    f"the current state follows: name a log of the same keyspace and key range"
+                )
             first = begins.get(shard, at.seq + 1 if ended is None else ended.seq + 1)
             if first > at.seq + 1 and not self._may_have_holes(shard):
                 raise UsageError(
@@ -126,6 +131,10 @@ class LogWindow:
             if last < at.seq:
                 return False
         return True
+
+    def _has_read(self, shard: str) -> bool:
+        """Tell whether the log has records of a shard, also of one that has ended since."""
+        return self._table.transaction_version(shard_mark(shard)) is not None
 
     def _first_seqs(self) -> dict[str, int]:
         """Return the first seq of each shard after the frontier's position."""

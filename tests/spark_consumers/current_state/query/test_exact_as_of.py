@@ -145,6 +145,18 @@ def test_a_change_log_that_ends_or_begins_too_early_or_late_is_refused(followed:
         followed.as_of(times[5])
 
 
+def test_a_log_that_lacks_a_shard_is_refused(followed: Followed) -> None:
+    """A change log of another key range would give the rows without some shard's changes."""
+    shards = {record["shard"] for record in followed.records}
+    kept = followed.records[-1]["shard"]
+    followed.records = [record for record in followed.records if record["shard"] == kept]
+    followed.keep()
+
+    assert len(shards) > 1
+    with pytest.raises(UsageError, match=r"has nothing of shard .*: name a log of the same"):
+        followed.as_of(followed.times()[-1])
+
+
 def test_an_idle_log_reaches_as_far_as_the_state_that_had_nothing_more(followed: Followed) -> None:
     """The end of a change log does not move while nothing changes; the state's frontier does."""
     followed.keep(0, followed.times()[-1] + 1)
