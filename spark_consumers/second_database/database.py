@@ -17,7 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from event_token import KeyRange
 from event_token.errors import Retry
 from spark_consumers.applying.changes import KnownTable, TableChanges
-from spark_consumers.errors import DatabaseRefuses, TargetConflict
+from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.errors import DatabaseRefuses, ShapeConflict, TargetConflict
 from spark_consumers.second_database.catalog import FOLLOWING, Catalog
 from spark_consumers.second_database.dialect import Dialect
 from spark_consumers.second_database.names import TargetTable
@@ -46,7 +47,7 @@ class TargetOptions:
     cannot store. `key_range`: what the query reads. `state`: of new tables, `loading` if a copy was
     asked for. `tombstones_us`: how long a deleted key is remembered, for late changes.
     `on_bad_row`: `table` puts changes with values that the target cannot hold into the table of
-    rejected ones, instead of stopping.
+    rejected ones, instead of stopping. `on_type_change`: as of the `Following` of the changes.
     """
 
     follower: str
@@ -57,6 +58,7 @@ class TargetOptions:
     state: str = FOLLOWING
     tombstones_us: int = TOMBSTONES_US
     on_bad_row: Literal["stop", "table"] = "stop"
+    on_type_change: OnTypeChange = OnTypeChange.HALT
 
 
 class SqlDatabase:
@@ -137,12 +139,19 @@ class SqlDatabase:
     def apply(self, batch: PlannedBatch, staged: Sequence[Staged]) -> bool:
         """Apply a batch in one transaction; False if the target holds it already.
 
-        TargetConflict: the batch does not begin where the target ends.
+        TargetConflict: the batch does not begin where the target ends. Retry: it must be staged
+        again.
         """
-        if not self._dialect.has_transactional_ddl:
-            self._fit_tables(batch, staged)
         try:
+            if not self._dialect.has_transactional_ddl:
+                self._fit_tables(batch, staged)
             done = self._apply(batch, staged, replace=False)
+        except ShapeConflict as error:
+            if self._options.on_type_change is OnTypeChange.HALT:
+                raise
+            self._fit_tables(batch, _first_of_tables(staged))
+            self._drop(staged)
+            raise Retry(f"{error}. The column is there now, and the batch is run again") from None
         except _DuplicateKeyError:
             # The way to the batch's end may lead over states that unique indexes refuse; its end,
             # which the source had, does not.
@@ -266,6 +275,15 @@ class SqlDatabase:
 def _engine_of(url: str) -> Engine:
     """One pool of connections per process: tasks come with objects of their own."""
     return dialect_of(url).open_engine()
+
+
+def _first_of_tables(staged: Iterable[Staged]) -> list[Staged]:
+    """Return what one task has of each table: the others will know its columns.
+
+    Tasks that meet a new column do not know in which order others have met its types.
+    """
+    with_columns = (each for each in staged if each.shape.columns)
+    return [stages[0] for stages in _by_table(with_columns).values()]
 
 
 class _DuplicateKeyError(DatabaseRefuses):

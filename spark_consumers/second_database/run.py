@@ -58,7 +58,7 @@ def run_database(
     parsed = SourceOptions.parse({**source, "keyspace": keyspace})
     state = LOADING if parsed.start is StartWord.COPY else FOLLOWING
     target = target or TargetOptions(keyspace)
-    target = replace(target, key_range=parsed.key_range, state=state)
+    target = replace(target, key_range=parsed.key_range, state=state, on_type_change=on_type_change)
     spec = DatabaseSpec(
         *(url, target, parsed.kafka, parsed.registry_url, checkpoint, partitions),
         tables=frozenset(tables) or None,

@@ -7,12 +7,15 @@ from decimal import Decimal
 
 import pytest
 
-from event_token.errors import UsageError
+from event_token.errors import Retry, UsageError
+from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.applying.homes import Version
 from spark_consumers.applying.statements import TableName
 from spark_consumers.applying.tables import Removal
-from spark_consumers.errors import BadValue, CannotApply, DatabaseRefuses
+from spark_consumers.errors import BadValue, CannotApply, DatabaseRefuses, ShapeConflict
 from spark_consumers.second_database import bad_rows, database
+from spark_consumers.second_database.database import SqlDatabase, TargetOptions
+from spark_consumers.second_database.staging import Staged
 from tests.postgres_servers import PostgresFixture
 from tests.spark_consumers.second_database.followed import (
     EVERYWHERE,
@@ -22,6 +25,7 @@ from tests.spark_consumers.second_database.followed import (
     Followed,
     Item,
     TargetServer,
+    batch,
     changes,
 )
 from topics.records.table_shape import Column, TableShape, ValueKind
@@ -300,6 +304,32 @@ def test_rows_that_do_not_fit_are_put_aside_if_asked(target_server: TargetServer
     ]
     assert all(f"seq {row[0]}, column doc: " in row[7] for row in rejected)
     assert followed.database.applied() == (8, 2_000, 3)
+
+
+@ON_MYSQL_TOO
+def test_tasks_that_meet_two_types_of_a_new_column_run_again(target_server: TargetServer) -> None:
+    """Of a table's first batch no task knows which type another one has met first."""
+    followed = Followed(target_server, on_type_change=OnTypeChange.NEW_COLUMN)
+    target = followed.database
+    target.prepare()
+    text = replace(ITEMS, columns=(*ITEMS.columns[:3], Column("amount", ValueKind.STRING, "text")))
+    both = replace(ITEMS, columns=(*ITEMS.columns, replace(text.columns[3], name="amount__v2")))
+    number, word = Item(1, 1, 100, amount=1), Item(2, 1, 100, shard="80-", home=b"\x90")
+    stopping = SqlDatabase(followed.url, TargetOptions("commerce"))
+
+    def stage(shape: TableShape, **values: object) -> list[Staged]:
+        return target.stage([changes([number]), changes([replace(word, more=values)], shape)])
+
+    with pytest.raises(ShapeConflict, match=r"column 'amount' is text .* and int"):
+        stopping.apply(batch(0), stage(text, amount="two"))
+    assert target.known() == {}
+    with pytest.raises(Retry, match="the batch is run again"):
+        target.apply(batch(0), stage(text, amount="two"))
+    assert target.known()["shop", "items"].shape == ITEMS
+    assert target.apply(batch(0), stage(both, amount__v2="two"))
+
+    found = followed.rows("SELECT id, amount, amount__v2 FROM shop.items ORDER BY id")
+    assert found == [(1, 1, None), (2, None, "two")]
 
 
 def test_a_column_that_never_fits_still_stops(
