@@ -63,33 +63,36 @@ class Catalog:
         dialect.create_schema(connection, schema)
         kinds = dialect.meta_types
         name, text, long = kinds["name"], kinds["text"], kinds["long"]
-        options = dialect.own_table_options
-        run(
+        dialect.create_own(
             connection,
-            f"CREATE TABLE IF NOT EXISTS {self._position} (follower {name} PRIMARY KEY, "
+            self._position,
+            f"follower {name} PRIMARY KEY, "
             f"query {name} NOT NULL, batch {long} NOT NULL, position {text} NOT NULL, "
-            f"frontier_us {long} NOT NULL, changes {long} NOT NULL){options}",
+            f"frontier_us {long} NOT NULL, changes {long} NOT NULL",
         )
-        run(
+        dialect.create_own(
             connection,
-            f"CREATE TABLE IF NOT EXISTS {self._followers} (follower {name} PRIMARY KEY, "
-            f"options {text} NOT NULL){options}",
+            self._followers,
+            f"follower {name} PRIMARY KEY, options {text} NOT NULL",
         )
-        run(
+        dialect.create_own(
             connection,
-            f"CREATE TABLE IF NOT EXISTS {self._tables} (number {long} PRIMARY KEY, "
+            self._tables,
+            f"number {long} PRIMARY KEY, "
             f"follower {name} NOT NULL, source_database {name} NOT NULL, "
             f"source_table {name} NOT NULL, target_schema {name} NOT NULL, "
             f"target_table {name} NOT NULL, state {name} NOT NULL, complete_at_us {long}, "
             f"ended {text} NOT NULL, renames {text} NOT NULL, shape {text} NOT NULL, "
-            f"UNIQUE (target_schema, target_table)){options}",
+            f"UNIQUE (target_schema, target_table)",
         )
-        run(
+        dialect.create_own(
             connection,
-            f"CREATE TABLE IF NOT EXISTS {self._rejected} (follower {name} NOT NULL, "
+            self._rejected,
+            f"follower {name} NOT NULL, "
             f"source_database {name} NOT NULL, source_table {name} NOT NULL, "
             f"source_key {text} NOT NULL, shard {name} NOT NULL, seq {long} NOT NULL, "
-            f"time_us {long} NOT NULL, token {text}, reason {text} NOT NULL){options}",
+            f"time_us {long} NOT NULL, token {text}, reason {text} NOT NULL",
+            is_numbered=True,
         )
 
     def held(self, connection: Connection, *, locked: bool = False) -> TargetState | None:
@@ -161,8 +164,9 @@ class Catalog:
         for each in rejected:
             run(
                 connection,
-                f"INSERT INTO {self._rejected} VALUES (:follower, :database, :table, :key, :shard, "
-                f":seq, :time_us, :token, :reason)",
+                f"INSERT INTO {self._rejected} (follower, source_database, source_table, "
+                f"source_key, shard, seq, time_us, token, reason) VALUES (:follower, :database, "
+                f":table, :key, :shard, :seq, :time_us, :token, :reason)",
                 {
                     "follower": self._follower,
                     "database": source[0],

@@ -6,7 +6,7 @@ commit. A new dialect gives types, `stage_rows`, `upsert` and what it must quote
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine, inspect, text
@@ -49,8 +49,9 @@ class Update:
 class Dialect:
     """A kind of database. Names are given unquoted."""
 
-    # The longest name of a table or column, in bytes.
-    name_bytes_max: ClassVar[int]
+    # The longest name of a table or column, in this unit.
+    name_max: ClassVar[int]
+    name_unit: ClassVar[Literal["bytes", "characters"]] = "bytes"
     # Columns that every table has, so that no other one may be called so.
     system_columns: ClassVar[frozenset[str]] = frozenset()
     # What locks the rows of a SELECT.
@@ -60,8 +61,6 @@ class Dialect:
     has_transactional_ddl: ClassVar[bool]
     # What follows the columns of a new table.
     table_options: ClassVar[str] = ""
-    # What follows the columns of one of the follower's own tables.
-    own_table_options: ClassVar[str] = ""
     # The SQL types of the follower's own columns, by `names.META_KINDS`.
     meta_types: ClassVar[Mapping[str, str]]
 
@@ -72,6 +71,9 @@ class Dialect:
     def type_of(self, column: Column, *, is_key: bool = False) -> str:
         """Return the SQL type that holds every value of a column."""
         raise NotImplementedError
+
+    def check_key(self, shape: TableShape) -> None:
+        """UsageError if a primary key is larger than the target allows."""
 
     def schema_of(self, database: str) -> str:
         """Return the schema of a source database's tables; empty: that of the connection."""
@@ -84,6 +86,20 @@ class Dialect:
     def create_schema(self, connection: Connection, name: str) -> None:
         """Create a schema if it is missing."""
         raise NotImplementedError
+
+    def create_own(
+        self,
+        connection: Connection,
+        place: str,
+        columns: str,
+        *,
+        is_numbered: bool = False,  # noqa: ARG002 - as of others
+    ) -> None:
+        """Create a table of the follower's own, unless it is there.
+
+        `columns`: their definitions. `is_numbered`: none of them is a key.
+        """
+        run(connection, f"CREATE TABLE IF NOT EXISTS {place} ({columns})")
 
     def create_table(
         self, connection: Connection, place: str, columns: Mapping[str, str], key: Sequence[str]

@@ -60,7 +60,7 @@ _NOT_ADMITTED = re.compile(
 class PostgresDialect(Dialect):
     """PostgreSQL 13 or newer."""
 
-    name_bytes_max = 63
+    name_max = 63
     system_columns = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
     # Every row has a token, so every change rewrites it: room on its page saves the update of all
     # indexes (a HOT update) and a second page in the WAL.

@@ -123,7 +123,8 @@ def _put(
 
 
 def check_names(dialect: Dialect, shape: TableShape) -> None:
-    """UsageError if the target cannot have a table or a column of a name."""
+    """UsageError if the target cannot have a table or a column of a name, or the key."""
+    dialect.check_key(shape)
     where = f"{shape.database}.{shape.table}"
     taken = {*RESERVED, *dialect.system_columns}
     for name in (column.name for column in shape.columns):
@@ -133,10 +134,11 @@ def check_names(dialect: Dialect, shape: TableShape) -> None:
                 f"({', '.join(sorted(taken))}): rename the column, or leave the table out"
             )
     for name in (shape.table, *(column.name for column in shape.columns)):
-        if len(name.encode()) > dialect.name_bytes_max:
+        length = len(name.encode() if dialect.name_unit == "bytes" else name)
+        if length > dialect.name_max:
             raise UsageError(
-                f"{where}: the name '{name}' is longer than the {dialect.name_bytes_max} bytes "
-                f"that the target allows: leave the table out"
+                f"{where}: the name '{name}' is longer than the {dialect.name_max} "
+                f"{dialect.name_unit} that the target allows: leave the table out"
             )
 
 

@@ -36,15 +36,15 @@ _SESSION = (
     "NO_ENGINE_SUBSTITUTION'"
 )
 _KEY_INDEX_CHARS = 191
+_NUMBER_TYPE = "bigint NOT NULL AUTO_INCREMENT"
 
 
 class MysqlDialect(Dialect):
     """MySQL and MariaDB."""
 
-    name_bytes_max = 64
+    name_max = 64
+    name_unit = "characters"
     has_transactional_ddl = False
-    # A database's default may be latin1, as in MariaDB before 11.6, and compare names without case.
-    own_table_options = " ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     meta_types: ClassVar[Mapping[str, str]] = types.META_TYPES
 
     def __init__(self, url: URL) -> None:
@@ -76,6 +76,15 @@ class MysqlDialect(Dialect):
         """Return the type of a column."""
         return types.type_of(column, is_key=is_key)
 
+    def check_key(self, shape: TableShape) -> None:
+        """Refuse it before anything is created: DDL commits by itself."""
+        size = types.key_bytes(shape)
+        if size > types.KEY_BYTES_MAX:
+            raise UsageError(
+                f"{shape.database}.{shape.table}: its primary key may take {size} bytes as "
+                f"utf8mb4, and the target allows {types.KEY_BYTES_MAX}: leave the table out"
+            )
+
     def schema_of(self, database: str) -> str:  # noqa: ARG002 - as of others
         """Return the database of the URL."""
         return self._database
@@ -105,6 +114,17 @@ class MysqlDialect(Dialect):
         """Create a database, unless it is there: that takes fewer rights."""
         if name not in inspect(connection).get_schema_names():
             run(connection, f"CREATE DATABASE IF NOT EXISTS {self.quote(name)}")
+
+    def create_own(
+        self, connection: Connection, place: str, columns: str, *, is_numbered: bool = False
+    ) -> None:
+        """Create a table whose names differ by case, whatever the database's defaults are.
+
+        The character set may be latin1, as in MariaDB before 11.6, and the engine MyISAM.
+        """
+        number = f", {self.quote(NUMBER)} {_NUMBER_TYPE} PRIMARY KEY" if is_numbered else ""
+        options = _options(connection)
+        run(connection, f"CREATE TABLE IF NOT EXISTS {place} ({columns}{number}){options}")
 
     def create_table(
         self, connection: Connection, place: str, columns: Mapping[str, str], key: Sequence[str]
@@ -171,14 +191,19 @@ class MysqlDialect(Dialect):
     def add_column(self, connection: Connection, place: str, column: Column) -> None:
         """Add a column, unless a batch that was cut off has."""
         if column.name not in _columns_of(connection, place):
-            super().add_column(connection, place, column)
+            statement = f"ALTER TABLE {place} ADD COLUMN {self.quote(column.name)}"
+            self._alter(connection, statement, self.type_of(column))
 
     def widen_column(
         self, connection: Connection, place: str, column: Column, *, is_key: bool
     ) -> None:
         """Change the type of a column."""
         kind = self.type_of(column, is_key=is_key)
-        run(connection, f"ALTER TABLE {place} MODIFY COLUMN {self.quote(column.name)} {kind}")
+        statement = f"ALTER TABLE {place} MODIFY COLUMN {self.quote(column.name)}"
+        if is_key:
+            run(connection, f"{statement} {kind}")
+        else:
+            self._alter(connection, statement, kind)
 
     def rename_column(self, connection: Connection, place: str, old: str, new: str) -> None:
         """Rename a column, unless a batch that was cut off has."""
@@ -259,18 +284,31 @@ class MysqlDialect(Dialect):
         indexes: str = "",
     ) -> None:
         """Create a table: `what` are kind and place."""
-        collation = _exact_collation(connection)
-        listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in columns.items())
-        run(
-            connection,
-            f"CREATE {what} ({listed}, PRIMARY KEY ({self.listed(key)}){indexes}) ENGINE = InnoDB "
-            f"ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE {collation}",
-        )
+        fitting = types.fitting(columns, key)
+        listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in fitting.items())
+        keys = f"PRIMARY KEY ({self.listed(key)}){indexes}"
+        run(connection, f"CREATE {what} ({listed}, {keys}){_options(connection)}")
+
+    def _alter(self, connection: Connection, statement: str, kind: str) -> None:
+        """Run an ALTER TABLE that ends with a type; a long one if the row is too large for it."""
+        try:
+            run(connection, f"{statement} {kind}")
+        except DBAPIError as error:
+            long = types.stored_apart(kind)
+            if long is None or not refusals.is_too_wide(error):
+                raise
+            run(connection, f"{statement} {long}")
 
 
 def _numbered(columns: Mapping[str, str]) -> dict[str, str]:
     """Add the number that is the primary key: servers may demand one."""
-    return {**columns, NUMBER: "bigint NOT NULL AUTO_INCREMENT"}
+    return {**columns, NUMBER: _NUMBER_TYPE}
+
+
+def _options(connection: Connection) -> str:
+    """Return what follows the columns of a table."""
+    collation = _exact_collation(connection)
+    return f" ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE {collation}"
 
 
 def _connect(_dialect: Any, _record: Any, arguments: Any, named: Any) -> Any:

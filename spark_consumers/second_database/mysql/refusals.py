@@ -23,6 +23,7 @@ _BAD_VALUE = frozenset(
     {1264, 1265, 1292, 1366, 1367, 1406, 1411, 1416, 1048, 3140, 3156, 3819, 4025, 4079, 1153}
 )
 _DUPLICATE = frozenset({1062, 1586})
+_TOO_WIDE = 1118
 # What a message quotes of a row.
 _VALUE = re.compile(r"(entry|value:?) '.*' (for|at)", re.DOTALL)
 
@@ -46,6 +47,11 @@ def is_bad_value(error: DBAPIError) -> bool:
 def is_duplicate_key(error: DBAPIError) -> bool:
     """Tell whether a unique index has a value already."""
     return code_of(error) in _DUPLICATE
+
+
+def is_too_wide(error: DBAPIError) -> bool:
+    """Tell whether the columns of a table take more bytes than a row may have."""
+    return code_of(error) == _TOO_WIDE
 
 
 def without_values(message: str) -> str:

@@ -105,7 +105,11 @@ class StagedRows:
     def _warning(self) -> str:
         """Return the first warning: with LOCAL a value that does not fit is changed."""
         found = self._connection.exec_driver_sql("SHOW WARNINGS LIMIT 1").all()
-        return str(found[0][2]) if found else ""
+        if found:
+            return str(found[0][2])
+        # With max_error_count=0 a server keeps no warnings, but counts them.
+        [(count,)] = self._connection.exec_driver_sql("SHOW COUNT(*) WARNINGS").all()
+        return "a value does not fit (max_error_count=0 hides which)" if count else ""
 
 
 def _run(connection: Connection, statement: str) -> None:

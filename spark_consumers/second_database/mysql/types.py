@@ -5,10 +5,10 @@ in its binlog.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from topics.records.table_shape import Column, ValueKind
+from topics.records.table_shape import Column, TableShape, ValueKind
 
 TYPES: Final[Mapping[ValueKind, str]] = {
     ValueKind.INT: "int",
@@ -45,6 +45,14 @@ KEY_CHARS_MAX = KEY_BYTES_MAX // 4
 # Longer ones may not fit into a row of 65,535 bytes together with others.
 VARCHAR_MAX = 1000
 
+# MySQL's limit of a row without its long texts is 65,535 bytes; the rest is for columns to come.
+ROW_BYTES_MAX = 60_000
+# The largest column of another type is a DECIMAL.
+_OTHER_BYTES = 32
+# The smallest that a number or a date takes: the server refuses what is nearly too large itself.
+_KEY_NUMBER_BYTES = 1
+_VARIABLE = re.compile(r"var(char|binary)\((\d+)\)")
+
 _SIZED = re.compile(r"(?:var)?(?:char|binary)\((\d+)\)")
 _FRACTION = re.compile(r"(?:time|datetime|timestamp)(?:\(\d\))?")
 _BIT = re.compile(r"bit\(\d+\)")
@@ -76,6 +84,41 @@ def type_of(column: Column, *, is_key: bool = False) -> str:
         case ValueKind.TIMESTAMP:
             return _timestamp(column, is_key=is_key)
     return TYPES[column.kind]
+
+
+def key_bytes(shape: TableShape) -> int:
+    """Return how many bytes the longest primary key has."""
+    kinds = (type_of(shape.columns[i], is_key=True) for i in shape.primary_key)
+    return sum(_bytes_of(kind, _KEY_NUMBER_BYTES) for kind in kinds)
+
+
+def fitting(columns: Mapping[str, str], key: Collection[str]) -> dict[str, str]:
+    """Return types with which a row fits: the longest texts are stored apart."""
+    found = dict(columns)
+    sizes = {name: _bytes_of(kind) for name, kind in columns.items()}
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        long = stored_apart(found[name])
+        if sum(sizes.values()) <= ROW_BYTES_MAX:
+            break
+        if long is not None and name not in key:
+            found[name], sizes[name] = long, _OTHER_BYTES
+    return found
+
+
+def stored_apart(kind: str) -> str | None:
+    """Return the long type for a VARCHAR or VARBINARY, None for other types."""
+    sized = _VARIABLE.fullmatch(kind)
+    if sized is None:
+        return None
+    return TYPES[ValueKind.STRING if sized[1] == "char" else ValueKind.BYTES]
+
+
+def _bytes_of(kind: str, other: int = _OTHER_BYTES) -> int:
+    """`other`: the size of other types than VARCHAR and VARBINARY."""
+    sized = _VARIABLE.fullmatch(kind)
+    if sized is None:
+        return other
+    return int(sized[2]) * (4 if sized[1] == "char" else 1)
 
 
 def _text(column: Column, length_max: int | None) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from event_token.errors import UsageError
@@ -66,15 +67,16 @@ COLUMNS = {
 COMPARED = {"f": "{}.f", "g": "{}.g", "l": "CAST(CONVERT({}.l USING utf8mb4) AS BINARY)"}
 
 
-@pytest.fixture(params=[False, True], ids=["insert", "load"])
+@pytest.fixture(params=[(0, 64), (1, 64), (1, 0)], ids=["insert", "load", "load-unwarned"])
 def may_load(database: DatabaseFixture, request: pytest.FixtureRequest) -> Iterator[None]:
-    """A server that refuses or allows LOAD DATA LOCAL."""
+    """A server that refuses or allows LOAD DATA LOCAL, and may keep no warnings."""
+    change = "SET GLOBAL local_infile = %s, GLOBAL max_error_count = %s"
     with database.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT @@GLOBAL.local_infile")
-        [before] = cursor.fetchall()[0]
-        cursor.execute(f"SET GLOBAL local_infile = {int(request.param)}")
+        cursor.execute("SELECT @@GLOBAL.local_infile, @@GLOBAL.max_error_count")
+        [before] = cursor.fetchall()
+        cursor.execute(change, request.param)
         yield
-        cursor.execute(f"SET GLOBAL local_infile = {before}")
+        cursor.execute(change, before)
 
 
 def test_values_are_those_of_the_source(database: DatabaseFixture, may_load: None) -> None:
@@ -166,6 +168,66 @@ def test_tables_are_completed_after_a_kill(database: DatabaseFixture) -> None:
     assert followed.rows(query) == [(1, "a", 1, None), (2, "b", None, "c")]
     assert followed.rows("SELECT COUNT(*) FROM _shardstream.homes_1") == [(0,)]
     assert followed.stages == []
+
+
+def test_the_defaults_of_the_database_do_not_matter(database: DatabaseFixture) -> None:
+    """Names and keys of all scripts, names that differ by case, and servers that demand keys."""
+    followed = Followed(MysqlTargets(database), on_bad_row="table")
+    followed.database.prepare()
+    other = SqlDatabase(followed.url, TargetOptions("Commerce", on_bad_row="table"))
+    other.prepare()
+    name = "\u0438\u043c\u044f" * 21
+    shape = replace(ITEMS, columns=(*ITEMS.columns, Column(name, ValueKind.STRING, "varchar(1)")))
+    items = [Item(1, 1, 100, more={name: "x"}), Item(2, 2, 100, more={name: "too long"})]
+    bad = changes(items, shape)
+    keys = pa.array(['{"id":1}', '{"id":2,"part":"\U0001f600"}'])
+    bad = replace(bad, rows=bad.rows.set_column(0, "_key", keys))
+    upper = replace(ITEMS, table="ITEMS")
+
+    assert followed.database.apply_arrow(batch(0), [bad, changes(items[:1], upper)])
+
+    assert other.held() is None
+    assert sorted(table for _, table in followed.database.known()) == ["ITEMS", "items"]
+    assert followed.rows("SELECT source_key FROM _shardstream.rejected") == [(keys[1].as_py(),)]
+    tables = f"FROM information_schema.tables WHERE table_schema = '{followed.name}'"
+    assert (
+        followed.rows(
+            f"SELECT table_name {tables} AND (engine <> 'InnoDB' OR table_name NOT IN (SELECT "
+            f"table_name FROM information_schema.statistics WHERE table_schema = '{followed.name}' "
+            f"AND index_name = 'PRIMARY'))"
+        )
+        == []
+    )
+
+
+def test_rows_are_as_wide_as_in_another_character_set(database: DatabaseFixture) -> None:
+    """In latin1, 70 VARCHAR(255) are a row, in utf8mb4 they are too many bytes."""
+    followed = Followed(MysqlTargets(database))
+    followed.database.prepare()
+    texts = tuple(Column(f"c{i}", ValueKind.STRING, "varchar(255)") for i in range(70))
+    wide = [replace(c, sql_type="varchar(900)") for c in texts[-5:]]
+    wider = (*texts[:-5], *wide, replace(texts[0], name="d"))
+
+    for number, more in enumerate((texts, wider)):
+        item = Item(1, number + 1, 100 + number, more={column.name: "\u00fc" for column in more})
+        shape = replace(ITEMS, columns=(*ITEMS.columns, *more))
+        assert followed.database.apply_arrow(batch(number), [changes([item], shape)])
+
+    assert followed.rows("SELECT c0, c69, d FROM shop.items") == [("\u00fc",) * 3]
+
+
+def test_a_key_that_is_too_long_is_refused_before_anything_is_created(
+    database: DatabaseFixture,
+) -> None:
+    """The table can then be left out, and the others go on."""
+    followed = Followed(MysqlTargets(database))
+    followed.database.prepare()
+    part = replace(ITEMS.columns[1], sql_type="varchar(768)")
+    shape = replace(ITEMS, columns=(ITEMS.columns[0], part, *ITEMS.columns[2:]))
+
+    with pytest.raises(UsageError, match=r"shop\.items: its primary key may take 3073 bytes"):
+        followed.database.stage([changes([Item(1, 1, 100)], shape)])
+    assert followed.database.known() == {}
 
 
 def test_a_database_must_be_named_and_its_rights_are_told(mysql_a: DatabaseFixture) -> None:
