@@ -1,6 +1,7 @@
 """The Kafka transaction of one task: its rows and its marker become visible together."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Final, Self
@@ -50,6 +51,7 @@ class TaskTransaction:
         self._brokers = config.brokers
         self._failure: tuple[KafkaError, str] | None = None
         self._is_open = False
+        self._began_s = math.inf
         settings: dict[str, Any] = {
             "compression.type": "lz4",
             "linger.ms": "20",
@@ -89,6 +91,7 @@ class TaskTransaction:
 
     def begin(self) -> None:
         """Begin the transaction."""
+        self._began_s = time.monotonic()
         with kafka_errors(f"{self._id}: beginning a transaction", self._brokers):
             self._producer.begin_transaction()
         self._is_open = True
@@ -202,6 +205,13 @@ class TaskTransaction:
                 if isinstance(raised, KafkaException):
                     error = raised
         known = kafka_error(error, f"{self._id}: {doing}", self._brokers)
+        if isinstance(known, Fenced) and time.monotonic() - self._began_s > TRANSACTION_S_MAX:
+            # The brokers fence the producer of a transaction that has timed out, and abort it. If
+            # it was another producer all the same, the next run meets its marker.
+            return Retry(
+                f"{self._id}: {doing}: the transaction took longer than {TRANSACTION_S_MAX:g} s, "
+                f"so the brokers have aborted it; if this happens again, lower --max-rows-per-batch"
+            )
         if isinstance(known, Fenced):
             return Fenced(
                 f"{self._id}: {doing}: fenced by another producer of this id: another query "

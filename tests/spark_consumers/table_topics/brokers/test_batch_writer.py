@@ -2,11 +2,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from event_token.errors import UsageError
+from event_token.errors import Retry, UsageError
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.errors import TargetConflict
 from spark_consumers.sink_query.spark_errors import original_error
@@ -121,6 +122,29 @@ def test_a_task_that_is_fenced_while_it_writes_commits_nothing(task: TopicTask) 
         with pytest.raises(Fenced, match="fenced by another producer"):
             fenced.commit()
 
+    assert committed(task.config, task.topic) == {"a": [1, 2]}
+
+
+def test_a_transaction_that_took_too_long_is_run_again(
+    task: TopicTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers fence its producer as if another one had taken over, and the batch is written."""
+    monkeypatch.setattr(transaction, "TRANSACTION_S_MAX", 1.0)
+    with TaskTransaction(task.config, task.identity.transactional_id) as slow:
+        slow.fence()
+        slow.begin()
+        began_s = time.monotonic()
+        slow.write(task.topic, b"a", b"1", [])
+        slow.flush()
+        with TaskTransaction(task.config, task.identity.transactional_id) as brokers:
+            brokers.fence()
+        while time.monotonic() - began_s <= transaction.TRANSACTION_S_MAX:
+            slow.serve()
+        with pytest.raises(Retry, match="took longer than 1 s"):
+            slow.commit()
+    monkeypatch.undo()
+
+    task.write(position(a=0), position(a=2), is_first=True)
     assert committed(task.config, task.topic) == {"a": [1, 2]}
 
 
