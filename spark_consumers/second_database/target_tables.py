@@ -1,6 +1,6 @@
 """Creates the target's tables and lets their columns follow those of the source."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection, inspect
@@ -12,13 +12,15 @@ from spark_consumers.applying.evolution import (
     Rename,
     Step,
     Widen,
+    effective_renames,
     known_names,
     plan,
     united,
 )
+from spark_consumers.errors import ShapeConflict
 from spark_consumers.second_database.catalog import Catalog, KnownTarget
 from spark_consumers.second_database.dialect import Dialect
-from spark_consumers.second_database.names import KEPT, STORED, TargetTable
+from spark_consumers.second_database.names import INTERNAL, KEPT, STORED, TargetTable
 from topics.records.table_shape import Column, TableShape
 
 
@@ -46,7 +48,7 @@ class TargetTables:
         known: KnownTarget | None,
         *,
         shapes: Sequence[TableShape],
-        renames: Iterable[tuple[str, str, str]],
+        renames: Sequence[tuple[str, str, str]],
         state: str,
     ) -> TargetTable:
         """Return the table with all columns that the batch has; ShapeConflict if none can fit."""
@@ -59,6 +61,7 @@ class TargetTables:
         now = known.table
         if not self._dialect.has_transactional_ddl:
             self._complete(connection, now)
+            _check_repeatable(now, renames)
         steps = plan(now.shape, shapes, renames)
         if not steps:
             return now
@@ -132,6 +135,22 @@ class TargetTables:
                     dialect.rename_column(connection, place, old, new)
                 columns = [replace(c, name=new) if c.name == old else c for c in columns]
         return replace(table, shape=_with_columns(table.shape, columns))
+
+
+def _check_repeatable(table: TargetTable, renames: Sequence[tuple[str, str, str]]) -> None:
+    """ShapeConflict if columns would exchange names outside of the batch's transaction.
+
+    If the batch were run again, they would exchange them back.
+    """
+    held = {column.name.lower() for column in table.shape.columns}
+    for step in effective_renames(table.shape, renames):
+        if step.new.lower() in held - {step.old.lower()}:
+            raise ShapeConflict(
+                f"table {table.schema}.{table.name}: column {step.old} gets the name {step.new}, "
+                f"which another column had until the same batch. The ALTERs of this database end "
+                f"its transactions, so a batch that runs again could exchange them back. Drop the "
+                f"target's tables and those of {INTERNAL}, and start again with --from copy"
+            )
 
 
 def _with_columns(shape: TableShape, columns: Sequence[Column]) -> TableShape:

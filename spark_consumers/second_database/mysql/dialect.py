@@ -207,7 +207,8 @@ class MysqlDialect(Dialect):
 
     def rename_column(self, connection: Connection, place: str, old: str, new: str) -> None:
         """Rename a column, unless a batch that was cut off has."""
-        if new not in _columns_of(connection, place):
+        columns = _columns_of(connection, place)
+        if old in columns and new not in columns:
             super().rename_column(connection, place, old, new)
 
     def upsert(

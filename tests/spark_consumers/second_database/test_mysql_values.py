@@ -11,7 +11,7 @@ from event_token.errors import UsageError
 from spark_consumers.applying.changes import TableChanges
 from spark_consumers.applying.evolution import with_texts
 from spark_consumers.applying.versions import Decoded, dates_of, versions_of_keys
-from spark_consumers.errors import BadValue
+from spark_consumers.errors import BadValue, ShapeConflict
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from tests.database_servers import DatabaseFixture
 from tests.spark_consumers.second_database.followed import (
@@ -228,6 +228,28 @@ def test_a_key_that_is_too_long_is_refused_before_anything_is_created(
     with pytest.raises(UsageError, match=r"shop\.items: its primary key may take 3073 bytes"):
         followed.database.stage([changes([Item(1, 1, 100)], shape)])
     assert followed.database.known() == {}
+
+
+def test_columns_that_exchange_names_stop(database: DatabaseFixture) -> None:
+    """A batch that runs again would exchange them back; names that are used once may be chained."""
+    followed = Followed(MysqlTargets(database))
+    followed.database.prepare()
+    followed.apply([Item(1, 1, 100, note="a", amount=1)])
+    chained = (("-80", "note", "x"), ("-80", "x", "remark"))
+    shape = replace(
+        ITEMS,
+        columns=(*ITEMS.columns[:2], replace(ITEMS.columns[2], name="remark"), ITEMS.columns[3]),
+    )
+    followed.rows("ALTER TABLE shop.items RENAME COLUMN note TO remark")
+    followed.apply([Item(3, 3, 300, more={"remark": "c"})], shape=shape, renames=chained)
+    assert followed.rows("SELECT id, remark, amount FROM shop.items ORDER BY id") == [
+        (1, "a", 1),
+        (3, "c", None),
+    ]
+
+    swapped = (("-80", "remark", "y"), ("-80", "amount", "remark"), ("-80", "y", "amount"))
+    with pytest.raises(ShapeConflict, match="amount gets the name remark, which another column"):
+        followed.apply([Item(4, 4, 400)], renames=swapped)
 
 
 def test_a_database_must_be_named_and_its_rights_are_told(mysql_a: DatabaseFixture) -> None:
