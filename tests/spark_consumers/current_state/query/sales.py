@@ -3,8 +3,9 @@
 import random
 from decimal import Decimal
 
-from tests.spark_consumers.shop import SHARDS, T0_US, Change, Shop
+from tests.spark_consumers.shop import ORDERS, SHARDS, T0_US, Change, Shop
 from tests.topics.shard_writer import CELL_US
+from topics.records.table_shape import TableShape
 from topics.records.vevent import Row
 
 HOMES = {"-80": b"\x10", "80-": b"\x90"}
@@ -15,8 +16,9 @@ SKEW_US = 30_000
 class Sales:
     """Changes orders; `rows` is what is true."""
 
-    def __init__(self, shop: Shop, seed: int) -> None:
+    def __init__(self, shop: Shop, seed: int, shape: TableShape = ORDERS) -> None:
         self.shop = shop
+        self.shape = shape
         self.random = random.Random(seed)
         self.rows: dict[int, tuple[str, Row]] = {}
         self.now_us = T0_US + SKEW_US
@@ -66,7 +68,7 @@ class Sales:
         home = HOMES[shard]
         ids = (home if before else None, home if after else None)
         at_us = self.now_us + self.skew[shard]
-        self.shop.writers[shard].write([Change(at_us, before, after, ids=ids)])
+        self.shop.writers[shard].write([Change(at_us, before, after, ids=ids, shape=self.shape)])
 
     def expected(self) -> dict[int, Row]:
         """The true rows."""

@@ -1,5 +1,6 @@
 """What readers see of the current state: delta-rs, delta-spark, a replay of the change log."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from tests.spark_consumers.current_state.query.delta_spark import read_with_delt
 from tests.spark_consumers.current_state.query.sales import Sales
 from tests.spark_consumers.current_state.query.states import rows_of, run_now, table_at
 from tests.spark_consumers.queries import run_now as run_changelog_now
-from tests.spark_consumers.shop import Shop
+from tests.spark_consumers.shop import ORDERS, Shop
+
+# A table of its own: typed columns are those of the newest version, and tests share the broker.
+SALES = replace(ORDERS, table="sales")
 
 
 def test_readers_agree_row_by_row(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
@@ -27,7 +31,7 @@ def test_readers_agree_row_by_row(spark: SparkSession, shop: Shop, tmp_path: Pat
     batch's frontier has that batch's rows, also after maintenance; files without deletion vectors
     have the same rows.
     """
-    sales = Sales(shop, seed=3)
+    sales = Sales(shop, seed=3, shape=SALES)
     for _ in range(2):
         sales.go_on(30)
         run_now(spark, shop, tmp_path)
@@ -36,14 +40,14 @@ def test_readers_agree_row_by_row(spark: SparkSession, shop: Shop, tmp_path: Pat
     (tmp_path / "plain").mkdir()
     run_now(spark, shop, tmp_path / "plain", deletion_vectors=False)
     run_changelog_now(spark, shop, tmp_path / "log")
-    plain, path = (str(f / "state" / "shop" / "orders") for f in (tmp_path / "plain", tmp_path))
+    plain, path = (str(f / "state" / "shop" / "sales") for f in (tmp_path / "plain", tmp_path))
 
-    own_options = shop.options(table="shop.orders", maxRowsPerBatch="60")
+    own_options = shop.options(table="shop.sales", maxRowsPerBatch="60")
     by_spark = read_with_delta_spark([path, plain], tmp_path / "read", own_options)
-    replayed = replay_changelog(str(tmp_path / "log" / "log"))["shop", "orders"].rows()
+    replayed = replay_changelog(str(tmp_path / "log" / "log"))["shop", "sales"].rows()
 
     expected = sales.expected()
-    assert rows_of(table_at(tmp_path)) == expected
+    assert rows_of(table_at(tmp_path, "shop/sales")) == expected
     assert [rows_of(table) for table in by_spark] == [expected, expected, expected]
     assert {row["id"]: (row["note"], row["price"]) for row in replayed} == {
         key: (row["note"], str(row["price"])) for key, row in expected.items()
@@ -59,15 +63,15 @@ def check_earlier_state(tmp_path: Path, sales: Sales) -> None:
     first_us = sales.then_us
     check_exact_times(target, str(tmp_path / "log" / "log"))
 
-    before = table_as_of(target, "shop.orders", first_us)
+    before = table_as_of(target, "shop.sales", first_us)
     assert before.frontier_us <= first_us
     assert rows_of(before.rows) == sales.rows_then
-    done = run("state", "as-of", target, "shop.orders", "latest", "--to", str(tmp_path / "now"))
-    assert f"{len(sales.rows)} rows of shop.orders, exact as of" in done.stdout, done.stderr
+    done = run("state", "as-of", target, "shop.sales", "latest", "--to", str(tmp_path / "now"))
+    assert f"{len(sales.rows)} rows of shop.sales, exact as of" in done.stdout, done.stderr
     assert run("state", "maintain", target).returncode == 0
     with pytest.raises(UsageError, match="its frontiers begin later"):
-        table_as_of(target, "shop.orders", 1)
-    with pytest.raises(UsageError, match="it had: shop/orders"):
+        table_as_of(target, "shop.sales", 1)
+    with pytest.raises(UsageError, match="it had: shop/sales"):
         table_as_of(target, "shop.items", first_us)
 
 
@@ -80,8 +84,8 @@ def check_exact_times(target: str, log: str) -> None:
     begin_us, end_us = first.frontier_us, last.frontier_us
     times = [begin_us, *range(begin_us + 1, end_us, (end_us - begin_us) // 8), end_us - 1]
     for time_us in times:
-        found = table_as_of(target, "shop.orders", time_us, changelog=log)
-        rows = replay_changelog(log, until_us=time_us)["shop", "orders"].rows()
+        found = table_as_of(target, "shop.sales", time_us, changelog=log)
+        rows = replay_changelog(log, until_us=time_us)["shop", "sales"].rows()
 
         assert found.frontier_us == time_us
         assert {
@@ -89,6 +93,6 @@ def check_exact_times(target: str, log: str) -> None:
         } == {row["id"]: (row["note"], row["price"]) for row in rows}
     at = datetime.fromtimestamp(times[3] / 1e6, tz=UTC).isoformat(timespec="microseconds")
     to = ("--to", f"{target}.parquet", "--changelog", log)
-    done = run("state", "as-of", target, "shop.orders", at, *to)
+    done = run("state", "as-of", target, "shop.sales", at, *to)
     assert f"exact as of {at}" in done.stdout, done.stderr
-    assert run("state", "as-of", target, "shop.orders", "latest", *to).returncode == 2
+    assert run("state", "as-of", target, "shop.sales", "latest", *to).returncode == 2
