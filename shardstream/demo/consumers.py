@@ -1,5 +1,6 @@
 """What follows the demo's stream: a change log, current state and a second database, on Spark."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ CHANGE_LOG: Final = "change log"
 CURRENT_STATE: Final = "current state"
 SECOND_DATABASE: Final = "second database"
 
+# As docs/second-database.md names it.
+PASSWORD_VARIABLE: Final = "SHARDSTREAM_DATABASE_PASSWORD"  # noqa: S105 - the name of a variable
 DATABASE: Final = "reports"
 FOLLOWER: Final = "follower"
 
@@ -30,9 +33,8 @@ class SecondDatabase:
 
     @property
     def url(self) -> str:
-        """With the password, as the command takes it."""
-        place = f"{self.server.host}:{self.server.port}/{DATABASE}"
-        return f"postgresql://{FOLLOWER}:{self.password}@{place}"
+        """Without the password."""
+        return f"postgresql://{FOLLOWER}@{self.server.host}:{self.server.port}/{DATABASE}"
 
 
 def start_second_database(folder: Path, password: str, report: Report) -> SecondDatabase | None:
@@ -92,12 +94,15 @@ class Consumers:
         self._start(CURRENT_STATE, "state", "--target", str(self.state))
         if second is not None:
             to = ("--to", second.url, "--checkpoint", str(self._checkpoint))
-            self._start(SECOND_DATABASE, "database", *to)
+            secrets = {PASSWORD_VARIABLE: second.password}
+            self._start(SECOND_DATABASE, "database", *to, secrets=secrets)
 
-    def _start(self, name: str, command: str, *options: str) -> None:
+    def _start(
+        self, name: str, command: str, *options: str, secrets: Mapping[str, str] | None = None
+    ) -> None:
         every = ("--from", "earliest", "--every", "1")
         self._started[name] = self._workers.start(
-            command, command, self._keyspace, *options, *every
+            command, command, self._keyspace, *options, *every, secrets=secrets
         )
 
     @property

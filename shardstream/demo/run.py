@@ -279,7 +279,7 @@ class _Demo:
     def _tables(self) -> dict[str, ReadTable]:
         tables = {CURRENT_STATE: state_reader(self._consumers.state)}
         if self._second is not None:
-            tables[SECOND_DATABASE] = database_reader(self._second.url)
+            tables[SECOND_DATABASE] = database_reader(self._second.url, self._second.password)
         return tables
 
     def _say_where(self) -> None:

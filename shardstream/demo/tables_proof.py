@@ -27,11 +27,11 @@ def state_reader(target: Path) -> ReadTable:
     return lambda table: table_as_of(str(target), f"{DATABASE}.{table}", NEWEST_US).rows.to_pylist()
 
 
-def database_reader(url: str) -> ReadTable:
+def database_reader(url: str, password: str) -> ReadTable:
     """Read the tables of `shardstream database` in PostgreSQL."""
 
     def read(table: str) -> list[Row]:
-        with psycopg.connect(url, row_factory=dict_row) as connection:
+        with psycopg.connect(url, password=password, row_factory=dict_row) as connection:
             query = SQL("SELECT * FROM {}").format(Identifier(DATABASE, table))
             return connection.execute(query).fetchall()
 

@@ -1,9 +1,10 @@
 """The demo's own processes, each a command that a user would run."""
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ LOG_TAIL_LINES = 15
 class Worker:
     """One `shardstream ...` command, which logs to a file and dies with this process."""
 
-    def __init__(self, name: str, folder: Path, arguments: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        arguments: Sequence[str],
+        secrets: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it; `secrets`: variables, as every user may read a command line."""
         self.name = name
         self.log_path = folder / f"{name}.log"
         self.output_path = folder / f"{name}.json"
@@ -30,6 +38,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=log,
+                env={**os.environ, **(secrets or {})},
                 start_new_session=True,
             )
 
@@ -90,15 +99,15 @@ class Workers:
         self._all: list[Worker] = []
         self._serving: dict[str, Worker] = {}
 
-    def start(self, name: str, *arguments: str) -> Worker:
+    def start(self, name: str, *arguments: str, secrets: Mapping[str, str] | None = None) -> Worker:
         """Start a command that runs until it is stopped."""
-        worker = self._serving[name] = self.run(name, *arguments, "--json")
+        worker = self._serving[name] = self.run(name, *arguments, "--json", secrets=secrets)
         return worker
 
-    def run(self, name: str, *arguments: str) -> Worker:
+    def run(self, name: str, *arguments: str, secrets: Mapping[str, str] | None = None) -> Worker:
         """Start a command that ends by itself."""
         command = [*arguments, "--config", str(self._settings_path)]
-        worker = Worker(name, self._folder, command)
+        worker = Worker(name, self._folder, command, secrets)
         self._all.append(worker)
         return worker
 

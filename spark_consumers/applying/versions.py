@@ -207,7 +207,13 @@ def _check_images(decoded: Decoded) -> None:
     own = decoded.has_key | decoded.has_old_key
     without_key = own & _flags(pc.is_null(rows["key"]))
     if without_key.any():
-        raise _not_applicable(decoded, int(np.flatnonzero(without_key)[0]), "lacks its primary key")
+        row = int(np.flatnonzero(without_key)[0])
+        if rows["off_calendar"][row].is_valid:
+            raise CannotApply(
+                f"{_place(decoded, row)}: the primary key of a row holds an invalid date, which is "
+                f"NULL in a target. Leave the table out: name the others with --table"
+            )
+        raise _not_applicable(decoded, row, "lacks its primary key")
     moves = _changes_home(rows) | (_flags(pc.is_valid(rows["old_key"])) & _is_update(rows))
     own_names = [column.name for column in rows.schema.field("after").type]
     key = {own_names[i] for i in decoded.shape.primary_key}
@@ -217,12 +223,16 @@ def _check_images(decoded: Decoded) -> None:
 
 
 def _not_applicable(decoded: Decoded, row: int, what: str) -> CannotApply:
-    found = decoded.rows
     return CannotApply(
-        f"{decoded.shape.database}.{decoded.shape.table}, shard {found['shard'][row]}, seq "
-        f"{found['seq'][row]}: the image of a row {what}. Set binlog_row_image=FULL and "
+        f"{_place(decoded, row)}: the image of a row {what}. Set binlog_row_image=FULL and "
         f"start a new target from a copy taken after that"
     )
+
+
+def _place(decoded: Decoded, row: int) -> str:
+    found = decoded.rows
+    table = f"{decoded.shape.database}.{decoded.shape.table}"
+    return f"{table}, shard {found['shard'][row]}, seq {found['seq'][row]}"
 
 
 def _flags(flags: pa.Array) -> Flags:

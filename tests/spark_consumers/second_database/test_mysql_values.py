@@ -11,8 +11,10 @@ from event_token.errors import UsageError
 from spark_consumers.applying.changes import TableChanges
 from spark_consumers.applying.evolution import with_texts
 from spark_consumers.applying.versions import Decoded, dates_of, versions_of_keys
-from spark_consumers.errors import BadValue, ShapeConflict
+from spark_consumers.errors import BadValue, CannotApply, ShapeConflict
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
+from spark_consumers.second_database.verify.target_session import VerifyTarget
+from spark_consumers.second_database.verify.verification import verify_database
 from tests.database_servers import DatabaseFixture
 from tests.spark_consumers.second_database.followed import (
     ITEMS,
@@ -23,7 +25,7 @@ from tests.spark_consumers.second_database.followed import (
 )
 from tests.spark_consumers.second_database.mysql_targets import MysqlTargets
 from tests.spark_consumers.table_topics.envelope.decoded import decoded_rows
-from topics.records.table_shape import Column, ValueKind
+from topics.records.table_shape import Column, TableShape, ValueKind
 
 FROM_TEXT = "ST_GeomFromText"
 POINT = "'POINT(1 -2.5)'"
@@ -79,6 +81,12 @@ def may_load(database: DatabaseFixture, request: pytest.FixtureRequest) -> Itera
         cursor.execute(change, before)
 
 
+def inserted(shape: TableShape, rows: pa.RecordBatch) -> Decoded:
+    """Rows that are all new."""
+    every = np.ones(rows.num_rows, bool)
+    return Decoded(shape, rows, rows["token"], every, ~every, ~every)
+
+
 def test_values_are_those_of_the_source(database: DatabaseFixture, may_load: None) -> None:
     """Each type, its limits, invalid dates, NULL and what a file or a statement must escape."""
     listed = "id bigint unsigned, code varchar(20), " + ", ".join(
@@ -96,8 +104,7 @@ def test_values_are_those_of_the_source(database: DatabaseFixture, may_load: Non
             f"INSERT INTO odd VALUES {', '.join(rows)}",
         ),
     )
-    every = np.ones(decoded.num_rows, bool)
-    found = Decoded(shape, decoded, decoded["token"], every, ~every, ~every)
+    found = inserted(shape, decoded)
     shape = with_texts(shape, dates_of(found, shape))
     changed = TableChanges(shape.database, shape.table, shape, versions_of_keys(found, shape))
     followed = Followed(MysqlTargets(database))
@@ -228,6 +235,32 @@ def test_a_key_that_is_too_long_is_refused_before_anything_is_created(
     with pytest.raises(UsageError, match=r"shop\.items: its primary key may take 3073 bytes"):
         followed.database.stage([changes([Item(1, 1, 100)], shape)])
     assert followed.database.known() == {}
+
+
+def test_keys_of_rare_types(database: DatabaseFixture) -> None:
+    """Keys of FLOAT, which verify cannot compare, and invalid dates in keys are named."""
+    tables = decoded_rows(
+        database,
+        (
+            "CREATE TABLE floats (part FLOAT PRIMARY KEY)",
+            "INSERT INTO floats VALUES (0.1)",
+            "CREATE TABLE days (part DATE PRIMARY KEY)",
+            "SET SESSION sql_mode = ''",
+            "INSERT INTO days VALUES ('0000-00-00')",
+        ),
+    )
+    (floats, row), (days, rows) = tables
+    followed = Followed(MysqlTargets(database))
+    followed.database.prepare()
+    versions = versions_of_keys(inserted(floats, row), floats)
+    kept = TableChanges(floats.database, floats.table, floats, versions)
+    assert followed.database.apply_arrow(batch(0), [kept])
+
+    assert followed.rows("SELECT COUNT(*) FROM floats") == [(1,)]
+    with pytest.raises(UsageError, match=r"floats: its primary key has the column part"):
+        list(verify_database(VerifyTarget(followed.url, "commerce"), []))
+    with pytest.raises(CannotApply, match=r"days, shard .*, seq .* invalid date.*--table"):
+        versions_of_keys(inserted(days, rows), days)
 
 
 def test_columns_that_exchange_names_stop(database: DatabaseFixture) -> None:
