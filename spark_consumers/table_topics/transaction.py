@@ -27,6 +27,8 @@ TRANSACTION_S_MAX: Final = 300.0
 # Longest single wait inside librdkafka.
 _STEP_S: Final = 0.25
 _ABORT_S_MAX: Final = 10.0
+# The report of a refused record follows at once, but a busy machine takes its time.
+_CAUSE_S_MAX: Final = 10.0
 _QUEUE_MESSAGES_MAX: Final = 200_000
 _QUEUE_KBYTES_MAX: Final = 128 * 1024
 _BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -116,7 +118,7 @@ class TaskTransaction:
                 self._wait(_STEP_S)
             except _KAFKA as error:
                 # Once a record was refused, no other is taken: its own error names the cause.
-                self._wait(_STEP_S)
+                self._await_cause()
                 raise self._mapped(error, f"writing to {topic}") from error
             else:
                 return
@@ -177,6 +179,12 @@ class TaskTransaction:
         except _KAFKA as error:
             raise self._mapped(error, "storing rows") from error
         self._check()
+
+    def _await_cause(self) -> None:
+        """Raise the error of the record that was refused; return if none comes."""
+        deadline_s = time.monotonic() + _CAUSE_S_MAX
+        while time.monotonic() < deadline_s:
+            self._wait(_STEP_S)
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001 - their only names
