@@ -1,12 +1,12 @@
 """Options and arguments that several commands share."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.applying.on_type_change import OnTypeChange
 
 Config = Annotated[
     Path | None,
@@ -89,15 +89,8 @@ Tables = Annotated[
 ]
 
 
-class TypeChange(StrEnum):
-    """What follows a change of a column's type that no type can hold."""
-
-    HALT = "halt"
-    NEW_COLUMN = "new-column"
-
-
 TypeChangeOption = Annotated[
-    TypeChange,
+    OnTypeChange,
     typer.Option(
         "--on-type-change",
         help="Stop where no type holds both versions of a column, or go on as NAME__v2",

@@ -8,9 +8,9 @@ dropped stays, and is NULL in the rows of versions that lack it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from spark_consumers.applying.changes import KnownTable
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.widening import widest
 from spark_consumers.errors import ShapeConflict
 from topics.records.table_shape import Column, TableShape, ValueKind
@@ -19,13 +19,6 @@ from topics.records.table_shape import Column, TableShape, ValueKind
 TEXT_SUFFIX = "__text"
 # A column that changed its type 100 times was not meant to go on as a new column each time.
 TYPES_OF_A_NAME_MAX = 100
-
-
-class OnTypeChange(str, Enum):
-    """What follows a type that cannot be widened: an error, or a new column `name__v2`."""
-
-    HALT = "halt"
-    NEW_COLUMN = "new-column"
 
 
 @dataclass(frozen=True, slots=True)

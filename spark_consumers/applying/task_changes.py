@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from spark_consumers.applying.batch_statements import BatchStatements
 from spark_consumers.applying.changes import META, KnownTable, TableChanges
 from spark_consumers.applying.evolution import (
-    OnTypeChange,
     as_declared,
     check_renames,
     effective_renames,
@@ -21,6 +20,7 @@ from spark_consumers.applying.evolution import (
     with_texts,
 )
 from spark_consumers.applying.on_truncate import OnTruncate, emptied
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.reduce import reduce_changes
 from spark_consumers.applying.removals import removed
 from spark_consumers.applying.shadow_tables import is_shadow_table

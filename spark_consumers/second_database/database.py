@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from event_token import KeyRange
 from event_token.errors import Retry
 from spark_consumers.applying.changes import KnownTable, TableChanges
-from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.errors import DatabaseRefuses, ShapeConflict, TargetConflict
 from spark_consumers.second_database.catalog import FOLLOWING, Catalog
 from spark_consumers.second_database.dialect import Dialect

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.second_database.catalog import FOLLOWING, LOADING
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.second_database.sink import DATABASE_FORMAT, DatabaseSink, DatabaseSpec

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from event_token.errors import UsageError
-from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.task_changes import Following, changes_of
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions

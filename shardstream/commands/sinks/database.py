@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from event_token import KeyRange
 from shardstream.commands.sinks.common import QueryOptions, Watching, place, run_sink, table_name
 from shardstream.settings.model import Settings
-from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.second_database.run import run_database
 from spark_consumers.second_database.urls import parse_url

@@ -20,11 +20,11 @@ from shardstream.commands.options import (
     RequiredCheckpoint,
     StartOption,
     Tables,
-    TypeChange,
     TypeChangeOption,
 )
 from shardstream.commands.sinks.run_by_default import RunByDefault
 from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.applying.on_type_change import OnTypeChange
 
 if TYPE_CHECKING:  # drivers of databases, which other commands do not need
     from spark_consumers.second_database.database import TargetOptions
@@ -108,7 +108,7 @@ def database(
     tombstones: TombstonesOption = "7d",
     nul_text: NulTextOption = NulText.HALT,
     on_bad_row: BadRowOption = BadRow.STOP,
-    on_type_change: TypeChangeOption = TypeChange.HALT,
+    on_type_change: TypeChangeOption = OnTypeChange.HALT,
     accept_skip: AcceptSkip = None,
     on_truncate: OnTruncateOption = OnTruncate.APPLY,
     partitions: Partitions = PARTITIONS_DEFAULT,
@@ -125,7 +125,6 @@ def database(
     """Let the tables of another database follow, every change exactly once, written by Spark."""
     from shardstream.commands.sinks.database import DatabaseOptions, run_database_command
     from shardstream.settings.model import load_settings
-    from spark_consumers.applying.evolution import OnTypeChange
 
     options = DatabaseOptions(
         keyspace=keyspace,
@@ -144,7 +143,7 @@ def database(
         partitions=partitions,
         accept_skip=tuple(accept_skip or ()),
         on_truncate=on_truncate,
-        on_type_change=OnTypeChange(on_type_change.value),
+        on_type_change=on_type_change,
     )
     run_database_command(load_settings(config), options)
 

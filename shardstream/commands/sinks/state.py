@@ -20,8 +20,8 @@ from shardstream.commands.sinks.common import (
     table_name,
 )
 from shardstream.settings.model import Settings
-from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.run import run_state
 from spark_consumers.current_state.query.sink import (

@@ -21,11 +21,11 @@ from shardstream.commands.options import (
     ReaderName,
     StartOption,
     Tables,
-    TypeChange,
     TypeChangeOption,
 )
 from shardstream.commands.sinks.run_by_default import RunByDefault
 from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.applying.on_type_change import OnTypeChange
 
 MS_PER_S = 1_000
 Target = Annotated[str, typer.Argument(help="Folder or URL of the current state")]
@@ -63,7 +63,7 @@ def run(
     buckets: Buckets = "auto",
     deletion_vectors: Vectors = "on",
     accept_skip: AcceptSkip = None,
-    on_type_change: TypeChangeOption = TypeChange.HALT,
+    on_type_change: TypeChangeOption = OnTypeChange.HALT,
     on_truncate: OnTruncateOption = OnTruncate.APPLY,
     key_range: KeyRangeOption = "-",
     start: StartOption = "earliest",
@@ -78,7 +78,6 @@ def run(
     """Keep the present rows of all tables in Delta tables, each batch exactly once."""
     from shardstream.commands.sinks.state import StateOptions, run_state_command
     from shardstream.settings.model import load_settings
-    from spark_consumers.applying.evolution import OnTypeChange
 
     if deletion_vectors not in {"on", "off"}:
         raise UsageError(f"--deletion-vectors {deletion_vectors}: on or off")
@@ -91,7 +90,7 @@ def run(
         buckets=_number_of(buckets),
         deletion_vectors=deletion_vectors == "on",
         accept_skip=tuple(accept_skip or ()),
-        on_type_change=OnTypeChange(on_type_change.value),
+        on_type_change=on_type_change,
         on_truncate=on_truncate,
         key_range=key_range,
         start=start,

@@ -13,13 +13,13 @@ from deltalake import Schema
 
 from spark_consumers.applying.changes import DELETED, HOME, KEY, SEQ, SHARD, TIME, KnownTable
 from spark_consumers.applying.evolution import (
-    OnTypeChange,
     effective_renames,
     known_names,
     new_names,
     renamed,
     united,
 )
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.decoding.output_columns import arrow_type
 from topics.records.table_shape import Column, TableShape, ValueKind
 

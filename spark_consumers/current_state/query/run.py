@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.sink import PARTITIONS_DEFAULT, SINK_FORMAT
 from spark_consumers.sink_query.checkpoint_files import checkpoint_state

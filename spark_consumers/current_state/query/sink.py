@@ -20,15 +20,16 @@ rows must be those of `run.state_frame`.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from event_token.errors import UsageError
-from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.current_state.query.batch_commit import commit_batch
 from spark_consumers.current_state.query.task import TableWork, Target, TaskTables
 from spark_consumers.decoding.record_decoder import RecordDecoder
@@ -40,6 +41,8 @@ from spark_consumers.sink_query.secret_spec import storage_of
 from spark_consumers.source.options import KAFKA_PREFIX
 from spark_consumers.source.read_tasks import schema_ids_of
 from topics.kafka.client import ClientConfig
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 SINK_FORMAT = "shardstream_state"
 # As many tasks as a small machine has processors.
@@ -88,21 +91,14 @@ class SinkOptions:
                 buckets,
                 deletion_vectors=vectors == "true",
                 accept_skip=frozenset(filter(None, options.get("acceptSkip", "").split(","))),
-                on_truncate=_on_truncate(options.get("onTruncate", OnTruncate.APPLY.value)),
+                on_truncate=_choice(options, "onTruncate", OnTruncate.APPLY),
                 tables=_tables(json.loads(options.get("tables", "[]"))),
-                on_type_change=_type_change(options.get("onTypeChange", OnTypeChange.HALT.value)),
+                on_type_change=_choice(options, "onTypeChange", OnTypeChange.HALT),
             ),
             checkpoint,
             ClientConfig(_prefixed(options, KAFKA_PREFIX)),
             options.get("registryUrl"),
         )
-
-
-def _on_truncate(text: str) -> OnTruncate:
-    try:
-        return OnTruncate(text)
-    except ValueError:
-        raise UsageError(f"{SINK_FORMAT}: option onTruncate is {text!r}: apply or stop") from None
 
 
 def _tables(names: Sequence[str]) -> frozenset[tuple[str, str]] | None:
@@ -113,12 +109,13 @@ def _tables(names: Sequence[str]) -> frozenset[tuple[str, str]] | None:
     return frozenset((database, table) for database, _, table in parts) or None
 
 
-def _type_change(text: str) -> OnTypeChange:
+def _choice(options: Any, name: str, default: _Choice) -> _Choice:
+    text = options.get(name, default)
     try:
-        return OnTypeChange(text)
-    except ValueError as error:
-        allowed = " or ".join(each.value for each in OnTypeChange)
-        raise UsageError(f"{SINK_FORMAT}: option onTypeChange is {text!r}: {allowed}") from error
+        return type(default)(text)
+    except ValueError:
+        allowed = " or ".join(type(default))
+        raise UsageError(f"{SINK_FORMAT}: option {name} is {text!r}: {allowed}") from None
 
 
 def _prefixed(options: Any, prefix: str) -> dict[str, str]:

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from event_token.errors import UsageError
 from spark_consumers.applying.changes import HOME, KEY, SEQ, SHARD, TIME, KnownTable, TableChanges
-from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.applying.on_truncate import OnTruncate
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.removals import removed
 from spark_consumers.applying.tables import Removal
 from spark_consumers.applying.task_changes import Following, changes_of

@@ -9,7 +9,8 @@ from sqlalchemy import Connection
 
 from event_token import KeyRange
 from spark_consumers.applying.changes import DELETED, HOME, KEY, SHARD, TIME, TOKEN, KnownTable
-from spark_consumers.applying.evolution import TEXT_SUFFIX, OnTypeChange, places, renamed
+from spark_consumers.applying.evolution import TEXT_SUFFIX, places, renamed
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.task_changes import Following, changes_of
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.second_database.catalog import KnownTarget

@@ -9,13 +9,13 @@ import pytest
 from spark_consumers.applying.changes import META, KnownTable, TableChanges
 from spark_consumers.applying.evolution import (
     AddColumn,
-    OnTypeChange,
     Rename,
     Widen,
     known_names,
     plan,
     united,
 )
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.task_changes import Following
 from spark_consumers.applying.widening import widest
 from spark_consumers.errors import ShapeConflict

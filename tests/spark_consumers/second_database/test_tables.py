@@ -8,8 +8,8 @@ from decimal import Decimal
 import pytest
 
 from event_token.errors import Retry, UsageError
-from spark_consumers.applying.evolution import OnTypeChange
 from spark_consumers.applying.homes import Version
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.statements import TableName
 from spark_consumers.applying.tables import Removal
 from spark_consumers.errors import BadValue, CannotApply, DatabaseRefuses, ShapeConflict

@@ -9,7 +9,7 @@ from typing import Any
 
 from producers.settings import ShardProducerSettings
 from shardstream.commands.sinks.verify.shard_reader import ShardReader
-from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.task_changes import Following
 from spark_consumers.second_database.database import SqlDatabase
 from spark_consumers.second_database.verify.target_session import VerifyTarget

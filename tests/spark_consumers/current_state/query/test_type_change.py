@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from event_token.errors import UsageError
-from spark_consumers.applying.evolution import OnTypeChange
+from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.current_state.query.sink import SinkOptions
 from spark_consumers.current_state.query.task import TaskTables
 from spark_consumers.errors import ShapeConflict
