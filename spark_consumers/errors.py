@@ -35,5 +35,9 @@ class DatabaseRefuses(Halt):
     """Raised when a second database refuses a statement for a reason that only people can end."""
 
 
+class DuplicateValue(DatabaseRefuses):
+    """Raised when a unique index of a second database has a value already."""
+
+
 class BadValue(Halt):
     """Raised on a value that the second database cannot hold."""

@@ -18,7 +18,7 @@ from event_token import KeyRange
 from event_token.errors import Retry
 from spark_consumers.applying.changes import KnownTable, TableChanges
 from spark_consumers.applying.on_type_change import OnTypeChange
-from spark_consumers.errors import DatabaseRefuses, ShapeConflict, TargetConflict
+from spark_consumers.errors import DatabaseRefuses, DuplicateValue, ShapeConflict, TargetConflict
 from spark_consumers.second_database.catalog import FOLLOWING, Catalog
 from spark_consumers.second_database.dialect import Dialect
 from spark_consumers.second_database.names import TargetTable
@@ -110,7 +110,7 @@ class SqlDatabase:
 
         TargetConflict if another one does. Staging tables that a crash has left are dropped.
         """
-        with self._errors(), self._open().connect() as connection:
+        with self._dialect.errors(), self._open().connect() as connection:
             if not self._dialect.claim(connection, self._options.follower):
                 raise TargetConflict(
                     f"another query writes to {self._dialect.place} as '{self._options.follower}': "
@@ -152,7 +152,7 @@ class SqlDatabase:
             self._fit_tables(batch, _first_of_tables(staged))
             self._drop(staged)
             raise Retry(f"{error}. The column is there now, and the batch is run again") from None
-        except _DuplicateKeyError:
+        except DuplicateValue:
             # The way to the batch's end may lead over states that unique indexes refuse; its end,
             # which the source had, does not.
             done = self._apply_replacing(batch, staged)
@@ -162,7 +162,7 @@ class SqlDatabase:
     def _apply_replacing(self, batch: PlannedBatch, staged: Sequence[Staged]) -> bool:
         try:
             return self._apply(batch, staged, replace=True)
-        except _DuplicateKeyError as error:
+        except DuplicateValue as error:
             raise DatabaseRefuses(
                 f"{error}. The rows of the sources have a value twice that a unique "
                 f"index of the target allows once, as rows of two shards may: drop that index"
@@ -175,7 +175,7 @@ class SqlDatabase:
     def _apply(self, batch: PlannedBatch, staged: Sequence[Staged], *, replace: bool) -> bool:
         is_ending = False
         try:
-            with self._errors(), self._open().connect() as connection:
+            with self._dialect.errors(), self._open().connect() as connection:
                 if not self._catalog.move(connection, batch, sum(each.rows for each in staged)):
                     return False
                 self._apply_tables(connection, batch, staged, replace=replace)
@@ -258,17 +258,8 @@ class SqlDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        with self._errors(), self._open().begin() as connection:
+        with self._dialect.errors(), self._open().begin() as connection:
             yield connection
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except DBAPIError as error:
-            if self._dialect.is_duplicate_key(error):
-                raise _DuplicateKeyError(str(self._dialect.translated(error))) from None
-            raise self._dialect.translated(error) from None
 
 
 @lru_cache(maxsize=16)
@@ -284,10 +275,6 @@ def _first_of_tables(staged: Iterable[Staged]) -> list[Staged]:
     """
     with_columns = (each for each in staged if each.shape.columns)
     return [stages[0] for stages in _by_table(with_columns).values()]
-
-
-class _DuplicateKeyError(DatabaseRefuses):
-    """A unique index of the target has a value already."""
 
 
 def _by_table(staged: Iterable[Staged]) -> Mapping[tuple[str, str], list[Staged]]:

@@ -4,7 +4,8 @@
 commit. A new dialect gives types, `stage_rows`, `upsert` and what it must quote otherwise.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -105,8 +106,7 @@ class Dialect:
         self, connection: Connection, place: str, columns: Mapping[str, str], key: Sequence[str]
     ) -> None:
         """Create a table with a primary key; `place` is quoted."""
-        listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in columns.items())
-        columns_and_key = f"{listed}, PRIMARY KEY ({self.listed(key)})"
+        columns_and_key = f"{self.definitions(columns)}, PRIMARY KEY ({self.listed(key)})"
         run(connection, f"CREATE TABLE {place} ({columns_and_key}){self.table_options}")
 
     def create_homes(
@@ -208,12 +208,19 @@ class Dialect:
         found = f"EXISTS (SELECT 1 FROM {other} WHERE {where})"
         return run(connection, f"DELETE FROM {place} AS t WHERE {found}", values)
 
-    def is_duplicate_key(self, error: DBAPIError) -> bool:
-        """Tell whether a statement failed because a unique index has the value."""
-        raise NotImplementedError
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raise the ShardstreamError that tells the caller what to do about the database's."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise self.translated(error) from None
 
     def translated(self, error: DBAPIError) -> ShardstreamError:
-        """Return the error that tells the caller what to do, without values and passwords."""
+        """Return the error that tells the caller what to do, without values and passwords.
+
+        DuplicateValue where a unique index has a value already.
+        """
         raise NotImplementedError
 
     @property
@@ -237,6 +244,27 @@ class Dialect:
     def listed(self, names: Iterable[str], prefix: str = "") -> str:
         """Return quoted names, with commas."""
         return ", ".join(prefix + self.quote(name) for name in names)
+
+    def definitions(self, columns: Mapping[str, str]) -> str:
+        """Return columns with their types, with commas."""
+        return ", ".join(f"{self.quote(column)} {kind}" for column, kind in columns.items())
+
+    def assignments(
+        self,
+        table: TargetTable,
+        columns: Sequence[str],
+        kept: Sequence[str],
+        row: str,
+        prefix: str = "",
+    ) -> str:
+        """Return what `upsert` sets in the columns of a row, with `prefix`, from another `row`."""
+        values = {name: f"{row}.{self.quote(name)}" for name in (*columns, *kept)}
+        values |= {name: "NULL" for name in table.columns if name not in columns}
+        return ", ".join(
+            f"{prefix}{self.quote(name)} = {value}"
+            for name, value in values.items()
+            if name not in table.key
+        )
 
     def meta_columns(self, names: Iterable[str]) -> dict[str, str]:
         """Return the types of columns of the follower's own."""

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from event_token.errors import Retry, ShardstreamError, UsageError
 from spark_consumers.applying.changes import ABSENT, DELETED, KEY, TIME
-from spark_consumers.errors import BadValue, DatabaseRefuses
+from spark_consumers.errors import BadValue, DatabaseRefuses, DuplicateValue
 from spark_consumers.second_database.csv_rows import csv_of, seconds_text
 from spark_consumers.second_database.dialect import Dialect, Update, rows_of, run
 from spark_consumers.second_database.names import CONTESTED, INTERNAL, NUMBER, ORIGIN, TargetTable
@@ -127,8 +127,7 @@ class PostgresDialect(Dialect):
     ) -> None:
         """Create the table, an index on `_key`, and a small one to find hidden rows."""
         place = self.internal(table.homes)
-        listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in columns.items())
-        run(connection, f"CREATE TABLE {place} ({listed})")
+        run(connection, f"CREATE TABLE {place} ({self.definitions(columns)})")
         run(connection, f"CREATE INDEX ON {place} ({self.quote(KEY)})")
         hidden = f"WHERE NOT {self.quote(DELETED)}"
         run(connection, f"CREATE INDEX ON {place} ({self.quote(TIME)}) {hidden}")
@@ -152,8 +151,8 @@ class PostgresDialect(Dialect):
 
     def create_stage(self, connection: Connection, name: str, columns: Mapping[str, str]) -> None:
         """Create an unlogged table."""
-        listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in columns.items())
-        run(connection, f"CREATE UNLOGGED TABLE {self.table(INTERNAL, name)} ({listed})")
+        place = self.internal(name)
+        run(connection, f"CREATE UNLOGGED TABLE {place} ({self.definitions(columns)})")
 
     def stage_rows(
         self, connection: Connection, name: str, rows: pa.Table, shape: TableShape
@@ -182,18 +181,14 @@ class PostgresDialect(Dialect):
     ) -> int:
         """INSERT ... SELECT ... ON CONFLICT, in the order of the key."""
         given = [*columns, *kept]
-        others = [name for name in table.columns if name not in columns]
-        sets = [
-            *(f"{self.quote(c)} = excluded.{self.quote(c)}" for c in given if c not in table.key),
-            *(f"{self.quote(c)} = NULL" for c in others),
-        ]
+        sets = self.assignments(table, columns, kept, "excluded")
         return run(
             connection,
             f"INSERT INTO {self.table(table.schema, table.name)} AS t ({self.listed(given)}) "
-            f"SELECT {self.listed(given, 's.')} FROM {self.table(INTERNAL, stage)} s "
+            f"SELECT {self.listed(given, 's.')} FROM {self.internal(stage)} s "
             f"WHERE {self.in_bulk()} AND s.{self.quote(ABSENT)} IS NULL "
             f"ORDER BY {self.listed(table.key, 's.')} "
-            f"ON CONFLICT ({self.listed(table.key)}) DO UPDATE SET {', '.join(sets)} "
+            f"ON CONFLICT ({self.listed(table.key)}) DO UPDATE SET {sets} "
             f"WHERE {self.same_home('t', 'excluded')}",
         )
 
@@ -207,10 +202,6 @@ class PostgresDialect(Dialect):
             update.values,
         )
 
-    def is_duplicate_key(self, error: DBAPIError) -> bool:
-        """Tell a unique violation."""
-        return _state(error) == _UNIQUE_VIOLATION
-
     def translated(self, error: DBAPIError) -> ShardstreamError:
         """Map the server's state; the message has no password and no values."""
         state, said = _state(error), _said(error)
@@ -222,7 +213,8 @@ class PostgresDialect(Dialect):
             return UsageError(f"{self.place}: {said} (docs/second-database.md lists the rights)")
         if state.startswith(_DATA_EXCEPTION):
             return BadValue(f"{self.place}: {said}")
-        return DatabaseRefuses(f"{self.place}: {said} (SQLSTATE {state})")
+        refusal = DuplicateValue if state == _UNIQUE_VIOLATION else DatabaseRefuses
+        return refusal(f"{self.place}: {said} (SQLSTATE {state})")
 
     @property
     def place(self) -> str:

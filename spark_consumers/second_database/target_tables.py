@@ -12,7 +12,6 @@ from spark_consumers.applying.evolution import (
     Rename,
     Step,
     Widen,
-    effective_renames,
     known_names,
     plan,
     united,
@@ -61,8 +60,9 @@ class TargetTables:
         now = known.table
         if not self._dialect.has_transactional_ddl:
             self._complete(connection, now)
-            _check_repeatable(now, renames)
         steps = plan(now.shape, shapes, renames)
+        if not self._dialect.has_transactional_ddl:
+            _check_repeatable(now, steps)
         if not steps:
             return now
         for step in steps:
@@ -137,14 +137,14 @@ class TargetTables:
         return replace(table, shape=_with_columns(table.shape, columns))
 
 
-def _check_repeatable(table: TargetTable, renames: Sequence[tuple[str, str, str]]) -> None:
+def _check_repeatable(table: TargetTable, steps: Sequence[Step]) -> None:
     """ShapeConflict if columns would exchange names outside of the batch's transaction.
 
     If the batch were run again, they would exchange them back.
     """
     held = {column.name.lower() for column in table.shape.columns}
-    for step in effective_renames(table.shape, renames):
-        if step.new.lower() in held - {step.old.lower()}:
+    for step in steps:
+        if isinstance(step, Rename) and step.new.lower() in held - {step.old.lower()}:
             raise ShapeConflict(
                 f"table {table.schema}.{table.name}: column {step.old} gets the name {step.new}, "
                 f"which another column had until the same batch. The ALTERs of this database end "

@@ -222,16 +222,12 @@ class MysqlDialect(Dialect):
         """UPDATE the rows that are there, INSERT the others."""
         place = self.table(table.schema, table.name)
         given = [*columns, *kept]
-        others = [name for name in table.columns if name not in columns]
-        sets = [
-            *(f"t.{self.quote(c)} = s.{self.quote(c)}" for c in given if c not in table.key),
-            *(f"t.{self.quote(c)} = NULL" for c in others),
-        ]
+        sets = self.assignments(table, columns, kept, "s", "t.")
         whole = f"{self.in_bulk()} AND s.{self.quote(ABSENT)} IS NULL"
         updated = run(
             connection,
             f"UPDATE {self.internal(stage)} s STRAIGHT_JOIN {place} t "
-            f"ON {self.same_key('t', 's', table.key)} SET {', '.join(sets)} "
+            f"ON {self.same_key('t', 's', table.key)} SET {sets} "
             f"WHERE {whole} AND {self.same_home('t', 's')}",
         )
         return updated + run(
@@ -263,10 +259,6 @@ class MysqlDialect(Dialect):
         """DELETE of a join, which looks up the rows by index."""
         return run(connection, f"DELETE t FROM {other} STRAIGHT_JOIN {place} t ON {where}", values)
 
-    def is_duplicate_key(self, error: DBAPIError) -> bool:
-        """Tell a duplicate entry."""
-        return refusals.is_duplicate_key(error)
-
     def translated(self, error: DBAPIError) -> ShardstreamError:
         """Map the server's number; the message has no password and no values."""
         return refusals.translated(self.place, error)
@@ -286,9 +278,10 @@ class MysqlDialect(Dialect):
     ) -> None:
         """Create a table: `what` are kind and place."""
         fitting = types.fitting(columns, key)
-        listed = ", ".join(f"{self.quote(column)} {kind}" for column, kind in fitting.items())
         keys = f"PRIMARY KEY ({self.listed(key)}){indexes}"
-        run(connection, f"CREATE {what} ({listed}, {keys}){_options(connection)}")
+        run(
+            connection, f"CREATE {what} ({self.definitions(fitting)}, {keys}){_options(connection)}"
+        )
 
     def _alter(self, connection: Connection, statement: str, kind: str) -> None:
         """Run an ALTER TABLE that ends with a type; a long one if the row is too large for it."""

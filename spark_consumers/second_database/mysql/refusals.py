@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from sqlalchemy.exc import DBAPIError
 
 from event_token.errors import Retry, ShardstreamError, UsageError
-from spark_consumers.errors import BadValue, DatabaseRefuses
+from spark_consumers.errors import BadValue, DatabaseRefuses, DuplicateValue
 
 # Cannot connect, lost, shutting down, killed, too many connections, locks, full, read-only.
 _TRANSIENT = frozenset(
@@ -44,11 +44,6 @@ def is_bad_value(error: DBAPIError) -> bool:
     return code_of(error) in _BAD_VALUE
 
 
-def is_duplicate_key(error: DBAPIError) -> bool:
-    """Tell whether a unique index has a value already."""
-    return code_of(error) in _DUPLICATE
-
-
 def is_too_wide(error: DBAPIError) -> bool:
     """Tell whether the columns of a table take more bytes than a row may have."""
     return code_of(error) == _TOO_WIDE
@@ -77,4 +72,5 @@ def translated(place: str, error: DBAPIError) -> ShardstreamError:
         return Retry(f"{place}: {said}")
     if code in _BAD_VALUE:
         return BadValue(f"{place}: {said}")
-    return DatabaseRefuses(f"{place}: {said} (error {code})")
+    refusal = DuplicateValue if code in _DUPLICATE else DatabaseRefuses
+    return refusal(f"{place}: {said} (error {code})")

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from event_token import GtidSet, KeyRange
 from event_token.errors import Retry, UsageError
@@ -49,21 +48,14 @@ class TargetSession:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """One transaction; a ShardstreamError tells what the database refuses."""
-        with self._errors(), self._engine.begin() as connection:
+        with self._dialect.errors(), self._engine.begin() as connection:
             yield connection
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except DBAPIError as error:
-            raise self._dialect.translated(error) from None
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """One comparison at a time; it drops what one that was killed has left."""
         try:
-            with self._errors(), self._engine.connect() as connection:
+            with self._dialect.errors(), self._engine.connect() as connection:
                 if not self._dialect.claim(connection, f"verify {self._target.follower}"):
                     raise Retry(
                         f"{self._catalog.where}: another verify runs; wait until it has ended"
