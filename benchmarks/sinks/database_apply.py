@@ -8,21 +8,16 @@ import secrets
 import time
 from typing import Final
 
-import numpy as np
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from benchmarks.figures import Figure, Turn, figure
-from benchmarks.sinks.state_merge import BATCH_ROWS, MILLION, START_US, Changes, Cost
+from benchmarks.sinks.order_changes import first_batches, order_changes, planned
+from benchmarks.sinks.state_merge import MILLION, Changes, Cost
 from benchmarks.stack import Stack
 from benchmarks.watch import tree_cpu_s
-from event_token.position import ShardPosition, StreamPosition
 from shardstream.local.postgres_server import PostgresServer
-from spark_consumers.applying.changes import META, TableChanges
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
-from spark_consumers.sink_query.resume import PlannedBatch
-from topics.records.table_shape import Column, TableShape, ValueKind
 
 DUMP: Final = "database.dump"
 CHANGES: Final = "database.postgres"
@@ -31,20 +26,6 @@ ROWS: Final = 2 * MILLION
 QUICK_ROWS: Final = MILLION
 BATCHES: Final = 12
 QUICK_BATCHES: Final = 6
-# As long as a token of one GTID.
-TOKEN: Final = "UQ" + "x" * 86
-SHAPE: Final = TableShape(
-    "shop",
-    "orders",
-    (
-        Column("id", ValueKind.LONG, "bigint"),
-        Column("customer_id", ValueKind.LONG, "bigint"),
-        Column("amount", ValueKind.DOUBLE, "double"),
-        Column("note", ValueKind.STRING, "varchar(60)"),
-        Column("updated_at", ValueKind.TIMESTAMP, "timestamp(6)"),
-    ),
-    (0,),
-)
 
 
 def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list[Figure]:
@@ -80,10 +61,8 @@ class _Turn:
         """Apply the rows of a table that is empty."""
         self._database.prepare()
         cost = Cost(0, 0.0, 0.0)
-        for part in self._changes.base():
-            for begin in range(0, part.num_rows, BATCH_ROWS):
-                rows = part.slice(begin, BATCH_ROWS)
-                cost += self._apply(rows, pa.array(np.zeros(rows.num_rows, np.bool_)))
+        for first in first_batches(self._changes):
+            cost += self._apply(*first)
         return cost
 
     def change(self, batches: int) -> Cost:
@@ -94,11 +73,9 @@ class _Turn:
         return cost
 
     def _apply(self, rows: pa.Table, deleted: pa.Array) -> Cost:
-        changes = _table_changes(rows, deleted)
+        changes = order_changes(rows, deleted)
         self._number += 1
-        batch = PlannedBatch(
-            "bench", self._number, _position(self._number), _position(self._number + 1)
-        )
+        batch = planned(self._number)
         wall_s, cpu_s = time.monotonic(), time.process_time()
         server_s = tree_cpu_s(self._server.pid)
         self._database.apply_arrow(batch, [changes])
@@ -116,25 +93,3 @@ def new_database(server: PostgresServer) -> str:
     ) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
     return f"postgresql://{server.user}:{server.password}@{place}/{name}"
-
-
-def _position(number: int) -> StreamPosition:
-    return StreamPosition(0, START_US + number, {"-": ShardPosition(number, 0, None)})
-
-
-def _table_changes(rows: pa.Table, deleted: pa.Array) -> TableChanges:
-    count = rows.num_rows
-    more = {
-        "_deleted": deleted,
-        "_token": pa.array([TOKEN]).take(pa.array(np.zeros(count, np.int64))),
-        "_compare": pa.array(np.zeros(count, np.bool_)),
-        "_absent": pa.nulls(count, META.field("_absent").type),
-    }
-    for name, column in more.items():
-        rows = rows.append_column(name, column)
-    rows = rows.select([*META.names, *(column.name for column in SHAPE.columns)])
-    # Of a tombstone only the key is there.
-    for column in SHAPE.columns[1:]:
-        i = rows.schema.get_field_index(column.name)
-        rows = rows.set_column(i, column.name, pc.if_else(deleted, None, rows[i]))
-    return TableChanges("shop", "orders", SHAPE, rows)

@@ -5,23 +5,18 @@ statements, as on a server that does not allow the other. CPU time is the server
 """
 
 import time
-from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from benchmarks.figures import Figure, Turn, figure
+from benchmarks.sinks.order_changes import first_batches, order_changes, planned
 from benchmarks.sinks.state_merge import BATCH_ROWS, Changes, Cost
 from benchmarks.stack import Stack
 from benchmarks.watch import cpu_seconds
 from event_token.errors import Halt
-from event_token.position import ShardPosition, StreamPosition
 from shardstream.local.database_server import MysqlServer
-from spark_consumers.applying.changes import ABSENT, COMPARE, DELETED, META, TOKEN, TableChanges
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
-from spark_consumers.sink_query.resume import PlannedBatch
-from topics.records.table_shape import Column, TableShape, ValueKind
 
 NAME: Final = "database.mysql"
 PEER: Final = "INSERT"
@@ -29,18 +24,6 @@ PEER: Final = "INSERT"
 ROWS: Final = 300_000
 BATCHES: Final = 8
 QUICK_BATCHES: Final = 2
-SHAPE: Final = TableShape(
-    "shop",
-    "orders",
-    (
-        Column("id", ValueKind.LONG, "bigint"),
-        Column("customer_id", ValueKind.LONG, "bigint"),
-        Column("amount", ValueKind.DOUBLE, "double"),
-        Column("note", ValueKind.STRING, "varchar(60)"),
-        Column("updated_at", ValueKind.TIMESTAMP, "timestamp(6)"),
-    ),
-    (0,),
-)
 
 
 def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list[Figure]:
@@ -69,8 +52,8 @@ class _Target:
         self._database.prepare()
         self._number = 0
         self._ask("SET GLOBAL local_infile = 1")
-        for rows in _parts(changes):
-            self._apply(rows, pa.nulls(rows.num_rows, pa.bool_()).fill_null(fill_value=False))
+        for first in first_batches(changes):
+            self._apply(*first)
 
     def cost(self, count: int, *, load: bool) -> Cost:
         """Apply some batches."""
@@ -85,12 +68,7 @@ class _Target:
         return Cost(count * BATCH_ROWS, wall_s, cpu_s)
 
     def _apply(self, rows: pa.Table, deleted: pa.Array) -> None:
-        changes = TableChanges(SHAPE.database, SHAPE.table, SHAPE, _staged(rows, deleted))
-        ends = [
-            StreamPosition(0, number, {"-": ShardPosition(number, 0, None)})
-            for number in (self._number, self._number + 1)
-        ]
-        self._database.apply_arrow(PlannedBatch("bench", self._number, *ends), [changes])
+        self._database.apply_arrow(planned(self._number), [order_changes(rows, deleted)])
         self._number += 1
 
     def _cpu_s(self) -> float:
@@ -102,26 +80,3 @@ class _Target:
     def _ask(self, statement: str) -> None:
         with self._server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(statement)
-
-
-def _parts(changes: Changes) -> Iterator[pa.Table]:
-    for rows in changes.base():
-        for begin in range(0, rows.num_rows, BATCH_ROWS):
-            yield rows.slice(begin, BATCH_ROWS)
-
-
-def _staged(rows: pa.Table, deleted: pa.Array) -> pa.Table:
-    """Return the rows as changes; of a deleted one only the key is left."""
-    count = rows.num_rows
-    for column in SHAPE.columns[1:]:
-        values = pc.if_else(deleted, None, rows[column.name])
-        rows = rows.set_column(rows.schema.get_field_index(column.name), column.name, values)
-    more = {
-        DELETED: deleted,
-        TOKEN: pa.array(["x" * 90] * count),
-        COMPARE: pa.array([False] * count),
-        ABSENT: pa.nulls(count, META.field(ABSENT).type),
-    }
-    for name, values in more.items():
-        rows = rows.append_column(name, values)
-    return rows.select([*META.names, *(column.name for column in SHAPE.columns)])

@@ -108,13 +108,12 @@ class Consumers:
     @property
     def rows(self) -> dict[str, int]:
         """What each holds: changes in the log, rows in the state, changes that were applied."""
-        return {name: int(worker.last_output().get("rows", 0)) for name, worker in self._all}
+        return {
+            name: int(worker.last_output().get("rows", 0)) for name, worker in self._started.items()
+        }
 
     @property
     def frontier_us(self) -> int:
         """The time up to which all of them have everything."""
-        return min(int(worker.last_output().get("frontier_us") or 0) for _, worker in self._all)
-
-    @property
-    def _all(self) -> list[tuple[str, Worker]]:
-        return list(self._started.items())
+        outputs = (worker.last_output() for worker in self._started.values())
+        return min(int(output.get("frontier_us") or 0) for output in outputs)

@@ -63,7 +63,6 @@ def run_database(
         *(url, target, parsed.kafka, parsed.registry_url, checkpoint, partitions),
         tables=frozenset(tables) or None,
         accept_skip=frozenset(accept_skip),
-        on_type_change=on_type_change,
         on_truncate=on_truncate,
     )
     database = SqlDatabase(url, target)

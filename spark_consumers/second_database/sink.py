@@ -15,7 +15,6 @@ from pyspark.sql.types import StructType
 
 from event_token.errors import UsageError
 from spark_consumers.applying.on_truncate import OnTruncate
-from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.task_changes import Following, changes_of
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
@@ -48,7 +47,6 @@ class DatabaseSpec:
     partitions: int
     tables: frozenset[tuple[str, str]] | None = None
     accept_skip: frozenset[str] = frozenset()
-    on_type_change: OnTypeChange = OnTypeChange.HALT
     on_truncate: OnTruncate = OnTruncate.APPLY
 
 
@@ -96,7 +94,7 @@ class DatabaseWriter(DataSourceStreamArrowWriter):
             spec.tables,
             database.known(),
             spec.accept_skip,
-            spec.on_type_change,
+            spec.target.on_type_change,
             spec.on_truncate,
         )
         changes = changes_of(
