@@ -119,7 +119,7 @@ def test_a_table_without_a_primary_key_is_refused_by_name(
     writer = shop.writers["-80"]
     keyless = replace(ORDERS, table="visits", primary_key=())
     writer.commit_events(
-        [replace(writer.row(0, shape=keyless), after=order(1)), writer.row(0, shape=ORDERS)]
+        [replace(writer.row(0, shape=shape), after=order(1)) for shape in (keyless, ORDERS)]
     )
     promise(shop)
 
