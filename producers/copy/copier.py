@@ -7,6 +7,7 @@ session's thread between transactions of the stream, whose events always go firs
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Final
 
@@ -178,7 +179,8 @@ class Copier:
             name = (copy.database, copy.table)
             if name in self._tables:
                 self._end(name)
-            self._put(copy)
+            # Until the first piece is written, the copy begins here.
+            self._put(copy if copy.pieces else replace(copy, begun_seq=self._writer.next_seq))
         self._put(outcome.answer)
         self._records.append((request_key(inspection.request.id), None))
 

@@ -190,6 +190,7 @@ class TableCopier:
             rows_read=copy.rows_read + rows,
             rows_per_s=next_rate(copy.rows_per_s, rows, now_us - copy.updated_us),
             note="",
+            seq=self._writer.next_seq,  # of the note that follows
         )
 
     def _note(self, added: int) -> str:

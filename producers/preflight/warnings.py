@@ -72,10 +72,7 @@ def _clock_warnings(
 
 
 def _binlog_warnings(connection: Any, server: ServerSettings) -> list[str]:
-    names = "'binlog_row_image', 'binlog_expire_logs_seconds', 'expire_logs_days'"
-    names += ", 'binlog_expire_logs_auto_purge'"
-    found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
-    variables = {str(name): str(value) for name, value in found}
+    variables = _binlog_variables(connection)
     warnings = []
     image = variables.get("binlog_row_image", "FULL")
     if image != "FULL":
@@ -92,6 +89,19 @@ def _binlog_warnings(connection: Any, server: ServerSettings) -> list[str]:
             "longest outage, and the same in the option file"
         )
     return warnings
+
+
+def _binlog_variables(connection: Any) -> dict[str, str]:
+    names = "'binlog_row_image', 'binlog_expire_logs_seconds', 'expire_logs_days'"
+    names += ", 'binlog_expire_logs_auto_purge'"
+    found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    return {str(name): str(value) for name, value in found}
+
+
+def binlog_kept_s(connection: Any, server: ServerSettings) -> int | None:
+    """For how long a server keeps binlogs, None for ever. Raises ServerLost, ServerRefused."""
+    with server_errors(server, "asking how long binlogs are kept on"):
+        return kept_seconds(_binlog_variables(connection))
 
 
 def kept_seconds(variables: Mapping[str, str]) -> int | None:

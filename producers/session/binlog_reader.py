@@ -78,6 +78,7 @@ class BinlogReader:
                     raise server_error(error.code, error.server_message, where) from error
                 except DecoderHalt as error:
                     raise self._advised(error) from error
+            self._committer.counters.binlog_bytes += stream.start - before
             self._publisher.serve()
             if decoder.has_mark:
                 self._committer.commit()  # A mark ends its Kafka transaction.

@@ -13,6 +13,7 @@ from producers.servers.identity import ShardIdentity
 from producers.servers.server_list import OpenServer
 from producers.session.commit_pace import CommitPace, dry_gap_s
 from producers.session.context import SessionContext
+from producers.session.counters import ProducerCounters
 from producers.session.status import Committed
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
@@ -61,6 +62,11 @@ class Committer:
         self._pace = CommitPace(context.settings.commit_rows, context.settings.commit_ms)
         self._batch_s = 0.0
         self._committed_gtid = ""
+
+    @property
+    def counters(self) -> ProducerCounters:
+        """What the process counts."""
+        return self._context.counters
 
     @property
     def flavor(self) -> Flavor:
@@ -132,6 +138,7 @@ class Committer:
 
         Raises LogDisagrees, PublisherSpent, and the publisher's other errors.
         """
+        began_s, size = time.monotonic(), self._decoder.bytes_produced
         self._publisher.begin()
         with self._publisher.errors("writing rows"):
             summary = self._decoder.take_batch()
@@ -152,12 +159,24 @@ class Committer:
         committed.lag_ms = progress.lag_ms
         committed.rows_total += count
         committed.commits += 1
+        self._count(summary, size, self.committed_s - began_s)
         state = ProducerState.STREAMING if count else ProducerState.IDLE
         self._context.report(state, committed, "")
         if self._publisher.spent:
             raise PublisherSpent(
                 f"{self._context.topics.log}: {self._publisher.spent}; opening a new producer"
             )
+
+    def _count(self, summary: BatchSummary, size: int, took_s: float) -> None:
+        """Add a commit of `size` bytes of records to what the process counts."""
+        records = summary.last_seq - summary.first_seq + 1
+        counters = self.counters
+        counters.committed(
+            records=records, transactions=summary.transactions, size=size, took_s=took_s
+        )
+        if records and summary.transactions:
+            age_us = self._server_clock_us() - summary.last_commit_us
+            counters.event_age_s.observe(max(0, age_us) / 1e6)
 
     def _progress(self, summary: BatchSummary, first_offset: int) -> Progress:
         """The record of this transaction; `first_offset` is its first row's, -1 without rows."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from threading import Event
 
+from producers.session.counters import ProducerCounters
 from producers.session.status import Report
 from producers.settings import ShardProducerSettings
 from topics.names import ShardTopics
@@ -31,3 +32,4 @@ class SessionContext:
     rolled_back: set[str] = field(default_factory=set)
     stops_at: set[str] = field(default_factory=set)
     has_committed: Event = field(default_factory=Event)
+    counters: ProducerCounters = field(default_factory=ProducerCounters)

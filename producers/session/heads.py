@@ -48,6 +48,7 @@ class ServerClock:
         self.moment: ServerMoment | None = None
         self._server = server
         self._notice = notice
+        self._counters = context.counters
         self._bound_us = context.settings.max_clock_ahead_ms * 1000
         self._period_s = context.settings.heartbeat_ms / 1000
         self._is_clock_off = False
@@ -83,6 +84,7 @@ class ServerClock:
             raise BetterServer(f"{server.name} was promoted: checking it as a primary")
         self.asked_s = time.monotonic()
         self.ahead_us = clock_ahead_us(asked_us, moment.clock_us, answered_us)
+        self._counters.clock_ahead_us = self.ahead_us
         if abs(self.ahead_us) > self._bound_us:
             if not self._is_clock_off:
                 self._notice(

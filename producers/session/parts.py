@@ -12,6 +12,7 @@ from producers.filters.sharding_columns import sharding_columns
 from producers.filters.start_check import rule_problems
 from producers.filters.table_filters import TableFilters
 from producers.preflight.hidden_types import server_types
+from producers.preflight.warnings import binlog_kept_s
 from producers.replication.stream import ReplicationStream, server_errors
 from producers.servers.server_list import OpenServer
 from producers.servers.watch import ServerWatch
@@ -61,9 +62,7 @@ def open_parts(
         context.report(ProducerState.STREAMING, committed, text)
 
     clock = ServerClock(context, server, notice, is_replica=start.is_replica)
-    stream = ReplicationStream.open(
-        server.settings, server.family, start.point.position, context.server_id
-    )
+    stream = _open_stream(context, start)
     opened.callback(stream.close)
     watch = ServerWatch(settings, context.topics, server.settings, lambda: committed.position)
     opened.callback(watch.close)
@@ -93,6 +92,14 @@ def open_parts(
         heartbeat_rows=heartbeat_rows,
         watch=watch,
         copier=copier,
+    )
+
+
+def _open_stream(context: SessionContext, start: ChosenStart) -> ReplicationStream:
+    server = start.server
+    context.counters.follow(server.name, binlog_kept_s(server.connection, server.settings))
+    return ReplicationStream.open(
+        server.settings, server.family, start.point.position, context.server_id
     )
 
 

@@ -50,7 +50,7 @@ class ShardSession:
                 context.settings.kafka,
                 context.topics,
                 context.transaction_timeout_ms,
-                context.stop.is_set,
+                self._is_stopping,
             )
             opened.callback(publisher.close)
             publisher.fence()
@@ -78,6 +78,11 @@ class ShardSession:
                 turns.next()
             parts.committer.commit_rest()
 
+    def _is_stopping(self) -> bool:
+        """Waits for Kafka ask it again and again: they are turns of the loop, too."""
+        self._context.counters.turn()
+        return self._context.stop.is_set()
+
 
 class Turns:
     """The session's loop: each turn waits for bytes, decodes them, and commits what is due."""
@@ -90,6 +95,7 @@ class Turns:
     def next(self) -> None:
         """Take one turn."""
         parts = self._parts
+        self._context.counters.turn()
         parts.watch.check()
         self._report_heartbeat_rows()
         self._pause()

@@ -13,6 +13,7 @@ from producers.filters.sharding_columns import sharding_columns
 from producers.replication.stream import random_server_id
 from producers.session import waiting
 from producers.session.context import SessionContext
+from producers.session.counters import ProducerCounters
 from producers.session.shard_session import ShardSession
 from producers.session.status import OnStatus, StatusReporter
 from producers.session.waiting import wait_until_ready
@@ -31,8 +32,15 @@ from topics.schemas.registry import open_schema_ids
 REBUILDS_IN_A_ROW_MAX: Final = 10
 
 
-def run_shard(settings: ShardProducerSettings, stop: Event, on_status: OnStatus) -> None:
+def run_shard(
+    settings: ShardProducerSettings,
+    stop: Event,
+    on_status: OnStatus,
+    counters: ProducerCounters | None = None,
+) -> None:
     """Produce the shard's log until `stop` is set, with a new session after each transient fault.
+
+    `counters`: what the process counts, for others to read.
 
     Raises UsageError when settings, grants, topics or purged binlogs need a fix, Fenced when
     another producer took over, and Halt when going on could lose or repeat a change, or when
@@ -54,6 +62,7 @@ def run_shard(settings: ShardProducerSettings, stop: Event, on_status: OnStatus)
             server_id=settings.server_id or random_server_id(),
             stop=stop,
             report=status.report,
+            counters=counters or ProducerCounters(),
         )
 
     def report(fault: str) -> None:
@@ -130,6 +139,7 @@ class Supervisor:
             self._faults = self._rebuilds = 0
             self._alive_s = time.monotonic()
         self._faults += 1
+        self._context.counters.reconnects[type(fault).__name__] += 1
         if isinstance(fault, ServerLost):
             self._check_away(fault)
         else:

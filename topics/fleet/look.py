@@ -1,6 +1,7 @@
 """Reads the ends of all progress topics of a keyspace: no database is asked."""
 
 import time
+from dataclasses import replace
 from typing import Final, Self
 
 from event_token.errors import UsageError
@@ -8,13 +9,15 @@ from topics.fleet.view import KeyspaceView, ShardLook, keyspace_view, written_at
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import PartitionReader, StoredRecord, open_end_consumer
 from topics.kafka.requests import retry_request
-from topics.keyspace.topology import ShardState, read_topology
+from topics.keyspace.topology import ReshardState, ShardState, Topology, read_topology
 from topics.names import ShardTopics, readers_topic
 from topics.progress.codec import decode_progress
 from topics.progress.copy_topic import TableCopy, read_copies
+from topics.progress.record import MarkKind
 from topics.readers.feed import ReadersFeed
 from topics.readers.record import NamedReader
 from topics.records.schema_ids import SchemaIds
+from topics.stream.log_marks import marks_at_end
 
 # Offsets from which a rate is taken; commits and their markers share them. Some seconds of an idle
 # shard's heartbeats, and a moment of a busy one.
@@ -31,6 +34,7 @@ class FleetWatch:
         self._schema_ids = schema_ids
         self._consumer = open_end_consumer(config)
         self._readers: dict[str, ReadersFeed] = {}
+        self._before: dict[str, KeyspaceView] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -50,8 +54,32 @@ class FleetWatch:
             )
             for entry in topology.shards
         }
+        self._look_for_ends(topology, looks)
         readers = self._named_readers(keyspace, known)
-        return keyspace_view(topology, looks, time.time_ns() // 1_000, readers)
+        view = keyspace_view(
+            topology, looks, time.time_ns() // 1_000, readers, self._before.get(keyspace)
+        )
+        self._before[keyspace] = view
+        return view
+
+    def _look_for_ends(self, topology: Topology, looks: dict[str, ShardLook]) -> None:
+        """Add to the sources of running reshards when they have ended, if they have."""
+        for entry in topology.reshards:
+            if entry.state != ReshardState.RUNNING.value:
+                continue
+            for source in entry.sources:
+                if looks.get(source, ShardLook()).progress is None:
+                    continue
+                mark = marks_at_end(
+                    self._config,
+                    ShardTopics(topology.keyspace, source),
+                    self._schema_ids,
+                    topology.sharded_databases.__contains__,
+                    self._consumer,
+                ).get(entry.reshard_id)
+                if mark is not None and mark.kind == MarkKind.END.value:
+                    ended_us = {**looks[source].ended_us, entry.reshard_id: mark.timestamp_us}
+                    looks[source] = replace(looks[source], ended_us=ended_us)
 
     def _named_readers(self, keyspace: str, known: frozenset[str]) -> tuple[NamedReader, ...]:
         if readers_topic(keyspace) not in known:

@@ -5,7 +5,7 @@ is seen there, whatever happened to the process, its machine or its network.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -17,6 +17,9 @@ from topics.readers.record import NamedReader
 
 # A producer advances its watermark every 250 ms, so this is forty missing heartbeats.
 SILENT_MS: Final = 10_000
+
+# Of hops; a timeline of some days in a keyspace that is resharded often.
+HOPS_MAX: Final = 50
 
 _UNDER_WAY: Final = frozenset((ReshardState.RUNNING.value, ReshardState.SWITCHED.value))
 _COPYING: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
@@ -40,12 +43,14 @@ class ShardLook:
     """The end of a shard's topics: its last progress, when it was written, its rate, its copies.
 
     `progress` is None, and `written_us` too, while no producer of the shard has written anything.
+    `ended_us`: when END was written to a source, by running reshard; only an END that still counts.
     """
 
     progress: Progress | None = None
     written_us: int | None = None
     records_per_s: float = 0.0
     copies: tuple[TableCopy, ...] = ()
+    ended_us: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +58,8 @@ class ShardView:
     """One shard. `watermark_us`: no later record is older; `behind_ms`: its age.
 
     `source_lag_ms` is the age of the newest transaction when the producer read it. `silent_ms` is
-    how long the producer has written nothing, None if it never has. `skipped`: the log's SKIP
-    records.
+    how long the producer has written nothing, `written_us` since when; None if it never has.
+    `flavor` is mysql or mariadb, "" while unknown. `skipped`: the log's SKIP records.
     """
 
     shard: str
@@ -67,6 +72,17 @@ class ShardView:
     silent_ms: int | None
     server: str
     skipped: Skipped | None = None
+    written_us: int | None = None
+    flavor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedWrites:
+    """Writes are stopped on these sources of a reshard; `since_us`: END of the first one."""
+
+    reshard_id: str
+    shards: tuple[str, ...]
+    since_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,8 @@ class KeyspaceView:
 
     `frontier_us`: everything older can be read, None while a serving shard has no progress.
     `held_by`: the shards that readers wait for longer than for the others, with the reason.
+    `held_since_us`: since when, as far as these and earlier looks tell; None where all keep up.
+    `hops`: the last HOPS_MAX reshards with a hop time, in its order.
     """
 
     keyspace: str
@@ -87,6 +105,9 @@ class KeyspaceView:
     reshards: tuple[ReshardEntry, ...]
     copies: tuple[tuple[str, TableCopy], ...]
     readers: tuple[ReaderView, ...] = ()
+    held_since_us: int | None = None
+    stopped: tuple[StoppedWrites, ...] = ()
+    hops: tuple[ReshardEntry, ...] = ()
 
     def is_held_back(self, behind_ms_max: int) -> bool:
         """Whether readers lack what is older than that."""
@@ -110,8 +131,12 @@ def keyspace_view(
     looks: Mapping[str, ShardLook],
     now_us: int,
     readers: Sequence[NamedReader] = (),
+    before: KeyspaceView | None = None,
 ) -> KeyspaceView:
-    """Combine a topology with the ends of its shards' topics; a shard without a look has none."""
+    """Combine a topology with the ends of its shards' topics; a shard without a look has none.
+
+    `before`: the view of the look before this one, if there was one.
+    """
     entries = sorted(topology.shards, key=lambda entry: (entry.key_range.start, entry.name))
     shards = tuple(
         _shard_view(entry.name, entry.state, looks.get(entry.name, ShardLook()), now_us)
@@ -141,7 +166,47 @@ def keyspace_view(
             if copy.state in _COPYING
         ),
         reader_views(readers, {view.shard: view.records for view in shards}, frontier_us, now_us),
+        _held_since_us([view for view in serving if view.shard in held_by], before, now_us),
+        _stopped(topology.reshards, looks),
+        _hops(topology.reshards),
     )
+
+
+def _held_since_us(
+    holding: list[ShardView], before: KeyspaceView | None, now_us: int
+) -> int | None:
+    """A silent shard has held readers back since it last wrote, a late one since it was seen."""
+    if not holding:
+        return None
+    times = [now_us]
+    if before is not None and before.held_since_us is not None:
+        times.append(before.held_since_us)
+    times += [
+        view.written_us
+        for view in holding
+        if view.condition is ShardCondition.SILENT and view.written_us is not None
+    ]
+    return min(times)
+
+
+def _stopped(
+    reshards: Sequence[ReshardEntry], looks: Mapping[str, ShardLook]
+) -> tuple[StoppedWrites, ...]:
+    found = []
+    for entry in reshards:
+        ended = {
+            source: looks[source].ended_us[entry.reshard_id]
+            for source in entry.sources
+            if source in looks and entry.reshard_id in looks[source].ended_us
+        }
+        if entry.state == ReshardState.RUNNING.value and ended:
+            found.append(StoppedWrites(entry.reshard_id, tuple(ended), min(ended.values())))
+    return tuple(found)
+
+
+def _hops(reshards: Sequence[ReshardEntry]) -> tuple[ReshardEntry, ...]:
+    hopped = [entry for entry in reshards if entry.hop_time_us is not None]
+    return tuple(sorted(hopped, key=lambda entry: entry.hop_time_us or 0)[-HOPS_MAX:])
 
 
 def _shard_view(shard: str, state: ShardState, look: ShardLook, now_us: int) -> ShardView:
@@ -171,6 +236,8 @@ def _shard_view(shard: str, state: ShardState, look: ShardLook, now_us: int) -> 
         silent_ms,
         progress.server,
         progress.skipped,
+        look.written_us,
+        progress.flavor,
     )
 
 

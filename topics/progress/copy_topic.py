@@ -9,7 +9,7 @@ by the requester).
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Self
@@ -63,7 +63,9 @@ class TableCopy:
     `last_key`: the last key copied, as SQL literals in the order of `key`. `rows`: rows written as
     READ; `rows_read`: those plus the ones dropped because the log had a newer change. `begun_us`:
     no READ of this copy is older. `rule`: the filter rule of the table, as text, that its rows
-    passed. `note`: why it failed or was cancelled, or what delays it.
+    passed. `note`: why it failed or was cancelled, or what delays it. `begun_seq`: no READ of this
+    copy has an earlier seq in the log; `seq`: the rows counted lie before it. Both are 0 where they
+    are not known.
     """
 
     database: str
@@ -83,6 +85,8 @@ class TableCopy:
     rows_estimated: int = 0
     rows_per_s: float = 0.0
     note: str = ""
+    begun_seq: int = 0
+    seq: int = 0
 
     @property
     def name(self) -> str:
@@ -166,14 +170,22 @@ class CopyFeed:
     """
 
     def __init__(
-        self, config: ClientConfig, topics: ShardTopics, consumer: Consumer | None = None
+        self,
+        config: ClientConfig,
+        topics: ShardTopics,
+        consumer: Consumer | None = None,
+        on_copy: Callable[[TableCopy], None] | None = None,
     ) -> None:
-        """Begin at the start of the topic; nothing is read yet."""
+        """Begin at the start of the topic; nothing is read yet.
+
+        `on_copy` is called with each state of a copy that the topic still has, oldest first.
+        """
         self.tables: dict[tuple[str, str], TableCopy] = {}
         self.requests: dict[str, CopyRequest] = {}
         self.answers: dict[str, CopyAnswer] = {}
         self._config = config
         self._topic = topics.copy
+        self._on_copy = on_copy
         self._is_kept = consumer is not None
         self._consumer = consumer or open_consumer(config)
 
@@ -231,6 +243,8 @@ class CopyFeed:
         record = decode(key, value, where)
         if isinstance(record, TableCopy):
             self.tables[record.database, record.table] = record
+            if self._on_copy is not None:
+                self._on_copy(record)
         elif isinstance(record, CopyRequest):
             self.requests[record.id] = record
         else:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from confluent_kafka import Consumer
+
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.names import ShardTopics
@@ -28,15 +30,17 @@ def marks_at_end(
     topics: ShardTopics,
     schema_ids: SchemaIds,
     is_sharded: Callable[[str], bool],
+    consumer: Consumer | None = None,
 ) -> dict[str, LoggedMark]:
     """Return the newest mark of each reshard after the last row of a sharded table, by id.
 
     `is_sharded`: whether a database has sharded tables; the others may be written after END.
-    Retry when Kafka does not answer, CorruptRecord on bytes that are not a record of a log.
+    `consumer`: to read with, which stays open. Retry when Kafka does not answer, CorruptRecord on
+    bytes that are not a record of a log.
     """
     codec = RecordDecoder(schema_ids)
     newest: dict[str, LoggedMark] = {}
-    with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S) as reader:
+    with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S, consumer) as reader:
         # DDL, marks and rows of other databases follow an END: mostly few, but a monitor may write
         # for days.
         for window in reader.windows_back():

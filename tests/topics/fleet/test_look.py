@@ -6,11 +6,20 @@ from dataclasses import replace
 import pytest
 
 from tests.topics.shard_writer import START_US, TIMEOUT_S, Writers
+from tests.topics.splits import SPLIT
 from tests.topics.subscribing import taken
 from topics.fleet.look import FleetWatch
-from topics.fleet.view import ShardCondition
+from topics.fleet.view import ShardCondition, StoppedWrites
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_readers
+from topics.keyspace.topology import (
+    ReshardEntry,
+    ShardEntry,
+    ShardState,
+    Topology,
+    update_topology,
+)
+from topics.progress.record import MarkKind
 from topics.readers import reporter
 from topics.schemas.registry import TopicSchemaIds
 from topics.start.start_forms import Start
@@ -69,3 +78,30 @@ def test_named_readers_are_looked_at_again_and_again(
             lags.append(reader.events_behind)
         assert reader.frontier_us == START_US + 3 * SECOND_US
         assert lags == [{"-": 3}, {"-": 3}]
+
+
+def test_a_source_that_has_ended_has_its_writes_stopped(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """END of a running reshard is seen in the log, until CANCEL follows it."""
+    _, source = writers("-80", "80-")
+    source.commit((0, 2))
+    running = ReshardEntry(SPLIT.reshard_id, SPLIT.sources, SPLIT.targets, "RUNNING")
+    update_topology(config, keyspace, lambda before: with_reshard(before, running))
+    stopped = []
+    with FleetWatch(config, TopicSchemaIds(config)) as watch:
+        stopped.append(watch.look(keyspace).stopped)
+        for at_us, kind in ((1_000, MarkKind.END), (2_000, MarkKind.CANCEL)):
+            source.mark(at_us, kind, SPLIT)
+            source.wait_committed()
+            stopped.append(watch.look(keyspace).stopped)
+
+    since = StoppedWrites(SPLIT.reshard_id, ("80-",), START_US + 1_000)
+    assert stopped == [(), (since,), ()]
+
+
+def with_reshard(before: Topology | None, entry: ReshardEntry) -> Topology:
+    """The topology with a reshard whose targets are being filled."""
+    assert before is not None
+    targets = tuple(ShardEntry(name, ShardState.TARGET) for name in entry.targets)
+    return replace(before, shards=(*before.shards, *targets), reshards=(entry,))

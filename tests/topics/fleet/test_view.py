@@ -1,10 +1,15 @@
 from dataclasses import replace
 
+import pytest
+
 from event_token import KeyRange, ShardPosition, StreamPosition
+from shardstream.commands.fleet.words import headline
 from topics.fleet.view import (
+    HOPS_MAX,
     KeyspaceView,
     ShardCondition,
     ShardLook,
+    StoppedWrites,
     keyspace_view,
     written_at_us,
 )
@@ -189,3 +194,59 @@ def test_without_a_frontier_no_lag_in_time_is_known() -> None:
     )
 
     assert found.readers[0].behind_ms is None
+
+
+def test_since_when_readers_are_held_back() -> None:
+    """From the last progress of a silent shard, still while it catches up, until it has."""
+    shards = (ShardEntry("-80"), ShardEntry("80-"))
+    topology = Topology("commerce", 3, shards)
+    silent = {"-80": look(), "80-": look(head_s_ago=60, written_s_ago=41)}
+    late = {"-80": look(), "80-": look(head_s_ago=60)}
+
+    first = keyspace_view(topology, silent, NOW_US)
+    second = keyspace_view(topology, late, NOW_US, before=first)
+    over = keyspace_view(topology, {"-80": look(), "80-": look()}, NOW_US, before=second)
+    new = keyspace_view(topology, late, NOW_US, before=over)
+    never = keyspace_view(topology, {"-80": look()}, NOW_US)
+
+    since_us = NOW_US - 41 * SECOND_US
+    assert [first.held_since_us, second.held_since_us] == [since_us, since_us]
+    assert over.held_since_us is None
+    assert [new.held_since_us, never.held_since_us] == [NOW_US, NOW_US]
+    assert "80- has held all readers back since 2023-11-14T22:14:19.000Z: the producer" in headline(
+        second, 30
+    )
+
+
+def test_the_last_hops_are_shown_in_their_order() -> None:
+    """Reshards without a hop time have not hopped, and of many only the last are shown."""
+    reshards = tuple(
+        ReshardEntry(f"r{n}", ("-",), ("-80", "80-"), ReshardState.COMPLETED.value, hop_us)
+        for n, hop_us in enumerate([*range(2 * HOPS_MAX, 0, -1), None])
+    )
+    topology = Topology("commerce", 9, (ShardEntry("-80"), ShardEntry("80-")), reshards=reshards)
+
+    found = keyspace_view(topology, {}, NOW_US)
+
+    times = [entry.hop_time_us for entry in found.hops]
+    assert times == list(range(HOPS_MAX + 1, 2 * HOPS_MAX + 1))
+
+
+@pytest.mark.parametrize("state", list(ReshardState))
+def test_writes_are_stopped_from_the_first_end_of_a_running_reshard(state: ReshardState) -> None:
+    """Only sources with END, and only until the topology says that the reshard has switched."""
+    entry = ReshardEntry("merge", ("-80", "80-"), ("-",), state.value)
+    topology = Topology("commerce", 3, (ShardEntry("-80"), ShardEntry("80-")), reshards=(entry,))
+    ended = {
+        "-80": replace(look(), ended_us={"merge": NOW_US - 5, "other": 1}),
+        "80-": replace(look(), ended_us={"merge": NOW_US - 9}),
+    }
+
+    both = keyspace_view(topology, ended, NOW_US).stopped
+    one = keyspace_view(topology, {**ended, "80-": look()}, NOW_US).stopped
+
+    if state is ReshardState.RUNNING:
+        assert both == (StoppedWrites("merge", ("-80", "80-"), NOW_US - 9),)
+        assert one == (StoppedWrites("merge", ("-80",), NOW_US - 5),)
+    else:
+        assert (both, one) == ((), ())
