@@ -24,7 +24,7 @@ from resharding.bookkeeping import (
     settle_statement,
     void_verified_statement,
 )
-from resharding.errors import DefinitionChanged, DoesNotApply, TransactionSkipped
+from resharding.errors import CheckpointMoved, DefinitionChanged, DoesNotApply, TransactionSkipped
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.progress import applier_lock
 from resharding.server import ReshardServer
@@ -98,6 +98,7 @@ def run_applier(
     """
     told = _Told(settings.target.shard, tell)
     careful = False
+    has_moved = False
     away_since_s: float | None = None
     while not stop.is_set():
         rows_before = told.rows_total
@@ -109,6 +110,13 @@ def run_applier(
             if careful:
                 raise
             careful = True
+        except CheckpointMoved as moved:
+            # A COMMIT of an applier that was killed, or of our last session, may have ended only
+            # after this one had read the checkpoint. Another applier that runs moves it again.
+            if session.has_committed or has_moved:
+                raise
+            has_moved = True
+            told.note(f"{moved}; reading it again, as that one may have ended")
         except (Retry, Rebuild) as error:
             if told.rows_total > rows_before or away_since_s is None:
                 away_since_s = time.monotonic()
@@ -117,6 +125,7 @@ def run_applier(
             told.note(f"{error}; retrying")
             stop.wait(AWAY_PAUSE_S)
         finally:
+            has_moved = has_moved and not session.has_committed
             session.close()
 
 
@@ -164,6 +173,7 @@ class _Session:
         self._key_range: KeyRange = ShardName.parse(settings.target.shard).key_range
         self._target: TargetSession | None = None
         self._stream: MergedStream | None = None
+        self.has_committed = False
         self._committed: dict[str, int] = {}  # seq of the checkpoints, per source
         self._seqs: dict[str, int] = {}  # the same after the open transaction
         self._rows = 0
@@ -266,6 +276,7 @@ class _Session:
         self._send()
         self._open_target.check_primary()
         self._open_target.commit()
+        self.has_committed = True
         self._committed = dict(self._seqs)
         self._told.applied(self._rows, position)
         self._rows = 0

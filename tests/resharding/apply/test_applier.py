@@ -271,6 +271,55 @@ def test_one_applier_a_target(
         assert checkpoint_seqs(mysql_b, one.plan.reshard_id) == {"-": before["-"] + 1}
 
 
+def test_a_killed_appliers_last_commit_may_come_late(
+    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A COMMIT that ends after the next applier has read the checkpoint does not end that one.
+
+    It would end as if replaced, and no supervisor would start it again.
+    """
+    source, target, _ = either_servers
+    columns = "seq, position, timestamp_us, token"
+    with ExitStack() as stack:
+        one = OneTable(stack, source, target, kafka, keyspace)
+        which = f"WHERE reshard_id = '{one.plan.reshard_id}'"
+        places = []
+        for number in (1, 2):
+            one.run(source, f"INSERT INTO {{db}}.orders VALUES ({number}, {number}, '{number}')")
+            with applying(one.settings()) as applier:
+                one.wait(applier)
+            with target.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(f"SELECT {columns} FROM _shardstream.checkpoint {which}")
+                places += cursor.fetchall()
+        sets = columns.replace(",", " = %s,")
+        move = f"UPDATE _shardstream.checkpoint SET {sets} = %s {which}"
+        killed = stack.enter_context(target.connect(database=one.schema))
+        with killed.cursor() as cursor:
+            cursor.execute("DELETE FROM orders WHERE id = 2")
+            cursor.execute(move, places[0])
+            killed.commit()
+            killed.begin()
+            cursor.execute(move, places[1])
+            cursor.execute("INSERT INTO orders VALUES (2, 2, '2')")
+            applier = stack.enter_context(applying(one.settings()))
+            wait_for("it waits for the lock", lambda: waits_for_lock(target))
+            killed.commit()
+        one.run(source, "INSERT INTO {db}.orders VALUES (3, 3, '3')")
+        one.wait(applier)
+
+        assert any("reading it again" in status.note for status in applier.statuses)
+        assert one.orders(target) == one.orders(source)
+
+
+def waits_for_lock(database: DatabaseFixture) -> bool:
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+        )
+        [(count,)] = cursor.fetchall()
+    return bool(count)
+
+
 def test_a_target_that_is_a_primary_no_more_gets_no_rows(
     either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
