@@ -19,6 +19,10 @@ class TargetConflict(Halt):
     """Raised when a batch would repeat changes in a sink's target or leave some out."""
 
 
+class SameKeys(Halt):
+    """Raised when a key keeps live rows on more than one shard, of which a target shows one."""
+
+
 class ChangeLogConflict(Halt):
     """Raised when a commit would repeat changes of the Delta table or leave a hole in it."""
 

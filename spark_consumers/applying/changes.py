@@ -17,6 +17,7 @@ DELETED = "_deleted"
 TOKEN = "_token"  # noqa: S105 - the name of a column
 COMPARE = "_compare"
 ABSENT = "_absent"
+OP = "_op"
 
 # The columns in front of a table's own.
 # _key: JSON text of the primary key. _home: keyspace id, null where the table has none.
@@ -64,6 +65,9 @@ class TableChanges:
     `ended_copies`: shards whose copy of the table was completed.
 
     `renames`: (shard, old name, new name) of columns, in merged order.
+
+    `versions`: where the sink keeps a history of the table, what every change of the batch leaves,
+    in any order: columns as `rows`, then OP, the op of the change. None where it keeps none.
     """
 
     database: str
@@ -73,3 +77,9 @@ class TableChanges:
     removals: tuple[Removal, ...] = ()
     ended_copies: tuple[str, ...] = ()
     renames: tuple[tuple[str, str, str], ...] = ()
+    versions: pa.Table | None = None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it changes rows; for a history also if the batch has removed them all again."""
+        return self.rows.num_rows > 0 or (self.versions is not None and self.versions.num_rows > 0)

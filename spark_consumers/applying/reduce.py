@@ -30,18 +30,26 @@ from spark_consumers.applying.homes import Version
 from spark_consumers.applying.removals import removed
 from spark_consumers.applying.settle import no_stored_row, settle
 from spark_consumers.applying.tables import Removal
+from spark_consumers.decoding.on_partial import OnPartial
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 # The numbers of the changes that a row is made of, the newest first: one, unless it was partial.
 Layers = tuple[int, ...]
+# Ends the layers of a partial row that follows a DELETE and is to be stored with NULLs.
+_NULLS = -1
 
 
-def reduce_changes(table: str, changes: pa.Table, removals: Sequence[Removal] = ()) -> pa.Table:
+def reduce_changes(
+    table: str,
+    changes: pa.Table,
+    removals: Sequence[Removal] = (),
+    on_partial: OnPartial = OnPartial.STOP,
+) -> pa.Table:
     """Return the last change of each key and home, without those that a statement removed.
 
     `changes`: META, then columns of the table; in any order. CannotApply: a partial row image
-    follows the DELETE of its row. `table`: its name for that error.
+    follows the DELETE of its row, unless `on_partial` accepts it. `table`: its name for that error.
     """
     if removals:
         changes = changes.filter(pc.invert(removed(removals, changes)))
@@ -56,14 +64,15 @@ def reduce_changes(table: str, changes: pa.Table, removals: Sequence[Removal] = 
     whole = changes.take(np.sort(kept))
     if not mixed:
         return whole
-    rows = [each for numbers in mixed for each in _settled(table, changes, several[numbers])]
+    settled = (_settled(table, changes, several[numbers], on_partial) for numbers in mixed)
+    rows = [each for of_key in settled for each in of_key]
     return pa.concat_tables([whole, _laid_over(changes, rows)])
 
 
 def _last_of_each(changes: pa.Table, codes: npt.NDArray[np.int32]) -> tuple[Numbers, list[Numbers]]:
     """Return the last change of each key that has one home, and all changes of each other key."""
-    home = _codes(changes, HOME)
-    shard = _codes(changes, SHARD)
+    home = rank_codes(changes, HOME)
+    shard = rank_codes(changes, SHARD)
     order = np.lexsort((changes[SEQ].to_numpy(), shard, changes[TIME].to_numpy(), codes))
     codes, home, shard = codes[order], home[order], shard[order]
     starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
@@ -87,7 +96,7 @@ def _last_of_each(changes: pa.Table, codes: npt.NDArray[np.int32]) -> tuple[Numb
     return order[ends[is_simple] - 1], mixed
 
 
-def _codes(changes: pa.Table, name: str) -> Numbers:
+def rank_codes(changes: pa.Table, name: str) -> Numbers:
     """Number the values of a column by their order; -1 for null."""
     encoded = pc.dictionary_encode(changes[name].combine_chunks())
     ranks = np.argsort(pc.sort_indices(encoded.dictionary).to_numpy()).astype(np.int64)
@@ -95,7 +104,9 @@ def _codes(changes: pa.Table, name: str) -> Numbers:
     return np.where(indices < 0, -1, ranks[indices] if len(ranks) else -1)
 
 
-def _settled(table: str, changes: pa.Table, numbers: Numbers) -> list[Layers]:
+def _settled(
+    table: str, changes: pa.Table, numbers: Numbers, on_partial: OnPartial
+) -> list[Layers]:
     """Return the changes that make up each row and tombstone that the changes of one key leave."""
     rows = changes.select(META.names).take(numbers).to_pylist()
     key = rows[0][KEY]
@@ -110,6 +121,8 @@ def _settled(table: str, changes: pa.Table, numbers: Numbers) -> list[Layers]:
     def lay_over(base: Version | None, change: Version) -> Version:
         if base is None:
             return change
+        if base.row is None and on_partial is OnPartial.INSERT_NULLS:
+            return replace(change, row=(*cast("Layers", change.row), _NULLS), is_partial=False)
         if base.row is None:
             raise no_stored_row(table, key, change)
         layers = (*cast("Layers", change.row), *cast("Layers", base.row))
@@ -136,18 +149,20 @@ def _version(row: Mapping[str, Any], number: int) -> Version:
 def _laid_over(changes: pa.Table, rows: Sequence[Layers]) -> pa.Table:
     """Return the rows that changes leave where they lie over each other."""
     newest = changes.take([layers[0] for layers in rows])
-    numbers = sorted({number for layers in rows for number in layers})
+    numbers = sorted({number for layers in rows for number in layers} - {_NULLS})
     own = changes.select([ABSENT, COMPARE]).take(numbers).to_pylist()
     absent = {i: row[ABSENT] for i, row in zip(numbers, own, strict=True)}
     compared = {i for i, row in zip(numbers, own, strict=True) if row[COMPARE]}
 
     def still_absent(layers: Layers) -> list[str] | None:
-        if absent[layers[-1]] is None:
+        if layers[-1] == _NULLS or absent[layers[-1]] is None:
             return None
         return [n for n in absent[layers[0]] if all(n in absent[layer] for layer in layers)]
 
-    def source(layers: Layers, name: str) -> int:
-        return next((i for i in layers if name not in (absent[i] or ())), layers[0])
+    def source(layers: Layers, name: str) -> int | None:
+        found = (i for i in layers if i == _NULLS or name not in (absent[i] or ()))
+        number = next(found, layers[0])
+        return None if number == _NULLS else number
 
     made = {
         COMPARE: [not compared.isdisjoint(layers) for layers in rows],
@@ -161,5 +176,6 @@ def _laid_over(changes: pa.Table, rows: Sequence[Layers]) -> pa.Table:
             columns.append(newest[field.name].combine_chunks())
         else:
             taken = [source(layers, field.name) for layers in rows]
-            columns.append(changes[field.name].take(taken).combine_chunks())
+            numbered = pa.array(taken, pa.int64())
+            columns.append(changes[field.name].take(numbered).combine_chunks())
     return pa.Table.from_arrays(columns, schema=changes.schema)

@@ -63,7 +63,8 @@ def no_stored_row(table: str, key: str, change: Version) -> CannotApply:
         f"{table}, key {key}, shard {change.shard}, seq {change.seq}: the row image has only part "
         f"of its columns, and the target has no row to take the others from. Copy the table again "
         f"(`shardstream copy start`) into a new target, or set binlog_row_image=FULL and start "
-        f"from a position after that"
+        f"from a position after that. To store NULL in the others, start again with "
+        f"--partial insert-nulls"
     )
 
 

@@ -78,7 +78,7 @@ class Statements:
     def is_removed(self, database: str, table: str, version: Version) -> bool:
         """Tell whether a statement removed what a change had left."""
         return any(
-            removal.what.table in {None, table} and _removes(removal.at, version)
+            removal.what.table in {None, table} and removes(removal.at, version)
             for removal in self.removals.get(database, ())
         )
 
@@ -93,7 +93,8 @@ class Statements:
                 )
 
 
-def _removes(statement: Version, version: Version) -> bool:
+def removes(statement: Version, version: Version) -> bool:
+    """Tell whether a statement that empties a table on its shard removes a version."""
     own = range_of(statement.shard)
     if version.home is not None:
         if not own.contains(version.home):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_consumers.applying.batch_statements import BatchStatements
-from spark_consumers.applying.changes import META, KnownTable, TableChanges
+from spark_consumers.applying.changes import META, OP, KnownTable, TableChanges
 from spark_consumers.applying.evolution import (
     as_declared,
     check_renames,
@@ -25,7 +25,14 @@ from spark_consumers.applying.reduce import reduce_changes
 from spark_consumers.applying.removals import removed
 from spark_consumers.applying.shadow_tables import is_shadow_table
 from spark_consumers.applying.tables import Removal
-from spark_consumers.applying.versions import Decoded, check_key, dates_of, versions_of_keys
+from spark_consumers.applying.versions import (
+    Decoded,
+    check_key,
+    dates_of,
+    ops_of_keys,
+    versions_of_keys,
+)
+from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.decoding.output_columns import arrow_type
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.errors import ShapeConflict
@@ -40,7 +47,7 @@ class Following:
 
     `tables`: (database, table) of those that it follows; None: all but the shadow tables of online
     schema changes. `known`: those that it has. `accept_skip`: GTIDs of skipped transactions without
-    which the tables are right.
+    which the tables are right. `histories`: the tables of which it keeps every version.
     """
 
     tables: Collection[Name] | None = None
@@ -48,6 +55,8 @@ class Following:
     accept_skip: Collection[str] = ()
     on_type_change: OnTypeChange = OnTypeChange.HALT
     on_truncate: OnTruncate = OnTruncate.APPLY
+    histories: Collection[Name] = ()
+    on_partial: OnPartial = OnPartial.STOP
 
     def follows(self, name: Name) -> bool:
         """Tell whether the sink follows a table."""
@@ -104,14 +113,20 @@ def changes_of(
         batch = TableChanges(
             *name,
             shape,
-            reduce_changes(".".join(name), versions, removals),
+            reduce_changes(".".join(name), versions, removals, following.on_partial),
             removals,
             statements.ended_copies_of(name),
             renames,
+            _with_ops(versions, parts) if name in following.histories else None,
         )
-        if batch.rows.num_rows or batch.removals or batch.ended_copies or batch.renames:
+        if batch.has_rows or batch.removals or batch.ended_copies or batch.renames:
             found.append(batch)
     return found
+
+
+def _with_ops(versions: pa.Table, parts: Iterable[Decoded]) -> pa.Table:
+    ops = pa.chunked_array([ops_of_keys(part) for part in parts], pa.string())
+    return versions.append_column(OP, ops)
 
 
 def _own_rows(routed: pa.Table, partitions: int, task: int) -> pa.Table:

@@ -80,11 +80,7 @@ def versions_of_keys(decoded: Decoded, into: TableShape) -> pa.Table:
     rows = decoded.rows
     _check_images(decoded)
     is_deleted = _flags(pc.is_null(rows["after"]))
-    now = np.flatnonzero(decoded.has_key)
-    renamed = np.flatnonzero(decoded.has_old_key)
-    moved = np.flatnonzero(
-        _changes_home(rows) & decoded.has_key & _flags(pc.is_null(rows["old_key"]))
-    )
+    now, renamed, moved = _chosen(decoded)
     numbers = np.concatenate([now, renamed, moved])
     tombstones = np.concatenate([is_deleted[now], np.ones(len(renamed) + len(moved), np.bool_)])
     key = pa.concat_arrays(
@@ -106,6 +102,22 @@ def versions_of_keys(decoded: Decoded, into: TableShape) -> pa.Table:
     columns = _columns(decoded, into, numbers, tombstones)
     fields = [pa.field(column.name, arrow_type(column)) for column in into.columns]
     return pa.Table.from_arrays([*found, *columns], schema=pa.schema([*META, *fields]))
+
+
+def ops_of_keys(decoded: Decoded) -> pa.Array:
+    """Return the op of the change behind each row of `versions_of_keys`."""
+    return decoded.rows["op"].take(np.concatenate(_chosen(decoded)))
+
+
+def _chosen(decoded: Decoded) -> tuple[Numbers, Numbers, Numbers]:
+    """Return which rows leave something at their key, at their old key and at their old home."""
+    rows = decoded.rows
+    moved = _changes_home(rows) & decoded.has_key & _flags(pc.is_null(rows["old_key"]))
+    return (
+        np.flatnonzero(decoded.has_key),
+        np.flatnonzero(decoded.has_old_key),
+        np.flatnonzero(moved),
+    )
 
 
 def _changes_home(rows: pa.RecordBatch) -> Flags:

@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from event_token.errors import Halt
 from spark_consumers.current_state.copy_on_write import commit_by_delta_rs
+from spark_consumers.current_state.key_index import SHARD
 from spark_consumers.current_state.log import (
     Action,
     DataFile,
@@ -107,7 +108,7 @@ def _actions(table: StoredTable, staged: Sequence[Staged], entry: Entry) -> list
     _check_once(storage, staged)
     for task in staged:
         for path, dead in task.rewritten.items():
-            file = snapshot.files.get(path)
+            file = snapshot.files.get(path) or snapshot.closed.get(path)
             if file is None or file.dead != dead:
                 raise StaleBatch(f"{storage.url}: another program changed {path} meanwhile")
             actions.append(file.removal(now_ms, data_change=task.data_change))
@@ -137,6 +138,9 @@ def _deleted(table: StoredTable, staged: Sequence[Staged]) -> dict[str, BitMap64
         for path, rows in task.deleted.items():
             found[path] |= BitMap64.deserialize(rows)
     gone = {path: found.pop(path) for path in [*found] if path not in table.snapshot.files}
+    if gone and SHARD not in table.schema.names:
+        # Several versions of a key are alike there.
+        raise StaleBatch(f"{table.storage.url}: another program joined files meanwhile")
     for path, bitmap in gone.items():
         for now, moved in table.find_moved(path, to_rows(bitmap)).items():
             found[now] |= to_bitmap(moved)

@@ -7,7 +7,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_consumers.current_state.log import Action, Snapshot, commit_path
-from spark_consumers.current_state.storage import Storage
+from spark_consumers.current_state.storage import Storage, written_by_delta_rs
 
 
 def commit_by_delta_rs(
@@ -22,15 +22,16 @@ def commit_by_delta_rs(
     files: list[AddAction | RemoveAction] = [
         _file(action) for action in actions if "txn" not in action
     ]
-    try:
-        table.create_write_transaction(
-            files, mode="append", schema=table.schema(), commit_properties=properties
-        )
-    except CommitFailedError:
-        if storage.written(commit_path(snapshot.version + 1)) is None:
-            raise
-        return False
-    return True
+    with written_by_delta_rs(storage.url):
+        try:
+            table.create_write_transaction(
+                files, mode="append", schema=table.schema(), commit_properties=properties
+            )
+        except CommitFailedError:
+            if storage.written(commit_path(snapshot.version + 1)) is None:
+                raise
+            return False
+        return True
 
 
 def _file(action: Action) -> AddAction | RemoveAction:

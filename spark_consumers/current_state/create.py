@@ -18,9 +18,12 @@ from spark_consumers.current_state.log import (
     commit_path,
     serialized,
 )
-from spark_consumers.current_state.storage import Storage
+from spark_consumers.current_state.storage import Storage, written_by_delta_rs
 from spark_consumers.current_state.stored_table import StoredTable
 
+DELETION_VECTORS = "deletionVectors"
+# The versions of the protocol that list features by name.
+FEATURES_PROTOCOL = {"minReaderVersion": 3, "minWriterVersion": 7}
 # What this process has read of the logs of tables: the next batch reads on from there.
 _newest: dict[str, Snapshot] = {}
 
@@ -39,14 +42,15 @@ def create_table(
         return
     first = _first(schema, buckets)
     if not deletion_vectors:
-        DeltaTable.create(
-            url,
-            schema,
-            mode="ignore",
-            configuration={BUCKETS_SETTING: str(buckets)},
-            storage_options=storage.options,
-            raise_if_key_not_exists=False,
-        )
+        with written_by_delta_rs(url):
+            DeltaTable.create(
+                url,
+                schema,
+                mode="ignore",
+                configuration={BUCKETS_SETTING: str(buckets)},
+                storage_options=storage.options,
+                raise_if_key_not_exists=False,
+            )
         return
     actions: list[Action] = [
         {"protocol": first.protocol},
@@ -90,13 +94,11 @@ def _first(schema: pa.Schema, buckets: int) -> Snapshot:
             BUCKETS_SETTING: str(buckets),
         },
     }
-    features = ["deletionVectors"]
+    features = [DELETION_VECTORS]
     if any(pa.types.is_timestamp(f.type) and f.type.tz is None for f in schema):
         features.append("timestampNtz")
-    protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
-    return Snapshot(
-        -1, metadata, protocol | {"readerFeatures": features, "writerFeatures": features}
-    )
+    protocol = {**FEATURES_PROTOCOL, "readerFeatures": features, "writerFeatures": features}
+    return Snapshot(-1, metadata, protocol)
 
 
 def add_columns(url: str, options: Mapping[str, str], schema: pa.Schema) -> None:
@@ -105,4 +107,5 @@ def add_columns(url: str, options: Mapping[str, str], schema: pa.Schema) -> None
     present = {field.name for field in table.schema().fields}
     missing = [f for f in Schema.from_arrow(schema).fields if f.name not in present]
     if missing:
-        table.alter.add_columns(missing)
+        with written_by_delta_rs(url):
+            table.alter.add_columns(missing)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_consumers.current_state.log import DataFile
+from spark_consumers.current_state.log import BUCKET, DataFile
 from spark_consumers.current_state.storage import Storage
 
 KEY = "_key"
@@ -19,9 +19,11 @@ Rows = npt.NDArray[np.int64]
 GROUP_ROWS = 128 * 1024
 
 
-def write_file(storage: Storage, bucket: int, buckets: int, rows: pa.Table) -> DataFile:
-    """Write rows of one bucket; they are sorted by key."""
-    path = f"b{bucket:03}of{buckets:03}-{uuid.uuid4()}.parquet"
+def write_file(
+    storage: Storage, bucket: int, buckets: int, rows: pa.Table, kind: str = BUCKET
+) -> DataFile:
+    """Write rows of one bucket; they are sorted by key. `kind`: the first letter of its name."""
+    path = f"{kind}{bucket:03}of{buckets:03}-{uuid.uuid4()}.parquet"
     content = io.BytesIO()
     # Keys and numbers hardly repeat: a dictionary would be built for nothing.
     texts = [f.name for f in rows.schema if pa.types.is_string(f.type) and f.name != KEY]

@@ -4,6 +4,7 @@ The log is read here because delta-rs does not tell where a file's deletion vect
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,9 @@ from spark_consumers.current_state.vectors import VectorPlace
 
 Action = dict[str, Any]
 LOG = "_delta_log"
+# The first letters of files: of rows by bucket, and of rows of a history that have been closed.
+BUCKET, CLOSED = "b", "c"
+_NAME = re.compile(f"([{BUCKET}{CLOSED}])([0-9]+)of([0-9]+)-")
 BUCKETS_SETTING = "shardstream.buckets"
 # What a version consists of.
 KINDS = ("add", "txn", "metaData", "protocol")
@@ -40,11 +44,18 @@ class DataFile:
 
     @property
     def bucket(self) -> tuple[int, int]:
-        """Its bucket and the number of buckets when it was written: (0, 1) of a foreign file."""
-        part, _, _ = self.path.partition("-")
-        number, _, buckets = part.removeprefix("b").partition("of")
-        is_ours = part.startswith("b") and number.isdecimal() and buckets.isdecimal()
-        return (int(number), int(buckets)) if is_ours else (0, 1)
+        """Its bucket and the number of buckets when it was written: (0, 1) of a foreign file.
+
+        Of closed rows: the task that wrote it, and the number of tasks.
+        """
+        found = _NAME.match(self.path)
+        return (int(found[2]), int(found[3])) if found else (0, 1)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the file has closed rows of a history, which no change touches."""
+        found = _NAME.match(self.path)
+        return found is not None and found[1] == CLOSED
 
     @property
     def dead(self) -> int:
@@ -76,13 +87,17 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One version; -1 is that before the first. `written`: when its commit was, by the storage."""
+    """One version; -1 is that before the first. `written`: when its commit was, by the storage.
+
+    `files`: by path; those of a history's closed rows are in `closed`, and nowhere else.
+    """
 
     version: int = -1
     metadata: Mapping[str, Any] = field(default_factory=dict)
     protocol: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, DataFile] = field(default_factory=dict)
     marks: Mapping[str, int] = field(default_factory=dict)
+    closed: Mapping[str, DataFile] = field(default_factory=dict)
     written: datetime | None = None
 
     @property
@@ -107,7 +122,7 @@ class Snapshot:
 
     def applied(self, version: int, actions: Iterable[Action]) -> "Snapshot":
         """Return the version that some actions make."""
-        files, marks = dict(self.files), dict(self.marks)
+        files, closed, marks = dict(self.files), dict(self.closed), dict(self.marks)
         metadata, protocol = self.metadata, self.protocol
         added = []
         for action in actions:
@@ -116,21 +131,25 @@ class Snapshot:
                     added.append(_data_file(add))
                 case {"remove": dict(remove)}:
                     files.pop(remove["path"], None)
+                    closed.pop(remove["path"], None)
                 case {"txn": dict(mark)}:
                     marks[mark["appId"]] = mark["version"]
                 case {"metaData": dict(found)}:
                     metadata = found
                 case {"protocol": dict(found)}:
                     protocol = found
-        files |= {file.path: file for file in added}
-        return Snapshot(version, metadata, protocol, files, marks)
+        files |= {file.path: file for file in added if not file.is_closed}
+        closed |= {file.path: file for file in added if file.is_closed}
+        return Snapshot(version, metadata, protocol, files, marks, closed)
 
     def newest(self, storage: Storage) -> "Snapshot":
         """Return the newest version; Halt if the table asks for what is not known here."""
         found = self
         if found.written is None or storage.written(commit_path(found.version)) != found.written:
             # Nothing is known yet, or the table has been replaced by another one.
-            found = replace(self, version=-1, files={}, marks={}).applied(*_checkpoint(storage))
+            found = replace(self, version=-1, files={}, closed={}, marks={}).applied(
+                *_checkpoint(storage)
+            )
         for version, actions in commits(storage, found.version):
             if version != found.version + 1:
                 raise Halt(f"{storage.url}: version {found.version + 1} is not in the table's log")

@@ -1,12 +1,14 @@
 """The folder of a table, on a file system or an object store."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import obstore
 import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
 from deltalake.fs import DeltaStorageHandler
 from obstore.exceptions import (
     AlreadyExistsError,
@@ -22,10 +24,29 @@ from event_token.errors import Halt, Retry, UsageError
 
 # A full disk and a store that is away are generic errors.
 NOT_WRITTEN = (GenericError, PermissionDeniedError, UnauthenticatedError, OSError)
+# Characters of a store's error, which may hold the whole answer of a server.
+TOLD_MAX = 500
 # Options of HTTP, which delta-rs takes among those of the store.
 CLIENT_OPTIONS = frozenset(
     {"allow_http", "allow_invalid_certificates", "connect_timeout", "timeout", "proxy_url"}
 )
+
+
+@contextmanager
+def written_by_delta_rs(url: str) -> Iterator[None]:
+    """Translate the errors of delta-rs as `Storage.write` does those of the store."""
+    try:
+        yield
+    except (DeltaProtocolError, SchemaMismatchError):
+        raise
+    except (DeltaError, OSError) as error:
+        raise cannot_write(url, error) from error
+
+
+def cannot_write(place: str, error: Exception) -> Retry:
+    """Return the error of a storage that is full, not reachable or not ours."""
+    told = " ".join(str(error).split())[:TOLD_MAX]
+    return Retry(f"{place} cannot be written: {told}")
 
 
 class Storage:
@@ -68,7 +89,7 @@ class Storage:
         except AlreadyExistsError:
             return False
         except NOT_WRITTEN as error:
-            raise self._cannot_write(path, error) from error
+            raise cannot_write(f"{self.url}/{path}", error) from error
         return True
 
     def write(self, path: str, content: bytes) -> None:
@@ -76,10 +97,7 @@ class Storage:
         try:
             obstore.put(self._store, path, content)
         except NOT_WRITTEN as error:
-            raise self._cannot_write(path, error) from error
-
-    def _cannot_write(self, path: str, error: Exception) -> Retry:
-        return Retry(f"{self.url}/{path} cannot be written: {str(error).partition(chr(10))[0]}")
+            raise cannot_write(f"{self.url}/{path}", error) from error
 
     def read(self, path: str) -> bytes:
         """Return the content of a file; FileNotFoundError."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from deltalake import DeltaTable
 
 from spark_consumers.current_state.log import BUCKETS_SETTING, LOG, Snapshot, removals
-from spark_consumers.current_state.storage import Storage
+from spark_consumers.current_state.storage import Storage, written_by_delta_rs
 
 # A reader replays the commits since the last checkpoint.
 CHECKPOINT_COMMITS = 100
@@ -21,7 +21,9 @@ def after_commit(storage: Storage, snapshot: Snapshot) -> None:
     if snapshot.version % CHECKPOINT_COMMITS:
         return
     options = storage.options
-    DeltaTable(storage.url, snapshot.version, storage_options=options).create_checkpoint()
+    table = DeltaTable(storage.url, snapshot.version, storage_options=options)
+    with written_by_delta_rs(storage.url):
+        table.create_checkpoint()
     live_bytes = sum(f.size * (f.rows - f.dead) // max(f.rows, 1) for f in snapshot.files.values())
     if live_bytes > BUCKET_BYTES_MAX * snapshot.buckets:
         double_buckets(storage.url, options)
@@ -31,7 +33,9 @@ def double_buckets(url: str, options: Mapping[str, str]) -> None:
     """Double the number of buckets; files are divided when they are rewritten next."""
     table = DeltaTable(url, storage_options=dict(options))
     buckets = int(table.metadata().configuration[BUCKETS_SETTING])
-    table.alter.set_table_properties({BUCKETS_SETTING: str(2 * buckets)}, raise_if_not_exists=False)
+    doubled = {BUCKETS_SETTING: str(2 * buckets)}
+    with written_by_delta_rs(url):
+        table.alter.set_table_properties(doubled, raise_if_not_exists=False)
 
 
 def vacuum(url: str, options: Mapping[str, str], older_than_s: int) -> list[str]:
@@ -45,7 +49,8 @@ def vacuum(url: str, options: Mapping[str, str], older_than_s: int) -> list[str]
     removed = removals(storage)
     in_use = {path for path, when in removed.items() if when / 1000 >= since_s}
     staged_since_s = min(since_s, time.time() - STAGED_S_MAX)
-    for file in Snapshot().newest(storage).files.values():
+    newest = Snapshot().newest(storage)
+    for file in (*newest.files.values(), *newest.closed.values()):
         in_use.add(file.path)
         if file.vector and file.vector.storage == "u":
             in_use.add(file.vector.path)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from event_token.errors import UsageError
+from spark_consumers.decoding.key_scope import KeyScope
 from topics.records.table_shape import UNSIGNED_LONG_DIGITS, Column, TableShape, ValueKind
 
 # Arrow and Spark decimals have at most this many digits, MySQL's up to 65.
@@ -62,13 +63,15 @@ class OutputColumns:
 
     `names` are envelope columns and images in the order of `ENVELOPE_TYPES`, then those of
     `ON_REQUEST_TYPES`. `shape` is the table version that the structs follow, None for JSON text;
-    `fields` are the columns of each struct.
+    `fields` are the columns of each struct. `key_scope`: whether keys have the keyspace id as their
+    last part.
     """
 
     names: tuple[str, ...]
     shape: TableShape | None
     shape_schema_id: int
     fields: tuple[tuple[str, tuple[int, ...]], ...]  # (image, column indexes of `shape`)
+    key_scope: KeyScope = KeyScope.KEYSPACE
 
     def struct_columns(self, image: str) -> tuple[Column, ...]:
         """Return the columns of an image's struct."""

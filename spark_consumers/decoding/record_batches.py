@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from event_token.token import TOKEN_VERSION
 from spark_consumers.decoding.column_readers import builder_for
+from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.output_columns import IMAGES, OutputColumns
 from spark_consumers.decoding.schema_plans import PlanMaker
 from spark_consumers.row_columns.builders import (
@@ -51,6 +52,7 @@ class BatchDecoder:
             plan_of=PlanMaker(output, self._builders, text_of).plan_of,
             token_version=TOKEN_VERSION,
             key_range=key_range,
+            keys_have_home=output.key_scope is KeyScope.SHARD,
         )
 
     def decode(self, records: Sequence[bytes], offsets: Sequence[int]) -> pa.RecordBatch:

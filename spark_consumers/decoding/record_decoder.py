@@ -6,14 +6,16 @@ table version has columns of its own, so a version that appears while a query ru
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from event_token.errors import UsageError
+from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.output_columns import choose_columns
 from spark_consumers.decoding.record_batches import BatchDecoder
+from spark_consumers.decoding.scoped_rows import scoped_shape, with_keyspace_ids
 from topics.errors import CorruptRecord
 from topics.records.table_shape import TableShape, shape_of
 from topics.records.vevent import Op
@@ -41,9 +43,16 @@ class _Version:
 class RecordDecoder:
     """Decodes rows of any table, of any shards and in any order. Not thread-safe."""
 
-    def __init__(self, text_of: Callable[[int], str]) -> None:
-        """`text_of` returns the schema text of an id."""
+    def __init__(
+        self, text_of: Callable[[int], str], key_scope: KeyScope = KeyScope.KEYSPACE
+    ) -> None:
+        """`text_of` returns the schema text of an id.
+
+        `key_scope`: that of the source; with SHARD tables and rows have a column more
+        (`scoped_rows`).
+        """
         self._text_of = text_of
+        self._key_scope = key_scope
         self._versions: dict[int, _Version] = {}
 
     def decode(
@@ -59,6 +68,7 @@ class RecordDecoder:
         border as an INSERT or a DELETE, which has one image and one key.
 
         CorruptRecord: a record cannot be read. UsageError: the schema is not one of rows.
+        CannotApply: a row lacks the keyspace id that the key scope needs.
         """
         version = self._version(schema_id)
         loop = version.decoder.loop
@@ -78,7 +88,11 @@ class RecordDecoder:
                 f"{loop.shard.decode('utf-8', 'replace') or 'unknown'}, seq {loop.seq}: the record "
                 f"cannot be read: {error}"
             ) from error
-        return batch if ops is None else _as_seen(batch, pa.array(ops, pa.string()))
+        if ops is not None:
+            batch = _as_seen(batch, pa.array(ops, pa.string()))
+        if self._key_scope is KeyScope.SHARD:
+            batch = with_keyspace_ids(version.shape, batch)
+        return batch
 
     def shape(self, schema_id: int) -> TableShape:
         """Return the table version of a schema. UsageError when it is not one of rows."""
@@ -91,6 +105,9 @@ class RecordDecoder:
             if shape is None:
                 raise UsageError(f"schema {schema_id} describes statements, not rows of a table")
             output = choose_columns(_COLUMNS, shape, schema_id)
+            output = replace(output, key_scope=self._key_scope)
+            if self._key_scope is KeyScope.SHARD:
+                shape = scoped_shape(shape)
             found = _Version(shape, BatchDecoder(output, self._text_of, shard=None))
             self._versions[schema_id] = found
         return found

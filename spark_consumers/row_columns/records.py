@@ -57,6 +57,14 @@ class Plan:
         self.whole: bytes = whole_image(len(names))
 
 
+def _with_home(key: bytes, keyspace_id: bytes | None) -> bytes:
+    """Return a key, a JSON array, with the keyspace id as its last part; empty: no key."""
+    if not key:
+        return key
+    home = b"" if keyspace_id is None else keyspace_id.hex().encode("ascii")
+    return key[:-1] + b',"' + home + b'"]'
+
+
 class RecordLoop:
     """Decodes records: of one shard log and in order, or of any shards in any order."""
 
@@ -70,13 +78,16 @@ class RecordLoop:
         plan_of: Callable[[int], Plan],
         token_version: int,
         key_range: KeyRangeFilter | None,
+        keys_have_home: bool,
     ) -> None:
         """`plan_of` gives the plan of a schema id; it is asked once for each.
 
         Without a `shard` the records are of any shards, and their seqs are not checked.
-        `key_range`: where only a part of the shard is wanted.
+        `key_range`: where only a part of the shard is wanted. `keys_have_home`: the keyspace id is
+        the last part of each key.
         """
         self.key_range: KeyRangeFilter | None = key_range
+        self.keys_have_home: bool = keys_have_home
         self._seen: i64 = BEFORE | AFTER  # the images of the row at hand that the range sees
         self.is_mixed: bool = shard is None
         self.shard: bytes = b"" if shard is None else shard.encode("utf-8")
@@ -329,6 +340,14 @@ class RecordLoop:
             record = self.envelope.cursor.record
             old = plan.key.of_image(record, before_at)
             new = plan.key.of_image(record, after_at)
+        if self.keys_have_home:
+            envelope = self.envelope
+            id_before = envelope.keyspace_id_at(envelope.keyspace_id_before_at)
+            id_after = envelope.keyspace_id_at(envelope.keyspace_id_after_at)
+            # An image that lacks the key or the sharding column is of a row that keeps it.
+            if after_at >= 0:
+                new = _with_home(new or old, id_before if id_after is None else id_after)
+            old = _with_home(old, id_before)
         # A MINIMAL after image leaves out a key that has not changed.
         self.columns.add_keys(new or old, old if old and new and old != new else b"")
 

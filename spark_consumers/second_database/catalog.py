@@ -6,6 +6,7 @@
 | `position` | per follower: query, last batch, position of the stream, frontier |
 | `tables` | per table: where it lies, its columns, renamed columns, and whether it is whole |
 | `rejected` | changes with values that the target cannot hold, if they are not to stop the query |
+| `same_keys` | keys that have live rows on several shards, if they are to stop the query |
 | `homes_N` | of table N: hidden rows of keys with several homes, and tombstones |
 | `stage_*` | the changes of one task of one batch, until the batch is applied |
 """
@@ -26,8 +27,11 @@ from spark_consumers.second_database.bad_rows import Rejected
 from spark_consumers.second_database.dialect import Dialect, rows_of, run
 from spark_consumers.second_database.names import TargetTable
 from spark_consumers.sink_query.resume import PlannedBatch, Step, TargetState, step_of
+from spark_consumers.sink_query.same_keys import SameKey
 from topics.records.table_shape import TableShape, row_schema, schema_text, shape_of
 
+# A key, as JSON, and the shards of its live rows.
+SettledKey = tuple[str, tuple[str, ...]]
 # What is known of a table: nothing was copied, its copy runs, or it is whole.
 FOLLOWING, LOADING, COMPLETE = "following", "loading", "complete"
 
@@ -53,11 +57,12 @@ class Catalog:
         self._tables = dialect.internal("tables")
         self._followers = dialect.internal("followers")
         self._rejected = dialect.internal("rejected")
+        self._same_keys = dialect.internal("same_keys")
 
     def create(self, connection: Connection) -> None:
         """Create the follower's own tables where they are missing."""
         dialect = self._dialect
-        schema, last = dialect.internal_name("rejected")
+        schema, last = dialect.internal_name("same_keys")
         if inspect(connection).has_table(last, schema=schema or None):
             return
         dialect.create_schema(connection, schema)
@@ -94,6 +99,14 @@ class Catalog:
             f"time_us {long} NOT NULL, token {text}, reason {text} NOT NULL",
             is_numbered=True,
         )
+        dialect.create_own(
+            connection,
+            self._same_keys,
+            f"follower {name} NOT NULL, "
+            f"source_database {name} NOT NULL, source_table {name} NOT NULL, "
+            f"source_key {text} NOT NULL, shards {text} NOT NULL",
+            is_numbered=True,
+        )
 
     def held(self, connection: Connection, *, locked: bool = False) -> TargetState | None:
         """Return the last batch that the target holds, None before the first one.
@@ -101,6 +114,9 @@ class Catalog:
         `locked`: until the transaction ends, nobody else moves the position.
         """
         lock = self._dialect.row_lock if locked else ""
+        if locked and not lock:
+            statement = f"UPDATE {self._position} SET changes = changes WHERE follower = :follower"
+            run(connection, statement, {"follower": self._follower})
         found = rows_of(
             connection,
             f"SELECT query, batch, position FROM {self._position} WHERE follower = :follower{lock}",
@@ -174,6 +190,41 @@ class Catalog:
                     **asdict(each),
                 },
             )
+
+    def set_same_keys(
+        self, connection: Connection, source: tuple[str, str], keys: Iterable[SettledKey]
+    ) -> None:
+        """Store the keys of a table that have live rows on several shards."""
+        table = {"follower": self._follower, "database": source[0], "table": source[1]}
+        run(
+            connection,
+            f"DELETE FROM {self._same_keys} WHERE follower = :follower AND "
+            f"source_database = :database AND source_table = :table",
+            table,
+        )
+        for key, shards in keys:
+            run(
+                connection,
+                f"INSERT INTO {self._same_keys} (follower, source_database, source_table, "
+                f"source_key, shards) VALUES (:follower, :database, :table, :key, :shards)",
+                {**table, "key": key, "shards": json.dumps(shards)},
+            )
+
+    def same_keys(self, connection: Connection) -> tuple[int, tuple[SameKey, ...]]:
+        """Return the frontier, and the keys that have live rows on several shards there."""
+        found = rows_of(
+            connection,
+            f"SELECT p.frontier_us, k.source_database, k.source_table, k.source_key, k.shards "
+            f"FROM {self._position} p LEFT JOIN {self._same_keys} k ON k.follower = p.follower "
+            f"WHERE p.follower = :follower",
+            {"follower": self._follower},
+        )
+        keys = (
+            SameKey(f"{database}.{table}", key, tuple(json.loads(shards)))
+            for _, database, table, key, shards in found
+            if key is not None
+        )
+        return max((row[0] for row in found), default=0), tuple(keys)
 
     def settle_options(self, connection: Connection, options: Mapping[str, str]) -> None:
         """Store the options with which a follower began. UsageError if they change later."""

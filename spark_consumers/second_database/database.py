@@ -15,18 +15,21 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from event_token import KeyRange
-from event_token.errors import Retry
+from event_token.errors import Retry, UsageError
 from spark_consumers.applying.changes import KnownTable, TableChanges
 from spark_consumers.applying.on_type_change import OnTypeChange
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.errors import DatabaseRefuses, DuplicateValue, ShapeConflict, TargetConflict
 from spark_consumers.second_database.catalog import FOLLOWING, Catalog
 from spark_consumers.second_database.dialect import Dialect
 from spark_consumers.second_database.names import TargetTable
-from spark_consumers.second_database.staging import Staged, stage, stage_prefix
+from spark_consumers.second_database.staging import Staged, carry, stage, stage_prefix
 from spark_consumers.second_database.table_changes import TableWriter
 from spark_consumers.second_database.target_tables import TargetTables
 from spark_consumers.second_database.urls import dialect_of
 from spark_consumers.sink_query.resume import PlannedBatch, Step, TargetState, step_of
+from spark_consumers.sink_query.same_keys import SAME_KEYS_MAX, OnSameKey, SameKey
 
 # As long as topics are usually kept: late changes cannot be older than the log.
 TOMBSTONES_US = 7 * 24 * 3600 * 1_000_000
@@ -48,6 +51,9 @@ class TargetOptions:
     asked for. `tombstones_us`: how long a deleted key is remembered, for late changes.
     `on_bad_row`: `table` puts changes with values that the target cannot hold into the table of
     rejected ones, instead of stopping. `on_type_change`: as of the `Following` of the changes.
+    `key_scope`: that of the changes' decoder; it cannot change. `on_same_key`: `stop` lists
+    keys that have live rows on several shards (`SqlDatabase.same_keys`). `on_partial`: as of the
+    `Following` of the changes.
     """
 
     follower: str
@@ -59,6 +65,9 @@ class TargetOptions:
     tombstones_us: int = TOMBSTONES_US
     on_bad_row: Literal["stop", "table"] = "stop"
     on_type_change: OnTypeChange = OnTypeChange.HALT
+    key_scope: KeyScope = KeyScope.KEYSPACE
+    on_same_key: OnSameKey = OnSameKey.STOP
+    on_partial: OnPartial = OnPartial.STOP
 
 
 class SqlDatabase:
@@ -69,6 +78,11 @@ class SqlDatabase:
         self._url = url
         self._options = options
         self._dialect: Dialect = dialect_of(url, replaces_nul=options.nul_text == "replace")
+        if options.on_bad_row == "table" and not self._dialect.has_savepoints:
+            raise UsageError(
+                f"{self._dialect.place}: the database has no savepoints, so rows that do not fit "
+                f"cannot be put aside: leave out --on-bad-row"
+            )
         self._catalog = Catalog(self._dialect, options.follower)
         digest = hashlib.sha256(options.follower.encode()).hexdigest()[:16]
         self._prefix = stage_prefix(digest)
@@ -77,11 +91,34 @@ class SqlDatabase:
         """Support pickle, which cannot handle connections."""
         return type(self), (self._url, self._options)
 
+    def prepare_for_tasks(self) -> None:
+        """Prepare; UsageError also if processes of Spark cannot use the database side by side."""
+        if not self._dialect.is_shared:
+            raise UsageError(
+                f"{self._dialect.place}: only one process at a time can open this database, and "
+                f"Spark has several. Apply the changes with SqlDatabase in a program of your own "
+                f"(docs/second-database.md)"
+            )
+        self.prepare()
+
     def prepare(self) -> None:
-        """Create the follower's own tables where they are missing."""
+        """Create the follower's own tables where they are missing.
+
+        UsageError: the database cannot do what a target must.
+        """
+        with self._dialect.errors():
+            self._dialect.check_server(self._open())
+        try:
+            self._prepare()
+        except DuplicateValue:  # another first start was quicker
+            self._prepare()
+
+    def _prepare(self) -> None:
         with self._transaction() as connection:
             self._catalog.create(connection)
             begun = {"deletes": self._options.deletes, "schema": self._options.schema or ""}
+            if self._options.key_scope is KeyScope.SHARD:
+                begun["key_scope"] = KeyScope.SHARD
             self._catalog.settle_options(connection, begun)
 
     def held(self) -> TargetState | None:
@@ -98,6 +135,11 @@ class SqlDatabase:
         """Return how many changes were applied, up to which frontier, and how many rejected."""
         with self._transaction() as connection:
             return self._catalog.applied(connection)
+
+    def same_keys(self) -> tuple[int, tuple[SameKey, ...]]:
+        """Return the frontier, and some keys that have live rows on several shards there."""
+        with self._transaction() as connection:
+            return self._catalog.same_keys(connection)
 
     def known(self) -> dict[tuple[str, str], KnownTable]:
         """Return the tables that the target has, for `changes_of`."""
@@ -117,9 +159,7 @@ class SqlDatabase:
                     f"stop it, or wait until the server has noticed its end"
                 )
             connection.commit()
-            with self._transaction() as own:
-                for name in self._dialect.stages(own, self._prefix):
-                    self._dialect.drop_stage(own, name)
+            self.drop_stages()
             try:
                 yield
             finally:
@@ -127,14 +167,25 @@ class SqlDatabase:
                 with suppress(DBAPIError):
                     self._dialect.release_claims(connection)
 
-    def stage(self, changes: Iterable[TableChanges]) -> list[Staged]:
-        """Stage the changes of one task. BadValue names the first value that does not fit."""
-        rejects = self._options.on_bad_row == "table"
+    def drop_stages(self) -> None:
+        """Drop the staging tables of batches that were cut off; they take the target's room."""
         with self._transaction() as connection:
-            return [
-                stage(connection, self._dialect, each, self._prefix, rejects=rejects)
-                for each in changes
-            ]
+            for name in self._dialect.stages(connection, self._prefix):
+                self._dialect.drop_stage(connection, name)
+
+    def stage(self, changes: Iterable[TableChanges]) -> list[Staged]:
+        """Stage the changes of one task. BadValue names the first value that does not fit.
+
+        Where only one connection can write, nothing is written yet: `apply` stages them.
+        """
+        if not self._dialect.stages_in_tasks:
+            return [carry(self._dialect, each) for each in changes]
+        with self._transaction() as connection:
+            return [self._stage(connection, each) for each in changes]
+
+    def _stage(self, connection: Connection, changes: TableChanges) -> Staged:
+        rejects = self._options.on_bad_row == "table"
+        return stage(connection, self._dialect, changes, self._prefix, rejects=rejects)
 
     def apply(self, batch: PlannedBatch, staged: Sequence[Staged]) -> bool:
         """Apply a batch in one transaction; False if the target holds it already.
@@ -144,7 +195,7 @@ class SqlDatabase:
         """
         try:
             if not self._dialect.has_transactional_ddl:
-                self._fit_tables(batch, staged)
+                self._fit_before(batch, staged)
             done = self._apply(batch, staged, replace=False)
         except ShapeConflict as error:
             if self._options.on_type_change is OnTypeChange.HALT:
@@ -176,9 +227,15 @@ class SqlDatabase:
         is_ending = False
         try:
             with self._dialect.errors(), self._open().connect() as connection:
-                if not self._catalog.move(connection, batch, sum(each.rows for each in staged)):
+                here = [
+                    each if each.carried is None else self._stage(connection, each.carried)
+                    for each in staged
+                ]
+                if not self._catalog.move(connection, batch, sum(each.rows for each in here)):
                     return False
-                self._apply_tables(connection, batch, staged, replace=replace)
+                self._apply_tables(connection, batch, here, replace=replace)
+                if not self._dialect.stages_in_tasks:
+                    self._drop_stages(connection, here)
                 is_ending = True
                 connection.commit()
         except Retry:
@@ -203,8 +260,14 @@ class SqlDatabase:
         frontier_us = batch.end.frontier_us
         for source, table, stages in self._fitted(connection, staged):
             removals = tuple(dict.fromkeys(r for each in stages for r in each.removals))
-            writer = TableWriter(connection, self._dialect, table, soft=soft)
+            writer = TableWriter(
+                *(connection, self._dialect, table), soft=soft, on_partial=self._options.on_partial
+            )
             writer.apply(stages, removals, replace=replace)
+            if writer.may_hide:
+                is_on = self._options.on_same_key is OnSameKey.STOP
+                keys = writer.same_keys(SAME_KEYS_MAX) if is_on else ()
+                self._catalog.set_same_keys(connection, source, keys)
             self._catalog.reject(connection, source, (r for each in stages for r in each.rejected))
             ended = {shard for each in stages for shard in each.ended_copies}
             if ended:
@@ -215,6 +278,13 @@ class SqlDatabase:
             for known in self._catalog.tables(connection).values():
                 writer = TableWriter(connection, self._dialect, known.table, soft=soft)
                 writer.expire(frontier_us - self._options.tombstones_us)
+
+    def _fit_before(self, batch: PlannedBatch, staged: Sequence[Staged]) -> None:
+        """Fit the tables. Retry if another follower registered a table at the same moment."""
+        try:
+            self._fit_tables(batch, staged)
+        except DuplicateValue as error:
+            raise Retry(f"{error}: another follower was quicker, the batch is run again") from None
 
     def _fit_tables(self, batch: PlannedBatch, staged: Sequence[Staged]) -> None:
         """Fit the tables before the batch's transaction, which DDL would end.
@@ -249,9 +319,12 @@ class SqlDatabase:
     def _drop(self, staged: Iterable[Staged]) -> None:
         """Drop staging tables; what a crash leaves is dropped at the next start."""
         with self._transaction() as connection:
-            for each in staged:
-                if each.stage is not None:
-                    self._dialect.drop_stage(connection, each.stage)
+            self._drop_stages(connection, staged)
+
+    def _drop_stages(self, connection: Connection, staged: Iterable[Staged]) -> None:
+        for each in staged:
+            if each.stage is not None:
+                self._dialect.drop_stage(connection, each.stage)
 
     def _open(self) -> Engine:
         return _engine_of(self._url)

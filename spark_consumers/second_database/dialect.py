@@ -18,6 +18,13 @@ from spark_consumers.applying.changes import DELETED, HOME, SHARD
 from spark_consumers.second_database.names import CONTESTED, INTERNAL, META_KINDS, TargetTable
 from topics.records.table_shape import Column, TableShape
 
+# The connection that holds a follower's lock is silent for as long as the query runs. Firewalls
+# drop silent connections after some minutes, and by the system's defaults a dead server is noticed
+# after two hours.
+KEEPALIVE_IDLE_S = 60
+KEEPALIVE_INTERVAL_S = 10
+KEEPALIVE_PROBES = 6
+
 
 def run(connection: Connection, statement: str, values: Mapping[str, object] | None = None) -> int:
     """Run a statement with `:name` parameters; return how many rows it changed."""
@@ -51,19 +58,26 @@ class Dialect:
     """A kind of database. Names are given unquoted."""
 
     # The longest name of a table or column, in this unit.
-    name_max: ClassVar[int]
+    name_max: int
     name_unit: ClassVar[Literal["bytes", "characters"]] = "bytes"
     # Columns that every table has, so that no other one may be called so.
     system_columns: ClassVar[frozenset[str]] = frozenset()
-    # What locks the rows of a SELECT.
+    # What locks the rows of a SELECT; empty: an UPDATE of the row must do.
     row_lock: ClassVar[str] = " FOR UPDATE"
+    # Whether tasks stage side by side. Else they give their rows to the driver, which stages them
+    # in the transaction that applies them.
+    stages_in_tasks: ClassVar[bool] = True
+    # Whether other processes can use the database at the same time.
+    is_shared: ClassVar[bool] = True
+    # Whether a statement that fails can be undone within its transaction.
+    has_savepoints: ClassVar[bool] = True
     # Whether DDL takes part in transactions. Where it does not, each of these methods may find its
     # work done already, by a batch that was cut off.
     has_transactional_ddl: ClassVar[bool]
     # What follows the columns of a new table.
     table_options: ClassVar[str] = ""
     # The SQL types of the follower's own columns, by `names.META_KINDS`.
-    meta_types: ClassVar[Mapping[str, str]]
+    meta_types: Mapping[str, str]
 
     def open_engine(self) -> Engine:
         """Return an engine; nothing is connected yet. It never shows values in its errors."""
@@ -72,6 +86,12 @@ class Dialect:
     def type_of(self, column: Column, *, is_key: bool = False) -> str:
         """Return the SQL type that holds every value of a column."""
         raise NotImplementedError
+
+    def check_server(self, engine: Engine) -> None:
+        """UsageError if the database cannot do what a target must."""
+
+    def check_columns(self, connection: Connection, columns: Sequence[Column]) -> None:
+        """UsageError if the database would change values of a new table or column."""
 
     def check_key(self, shape: TableShape) -> None:
         """UsageError if a primary key is larger than the target allows."""
@@ -190,7 +210,13 @@ class Dialect:
 
     def update_from(self, connection: Connection, update: "Update") -> int:
         """Set columns of rows to the staged ones of the same key; return how many rows."""
-        raise NotImplementedError
+        return run(
+            connection,
+            f"UPDATE {update.place} AS t SET {self.taken(update.columns)} "
+            f"FROM {self.internal(update.stage)} s "
+            f"WHERE {self.same_key('t', 's', update.key)} AND {update.where}",
+            update.values,
+        )
 
     def delete_matching(
         self,
@@ -269,6 +295,10 @@ class Dialect:
     def meta_columns(self, names: Iterable[str]) -> dict[str, str]:
         """Return the types of columns of the follower's own."""
         return {name: self.meta_types[META_KINDS[name]] for name in names}
+
+    def taken(self, columns: Iterable[str], prefix: str = "") -> str:
+        """Return what sets columns, with `prefix`, to those of the staged row `s`."""
+        return ", ".join(f"{prefix}{self.quote(c)} = s.{self.quote(c)}" for c in columns)
 
     def same_key(self, a: str, b: str, key: Iterable[str]) -> str:
         """Return the condition that two rows have one key."""

@@ -2,8 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
 import psycopg
 import pyarrow as pa
@@ -15,7 +16,14 @@ from event_token.errors import Retry, ShardstreamError, UsageError
 from spark_consumers.applying.changes import ABSENT, DELETED, KEY, TIME
 from spark_consumers.errors import BadValue, DatabaseRefuses, DuplicateValue
 from spark_consumers.second_database.csv_rows import csv_of, seconds_text
-from spark_consumers.second_database.dialect import Dialect, Update, rows_of, run
+from spark_consumers.second_database.dialect import (
+    KEEPALIVE_IDLE_S,
+    KEEPALIVE_INTERVAL_S,
+    KEEPALIVE_PROBES,
+    Dialect,
+    rows_of,
+    run,
+)
 from spark_consumers.second_database.names import CONTESTED, INTERNAL, NUMBER, ORIGIN, TargetTable
 from spark_consumers.second_database.rejected import place_of, without_nul
 from topics.records.table_shape import Column, TableShape, ValueKind
@@ -39,8 +47,13 @@ TYPES: Mapping[ValueKind, str] = {
     ValueKind.DATETIME: "timestamp",
     ValueKind.TIMESTAMP: "timestamptz",
 }
-# A row of 100 MB takes this long on a slow line; a server that has gone is noticed by keepalives.
+# A row of 100 MB takes this long on a slow line.
 CONNECT_S_MAX = 30
+_KEEPALIVES = {
+    "keepalives_idle": KEEPALIVE_IDLE_S,
+    "keepalives_interval": KEEPALIVE_INTERVAL_S,
+    "keepalives_count": KEEPALIVE_PROBES,
+}
 _COLUMN = re.compile(r"^COPY \w+, line \d+, column ([^:\n]+)", re.MULTILINE)
 _UNIQUE_VIOLATION = "23505"
 _DATA_EXCEPTION = "22"
@@ -66,7 +79,7 @@ class PostgresDialect(Dialect):
     # indexes (a HOT update) and a second page in the WAL.
     table_options = " WITH (fillfactor = 90)"
     has_transactional_ddl = True
-    meta_types: ClassVar[Mapping[str, str]] = {
+    meta_types: Mapping[str, str] = {
         "key": "text",
         "long": "bigint",
         "name": "text",
@@ -89,6 +102,8 @@ class PostgresDialect(Dialect):
             pool_pre_ping=True,
             hide_parameters=True,
             connect_args={
+                # What the URL says takes precedence.
+                **{k: v for k, v in _KEEPALIVES.items() if k not in self._url.query},
                 "connect_timeout": CONNECT_S_MAX,
                 "application_name": "shardstream",
                 "options": "-c timezone=UTC -c client_encoding=UTF8 -c datestyle=ISO "
@@ -164,12 +179,13 @@ class PostgresDialect(Dialect):
         place = sql.Identifier(INTERNAL, name)
         names = sql.SQL(", ").join(map(sql.Identifier, rows.column_names))
         command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(place, names)
-        try:
-            _copy(driver, command, rows)
-        except psycopg.DataError as error:
-            raise BadValue(_first_problem(driver, command, rows, error)) from None
-        few = [sql.Identifier(column) for column in (DELETED, CONTESTED)]
-        driver.execute(sql.SQL("ANALYZE {} ({}, {})").format(place, *few))
+        with self._driver_errors():
+            try:
+                _copy(driver, command, rows)
+            except psycopg.DataError as error:
+                raise BadValue(_first_problem(driver, command, rows, error)) from None
+            few = [sql.Identifier(column) for column in (DELETED, CONTESTED)]
+            driver.execute(sql.SQL("ANALYZE {} ({}, {})").format(place, *few))
 
     def upsert(
         self,
@@ -192,22 +208,23 @@ class PostgresDialect(Dialect):
             f"WHERE {self.same_home('t', 'excluded')}",
         )
 
-    def update_from(self, connection: Connection, update: Update) -> int:
-        """UPDATE ... FROM."""
-        sets = ", ".join(f"{self.quote(c)} = s.{self.quote(c)}" for c in update.columns)
-        return run(
-            connection,
-            f"UPDATE {update.place} AS t SET {sets} FROM {self.internal(update.stage)} s "
-            f"WHERE {self.same_key('t', 's', update.key)} AND {update.where}",
-            update.values,
-        )
-
     def translated(self, error: DBAPIError) -> ShardstreamError:
         """Map the server's state; the message has no password and no values."""
+        return self._translated(error.orig, is_lost=error.connection_invalidated)
+
+    @contextmanager
+    def _driver_errors(self) -> Iterator[None]:
+        """Translate errors of statements that do not pass through SQLAlchemy."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._translated(error, is_lost=False) from None
+
+    def _translated(self, error: BaseException | None, *, is_lost: bool) -> ShardstreamError:
         state, said = _state(error), _said(error)
         if not state and _NOT_ADMITTED.search(said):
             return UsageError(f"{self.place}: {said} (docs/second-database.md lists the rights)")
-        if error.connection_invalidated or not state or state.startswith(_TRANSIENT):
+        if is_lost or not state or state.startswith(_TRANSIENT):
             return Retry(f"{self.place}: {said}")
         if state.startswith(_REFUSED):
             return UsageError(f"{self.place}: {said} (docs/second-database.md lists the rights)")
@@ -231,14 +248,13 @@ def _fitting(rows: pa.Table, shape: TableShape) -> pa.Table:
     return rows
 
 
-def _state(error: DBAPIError) -> str:
-    return str(getattr(error.orig, "sqlstate", None) or "")
+def _state(error: BaseException | None) -> str:
+    return str(getattr(error, "sqlstate", None) or "")
 
 
-def _said(error: DBAPIError) -> str:
-    found = error.orig
-    first = getattr(getattr(found, "diag", None), "message_primary", None)
-    return str(first or found).strip().splitlines()[0]
+def _said(error: BaseException | None) -> str:
+    first = getattr(getattr(error, "diag", None), "message_primary", None)
+    return str(first or error).strip().splitlines()[0]
 
 
 def _copy(driver: "psycopg.Connection[Any]", command: sql.Composed, rows: pa.Table) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,7 +17,8 @@ from spark_consumers.second_database.sink import DATABASE_FORMAT, DatabaseSink, 
 from spark_consumers.sink_query.checkpoint_files import checkpoint_state
 from spark_consumers.sink_query.frame import routed, sink_frame
 from spark_consumers.sink_query.resume import resumed
-from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_query, triggered
+from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_watched, triggered
+from spark_consumers.sink_query.same_keys import SameKeyWatch
 from spark_consumers.sink_query.secret_spec import SPEC, spec_text
 from spark_consumers.source.options import SourceOptions
 from topics.start.start_forms import StartWord
@@ -56,9 +58,7 @@ def run_database(
     """
     source = {"start": "earliest", **options}
     parsed = SourceOptions.parse({**source, "keyspace": keyspace})
-    state = LOADING if parsed.start is StartWord.COPY else FOLLOWING
-    target = target or TargetOptions(keyspace)
-    target = replace(target, key_range=parsed.key_range, state=state, on_type_change=on_type_change)
+    target = _with_source(target or TargetOptions(keyspace), parsed, on_type_change)
     spec = DatabaseSpec(
         *(url, target, parsed.kafka, parsed.registry_url, checkpoint, partitions),
         tables=frozenset(tables) or None,
@@ -66,21 +66,42 @@ def run_database(
         on_truncate=on_truncate,
     )
     database = SqlDatabase(url, target)
-    spark.dataSource.register(DatabaseSink)
-    database.prepare()
+    database.prepare_for_tasks()
 
     def start() -> StreamingQuery:
+        database.drop_stages()
         begin = resumed(source, database.where, database.held(), checkpoint_state(checkpoint, {}))
-        writer = _writer(spark, keyspace, spec, begin)
-        return triggered(writer, trigger, interval_s).start()
+        return triggered(_writer(spark, keyspace, spec, begin), trigger, interval_s).start()
 
+    watch = SameKeyWatch(database.where, target.on_same_key)
+    applied = partial(_applied, database, watch)
     with database.claimed():
-        return run_query(start, lambda: Applied(*database.applied()), on_progress, stop)
+        return run_watched(
+            start, applied, watch, trigger=trigger, on_progress=on_progress, stop=stop
+        )
+
+
+def _with_source(
+    target: TargetOptions, source: SourceOptions, on_type_change: OnTypeChange
+) -> TargetOptions:
+    return replace(
+        target,
+        key_range=source.key_range,
+        key_scope=source.key_scope,
+        on_type_change=on_type_change,
+        state=LOADING if source.start is StartWord.COPY else FOLLOWING,
+    )
+
+
+def _applied(database: SqlDatabase, watch: SameKeyWatch) -> Applied:
+    watch.see(*database.same_keys())
+    return Applied(*database.applied())
 
 
 def _writer(
     spark: SparkSession, keyspace: str, spec: DatabaseSpec, source: Mapping[str, str]
 ) -> DataStreamWriter:
+    spark.dataSource.register(DatabaseSink)
     tables = [f"{database}.{table}" for database, table in spec.tables or ()]
     frame = routed(sink_frame(spark, keyspace, source, tables=tables), spec.partitions)
     return (

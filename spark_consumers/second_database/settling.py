@@ -48,15 +48,15 @@ def settle_contested(
     stages: Iterable[Staged],
     *,
     soft: bool,
-) -> None:
-    """Settle the contested rows of staging tables and mark them as settled.
+) -> bool:
+    """Settle the contested rows of staging tables and mark them as settled; False: none are.
 
     All tasks' rows together: values of unique indexes move between keys of different tasks.
     """
     d = dialect
     contested = [staged for staged in stages if _is_contested(connection, d, staged)]
     if not contested:
-        return
+        return False
     for staged in contested:
         stage = d.internal(str(staged.stage))
         _mark_whole_keys(connection, d, stage)
@@ -82,6 +82,7 @@ def settle_contested(
     for staged in contested:
         stage = d.internal(str(staged.stage))
         run(connection, f"UPDATE {stage} SET {flag} = {SETTLED} WHERE {flag} = 1")
+    return True
 
 
 def _is_contested(connection: Connection, d: Dialect, staged: Staged) -> bool:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from event_token.errors import UsageError
 from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.task_changes import Following, changes_of
+from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.second_database.staging import Staged
@@ -96,10 +97,11 @@ class DatabaseWriter(DataSourceStreamArrowWriter):
             spec.accept_skip,
             spec.target.on_type_change,
             spec.on_truncate,
+            on_partial=spec.target.on_partial,
         )
         changes = changes_of(
             pa.Table.from_batches(batches),
-            _decoder(spec.kafka, spec.registry_url),
+            _decoder(spec.kafka, spec.registry_url, spec.target.key_scope),
             partitions=spec.partitions,
             task=task(),
             following=following,
@@ -124,6 +126,6 @@ class DatabaseWriter(DataSourceStreamArrowWriter):
 
 
 @lru_cache(maxsize=_CLUSTERS_MAX)
-def _decoder(kafka: ClientConfig, registry_url: str | None) -> RecordDecoder:
+def _decoder(kafka: ClientConfig, registry_url: str | None, key_scope: KeyScope) -> RecordDecoder:
     """Return this process's decoder for a cluster."""
-    return RecordDecoder(schema_ids_of(kafka, registry_url).text_of)
+    return RecordDecoder(schema_ids_of(kafka, registry_url).text_of, key_scope)

@@ -31,7 +31,8 @@ class Staged:
 
     `stage`: the staging table, None if there are no rows. `columns`: those of the table that are
     staged. `tombstones` and `contested` count rows, `partial` has the sets of absent columns.
-    `rejected`: changes that are not staged, which go into the table of rejected ones.
+    `rejected`: changes that are not staged, which go into the table of rejected ones. `carried`:
+    the changes themselves, where the driver stages them; then only what they say of tables is here.
     """
 
     database: str
@@ -47,6 +48,7 @@ class Staged:
     ended_copies: tuple[str, ...] = ()
     renames: tuple[tuple[str, str, str], ...] = ()
     rejected: tuple[Rejected, ...] = ()
+    carried: TableChanges | None = None
 
 
 def stage_prefix(follower_digest: str) -> str:
@@ -66,12 +68,7 @@ def stage(
 
     `rejects`: rows with such values are left out and returned; BadValue if they are too many.
     """
-    found = Staged(
-        *(changes.database, changes.table, changes.shape),
-        removals=changes.removals,
-        ended_copies=changes.ended_copies,
-        renames=changes.renames,
-    )
+    found = _of_tables(changes)
     if not changes.rows.num_rows:
         return found
     check_names(dialect, changes.shape)
@@ -96,6 +93,22 @@ def stage(
         tombstones=_count(rows[DELETED]),
         contested=_count(pc.equal(rows[CONTESTED], 1)),
         partial=_absent_sets(changes.rows),
+    )
+
+
+def carry(dialect: Dialect, changes: TableChanges) -> Staged:
+    """Return the changes of one table for the driver, which stages them. UsageError: a name."""
+    if changes.rows.num_rows:
+        check_names(dialect, changes.shape)
+    return replace(_of_tables(changes), carried=changes)
+
+
+def _of_tables(changes: TableChanges) -> Staged:
+    return Staged(
+        *(changes.database, changes.table, changes.shape),
+        removals=changes.removals,
+        ended_copies=changes.ended_copies,
+        renames=changes.renames,
     )
 
 

@@ -19,6 +19,7 @@ from spark_consumers.applying.changes import (
 from spark_consumers.applying.homes import range_of
 from spark_consumers.applying.removals import home_bounds
 from spark_consumers.applying.tables import Removal
+from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.errors import CannotApply
 from spark_consumers.second_database.dialect import Dialect, Update, rows_of, run
 from spark_consumers.second_database.names import CONTESTED, KEPT, STORED, TargetTable
@@ -30,15 +31,23 @@ class TableWriter:
     """Applies changes to one table."""
 
     def __init__(
-        self, connection: Connection, dialect: Dialect, table: TargetTable, *, soft: bool
+        self,
+        connection: Connection,
+        dialect: Dialect,
+        table: TargetTable,
+        *,
+        soft: bool,
+        on_partial: OnPartial = OnPartial.STOP,
     ) -> None:
         """`soft`: rows that the source deleted stay, with `_deleted` true."""
+        self._on_partial = on_partial
         self._connection = connection
         self._dialect = dialect
         self._table = table
         self._soft = soft
         self._place = dialect.table(table.schema, table.name)
         self._homes = dialect.internal(table.homes)
+        self.may_hide = False  # whether the batch had to do with keys of several homes
 
     def apply(
         self, stages: Sequence[Staged], removals: Iterable[Removal], *, replace: bool
@@ -53,12 +62,14 @@ class TableWriter:
             self._remove(removal)
         if emptied and self._has_hidden_rows():
             self._show_hidden_rows()
+        self.may_hide = bool(emptied)
         with_rows = [staged for staged in stages if staged.stage is not None]
         if not with_rows:
             return
         for staged in with_rows:
             self._check_staged(staged)
         hides = self._has_hidden_rows()
+        self.may_hide |= hides
         for staged in with_rows:
             self._mark_contested(staged, hides=hides, everywhere=replace)
         if replace:
@@ -71,6 +82,21 @@ class TableWriter:
         for staged in with_rows:
             if staged.rows > staged.tombstones:
                 self._upsert(staged)
+
+    def same_keys(self, limit: int) -> list[tuple[str, tuple[str, ...]]]:
+        """Return some keys that have several live rows, as JSON, and the shards of these."""
+        d, key = self._dialect, self._table.key
+        q = d.quote
+        alive = f" AND t.{q(DELETED)} = FALSE" if self._soft else ""
+        found: dict[str, set[str]] = {}
+        for text, hidden, visible in rows_of(
+            self._connection,
+            f"SELECT h.{q(KEY)}, h.{q(SHARD)}, t.{q(SHARD)} FROM {self._homes} h "
+            f"JOIN {self._place} t ON {d.same_key('t', 'h', key)}{alive} "
+            f"WHERE h.{q(DELETED)} = FALSE LIMIT {limit}",
+        ):
+            found.setdefault(text, set()).update((hidden, visible))
+        return [(text, tuple(sorted(shards))) for text, shards in found.items()]
 
     def expire(self, before_us: int) -> None:
         """Remove tombstones that are older."""
@@ -121,7 +147,9 @@ class TableWriter:
         )
 
     def _settle(self, stages: Sequence[Staged]) -> None:
-        settle_contested(self._connection, self._dialect, self._table, stages, soft=self._soft)
+        self.may_hide |= settle_contested(
+            self._connection, self._dialect, self._table, stages, soft=self._soft
+        )
 
     def _bury(self, staged: Staged) -> None:
         """Delete rows, and keep their tombstones beside the table."""
@@ -187,6 +215,15 @@ class TableWriter:
             done += self._lay_over_lineage(stage, update, f"{alive}{mine}")
         if done == wanted:
             return
+        without = (
+            f"NOT EXISTS (SELECT 1 FROM {self._place} t WHERE {alive}"
+            f"{d.same_key('t', stage, self._table.key)} AND {d.same_home('t', stage)})"
+        )
+        if self._on_partial is OnPartial.INSERT_NULLS:
+            mine_too = f"{d.in_bulk('')} AND {d.quote(ABSENT)} = :absent AND {without}"
+            whole = f"UPDATE {stage} SET {d.quote(ABSENT)} = NULL WHERE {mine_too}"
+            run(self._connection, whole, {"absent": text})
+            return
         [first, *_] = rows_of(
             self._connection,
             f"SELECT s.{d.quote(KEY)}, s.{d.quote(SHARD)}, s.{d.quote(SEQ)} FROM {stage} s "
@@ -198,7 +235,8 @@ class TableWriter:
             f"{staged.database}.{staged.table}, key {first[0]}, shard {first[1]}, seq {first[2]}: "
             f"the row image lacks {', '.join(json.loads(text))}, and the target has no row to take "
             f"them from. Copy the table again (`shardstream copy start`), or set "
-            f"binlog_row_image=FULL and start a new target from a position after that"
+            f"binlog_row_image=FULL and start a new target from a position after that. To store "
+            f"NULL in them, start again with --partial insert-nulls"
         )
 
     def _lay_over_lineage(self, stage: str, update: Update, which: str) -> int:

@@ -85,6 +85,7 @@ class TargetTables:
                 f"table {schema}.{table.name} exists in the target and was not created for this "
                 f"stream: rename it, or give another --schema"
             )
+        dialect.check_columns(connection, shape.columns)
         self._create_both(connection, table)
         return table
 
@@ -121,10 +122,12 @@ class TargetTables:
         key = set(table.key)
         match step:
             case AddColumn(column):
+                dialect.check_columns(connection, [column])
                 for place in places:
                     dialect.add_column(connection, place, column)
                 columns.append(column)
             case Widen(before, after):
+                dialect.check_columns(connection, [after])
                 is_key = before.name in key
                 if dialect.type_of(before, is_key=is_key) != dialect.type_of(after, is_key=is_key):
                     for place in places:

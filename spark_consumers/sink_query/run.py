@@ -2,14 +2,15 @@
 
 import json
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from event_token.errors import Rebuild, Retry
+from spark_consumers.sink_query.same_keys import SameKeyWatch
 from spark_consumers.sink_query.spark_errors import ended_with_spark, original_error, translated
 from spark_consumers.source.stream_offset import StreamOffset
 
@@ -41,7 +42,8 @@ class SinkProgress:
     """Progress of a sink: rows in the target, the frontier, and which shard holds it back.
 
     `frontier_us` is None before the first batch; `waiting` is "" when no shard is waited for;
-    `rejected` counts changes that the target could not hold and that were put aside.
+    `rejected` counts changes that the target could not hold and that were put aside. `seqs` has the
+    last record of each shard log that the newest batch of this run has read.
     """
 
     rows: int
@@ -49,6 +51,7 @@ class SinkProgress:
     batch_id: int
     waiting: str
     rejected: int = 0
+    seqs: Mapping[str, int] = field(default_factory=dict)
 
 
 def triggered(writer: DataStreamWriter, trigger: Trigger, interval_s: float) -> DataStreamWriter:
@@ -70,6 +73,26 @@ def run_query(
     query; a transient one only after RESTARTS_MAX restarts without a batch between them.
     """
     return _Run(applied, on_progress, stop or threading.Event()).until_done(start)
+
+
+def run_watched(
+    start: Callable[[], StreamingQuery],
+    applied: Callable[[], Applied],
+    watch: SameKeyWatch,
+    *,
+    trigger: Trigger,
+    on_progress: Callable[[SinkProgress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> SinkProgress:
+    """Run a query as `run_query` does, with a `watch` that `applied` tells of keys.
+
+    SameKeys also at the end of a run with `availableNow`.
+    """
+    applied()
+    found = run_query(start, applied, on_progress, stop)
+    if trigger == "availableNow" and not (stop and stop.is_set()):
+        watch.end()
+    return found
 
 
 class _Run:
@@ -128,17 +151,17 @@ def _progress_of(query: StreamingQuery, applied: Applied, last: SinkProgress) ->
     frontier_us = last.frontier_us if applied.frontier_us is None else applied.frontier_us
     progress = query.lastProgress
     if progress is None or not progress["sources"]:
-        return SinkProgress(
-            applied.rows, frontier_us, last.batch_id, last.waiting, applied.rejected
-        )
+        return replace(last, rows=applied.rows, frontier_us=frontier_us, rejected=applied.rejected)
     source = progress["sources"][0]
     end = _document(source["endOffset"])
-    if end and applied.frontier_us is None:
-        frontier_us = StreamOffset.from_document(end).position.frontier_us
+    seqs = last.seqs
+    if end:
+        position = StreamOffset.from_document(end).position
+        seqs = {shard: at.seq for shard, at in position.shards.items()}
+        frontier_us = position.frontier_us if applied.frontier_us is None else frontier_us
     waiting = str(_document(source["latestOffset"]).get("waiting", ""))
-    return SinkProgress(
-        applied.rows, frontier_us, int(progress["batchId"]), waiting, applied.rejected
-    )
+    batch_id = int(progress["batchId"])
+    return SinkProgress(applied.rows, frontier_us, batch_id, waiting, applied.rejected, seqs)
 
 
 def _document(value: object) -> dict[str, object]:

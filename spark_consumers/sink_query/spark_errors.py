@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from event_token.errors import Halt, Retry, ShardstreamError
@@ -18,8 +18,11 @@ Answer = TypeVar("Answer")
 SPARK_ERRORS: Final = (PySparkException, Py4JError, ConnectionError)
 
 _OURS = ("event_token.", "topics.", "spark_consumers.")
-# Spark gives a Python worker 10 s to start, without a setting; a loaded machine may take longer.
+# Spark gives a Python worker 10 s to start, without a setting; a loaded machine may take longer. A
+# worker that the kernel kills for its memory ends a query with a local master, where Spark does not
+# try a task again.
 _TRANSIENT = (
+    "Python worker exited unexpectedly",
     "Timed out while waiting for the Python worker to connect back",
     "Python worker failed to connect back",
 )
@@ -34,7 +37,7 @@ def translated(ask: Callable[[], Answer]) -> Answer:
     """Call Spark; raise the ShardstreamError behind a Spark exception."""
     try:
         return ask()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise original_error(str(error)) from error
 
 

@@ -1,7 +1,7 @@
 """Arrow batches of a `Subscriber`'s stream, for sinks that run without Spark."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +10,7 @@ from event_token.errors import UsageError
 from event_token.position import StreamPosition
 from spark_consumers.applying.changes import TableChanges
 from spark_consumers.applying.task_changes import Following, changes_of
+from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.output_columns import SINK_COLUMNS, choose_columns
 from spark_consumers.decoding.record_batches import BatchDecoder
 from spark_consumers.decoding.record_decoder import RecordDecoder
@@ -45,17 +46,26 @@ class Batches:
     continue. Not thread-safe.
     """
 
-    def __init__(self, subscriber: StreamSubscriber, rows: int = 50_000, ms: int = 500) -> None:
-        """Take a subscriber of which nobody else takes events. UsageError on bad limits."""
+    def __init__(
+        self,
+        subscriber: StreamSubscriber,
+        rows: int = 50_000,
+        ms: int = 500,
+        *,
+        key_scope: KeyScope = KeyScope.KEYSPACE,
+    ) -> None:
+        """Take a subscriber of which nobody else takes events. UsageError on bad limits.
+
+        `key_scope`: as that of the target.
+        """
         if rows < 1 or ms < 1:
             raise UsageError(f"rows={rows}, ms={ms}: both must be positive")
-        self._decoder = RecordDecoder(subscriber.schema_text)
+        self._decoder = RecordDecoder(subscriber.schema_text, key_scope)
         self._subscriber = subscriber
         self._rows = rows
         self._wait_s = ms / 1000
-        self._source = BatchDecoder(
-            choose_columns(",".join(SINK_COLUMNS)), subscriber.schema_text, shard=None
-        )
+        output = replace(choose_columns(",".join(SINK_COLUMNS)), key_scope=key_scope)
+        self._source = BatchDecoder(output, subscriber.schema_text, shard=None)
         self._events: list[VEvent] = []
         self._begin: StreamPosition | None = None
 

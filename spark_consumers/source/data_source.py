@@ -6,6 +6,7 @@ rows of one shard in order; (timestamp_us, shard, offset) orders the batch. For 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +72,7 @@ class ShardstreamSource(DataSource):
         else:
             shape, schema_id = newest_version(options.kafka, options.registry_url, *options.table)
             self._output = choose_columns(options.columns, shape, schema_id)
+        self._output = replace(self._output, key_scope=options.key_scope)
         return from_arrow_schema(self._output.arrow_schema(), prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> "ShardstreamReader":

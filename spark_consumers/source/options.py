@@ -14,6 +14,7 @@
 | mode, maxHoldMs | `strict` (default) waits for a silent shard; `max_hold` at most maxHoldMs |
 | clockUncertaintyUs | how far the servers' clocks may be off (default: 0): a start begins earlier |
 | mariadbLongestStatementUs | how long statements of MariaDB may run (default: 0), likewise |
+| keyScope | `keyspace` (default); `shard`: keys have the keyspace id as their last part |
 | name | readStream only: the checkpointed position is reported under this name on Kafka |
 | maxRowsPerTask | a shard's range with more rows is split over several tasks (default: 250000) |
 `topics.start.start_forms` lists the forms of a start.
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 
 from event_token import ClockUncertainty, KeyRange
 from event_token.errors import UsageError
+from spark_consumers.decoding.key_scope import KeyScope
 from topics.kafka.client import ClientConfig
 from topics.names import check_keyspace, check_reader_name
 from topics.reading.planner import MaxHold, Mode, Strict
@@ -41,6 +43,7 @@ KNOWN_OPTIONS = frozenset(
         "keyspace",
         "registryurl",
         "keyrange",
+        "keyscope",
         "table",
         "columns",
         "start",
@@ -75,6 +78,7 @@ class SourceOptions:
     max_rows_per_task: int
     clock: ClockUncertainty
     name: str | None = None
+    key_scope: KeyScope = KeyScope.KEYSPACE
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -115,6 +119,7 @@ class SourceOptions:
                 _microseconds(lower, "mariadblongeststatementus"),
             ),
             name=check_reader_name(lower["name"]) if "name" in lower else None,
+            key_scope=_key_scope(lower.get("keyscope", KeyScope.KEYSPACE)),
         )
 
 
@@ -137,6 +142,13 @@ def _count(lower: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"option {name}: {text!r} is not a positive number of rows")
     return int(text)
+
+
+def _key_scope(text: str) -> KeyScope:
+    try:
+        return KeyScope(text)
+    except ValueError:
+        raise UsageError(f"option keyScope: {text!r} is not {' or '.join(KeyScope)}") from None
 
 
 def _microseconds(lower: Mapping[str, str], name: str) -> int:

@@ -26,36 +26,35 @@ class Claim:
     position: StreamPosition | None
 
 
-def claim_topics(
-    config: ClientConfig, keyspace: str, prefix: str, name: str, *, tasks: int, partitions: int
-) -> Claim:
+def claim_topics(config: ClientConfig, keyspace: str, prefix: str, wanted: Owner) -> Claim:
     """Fence all tasks of earlier runs, and write a greater generation into each marker.
 
     All ids are fenced before one of them is written, so that of two runs that claim at the same
-    time one is fenced and the other has the greater generation. `name` tells an operator which
-    process this is. TargetConflict when the numbers of tasks or partitions are others.
+    time one is fenced and the other has the greater generation. `wanted`: the owner-to-be, whose
+    generation does not count. TargetConflict when the topics were begun with other numbers of tasks
+    or partitions, or another key scope.
     """
     provision_positions_topic(config)
     with ExitStack() as stack:
         markers: list[Marker | None] = []
         transactions = []
-        for task in range(tasks):
-            found = TaskIdentity(config, keyspace, prefix, task, Owner(0, name, tasks, partitions))
+        for task in range(wanted.tasks):
+            found = TaskIdentity(config, keyspace, prefix, task, wanted)
             transaction = stack.enter_context(TaskTransaction(config, found.transactional_id))
             transaction.fence()
             markers.append(read_marker(config, found.transactional_id, found.partition))
             transactions.append((found, transaction))
         known = [marker for marker in markers if marker is not None]
         generation = max((marker.owner.generation for marker in known), default=_NO_GENERATION) + 1
-        owner = Owner(generation, name, tasks, partitions)
+        owner = replace(wanted, generation=generation)
         for before in known:
             check_owner(before.owner, owner, transactions[0][0].transactional_id)
         # A first run that died while it claimed leaves some tasks without a marker.
-        if len(known) < tasks and any(marker.end is not None for marker in known):
+        if len(known) < wanted.tasks and any(marker.end is not None for marker in known):
             raise TargetConflict(
-                f"{tasks - len(known)} of the {tasks} tasks of {prefix} have no position in "
-                f"_shardstream.positions, the others have: records were removed from it. Begin new "
-                f"topics under another --prefix"
+                f"{wanted.tasks - len(known)} of the {wanted.tasks} tasks of {prefix} have no "
+                f"position in _shardstream.positions, the others have: records were removed from "
+                f"it. Begin new topics under another --prefix"
             )
         for (task_of, transaction), marker in zip(transactions, markers, strict=True):
             before = marker or Marker(owner)

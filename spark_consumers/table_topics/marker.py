@@ -7,6 +7,7 @@ from typing import cast
 
 from event_token.errors import Halt, UsageError
 from event_token.position import StreamPosition
+from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.errors import TargetConflict
 from topics.kafka.topic_settings import POSITIONS_PARTITIONS
 
@@ -18,13 +19,15 @@ _VERSION = 1
 class Owner:
     """The run of a query that may write; a later run has a greater `generation`.
 
-    `name` tells an operator which process it is. `tasks` and `partitions` must not change.
+    `name` tells an operator which process it is. `tasks`, `partitions` and `key_scope` must not
+    change.
     """
 
     generation: int
     name: str
     tasks: int
     partitions: int
+    key_scope: KeyScope = KeyScope.KEYSPACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Marker:
                 "owner": self.owner.name,
                 "tasks": self.owner.tasks,
                 "partitions": self.owner.partitions,
+                "key_scope": self.owner.key_scope,
                 "query": self.query,
                 "batch": self.batch,
                 "start": None if self.start is None else self.start.to_string(),
@@ -74,6 +78,7 @@ class Marker:
                 str(found["owner"]),
                 int(found["tasks"]),
                 int(found["partitions"]),
+                KeyScope(found.get("key_scope", KeyScope.KEYSPACE)),
             )
             return cls(
                 owner,
@@ -108,6 +113,7 @@ def check_owner(stored: Owner, own: Owner, transactional_id: str) -> None:
     for name, was, now in (
         ("--tasks", stored.tasks, own.tasks),
         ("--partitions", stored.partitions, own.partitions),
+        ("--key-scope", stored.key_scope, own.key_scope),
     ):
         if was != now:
             raise TargetConflict(

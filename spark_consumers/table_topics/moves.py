@@ -13,6 +13,7 @@ from typing import cast
 
 from spark_consumers.applying.homes import Version, add_version, live_homes
 from spark_consumers.errors import TargetConflict
+from spark_consumers.sink_query.same_keys import SAME_KEYS_MAX, SameKey
 
 # Each takes some 150 bytes in every marker of its task.
 MOVES_MAX_DEFAULT = 20_000
@@ -96,12 +97,21 @@ class RecentHomes:
             return _WRITE
         return Decided(Fate.WRITE_OTHER, Place(visible.shard, _number(visible.row)))
 
-    def forget_before(self, time_us: int) -> None:
-        """Forget keys whose last change is older."""
+    def same_keys(self, time_us: int) -> list[SameKey]:
+        """Return keys that have several live rows and whose last change is older."""
+        found = []
+        for (table, key), versions in self._homes.items():
+            live = live_homes(versions) if _last_us(versions) < time_us else []
+            if len(live) > 1:
+                found.append(SameKey(table, key, tuple(sorted(home.shard for home in live))))
+        return found[:SAME_KEYS_MAX]
+
+    def forget_before(self, time_us: int, *, but_same_keys: bool = False) -> None:
+        """Forget keys whose last change is older; `but_same_keys`: not those of `same_keys`."""
         self._homes = {
             key: versions
             for key, versions in self._homes.items()
-            if max(version.timestamp_us for version in versions) >= time_us
+            if _last_us(versions) >= time_us or (but_same_keys and len(live_homes(versions)) > 1)
         }
 
     def check_number(self, moves_max: int, where: str) -> None:
@@ -121,6 +131,10 @@ class RecentHomes:
             [table, key, [_fields(version) for version in versions]]
             for (table, key), versions in self._homes.items()
         )
+
+
+def _last_us(versions: Iterable[Version]) -> int:
+    return max(version.timestamp_us for version in versions)
 
 
 def _fields(version: Version) -> list[object]:

@@ -1,8 +1,10 @@
 """What a query that writes table topics is told: for the driver to check, for tasks to obey."""
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from event_token.errors import UsageError
+from spark_consumers.sink_query.same_keys import OnSameKey
 from spark_consumers.table_topics.envelope.options import EnvelopeOptions
 from spark_consumers.table_topics.moves import MOVE_WINDOW_US_DEFAULT, MOVES_MAX_DEFAULT
 from topics.kafka.topic_settings import POSITIONS_PARTITIONS
@@ -16,14 +18,22 @@ PARTITIONS_DEFAULT = 12
 PARTITIONS_MAX = 1_000
 
 
+class OnTruncate(StrEnum):
+    """What follows a TRUNCATE, DROP or CREATE OR REPLACE of a table on a shard."""
+
+    KEEP = "keep"
+    STOP = "stop"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
     """How topics are written.
 
     `tasks` write at the same time, a power of two; `partitions` is that of each topic. Neither can
     change later. `keep_ms` deletes records of that age; None keeps each key's last one. For the
-    moves see `moves`. `registry_url`: the schema registry of the Avro formats. UsageError on a
-    number out of bounds or a bad name.
+    moves see `moves`. `registry_url`: the schema registry of the Avro formats. `on_truncate`: what
+    follows a TRUNCATE or DROP. `on_same_key`: what follows a key that has rows on several shards
+    for longer than the window. UsageError on a number out of bounds or a bad name.
     """
 
     envelope: EnvelopeOptions
@@ -33,6 +43,8 @@ class TopicOptions:
     move_window_us: int = MOVE_WINDOW_US_DEFAULT
     moves_max: int = MOVES_MAX_DEFAULT
     registry_url: str | None = None
+    on_truncate: OnTruncate = OnTruncate.KEEP
+    on_same_key: OnSameKey = OnSameKey.STOP
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer
 
 from spark_consumers.sink_query.run import Applied
+from spark_consumers.sink_query.same_keys import SameKeyWatch
 from spark_consumers.table_topics.marker import Marker, marker_partition
+from spark_consumers.table_topics.moves import RecentHomes
+from spark_consumers.table_topics.options import TopicOptions
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import (
     TAIL_TIMEOUT_S,
@@ -51,15 +54,21 @@ def _last_marker(
 class WrittenSoFar:
     """What all tasks of a prefix have committed: records, and the frontier up to which they have.
 
-    Calls return what was found up to LOOK_S ago.
+    Calls return what was found up to LOOK_S ago. SameKeys: a key has had several live rows for
+    longer than the window of `options`.
     """
 
     config: ClientConfig
-    keyspace: str
-    prefix: str
-    tasks: int
+    options: TopicOptions
     _looked_s: float = float("-inf")
     _found: Applied = field(default_factory=lambda: Applied(0))
+    _watches: list[SameKeyWatch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin to watch each task's keys: tasks are a batch apart for a while."""
+        where = f"table topics {self.options.envelope.prefix}"
+        on_same_key = self.options.on_same_key
+        self._watches = [SameKeyWatch(where, on_same_key) for _ in range(self.options.tasks)]
 
     def __call__(self) -> Applied:
         """Return it for a line of progress."""
@@ -71,19 +80,29 @@ class WrittenSoFar:
         """Ask the brokers."""
         consumer = open_end_consumer(self.config)
         try:
-            markers = [self._marker(task, consumer) for task in range(self.tasks)]
+            markers = [self._marker(task, consumer) for task in range(self.options.tasks)]
         finally:
             consumer.close()
         ends = [None if m is None or m.end is None else m.end.frontier_us for m in markers]
         frontiers = [end for end in ends if end is not None]
         self._found = Applied(
             sum(0 if marker is None else marker.records for marker in markers),
-            min(frontiers) if len(frontiers) == self.tasks else None,
+            min(frontiers) if len(frontiers) == self.options.tasks else None,
         )
         self._looked_s = time.monotonic()
+        for watch, marker in zip(self._watches, markers, strict=True):
+            end_us = 0 if marker is None or marker.end is None else marker.end.frontier_us
+            homes = RecentHomes(() if marker is None else marker.moves)
+            watch.see(end_us, homes.same_keys(end_us - self.options.move_window_us))
         return self._found
 
+    def check_end(self) -> None:
+        """Take the end of a run that has read everything there was. SameKeys as `look`."""
+        for watch in self._watches:
+            watch.end()
+
     def _marker(self, task: int, consumer: Consumer) -> Marker | None:
-        name = table_topics_transactional_id(self.keyspace, self.prefix, task)
-        partition = marker_partition(self.keyspace, self.prefix, task)
+        envelope = self.options.envelope
+        name = table_topics_transactional_id(envelope.keyspace, envelope.prefix, task)
+        partition = marker_partition(envelope.keyspace, envelope.prefix, task)
         return _last_marker(self.config, name, partition, consumer)

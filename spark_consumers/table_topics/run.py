@@ -17,6 +17,7 @@ from spark_consumers.sink_query.secret_spec import SPEC, spec_text
 from spark_consumers.sink_query.spark_errors import translated
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.table_topics.claim import claim_topics
+from spark_consumers.table_topics.marker import Owner
 from spark_consumers.table_topics.options import TopicOptions
 from spark_consumers.table_topics.positions import WrittenSoFar
 from spark_consumers.table_topics.sink import TOPICS_FORMAT, TableTopicsSink, TopicsSpec
@@ -54,19 +55,23 @@ def run_table_topics(
     source = {"start": "earliest", **options, "keyspace": keyspace}
     parsed = SourceOptions.parse(source)
     kafka, topics = parsed.kafka, topics.with_registry(parsed.registry_url)
-    claim = claim_topics(
-        kafka, keyspace, prefix, _own_name(), tasks=topics.tasks, partitions=topics.partitions
-    )
+    owner = Owner(0, _own_name(), topics.tasks, topics.partitions, parsed.key_scope)
+    claim = claim_topics(kafka, keyspace, prefix, owner)
     if claim.position is not None:
         source["start"] = claim.position.to_string()
     spec = TopicsSpec(
-        kafka, parsed.registry_url, topics, claim.owner, checkpoint, _vindexes(kafka, keyspace)
+        *(kafka, parsed.registry_url, topics, claim.owner, checkpoint),
+        tables=tuple(tables),
+        vindexes=_vindexes(kafka, keyspace),
     )
     source.pop("keyspace")
     writer = translated(lambda: _writer(spark, spec, source, tables))
-    written = WrittenSoFar(kafka, keyspace, prefix, topics.tasks)
+    written = WrittenSoFar(kafka, topics)
+    written.look()
     found = run_query(triggered(writer, trigger, interval_s).start, written, on_progress, stop)
     last = written.look()
+    if trigger == "availableNow" and not (stop and stop.is_set()):
+        written.check_end()
     return replace(found, rows=last.rows, frontier_us=last.frontier_us)
 
 

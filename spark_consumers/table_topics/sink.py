@@ -15,8 +15,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from event_token.errors import Halt, UsageError
+from spark_consumers.applying.statements import TableName
 from spark_consumers.sink_query.batch_id import batch_id, task
 from spark_consumers.sink_query.checkpoint_files import batch_span, query_id
+from spark_consumers.sink_query.same_keys import OnSameKey
 from spark_consumers.sink_query.secret_spec import SPEC, spec_of
 from spark_consumers.source.read_tasks import schema_ids_of
 from spark_consumers.table_topics.batch_writer import Output, TaskBatch, TaskIdentity, write_batch
@@ -24,11 +26,13 @@ from spark_consumers.table_topics.decision import Plan, Span
 from spark_consumers.table_topics.envelope.table_encoder import TableEncoder
 from spark_consumers.table_topics.marker import Owner
 from spark_consumers.table_topics.moves import Place, RecentHomes
-from spark_consumers.table_topics.options import TopicOptions
+from spark_consumers.table_topics.options import OnTruncate, TopicOptions
 from spark_consumers.table_topics.registration import SubjectIds
 from spark_consumers.table_topics.task_rows import TableMessages
+from spark_consumers.table_topics.truncates import check_truncates
 from topics.errors import WrongTopic
-from topics.kafka.client import ClientConfig
+from topics.kafka.client import ClientConfig, open_admin
+from topics.kafka.errors import kafka_errors
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.kafka.provisioning import provision_table_topics
 from topics.names import ShardTopics, table_topic
@@ -43,7 +47,8 @@ _QUERIES_MAX = 4
 class TopicsSpec:
     """A query that writes table topics, as its tasks need it.
 
-    `vindexes`: pairs of a table (`database.table`) and the columns that its vindex takes.
+    `tables` (`database.table`): those that are written, empty for all. `vindexes`: pairs of a table
+    and the columns that its vindex takes.
     """
 
     kafka: ClientConfig
@@ -51,6 +56,7 @@ class TopicsSpec:
     options: TopicOptions
     owner: Owner
     checkpoint: str
+    tables: tuple[str, ...] = ()
     vindexes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
@@ -114,13 +120,17 @@ def _output(
     homes = RecentHomes(moves)
 
     def moves_after() -> tuple[object, ...]:
-        homes.forget_before(plan.end.frontier_us - spec.options.move_window_us)
+        stops = spec.options.on_same_key is OnSameKey.STOP
+        begin_us = plan.end.frontier_us - spec.options.move_window_us
+        homes.forget_before(begin_us, but_same_keys=stops)
         homes.check_number(spec.options.moves_max, identity.transactional_id)
         return homes.to_json()
 
     if not batches:
         return Output((), moves_after)
     rows = _not_written(pa.Table.from_batches(batches), plan)
+    if spec.options.on_truncate is OnTruncate.STOP:
+        check_truncates(rows, spec.tables, lambda what: _has_topic(spec, what))
     return Output(_table_messages(spec).messages(rows, homes), moves_after)
 
 
@@ -146,6 +156,16 @@ def ensure_topic(config: ClientConfig, topic: str, partitions: int, keep_ms: int
         raise UsageError(f"wrong topic: {'; '.join(error.problems)}") from error
 
 
+def _has_topic(spec: TopicsSpec, what: TableName) -> bool:
+    """Tell whether a table, or any of a database, has a topic."""
+    begin = f"{spec.options.envelope.prefix}.{what.database}."
+    with kafka_errors("listing topics", spec.kafka.brokers):
+        names = open_admin(spec.kafka).list_topics(timeout=TAIL_TIMEOUT_S).topics
+    if what.table is not None:
+        return f"{begin}{what.table}" in names
+    return any(name.startswith(begin) for name in names)
+
+
 @lru_cache(maxsize=_QUERIES_MAX)
 def _table_messages(spec: TopicsSpec) -> TableMessages:
     """Return this process's encoders for a query."""
@@ -168,6 +188,7 @@ def _table_messages(spec: TopicsSpec) -> TableMessages:
         open_encoder=open_encoder,
         ensure_topic=ensure,
         fetch=fetch,
+        key_scope=spec.owner.key_scope,
     )
 
 

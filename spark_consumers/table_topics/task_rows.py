@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.errors import CannotApply
 from spark_consumers.sink_query.frame import ROUTE
@@ -44,6 +45,7 @@ class TableMessages:
 
     `open_encoder` makes the encoder of a table version, `ensure_topic` is called before the first
     message of a topic, `fetch` reads a record back from its log.
+    `key_scope`: that of the rows' source. With SHARD a key has one home, and no row moves.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class TableMessages:
         open_encoder: Callable[[TableShape], TableEncoder],
         ensure_topic: Callable[[str], None],
         fetch: Callable[[Place], bytes],
+        key_scope: KeyScope = KeyScope.KEYSPACE,
     ) -> None:
-        self._decoder = RecordDecoder(text_of)
+        self._decoder = RecordDecoder(text_of, key_scope)
+        self._key_scope = key_scope
         self._vindexes = vindexes
         self._open_encoder = open_encoder
         self._ensure_topic = ensure_topic
@@ -133,7 +137,8 @@ class TableMessages:
                 encoder.topic,
                 f"{shape.database}.{shape.table}",
                 encoder,
-                can_move=not stays_at_home(shape, self._vindexes),
+                can_move=self._key_scope is KeyScope.KEYSPACE
+                and not stays_at_home(shape, self._vindexes),
             )
         return found
 

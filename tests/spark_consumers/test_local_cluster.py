@@ -8,7 +8,13 @@ import pytest
 
 from tests.postgres_servers import PostgresFixture
 from tests.spark_consumers.current_state.query.sales import Sales
-from tests.spark_consumers.current_state.query.states import on_a_cluster, rows_of, table_at
+from tests.spark_consumers.current_state.query.states import (
+    history_at,
+    on_a_cluster,
+    rows_of,
+    table_at,
+)
+from tests.spark_consumers.executor_kills import is_executor, is_worker, killing
 from tests.spark_consumers.local_cluster import LocalCluster
 from tests.spark_consumers.second_database.cluster_case import follow
 from tests.spark_consumers.shop import SHARDS, Change, Shop
@@ -86,13 +92,15 @@ def test_a_task_sees_all_changes_of_its_keys_and_all_statements(
 def test_table_topics_are_written_by_executors_of_their_own(
     cluster: LocalCluster, shop: Shop, tmp_path: Path
 ) -> None:
-    """Tasks on two machines, each with its transactions: every change is in the topic once."""
+    """F30: After kill -9 of tasks on two machines every change is in the topic once."""
     shop.write(60)
     options = shop.options(maxRowsPerBatch="50")
 
     first = cluster.run(rows_written, folder=str(tmp_path), options=options)
     shop.write(10)
-    second = cluster.run(rows_written, folder=str(tmp_path), options=options)
+    with killing(cluster.process.pid, is_worker, 2) as killed:
+        second = cluster.run(rows_written, folder=str(tmp_path), options=options)
+    assert len(killed) == 2
 
     ids = [record.key["id"] for record in read_topic(shop.config, f"{shop.keyspace}.shop.orders")]
     assert (first, second) == (120, 140)
@@ -102,19 +110,31 @@ def test_table_topics_are_written_by_executors_of_their_own(
 def test_executors_keep_the_current_state(
     cluster: LocalCluster, shop: Shop, tmp_path: Path
 ) -> None:
-    """Executors write the files of four tasks, the driver commits them: the true rows are there."""
+    """F30: After kill -9 of a task and, in the second run, an executor the true rows are there."""
     sales = Sales(shop, seed=6)
-    for _ in range(2):
+    cluster_pid = cluster.process.pid
+    offsets = tmp_path / "checkpoint" / "offsets"
+    for executors in range(2):
+        batches = len(list(offsets.glob("[0-9]*")))
         sales.go_on(40)
-        rows = cluster.run(
-            on_a_cluster,
-            folder=str(tmp_path),
-            keyspace=shop.keyspace,
-            options=shop.options(maxRowsPerBatch="15"),
-        )
 
+        def is_in_second_batch(before: int = batches) -> bool:
+            return len(list(offsets.glob("[0-9]*"))) > before + 1
+
+        with (
+            killing(cluster_pid, is_worker, 1, is_in_second_batch),
+            killing(cluster_pid, is_executor, executors, is_in_second_batch) as killed,
+        ):
+            rows = cluster.run(
+                on_a_cluster,
+                folder=str(tmp_path),
+                keyspace=shop.keyspace,
+                options=shop.options(maxRowsPerBatch="15"),
+            )
+
+        assert len(killed) == executors
         assert rows == len(sales.rows)
-        assert rows_of(table_at(tmp_path)) == sales.expected()
+        assert rows_of(table_at(tmp_path)) == sales.expected() == history_at(tmp_path, None)
 
 
 def test_executors_stage_and_the_driver_applies(

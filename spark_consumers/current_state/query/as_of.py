@@ -67,7 +67,7 @@ def table_as_of(
         columns = [field.name for field in read.schema().fields if field.name not in KEPT]
         return TableAsOf(frontier.frontier_us, pa.table(read.scan(columns=columns)))
     _check_there(frontiers.newest() or frontier, place)
-    window = LogWindow(changelog.rstrip("/"), storage, frontier, timestamp_us)
+    window = LogWindow(changelog.rstrip("/"), storage, frontier, timestamp_us, frontiers.key_scope)
     window.check(frontiers.first_at(timestamp_us))
     stored = _stored(place, frontier, storage)
     return TableAsOf(timestamp_us, replayed(stored, window, accept_skip))

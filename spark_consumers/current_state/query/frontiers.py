@@ -19,14 +19,18 @@ from deltalake import (
     Transaction,
     write_deltalake,
 )
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from event_token.errors import Halt, Retry
+from event_token.errors import Halt
 from event_token.position import StreamPosition
-from spark_consumers.current_state.query.layout import FRONTIERS, HIDDEN
+from spark_consumers.current_state.query.layout import FRONTIERS, HIDDEN, HISTORY
+from spark_consumers.current_state.storage import written_by_delta_rs
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.sink_query.origin import Origin, key_scope_of
 from spark_consumers.sink_query.resume import PlannedBatch, Step, TargetState, step_of
+from spark_consumers.sink_query.same_keys import SameKey, same_keys_of, same_keys_text
 
 FORMAT = 1
 FORMAT_MARK = "shardstream.format"
@@ -40,6 +44,7 @@ SCHEMA = pa.schema(
         pa.field("position", pa.string(), nullable=False),
         pa.field("tables", pa.map_(pa.string(), pa.int64()), nullable=False),
         pa.field("rows", pa.map_(pa.string(), pa.int64()), nullable=False),
+        pa.field("same_keys", pa.string()),  # as JSON; null in targets of 0.1.0
     ]
 )
 # Rows, and so files and commits, after which the files are joined and the log gets a checkpoint.
@@ -55,7 +60,8 @@ class Frontier:
     """A moment at which the tables of a target agree.
 
     `number` counts the rows of the target from 1. By place below the target, `tables` has the
-    version of each table, also of those of hidden rows, `rows` the number of visible rows.
+    version of each table, also of those of hidden rows and of histories, `rows` the number of
+    visible rows. `same_keys`: some of the keys that have several live rows.
     """
 
     number: int
@@ -65,19 +71,30 @@ class Frontier:
     position: StreamPosition
     tables: Mapping[str, int]
     rows: Mapping[str, int]
+    same_keys: tuple[SameKey, ...] = ()
 
     @property
     def visible(self) -> Mapping[str, int]:
         """The versions of the tables of visible rows."""
         tables = self.tables.items()
-        return {name: v for name, v in tables if not name.startswith(f"{HIDDEN}/")}
+        return {name: v for name, v in tables if not name.startswith(HIDDEN)}
+
+    @property
+    def histories(self) -> Mapping[str, int]:
+        """The versions of histories, by the places of their tables of visible rows."""
+        prefix = f"{HISTORY}/"
+        return {n.removeprefix(prefix): v for n, v in self.tables.items() if n.startswith(prefix)}
 
 
 class Frontiers:
     """The frontiers of a target."""
 
-    def __init__(self, target: str, storage: Mapping[str, str]) -> None:
+    def __init__(
+        self, target: str, storage: Mapping[str, str], origin: Origin | None = None
+    ) -> None:
+        """`origin`: of the stream that is written; TargetConflict if the target has another one."""
         self._target = target
+        self._origin = origin
         self._path = f"{target}/{FRONTIERS}"
         self._storage = dict(storage)
         self._table: DeltaTable | None = None
@@ -88,6 +105,8 @@ class Frontiers:
         if table is None:
             return None
         actions = pa.table(table.get_add_actions(flatten=True))
+        if not actions.num_rows:  # killed before the first frontier
+            return None
         newest = pc.max(actions["max.number"]).as_py()
         if newest is None:
             return None
@@ -120,7 +139,13 @@ class Frontiers:
         """Tell whether the target holds a batch. TargetConflict: see `sink_query.resume`."""
         return step_of(self._target, self.state(), batch) is Step.REPLAY
 
-    def add(self, batch: PlannedBatch, tables: Mapping[str, int], rows: Mapping[str, int]) -> None:
+    def add(
+        self,
+        batch: PlannedBatch,
+        tables: Mapping[str, int],
+        rows: Mapping[str, int],
+        same_keys: tuple[SameKey, ...] = (),
+    ) -> None:
         """Add the frontier at the end of a batch; `tables`, `rows`: of what it wrote.
 
         TargetConflict as `is_replay`; Retry if another query was quicker.
@@ -137,8 +162,15 @@ class Frontiers:
                 batch.end,
                 {**({} if last is None else last.tables), **tables},
                 {**({} if last is None else last.rows), **rows},
+                same_keys,
             )
         )
+
+    @property
+    def key_scope(self) -> KeyScope:
+        """The key scope with which the target was begun."""
+        table = self._open()
+        return key_scope_of({} if table is None else table.metadata().configuration)
 
     def _open(self) -> DeltaTable | None:
         if self._table is not None:
@@ -154,8 +186,23 @@ class Frontiers:
                 f"{self._path}: format {found} of the current state is not known: use the release "
                 f"that wrote it"
             )
+        if self._origin is not None:
+            self._origin.check(table.metadata().configuration, self._target)
         self._table = table
         return table
+
+    def _create(self, marks: list[Transaction]) -> None:
+        DeltaTable.create(
+            self._path,
+            SCHEMA,
+            mode="ignore",
+            name="frontiers",
+            description="The versions of the tables that belong together",
+            configuration=None if self._origin is None else self._origin.properties(),
+            storage_options=self._storage,
+            commit_properties=CommitProperties(app_transactions=marks),
+            raise_if_key_not_exists=False,
+        )
 
     def _rows(self, actions: pa.Table, only: ds.Expression) -> list[Frontier]:
         handler: Any = DeltaStorageHandler(self._path, self._storage)
@@ -176,32 +223,31 @@ class Frontiers:
             "position": frontier.position.to_string(),
             "tables": list(frontier.tables.items()),
             "rows": list(frontier.rows.items()),
+            "same_keys": same_keys_text(frontier.same_keys),
         }
         rows = pa.Table.from_pylist([row], schema=SCHEMA)
         # Of two queries that write the same mark at once, the second one fails.
         marks = [Transaction(FORMAT_MARK, FORMAT), Transaction(NUMBER_MARK, frontier.number)]
-        try:
+        with written_by_delta_rs(self._path):
+            if frontier.number == 1:
+                self._create(marks[:1])
             write_deltalake(
                 self._path,
                 rows,
-                mode="error" if frontier.number == 1 else "append",
-                name="frontiers",
-                description="The versions of the tables that belong together",
+                mode="append",
+                schema_mode="merge",
                 storage_options=self._storage,
                 commit_properties=CommitProperties(app_transactions=marks),
                 post_commithook_properties=_NO_HOOKS,
             )
-        except DeltaError as error:
-            raise Retry(
-                f"{self._path}: another query wrote a frontier at the same time: {error}"
-            ) from error
 
     def tidy(self) -> None:
         """Join the files, and write a checkpoint of the log, once in ROWS_PER_CHECKPOINT rows."""
         table = self._open()
         if table is not None and table.version() % ROWS_PER_CHECKPOINT == 0:
-            table.optimize.compact(target_size=FILE_BYTES)
-            table.create_checkpoint()
+            with written_by_delta_rs(self._path):
+                table.optimize.compact(target_size=FILE_BYTES)
+                table.create_checkpoint()
 
 
 def _frontier(row: Mapping[str, Any]) -> Frontier:
@@ -213,4 +259,5 @@ def _frontier(row: Mapping[str, Any]) -> Frontier:
         StreamPosition.from_string(row["position"]),
         dict(row["tables"]),
         dict(row["rows"]),
+        same_keys_of(row["same_keys"]),
     )

@@ -2,7 +2,7 @@
 
 A table's visible rows, one per primary key, are in `<target>/<database>/<table>`. The other
 versions of keys (live rows that a newer home hides, tombstones) are in the table of the same name
-below `_shardstream`.
+below `_shardstream`, and the history of a table is below `_shardstream_history`.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,11 @@ from urllib.parse import quote, unquote
 
 FRONTIERS = "_shardstream_frontiers"
 HIDDEN = "_shardstream"
+HISTORY = "_shardstream_history"
 FRONTIER_KEY = "shardstream.frontier_us"
 POSITION_KEY = "shardstream.position"
 BATCH_KEY = "shardstream.batch_id"
+_SHARD_MARK = "shardstream.seq."
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,6 +45,16 @@ class TablePlace:
         """The place of the table of hidden rows below the target."""
         return f"{HIDDEN}/{self.name}"
 
+    @property
+    def history(self) -> str:
+        """The table of all versions of rows, if a history is kept."""
+        return f"{self.target}/{self.history_name}"
+
+    @property
+    def history_name(self) -> str:
+        """The place of the history below the target."""
+        return f"{HISTORY}/{self.name}"
+
 
 def place_of(target: str, name: str) -> TablePlace:
     """Return the place of a table by its name below the target."""
@@ -69,6 +81,12 @@ def query_mark(query: str) -> str:
     return f"shardstream.query.{query}"
 
 
+def shard_of_mark(mark: str) -> str | None:
+    """Return the shard whose mark it is, None for another mark."""
+    shard = mark.removeprefix(_SHARD_MARK)
+    return None if shard == mark else shard
+
+
 def shard_mark(shard: str) -> str:
     """Return the name of the mark that holds the last seq of a shard in the table."""
-    return f"shardstream.seq.{shard}"
+    return f"{_SHARD_MARK}{shard}"

@@ -16,6 +16,7 @@ from spark_consumers.applying.tables import (
     STATEMENT_TYPES,
     Change,
     Statements,
+    check_whole,
     versions_of,
 )
 from spark_consumers.change_log.delta_commit import (
@@ -26,6 +27,8 @@ from spark_consumers.change_log.delta_commit import (
 )
 from spark_consumers.change_log.delta_files import open_changelog, read_batches
 from spark_consumers.current_state.query.frontiers import Frontier
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.decoding.scoped_rows import scoped_change
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,18 @@ class LogWindow:
     """
 
     def __init__(
-        self, target: str, storage: Mapping[str, str], frontier: Frontier, timestamp_us: int
+        self,
+        target: str,
+        storage: Mapping[str, str],
+        frontier: Frontier,
+        timestamp_us: int,
+        key_scope: KeyScope = KeyScope.KEYSPACE,
     ) -> None:
-        """Open the change log; UsageError if it does not have the rows of all tables."""
+        """Open the change log; UsageError if it does not have the rows of all tables.
+
+        `key_scope`: that of the current state.
+        """
+        self._key_scope = key_scope
         self._table = open_changelog(target, storage)
         self._storage = dict(storage)
         self._frontier = frontier
@@ -112,9 +124,17 @@ class LogWindow:
         columns = (*CHANGE_COLUMNS, "off_calendar")
         for batch in read_batches(self._table, self._storage, columns, only):
             for change in batch.to_pylist():
-                for key, version in _versions(change):
+                for key, version in self._versions(change):
                     found.setdefault(key, []).append(version)
         return found
+
+    def _versions(self, change: Change) -> list[tuple[str, Version]]:
+        if change["key"] is None:
+            return []
+        if self._key_scope is KeyScope.SHARD:
+            check_whole(change)
+            change = scoped_change(change)
+        return _versions(change)
 
     def _only(self, what: ds.Expression) -> ds.Expression:
         return (ds.field("timestamp_us") < self._timestamp_us) & self._after & what
@@ -165,8 +185,6 @@ def _after(frontier: Frontier) -> ds.Expression:
 
 
 def _versions(change: Change) -> list[tuple[str, Version]]:
-    if change["key"] is None:
-        return []
     return [
         (key, version if version.row is None else replace(version, row=_image(version, change)))
         for key, version in versions_of(change)

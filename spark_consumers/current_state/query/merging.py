@@ -6,7 +6,8 @@ one, as do changes that may be older than what is stored and rows that lack colu
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -24,8 +25,9 @@ from spark_consumers.applying.changes import (
     TIME,
     TOKEN,
 )
-from spark_consumers.applying.homes import Version
+from spark_consumers.applying.homes import LayOver, Version
 from spark_consumers.applying.settle import Settled, contested, no_stored_row, settle
+from spark_consumers.decoding.on_partial import OnPartial
 
 Row = dict[str, Any]
 Indexes = npt.NDArray[np.int64]
@@ -73,10 +75,14 @@ class TableEdit:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What changes do to the table of visible rows and to that of hidden ones."""
+    """What changes do to the table of visible rows and to that of hidden ones.
+
+    `settled`: of each key that was settled, the shards of its live rows.
+    """
 
     visible: TableEdit
     hidden: TableEdit
+    settled: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -92,13 +98,19 @@ def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def merge(
-    name: str, rows: pa.Table, keys: pa.Array, visible: StoredRows, hidden: StoredRows
+    name: str,
+    rows: pa.Table,
+    keys: pa.Array,
+    visible: StoredRows,
+    hidden: StoredRows,
+    *,
+    on_partial: OnPartial = OnPartial.STOP,
 ) -> Merged:
     """Merge changes (`applying.changes`), at most one per key and home, into a table.
 
     `keys`: those of `rows`, and others whose visible row is gone. `visible` and `hidden` are all
     that is stored of them. CannotApply when a row lacks columns and no stored row has them; `name`
-    is the table's, for that message.
+    is the table's, for that message; `on_partial` may accept it.
     """
     key_of = pc.index_in(rows[KEY].combine_chunks(), keys).to_numpy().astype(np.int64)
     place = np.full(len(keys), -1, np.int64)
@@ -116,7 +128,7 @@ def merge(
     )
     if is_settled.any():
         _settle_keys(
-            name,
+            partial(_laid_over, name, on_partial),
             merged,
             _by_key(rows.filter(pa.array(~is_plain)), key_of[~is_plain]),
             _stored_by_key(visible, is_settled),
@@ -168,7 +180,7 @@ class _Image:
 
 
 def _settle_keys(
-    name: str,
+    lay_over: LayOver,
     merged: Merged,
     changes: dict[int, list[Row]],
     visible: dict[int, list[tuple[int, Row]]],
@@ -183,11 +195,14 @@ def _settle_keys(
         stored = [_version(image.row) for image in images.values()]
         for row in changes.get(key, ()):
             images.setdefault(_identity_of(row), _Image(row))
+        text = next(iter(images.values())).row[KEY]
         settled = settle(
             stored,
             [_version(row) for row in changes.get(key, ())],
-            lambda base, change: _laid_over(name, base, change),
+            lay_over,
         )
+        live = [version.shard for version in settled.versions if version.row is not None]
+        merged.settled[text] = tuple(sorted(live))
         _apply(merged, images, settled)
 
 
@@ -236,11 +251,13 @@ def _row(version: Version, image: _Image) -> Row:
     return {**row, HOME: version.home, DELETED: version.row is None}
 
 
-def _laid_over(name: str, base: Version | None, change: Version) -> Version:
+def _laid_over(name: str, on_partial: OnPartial, base: Version | None, change: Version) -> Version:
     row = cast("Row", change.row)
-    if base is None or base.row is None:
+    stored: Row = {}
+    if base is not None and base.row is not None:
+        stored = cast("Row", base.row)
+    elif on_partial is OnPartial.STOP:
         raise no_stored_row(name, row[KEY], change)
-    stored = cast("Row", base.row)
     absent = {column: stored.get(column) for column in row[ABSENT]}
     return replace(change, row={**row, **absent, ABSENT: None}, is_partial=False)
 

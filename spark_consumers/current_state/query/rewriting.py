@@ -6,13 +6,20 @@ them. Such ALTERs are rare and rewrite the source's table as well.
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 from deltalake import Schema
 
 from event_token.errors import Retry
-from spark_consumers.current_state.create import new_table, open_table
-from spark_consumers.current_state.log import commit_path, serialized
+from spark_consumers.current_state.create import (
+    DELETION_VECTORS,
+    FEATURES_PROTOCOL,
+    new_table,
+    open_table,
+)
+from spark_consumers.current_state.files import read_file, write_file
+from spark_consumers.current_state.log import CLOSED, Action, commit_path, serialized
 from spark_consumers.current_state.query.merging import conformed
 from spark_consumers.current_state.storage import Storage
 
@@ -31,14 +38,34 @@ def rewrite(
     wider = new_table(url, options, schema, snapshot.buckets)
     now_ms = int(time.time() * 1000)
     metadata = {**snapshot.metadata, "schemaString": Schema.from_arrow(schema).to_json()}
-    actions = [{"metaData": metadata}]
-    actions += [file.removal(now_ms, data_change=False) for file in snapshot.files.values()]
+    actions: list[Action] = [{"metaData": metadata}]
+    actions += _protocol(snapshot.protocol, wider.snapshot.protocol)
+    files = (*snapshot.files.values(), *snapshot.closed.values())
+    actions += [file.removal(now_ms, data_change=False) for file in files]
     for bucket in range(snapshot.buckets):
-        rows = table.read(table.everything([bucket]))
-        names = [renames.get(name, name) for name in rows.column_names]
-        staged = wider.stage(None, conformed(rows.rename_columns(names), schema), compact=False)
+        rows = _as(schema, renames, table.read(table.everything([bucket])))
+        staged = wider.stage(None, rows, compact=False)
         actions += [file.action(data_change=False) for file in staged.added]
+    for file in snapshot.closed.values():
+        rows = _as(schema, renames, read_file(table.storage, file.path, table.schema))
+        written = write_file(table.storage, *file.bucket, rows, CLOSED)
+        actions.append(written.action(data_change=False))
     actions.append({"commitInfo": {"timestamp": now_ms, "operation": "ALTER TABLE"}})
     storage = Storage(url, options)
     if not storage.create(commit_path(snapshot.version + 1), serialized(actions)):
         raise Retry(f"{url}: another program wrote to the table while its columns were changed")
+
+
+def _protocol(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Action]:
+    """Return the action that a table needs whose new types are a feature that it lacks."""
+    has = {side: set(stored.get(side) or ()) for side in ("readerFeatures", "writerFeatures")}
+    missing = {*wanted["writerFeatures"]} - {DELETION_VECTORS} - has["writerFeatures"]
+    if not missing:
+        return []
+    features = {side: sorted(names | missing) for side, names in has.items()}
+    return [{"protocol": {**FEATURES_PROTOCOL, **features}}]
+
+
+def _as(schema: pa.Schema, renames: Mapping[str, str], rows: pa.Table) -> pa.Table:
+    names = [renames.get(name, name) for name in rows.column_names]
+    return conformed(rows.rename_columns(names), schema)

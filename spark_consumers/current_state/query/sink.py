@@ -13,12 +13,16 @@ rows must be those of `run.state_frame`.
 | deletionVectors | `true` (default), or `false`: rewrite files, for readers without vectors |
 | onTypeChange | `halt` (default) where no type holds both versions of a column, or `new-column` |
 | tables | JSON list of tables that are kept, `database.table` (default: all) |
+| history | JSON object: tables whose history is kept, and the columns that are tracked ([]: all) |
+| keyspace, keyRange, keyScope | those of format shardstream, which the target keeps |
 | onTruncate | `apply` (default), or `stop` at a TRUNCATE or DROP of a table |
+| onSameKey | `stop` (default): list keys that have several live rows, or `newest` |
+| onPartial | `stop` (default) where a partial row image meets no stored row, or `insert-nulls` |
 | storage.*, secret.storage.* | storage options for the tables; Spark hides the latter |
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -31,12 +35,17 @@ from event_token.errors import UsageError
 from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.current_state.query.batch_commit import commit_batch
+from spark_consumers.current_state.query.begin_histories import begin_histories
 from spark_consumers.current_state.query.task import TableWork, Target, TaskTables
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.sink_query.batch_id import batch_id, task
 from spark_consumers.sink_query.checkpoint_files import batch_span, query_id
 from spark_consumers.sink_query.frame import ROUTE, SINK_COLUMNS
+from spark_consumers.sink_query.origin import Origin
 from spark_consumers.sink_query.resume import PlannedBatch
+from spark_consumers.sink_query.same_keys import OnSameKey
 from spark_consumers.sink_query.secret_spec import storage_of
 from spark_consumers.source.options import KAFKA_PREFIX
 from spark_consumers.source.read_tasks import schema_ids_of
@@ -80,6 +89,9 @@ class SinkOptions:
         partitions = _number(options, "partitions", PARTITIONS_DEFAULT)
         buckets = _number(options, "buckets", partitions)
         check_partitions(partitions, buckets)
+        on_partial = _choice(options, "onPartial", OnPartial.STOP)
+        histories = _histories(json.loads(options.get("history", "{}")))
+        check_partial(histories, on_partial)
         vectors = options.get("deletionVectors", "true")
         if vectors not in {"true", "false"}:
             raise UsageError(f"{SINK_FORMAT}: option deletionVectors is {vectors!r}: true or false")
@@ -94,6 +106,11 @@ class SinkOptions:
                 on_truncate=_choice(options, "onTruncate", OnTruncate.APPLY),
                 tables=_tables(json.loads(options.get("tables", "[]"))),
                 on_type_change=_choice(options, "onTypeChange", OnTypeChange.HALT),
+                histories=histories,
+                key_scope=_choice(options, "keyScope", KeyScope.KEYSPACE),
+                origin=_origin(options),
+                on_same_key=_choice(options, "onSameKey", OnSameKey.STOP),
+                on_partial=on_partial,
             ),
             checkpoint,
             ClientConfig(_prefixed(options, KAFKA_PREFIX)),
@@ -102,11 +119,26 @@ class SinkOptions:
 
 
 def _tables(names: Sequence[str]) -> frozenset[tuple[str, str]] | None:
-    parts = [name.partition(".") for name in names]
-    for name, (database, _, table) in zip(names, parts, strict=True):
-        if not database or not table:
-            raise UsageError(f"table {name!r}: name a table as database.table")
-    return frozenset((database, table) for database, _, table in parts) or None
+    return frozenset(map(_table, names)) or None
+
+
+def _histories(columns: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], Sequence[str]]:
+    return {_table(name): tracked for name, tracked in columns.items()}
+
+
+def _table(name: str) -> tuple[str, str]:
+    database, _, table = name.partition(".")
+    if not database or not table:
+        raise UsageError(f"table {name!r}: name a table as database.table")
+    return database, table
+
+
+def _origin(options: Any) -> Origin | None:
+    keyspace = options.get("keyspace")
+    if keyspace is None:
+        return None
+    scope = _choice(options, "keyScope", KeyScope.KEYSPACE)
+    return Origin(keyspace, options.get("keyRange", "-"), scope)
 
 
 def _choice(options: Any, name: str, default: _Choice) -> _Choice:
@@ -128,6 +160,15 @@ def _number(options: Any, name: str, default: int) -> int:
     if not text.isdecimal():
         raise UsageError(f"{SINK_FORMAT}: option {name} is {text!r}, not a number")
     return int(text)
+
+
+def check_partial(histories: Collection[object], on_partial: OnPartial) -> None:
+    """UsageError if rows without all their columns would go into a history."""
+    if histories and on_partial is OnPartial.INSERT_NULLS:
+        raise UsageError(
+            "--partial insert-nulls: a history would keep values that no row had as those of a "
+            "version. Leave it out, or keep no --history"
+        )
 
 
 def check_partitions(partitions: int, buckets: int) -> None:
@@ -161,7 +202,14 @@ class StateSink(DataSource):
             raise UsageError(
                 f"{SINK_FORMAT}: the rows lack {', '.join(missing)}: write those of state_frame"
             )
-        return StateWriter(SinkOptions.parse(self.options))
+        parsed = SinkOptions.parse(self.options)
+        if parsed.target.histories and "token" not in schema.names:
+            raise UsageError(
+                f"{SINK_FORMAT}: a history needs column token: write rows of "
+                f"state_frame(token=True)"
+            )
+        begin_histories(parsed.target)
+        return StateWriter(parsed)
 
 
 class StateWriter(DataSourceStreamArrowWriter):
@@ -202,6 +250,7 @@ def _worker(options: SinkOptions) -> tuple[TaskTables, RecordDecoder]:
     found = _WORKERS.get(options.target.path)
     if found is None or found[0].target != options.target:
         schema_ids = schema_ids_of(options.kafka, options.registry_url)
-        found = TaskTables(options.target), RecordDecoder(schema_ids.text_of)
+        decoder = RecordDecoder(schema_ids.text_of, options.target.key_scope)
+        found = TaskTables(options.target), decoder
         _WORKERS[options.target.path] = found
     return found

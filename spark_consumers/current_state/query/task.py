@@ -5,7 +5,7 @@ that of a table's log only new commits are read, and keys are looked up in memor
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from spark_consumers.applying.removals import removed
 from spark_consumers.applying.tables import Removal
 from spark_consumers.applying.task_changes import Following, changes_of
 from spark_consumers.current_state.create import new_table, open_table
+from spark_consumers.current_state.history.columns import history_schema
+from spark_consumers.current_state.history.staging import stage_history
+from spark_consumers.current_state.history.steps import KeysBefore
 from spark_consumers.current_state.key_index import IndexMemory
 from spark_consumers.current_state.query.columns import (
     evolved,
@@ -37,7 +40,11 @@ from spark_consumers.current_state.stored_table import (
     Staged,
     StoredTable,
 )
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.decoding.record_decoder import RecordDecoder
+from spark_consumers.sink_query.origin import Origin
+from spark_consumers.sink_query.same_keys import OnSameKey
 from topics.records.table_shape import TableShape
 
 Flags = npt.NDArray[np.bool_]
@@ -52,7 +59,11 @@ class Target:
     `buckets` and `partitions` are powers of two; a table has at least as many buckets as the query
     has partitions. `accept_skip`: GTIDs of skipped transactions without which the tables are right.
     `tables`: (database, table) of those that are kept, None: all. `on_type_change`: what follows a
-    type that cannot be widened. `on_truncate`: what follows a TRUNCATE or DROP.
+    type that cannot be widened. `on_truncate`: what follows a TRUNCATE or DROP. `histories`:
+    (database, table) of those whose history is kept, and the columns whose changes begin a version,
+    none for all. `key_scope`: that of the source. `origin`: what the target keeps of the stream.
+    `on_same_key`: what follows a key that keeps live rows on several shards.
+    `on_partial`: what follows a partial image that meets no stored row.
     """
 
     path: str
@@ -64,15 +75,24 @@ class Target:
     tables: frozenset[tuple[str, str]] | None = None
     on_type_change: OnTypeChange = OnTypeChange.HALT
     on_truncate: OnTruncate = OnTruncate.APPLY
+    histories: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    key_scope: KeyScope = KeyScope.KEYSPACE
+    origin: Origin | None = None
+    on_same_key: OnSameKey = OnSameKey.STOP
+    on_partial: OnPartial = OnPartial.STOP
+
+
+SettledKey = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class TableWork:
     """What a task did for one table.
 
-    `shape`, `renames`: of the batch. `visible` and `hidden`: what it staged; without `visible` the
-    table has the batch at version `version`, or, if that is None, must be rewritten with other
-    types or names before the batch can be merged.
+    `shape`, `renames`: of the batch. `visible`, `hidden`, `history`: what it staged; without
+    `visible` the table has the batch at version `version`, or, if that is None, must be rewritten
+    with other types or names before the batch can be merged. `settled`: the keys whose rows it
+    compared, and the shards of the live ones.
     """
 
     place: TablePlace
@@ -80,7 +100,9 @@ class TableWork:
     renames: tuple[tuple[str, str, str], ...] = ()
     visible: Staged | None = None
     hidden: Staged | None = None
+    history: Staged | None = None
     version: int | None = None
+    settled: tuple[SettledKey, ...] = ()
 
 
 class TaskTables:
@@ -113,6 +135,8 @@ class TaskTables:
                 self.target.accept_skip,
                 self.target.on_type_change,
                 self.target.on_truncate,
+                self.target.histories,
+                self.target.on_partial,
             ),
         )
         works = {}
@@ -156,7 +180,7 @@ class TaskTables:
     def _work(self, changes: TableChanges, batch: tuple[str, int], task: int) -> TableWork | None:
         place = TablePlace(self.target.path, changes.database, changes.table)
         visible = self._open.get(place.visible)
-        if not changes.shape.columns or not (visible or changes.rows.num_rows):
+        if not changes.shape.columns or not (visible or changes.has_rows):
             return None
         if visible is not None and _has(visible, batch):
             return _done(place, visible)
@@ -169,17 +193,40 @@ class TaskTables:
         work = TableWork(place, changes.shape, changes.renames)
         if visible is not None and (lost or not is_readable_as(visible.schema, schema)):
             return work
-        if not changes.rows.num_rows and not changes.removals:
+        if not changes.has_rows and not changes.removals:
             return None
         hidden = self._table(place.hidden)
-        skip_hidden = hidden is not None and _has(hidden, batch)
-        merged = _merged(
+        part = (task, self.target.partitions)
+        concerned = _concerned(
             changes,
             self._prepared(place.visible, visible, schema),
             self._prepared(place.hidden, hidden, hidden_schema(schema)),
-            (task, self.target.partitions),
+            part,
         )
-        return replace(work, visible=merged[0], hidden=None if skip_hidden else merged[1])
+        if changes.versions is not None:
+            work = replace(work, history=self._history(place, changes, concerned, batch, part))
+        staged, settled = _merged(changes, concerned, part, self.target.on_partial)
+        skip_hidden = hidden is not None and _has(hidden, batch)
+        hidden_rows = None if skip_hidden else staged[1]
+        return replace(work, visible=staged[0], hidden=hidden_rows, settled=settled)
+
+    def _history(
+        self,
+        place: TablePlace,
+        changes: TableChanges,
+        concerned: "_Concerned",
+        batch: tuple[str, int],
+        part: tuple[int, int],
+    ) -> Staged | None:
+        """Stage what changes in a history, unless it has the batch, as the first of its tables."""
+        table = self._table(place.history)
+        if table is not None and _has(table, batch):
+            return None
+        schema = history_schema(concerned.visible.table.schema)
+        prepared = self._prepared(place.history, table, schema)
+        before = KeysBefore(concerned.keys, concerned.visible.every(), concerned.hidden.every())
+        tracked = self.target.histories[place.database, place.table]
+        return stage_history(prepared, tracked, changes, before, part)
 
     def _prepared(self, url: str, table: StoredTable | None, schema: pa.Schema) -> StoredTable:
         if table is None:
@@ -237,6 +284,15 @@ class _Stored:
             lambda chosen: self.table.read(self.found.where(self._mask(left[chosen]))),
         )
 
+    def every(self) -> StoredRows:
+        """Return all of the batch's keys, also those that statements remove."""
+        chosen = np.flatnonzero(self.key_of >= 0)
+        return StoredRows(
+            self.key_of[chosen],
+            self.found.stored.take(pa.array(chosen)),
+            lambda some: self.table.read(self.found.where(self._mask(chosen[some]))),
+        )
+
     def gone(self, merged: Indexes) -> Found:
         """Return all that go; `merged`: those of the ones that are left."""
         return self.found.where(self.removed | self._mask(self.left[merged]))
@@ -247,24 +303,46 @@ class _Stored:
         return mask
 
 
-def _merged(
+@dataclass(frozen=True, slots=True)
+class _Concerned:
+    """What is stored of the keys of a batch, and of those that its statements remove.
+
+    `uncovered`: keys of hidden rows that are removed.
+    """
+
+    keys: pa.Array
+    visible: _Stored
+    hidden: _Stored
+    uncovered: tuple[str, ...] = ()
+
+
+def _concerned(
     changes: TableChanges, visible: StoredTable, hidden: StoredTable, part: tuple[int, int]
-) -> tuple[Staged, Staged]:
-    keys = changes.rows[KEY].combine_chunks().unique()
-    both = (_looked_up(visible, keys), _looked_up(hidden, keys))
-    if changes.removals:
-        everything = [_all_of(table, changes.removals, part) for table in (visible, hidden)]
-        emptied = everything[0].found.stored[KEY].filter(pa.array(everything[0].removed))
-        keys = pa.concat_arrays([keys, emptied.combine_chunks()]).unique()
-        first, second = (replace(each, key_of=_key_of(each.found, keys)) for each in everything)
-        both = (first, second)
+) -> _Concerned:
+    rows = changes.rows if changes.versions is None else changes.versions
+    keys = rows[KEY].combine_chunks().unique()
+    if not changes.removals:
+        return _Concerned(keys, _looked_up(visible, keys), _looked_up(hidden, keys))
+    both = [_all_of(table, changes.removals, part) for table in (visible, hidden)]
+    emptied, uncovered = (each.found.stored[KEY].filter(pa.array(each.removed)) for each in both)
+    keys = pa.concat_arrays([keys, emptied.combine_chunks()]).unique()
+    first, second = (replace(each, key_of=_key_of(each.found, keys)) for each in both)
+    return _Concerned(keys, first, second, tuple(uncovered.unique().to_pylist()))
+
+
+def _merged(
+    changes: TableChanges, concerned: _Concerned, part: tuple[int, int], on_partial: OnPartial
+) -> tuple[list[Staged], tuple[SettledKey, ...]]:
+    both = (concerned.visible, concerned.hidden)
     name = f"{changes.database}.{changes.table}"
-    edits = merge(name, changes.rows, keys, both[0].rows(), both[1].rows())
+    stored = (both[0].rows(), both[1].rows())
+    edits = merge(name, changes.rows, concerned.keys, *stored, on_partial=on_partial)
     staged = [
         stored.table.stage(stored.gone(edit.gone), edit.added(stored.table.schema), part=part)
         for stored, edit in zip(both, (edits.visible, edits.hidden), strict=True)
     ]
-    return staged[0], staged[1]
+    settled = dict.fromkeys(concerned.uncovered, ()) | edits.settled
+    return staged, tuple(settled.items())
 
 
 def _looked_up(table: StoredTable, keys: pa.Array) -> _Stored:

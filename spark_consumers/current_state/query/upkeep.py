@@ -47,7 +47,10 @@ def maintain_state(
     found = []
     for place in (place_of(target, name) for name in sorted(newest.visible)):
         tombstones = _remove_tombstones(place.hidden, storage, before_us)
-        files = [*vacuum(place.hidden, storage, keep_s), *vacuum(place.visible, storage, keep_s)]
+        urls = [place.hidden, place.visible]
+        if place.history_name in newest.tables:
+            urls.append(place.history)
+        files = [path for url in urls for path in vacuum(url, storage, keep_s)]
         found.append(Removed(f"{place.database}.{place.table}", tombstones, len(files)))
     return found
 

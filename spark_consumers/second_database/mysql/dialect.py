@@ -6,8 +6,9 @@ second unique index has a value.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 from pymysql.constants import CLIENT
@@ -36,6 +37,7 @@ _SESSION = (
     "NO_ENGINE_SUBSTITUTION'"
 )
 _KEY_INDEX_CHARS = 191
+_IS_TEXT = re.compile(r"char|text")
 _NUMBER_TYPE = "bigint NOT NULL AUTO_INCREMENT"
 
 
@@ -45,7 +47,7 @@ class MysqlDialect(Dialect):
     name_max = 64
     name_unit = "characters"
     has_transactional_ddl = False
-    meta_types: ClassVar[Mapping[str, str]] = types.META_TYPES
+    meta_types: Mapping[str, str] = types.META_TYPES
 
     def __init__(self, url: URL) -> None:
         """Keep the URL, whose driver is PyMySQL. UsageError if it names no database."""
@@ -107,8 +109,9 @@ class MysqlDialect(Dialect):
         return bool(has)
 
     def release_claims(self, connection: Connection) -> None:
-        """Release the named locks of the session."""
+        """Release the named locks of the session, which may be closed again when it is idle."""
         rows_of(connection, "SELECT RELEASE_ALL_LOCKS()")
+        run(connection, "SET SESSION wait_timeout = DEFAULT")
 
     def create_schema(self, connection: Connection, name: str) -> None:
         """Create a database, unless it is there: that takes fewer rights."""
@@ -197,13 +200,15 @@ class MysqlDialect(Dialect):
     def widen_column(
         self, connection: Connection, place: str, column: Column, *, is_key: bool
     ) -> None:
-        """Change the type of a column."""
+        """Change the type of a column, and keep the collation that somebody gave it."""
         kind = self.type_of(column, is_key=is_key)
         statement = f"ALTER TABLE {place} MODIFY COLUMN {self.quote(column.name)}"
+        collation = _collations_of(connection, place)[column.name]
+        more = f" COLLATE {collation}" if collation and _IS_TEXT.search(kind) else ""
         if is_key:
-            run(connection, f"{statement} {kind}")
+            run(connection, f"{statement} {kind}{more}")
         else:
-            self._alter(connection, statement, kind)
+            self._alter(connection, statement, kind, more)
 
     def rename_column(self, connection: Connection, place: str, old: str, new: str) -> None:
         """Rename a column, unless a batch that was cut off has."""
@@ -240,11 +245,11 @@ class MysqlDialect(Dialect):
 
     def update_from(self, connection: Connection, update: Update) -> int:
         """UPDATE of a join."""
-        sets = ", ".join(f"t.{self.quote(c)} = s.{self.quote(c)}" for c in update.columns)
         return run(
             connection,
             f"UPDATE {self.internal(update.stage)} s STRAIGHT_JOIN {update.place} t "
-            f"ON {self.same_key('t', 's', update.key)} SET {sets} WHERE {update.where}",
+            f"ON {self.same_key('t', 's', update.key)} "
+            f"SET {self.taken(update.columns, 't.')} WHERE {update.where}",
             update.values,
         )
 
@@ -283,15 +288,15 @@ class MysqlDialect(Dialect):
             connection, f"CREATE {what} ({self.definitions(fitting)}, {keys}){_options(connection)}"
         )
 
-    def _alter(self, connection: Connection, statement: str, kind: str) -> None:
-        """Run an ALTER TABLE that ends with a type; a long one if the row is too large for it."""
+    def _alter(self, connection: Connection, statement: str, kind: str, more: str = "") -> None:
+        """Run an ALTER TABLE with a type; a long one if the row is too large for it."""
         try:
-            run(connection, f"{statement} {kind}")
+            run(connection, f"{statement} {kind}{more}")
         except DBAPIError as error:
             long = types.stored_apart(kind)
             if long is None or not refusals.is_too_wide(error):
                 raise
-            run(connection, f"{statement} {long}")
+            run(connection, f"{statement} {long}{more}")
 
 
 def _numbered(columns: Mapping[str, str]) -> dict[str, str]:
@@ -310,7 +315,13 @@ def _connect(_dialect: Any, _record: Any, arguments: Any, named: Any) -> Any:
 
 
 def _columns_of(connection: Connection, place: str) -> set[str]:
-    return {row[0] for row in rows_of(connection, f"SHOW COLUMNS FROM {place}")}
+    return set(_collations_of(connection, place))
+
+
+def _collations_of(connection: Connection, place: str) -> dict[str, str | None]:
+    """Return the collation of each column, None for those that are no texts."""
+    found = rows_of(connection, f"SHOW FULL COLUMNS FROM {place}")
+    return {row.Field: row.Collation for row in found}
 
 
 def _exact_collation(connection: Connection) -> str:

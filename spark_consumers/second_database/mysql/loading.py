@@ -1,11 +1,24 @@
 """A connection that sends rows from memory to LOAD DATA LOCAL, and no file of this machine."""
 
+import socket
 from typing import Any
 
 from pymysql.connections import Connection, MySQLResult
 
+from spark_consumers.second_database.dialect import (
+    KEEPALIVE_IDLE_S,
+    KEEPALIVE_INTERVAL_S,
+    KEEPALIVE_PROBES,
+)
+
 # Servers accept packets of at least 1 MB by default.
 _PACKET_BYTES = 256 * 1024
+# PyMySQL switches keepalives on.
+_KEEPALIVES = (
+    (socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
+    (socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S),
+    (socket.TCP_KEEPCNT, KEEPALIVE_PROBES),
+)
 
 
 class LoadingConnection(Connection):  # type: ignore[misc]
@@ -16,6 +29,13 @@ class LoadingConnection(Connection):  # type: ignore[misc]
     """
 
     lines: memoryview | None = None
+
+    def connect(self, sock: Any = None) -> None:
+        """Connect; a server that is gone is noticed within minutes."""
+        super().connect(sock)
+        if self._sock.family != socket.AF_UNIX:
+            for option, value in _KEEPALIVES:
+                self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def _read_query_result(self, unbuffered: bool = False) -> Any:
         if self.lines is None:

@@ -52,12 +52,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """A row that readers of the target see."""
+    """A row that readers of the target see, or one that is `hidden` by a row of another home."""
 
     key: Key
     home: bytes | None
     shard: str | None
     token: str | None
+    is_hidden: bool = False
 
 
 class ComparedTable:
@@ -199,29 +200,31 @@ class ComparedTable:
         return found
 
     def live_rows(self, connection: Connection, keys: Sequence[Key]) -> list[LiveRow]:
-        """Return the rows of the table that have these keys."""
+        """Return the visible and the hidden rows that have these keys."""
         d, key = self._dialect, self.table.key
         asked, values = self._among(keys)
-        found = rows_of(
-            connection,
-            f"SELECT {d.listed((*key, HOME, SHARD, TOKEN), 't.')} FROM {self._place} t "
-            f"WHERE {asked}{self._alive('t')}",
-            values,
-        )
-        return [
-            LiveRow(
-                tuple(row[: len(key)]),
-                None if row[-3] is None else bytes(row[-3]),
-                *row[-2:],
+        found = []
+        for is_hidden in (False, True):
+            place, alive = self._rows(is_hidden=is_hidden)
+            query = (
+                f"SELECT {d.listed((*key, HOME, SHARD, TOKEN), 't.')} FROM {place} t "
+                f"WHERE {asked}{alive}"
             )
-            for row in found
-        ]
+            for row in rows_of(connection, query, values):
+                home, shard, token = row[len(key) :]
+                at_home = None if home is None else bytes(home)
+                values_of_key = tuple(row[: len(key)])
+                found.append(LiveRow(values_of_key, at_home, shard, token, is_hidden))
+        return found
 
     def newest_us(self, connection: Connection) -> int:
         """Return the time of the table's newest change, -1 if it has no rows."""
-        newest = f"SELECT MAX({self._dialect.quote(TIME)}) FROM {self._place}"
-        [(found,)] = rows_of(connection, newest)
-        return -1 if found is None else int(found)
+        time = self._dialect.quote(TIME)
+        found = [
+            rows_of(connection, f"SELECT MAX({time}) FROM {place}")[0][0]
+            for place in (self._place, self._homes)
+        ]
+        return max((-1, *(int(each) for each in found if each is not None)))
 
     def create_seen(self, connection: Connection) -> None:
         """Create the table of the keys that the sources have, with their homes."""
@@ -243,14 +246,15 @@ class ComparedTable:
         seen = self._dialect.internal(self.seen)
         run(connection, f"INSERT INTO {seen} ({listed}) SELECT {listed} FROM {part.place}")
 
-    def skip_seen(self, connection: Connection, keys: Sequence[Key]) -> None:
+    def skip_seen(self, connection: Connection, keys: Sequence[Key], *, hidden: bool) -> None:
         """Note keys of the table as if a source had them: they have been looked at."""
         listed = self._dialect.listed((*self.table.key, HOME))
         seen = self._dialect.internal(self.seen)
         asked, values = self._among(keys)
+        place, _ = self._rows(is_hidden=hidden)
         run(
             connection,
-            f"INSERT INTO {seen} ({listed}) SELECT {listed} FROM {self._place} t WHERE {asked}",
+            f"INSERT INTO {seen} ({listed}) SELECT {listed} FROM {place} t WHERE {asked}",
             values,
         )
 
@@ -258,20 +262,29 @@ class ComparedTable:
         """Drop the table of keys."""
         self._dialect.drop_stage(connection, self.seen)
 
-    def unseen(self, connection: Connection, until_us: int, rows_max: int) -> list[Key]:
+    def unseen(
+        self, connection: Connection, until_us: int, rows_max: int, *, hidden: bool
+    ) -> list[Key]:
         """Return keys of rows, last changed by `until_us`, that no source has."""
         d = self._dialect
         same = d.same_key("s", "t", self.table.key)
         time = f"t.{d.quote(TIME)}"
+        place, alive = self._rows(is_hidden=hidden)
         found = rows_of(
             connection,
-            f"SELECT {d.listed(self.table.key, 't.')} FROM {self._place} t "
-            f"WHERE ({time} IS NULL OR {time} <= :until){self._alive('t')} AND NOT EXISTS "
+            f"SELECT {d.listed(self.table.key, 't.')} FROM {place} t "
+            f"WHERE ({time} IS NULL OR {time} <= :until){alive} AND NOT EXISTS "
             f"(SELECT 1 FROM {d.internal(self.seen)} s WHERE {same} AND {self._same_home()}) "
             f"LIMIT {rows_max}",
             {"until": until_us},
         )
         return [tuple(row) for row in found]
+
+    def _rows(self, *, is_hidden: bool) -> tuple[str, str]:
+        """Return where visible or hidden rows lie, and the condition that `t` is none deleted."""
+        if is_hidden:
+            return self._homes, f" AND NOT t.{self._dialect.quote(DELETED)}"
+        return self._place, self._alive("t")
 
     def _among(self, keys: Sequence[Key]) -> tuple[str, dict[str, object]]:
         """Return the condition that `t` has one of these keys, and its parameters."""

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from event_token import GtidSet, KeyRange
 from event_token.errors import Retry, UsageError
+from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.second_database.catalog import LOADING, Catalog, KnownTarget
 from spark_consumers.second_database.urls import dialect_of
 from spark_consumers.second_database.verify.compared_table import ComparedTable
@@ -78,6 +79,11 @@ class TargetSession:
             options = self._catalog.options(connection)
             if options is None:
                 raise UsageError(f"{self._catalog.where} has not been begun: nothing to verify")
+            if options.get("key_scope", KeyScope.KEYSPACE) != KeyScope.KEYSPACE:
+                raise UsageError(
+                    f"{self._catalog.where} was begun with --key-scope {options['key_scope']}: "
+                    f"verify compares tables whose keys are those of the sources"
+                )
             self._soft = options["deletes"] == "soft"
             known = self._catalog.tables(connection)
         missing = sorted(set(tables) - known.keys())

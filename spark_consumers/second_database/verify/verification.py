@@ -198,13 +198,18 @@ class _Comparison:
         """Look for rows that no source has; those changed since the beginning are left out."""
         with self._session.transaction() as connection:
             self._table.index_seen(connection)
+        for hidden in (False, True):
+            self._find_extra(newest_us, hidden=hidden)
+
+    def _find_extra(self, newest_us: int, *, hidden: bool) -> None:
         while self._is_whole:
             with self._session.transaction() as connection:
-                keys = self._table.unseen(connection, newest_us, AGAIN_MAX)
+                keys = self._table.unseen(connection, newest_us, AGAIN_MAX, hidden=hidden)
             self._look_again(keys)
             with self._session.transaction() as connection:
                 for begin in range(0, len(keys), KEYS_AT_ONCE):
-                    self._table.skip_seen(connection, keys[begin : begin + KEYS_AT_ONCE])
+                    chunk = keys[begin : begin + KEYS_AT_ONCE]
+                    self._table.skip_seen(connection, chunk, hidden=hidden)
             self._report()
             if len(keys) < AGAIN_MAX:
                 return
@@ -288,7 +293,8 @@ class _Comparison:
         for source in self._sources:
             if row.home and ShardName.parse(source.shard).key_range.contains(row.home):
                 shard = source.shard
-        self._add(Difference(shard, self._key_text(row.key), "it is in the target alone"))
+        what = "it is in the target alone" + (", hidden by another row" if row.is_hidden else "")
+        self._add(Difference(shard, self._key_text(row.key), what))
 
     def _add(self, difference: Difference) -> None:
         self._differing += 1

@@ -10,6 +10,7 @@ import pyarrow as pa
 from event_token import EventToken
 from spark_consumers.applying.changes import TableChanges
 from spark_consumers.applying.task_changes import Following, changes_of
+from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.output_columns import (
     ENVELOPE_TYPES,
     ON_REQUEST_TYPES,
@@ -98,12 +99,13 @@ class Source:
     """Encodes events, and makes the rows that the Spark source has of them."""
 
     schema_ids: MemorySchemaIds = field(default_factory=MemorySchemaIds)
+    key_scope: KeyScope = KeyScope.KEYSPACE
 
     def __post_init__(self) -> None:
         """Begin without shards."""
         self._encoder = RecordEncoder(self.schema_ids)
         self._decoders: dict[str, ShardDecoder] = {}
-        self.decoder = RecordDecoder(self.schema_ids.text_of)
+        self.decoder = RecordDecoder(self.schema_ids.text_of, self.key_scope)
 
     def rows(
         self, events: Iterable[VEvent], *, late: bool = False, doubtful: bool = False
@@ -114,6 +116,7 @@ class Source:
             decoder = self._decoders.get(event.shard)
             if decoder is None:
                 output = choose_columns(",".join(SINK_COLUMNS))
+                output = replace(output, key_scope=self.key_scope)
                 decoder = ShardDecoder(event.shard, output, self.schema_ids.text_of)
                 self._decoders[event.shard] = decoder
             decoder.begin(event.seq, AFTER_ALL_US if late else 0)

@@ -16,6 +16,7 @@ from spark_consumers.decoding.output_columns import arrow_type
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.sink_query.resume import PlannedBatch
 from tests.postgres_servers import PostgresFixture
+from tests.spark_consumers.second_database.general_targets import FileTargets, StandardTargets
 from tests.spark_consumers.second_database.mysql_targets import MysqlTargets
 from topics.records.table_shape import Column, TableShape, ValueKind
 
@@ -31,9 +32,24 @@ ITEMS = TableShape(
     (0, 1),
 )
 QUERY = "query-1"
-TargetServer: TypeAlias = PostgresFixture | MysqlTargets
+TargetServer: TypeAlias = PostgresFixture | MysqlTargets | FileTargets | StandardTargets
 # Marks of tests that other servers than PostgreSQL run as well. The session's MySQL server does not
 # allow LOAD DATA LOCAL, as is MySQL's default; MariaDB's default is to allow it.
+# Reached in the general way; the names are those of conftest.py.
+FILES = ["sqlite", "duckdb"]
+ON_FILES_TOO = pytest.mark.parametrize("target_server", ["postgres", *FILES], indirect=True)
+ON_SQLITE_TOO = pytest.mark.parametrize(
+    "target_server", ["postgres", "mariadb_a", "sqlite"], indirect=True
+)
+ON_MARIADB_AND_GENERAL_TOO = pytest.mark.parametrize(
+    "target_server", ["postgres", "mariadb_a", *FILES, "standard"], indirect=True
+)
+ON_ALL = pytest.mark.parametrize(
+    "target_server", ["postgres", "mysql_a", "mariadb_a", *FILES, "standard"], indirect=True
+)
+ON_ALL_SERVERS = pytest.mark.parametrize(
+    "target_server", ["postgres", "mysql_a", "mariadb_a", "standard"], indirect=True
+)
 EVERYWHERE = pytest.mark.parametrize(
     "target_server", ["postgres", "mysql_a", "mariadb_a"], indirect=True
 )

@@ -1,7 +1,10 @@
 """The session's MySQL and MariaDB servers as second databases."""
 
 import secrets
+from contextlib import suppress
 from typing import Any
+
+from pymysql.err import OperationalError
 
 from tests.database_servers import DatabaseFixture
 
@@ -54,4 +57,5 @@ class MysqlTargets:
         query = f"SELECT id FROM information_schema.processlist WHERE user = '{user}'"
         while found := self.ask("mysql", query):
             for (number,) in found:
-                self.ask("mysql", f"KILL {number}")
+                with suppress(OperationalError):  # it has ended by itself
+                    self.ask("mysql", f"KILL {number}")

@@ -8,7 +8,7 @@ from event_token import EventToken, MysqlGtidSet
 from spark_consumers.applying.reduce import reduce_changes
 from tests.postgres_servers import PostgresFixture
 from tests.spark_consumers.second_database.followed import (
-    EVERYWHERE,
+    ON_ALL,
     ON_MARIADB_TOO,
     ON_MYSQL_TOO,
     Followed,
@@ -66,7 +66,7 @@ def test_a_key_that_comes_to_two_shards_at_once(followed: Followed) -> None:
     assert followed.rows("SELECT id, note FROM shop.items") == [(1, "b")]
 
 
-@EVERYWHERE
+@ON_ALL
 def test_random_histories_end_as_the_rule_says(followed: Followed) -> None:
     """Upserts, deletes, moves between shards with skewed clocks, late and repeated changes."""
     rng = random.Random(7)

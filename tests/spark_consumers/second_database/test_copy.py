@@ -1,5 +1,6 @@
 """A PostgreSQL database that starts from copies of tables whose rows are older than the logs."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from pyspark.sql import SparkSession
 
 from producers.options import CopySettings
 from producers.settings import ShardProducerSettings
+from shardstream.commands.sinks.dump_watch import DumpWatch
 from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.second_database.run import run_database
+from spark_consumers.sink_query.run import SinkProgress
 from tests.database_servers import DatabaseFixture
 from tests.postgres_servers import PostgresFixture
 from tests.producers.copy.copying import server_rows, start, wait_state
@@ -23,8 +26,10 @@ from tests.producers.session.producing import (
     wait_for,
 )
 from tests.spark_consumers.second_database.serving import create_databases, fill, serve
-from topics.progress.copy_topic import CopyState
+from topics.names import ShardTopics
+from topics.progress.copy_topic import CopyState, read_copies
 from topics.progress.record import GRID_US
+from topics.records.vevent import Op
 
 KEYS = 300
 Rows = dict[tuple[Any, ...], Any]
@@ -55,8 +60,8 @@ def test_a_database_starts_from_copies_under_load(
     ]
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "start": "copy"}
 
-    def follow() -> None:
-        run_database(
+    def follow() -> SinkProgress:
+        return run_database(
             *(spark, keyspace, url, str(tmp_path / "checkpoint"), options),
             tables=[(keyspace, table) for table in TABLES],
             partitions=2,
@@ -77,9 +82,32 @@ def test_a_database_starts_from_copies_under_load(
         wait_for("the heads pass the last changes", lambda: are_released(settings))
     states = ask(postgres, target, sql.SQL("SELECT DISTINCT state FROM _shardstream.tables"))
     assert set(states) <= {("loading",), ("complete",)}
-    follow()
+    check_progress(settings, follow().seqs)
     check_rows(shards, keyspace, postgres, target)
     check_complete(postgres, target)
+
+
+def check_progress(settings: list[ShardProducerSettings], seqs: Mapping[str, int]) -> None:
+    """All copied rows lie before the places read; before the copies' first rows, all are left."""
+    keyspace = settings[0].keyspace
+    tables = [f"{keyspace}.{table}" for table in sorted(TABLES)]
+    copies = [
+        copy
+        for each in settings
+        for copy in read_copies(each.kafka, ShardTopics(keyspace, each.shard)).values()
+    ]
+    with DumpWatch(settings[0].kafka, keyspace, tables) as watch:
+        assert watch.look(seqs) == []
+        left = watch.look(dict.fromkeys(seqs, 0))
+    assert [(each.table, each.state, each.rows) for each in left] == [
+        (table, "copied", 0) for table in tables
+    ]
+    assert sum(each.rows_total or 0 for each in left) == sum(copy.rows_read for copy in copies)
+    for each in settings:
+        reads = [e.seq for e in read_log(each).events if e.op is Op.READ]
+        mine = read_copies(each.kafka, ShardTopics(keyspace, each.shard)).values()
+        assert min(copy.begun_seq for copy in mine) <= min(reads)
+        assert max(reads) < max(copy.seq for copy in mine) <= seqs[each.shard]
 
 
 def check_complete(postgres: PostgresFixture, target: str) -> None:

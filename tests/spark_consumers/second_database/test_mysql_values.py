@@ -208,7 +208,7 @@ def test_the_defaults_of_the_database_do_not_matter(database: DatabaseFixture) -
 
 
 def test_rows_are_as_wide_as_in_another_character_set(database: DatabaseFixture) -> None:
-    """In latin1, 70 VARCHAR(255) are a row, in utf8mb4 they are too many bytes."""
+    """In latin1, 70 VARCHAR(255) are a row, in utf8mb4 too many bytes; collations are kept."""
     followed = Followed(MysqlTargets(database))
     followed.database.prepare()
     texts = tuple(Column(f"c{i}", ValueKind.STRING, "varchar(255)") for i in range(70))
@@ -219,7 +219,13 @@ def test_rows_are_as_wide_as_in_another_character_set(database: DatabaseFixture)
         item = Item(1, number + 1, 100 + number, more={column.name: "\u00fc" for column in more})
         shape = replace(ITEMS, columns=(*ITEMS.columns, *more))
         assert followed.database.apply_arrow(batch(number), [changes([item], shape)])
+        collated = "ALTER TABLE shop.items MODIFY c0 VARCHAR(255) COLLATE utf8mb4_general_ci"
+        followed.rows(collated)
 
+    texts = (replace(wider[0], sql_type="varchar(300)"), *wider[1:])
+    shape = replace(ITEMS, columns=(*ITEMS.columns, *texts))
+    assert followed.database.apply_arrow(batch(2), [changes([], shape)])
+    assert "utf8mb4_general_ci" in followed.rows("SHOW FULL COLUMNS FROM items LIKE 'c0'")[0]
     assert followed.rows("SELECT c0, c69, d FROM shop.items") == [("\u00fc",) * 3]
 
 

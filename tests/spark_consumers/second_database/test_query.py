@@ -14,7 +14,7 @@ from spark_consumers.errors import CannotApply, TargetConflict
 from spark_consumers.second_database.database import TargetOptions
 from spark_consumers.second_database.run import run_database
 from spark_consumers.sink_query.run import SinkProgress
-from tests.spark_consumers.second_database.followed import ON_MARIADB_TOO, TargetServer
+from tests.spark_consumers.second_database.followed import ON_SQLITE_TOO, TargetServer
 from tests.spark_consumers.shop import Change, Shop
 from tests.topics.shard_writer import CELL_US
 from topics.records.vevent import Row
@@ -72,7 +72,7 @@ def database(
     return Database(spark, shop, target_server, tmp_path, name, url)
 
 
-@ON_MARIADB_TOO
+@ON_SQLITE_TOO
 def test_orders_of_all_shards_become_one_table(database: Database) -> None:
     """INSERT, UPDATE, a changed key, DELETE: in the order of the merged stream, batch by batch."""
     rng = random.Random(3)

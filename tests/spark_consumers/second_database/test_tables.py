@@ -2,8 +2,8 @@
 
 import json
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import timedelta
+from typing import Literal
 
 import pytest
 
@@ -12,6 +12,7 @@ from spark_consumers.applying.homes import Version
 from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.statements import TableName
 from spark_consumers.applying.tables import Removal
+from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.errors import BadValue, CannotApply, DatabaseRefuses, ShapeConflict
 from spark_consumers.second_database import bad_rows, database
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
@@ -20,7 +21,9 @@ from tests.postgres_servers import PostgresFixture
 from tests.spark_consumers.second_database.followed import (
     EVERYWHERE,
     ITEMS,
-    ON_MARIADB_TOO,
+    ON_ALL,
+    ON_FILES_TOO,
+    ON_MARIADB_AND_GENERAL_TOO,
     ON_MYSQL_TOO,
     Followed,
     Item,
@@ -28,33 +31,8 @@ from tests.spark_consumers.second_database.followed import (
     batch,
     changes,
 )
+from tests.spark_consumers.second_database.kinds import OTHERS, kinds
 from topics.records.table_shape import Column, TableShape, ValueKind
-
-BIG = 2**64 - 1
-OTHERS: dict[ValueKind, object] = {
-    ValueKind.UNSIGNED_LONG: Decimal(BIG),
-    ValueKind.BIT64: Decimal(BIG),
-    ValueKind.BIT: 5,
-    ValueKind.FLOAT: 0.5,
-    ValueKind.DOUBLE: 1e300,
-    ValueKind.DECIMAL: Decimal("-123.45"),
-    ValueKind.STRING: "ü'\"\\,\n\t\\N",
-    ValueKind.BYTES: b"\x00\xff\\",
-    ValueKind.DATE: date(1, 1, 1),
-    ValueKind.TIME: -timedelta(hours=838, minutes=59, seconds=59, microseconds=1),
-    ValueKind.DATETIME: datetime(9999, 12, 31, 23, 59, 59, 999999),  # noqa: DTZ001 - DATETIME has none
-    ValueKind.TIMESTAMP: datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
-    ValueKind.YEAR: 2155,
-    ValueKind.ENUM: "",
-    ValueKind.SET: ["a", 'b,"}', ""],
-    ValueKind.JSON: '{"a": [1.5, null]}',
-}
-
-
-def kinds(*more: Column) -> TableShape:
-    """A table with a column of each kind."""
-    rest = (Column(kind.value, kind, kind.value, 10, 2) for kind in OTHERS)
-    return replace(ITEMS, columns=(*ITEMS.columns, *rest, *more))
 
 
 def test_every_kind_of_value_arrives(followed: Followed) -> None:
@@ -72,7 +50,7 @@ def test_every_kind_of_value_arrives(followed: Followed) -> None:
     assert set(second) == {None}
 
 
-@EVERYWHERE
+@ON_ALL
 def test_columns_follow_an_alter(followed: Followed) -> None:
     """A new column is added, a wider one is widened, a renamed one keeps its values."""
     followed.apply([Item(1, 1, 100, note="a", amount=7)])
@@ -93,7 +71,7 @@ def test_columns_follow_an_alter(followed: Followed) -> None:
     ]
 
 
-@ON_MARIADB_TOO
+@ON_MARIADB_AND_GENERAL_TOO
 def test_truncate_removes_the_rows_of_its_shard_alone(followed: Followed) -> None:
     """TRUNCATE on one shard leaves the rows that are at home on the other."""
     homes = {1: ("-80", b"\x10"), 2: ("80-", b"\x90"), 3: ("-80", None), 4: ("80-", None)}
@@ -122,7 +100,7 @@ def test_truncate_shows_the_row_that_was_hidden(target_server: TargetServer, del
         assert followed.rows(query) == [(1, "old"), (2, "other")]
 
 
-@ON_MARIADB_TOO
+@ON_MARIADB_AND_GENERAL_TOO
 def test_values_of_a_unique_index_are_swapped(followed: Followed) -> None:
     """Two rows exchange a unique value within one batch; no order of updates allows that."""
     followed.apply([Item(1, 1, 100, note="a"), Item(2, 2, 100, note="b")])
@@ -158,6 +136,7 @@ def test_a_value_that_two_rows_have_names_the_unique_index(followed: Followed) -
         followed.apply([Item(2, 1, 100, "80-", b"\x90", note="a")])
 
 
+@ON_FILES_TOO
 @pytest.mark.parametrize("column", ["origin", "s", "t", "h", "w", "k", "excluded"])
 def test_a_key_on_two_shards_with_any_column(followed: Followed, column: str) -> None:
     """Names that statements use for other things may be columns of the source."""
@@ -179,7 +158,7 @@ def test_a_column_of_a_reserved_name_is_refused_by_name(followed: Followed, colu
         followed.apply([Item(1, 1, 100)], shape=shape)
 
 
-@ON_MARIADB_TOO
+@ON_MARIADB_AND_GENERAL_TOO
 def test_deleted_rows_stay_marked_if_asked(target_server: TargetServer) -> None:
     """With soft deletes a row keeps its values; an INSERT of the key brings it back."""
     followed = Followed(target_server, deletes="soft")
@@ -223,6 +202,25 @@ def test_partial_images_lie_over_the_stored_row(followed: Followed) -> None:
         followed.apply([Item(2, 3, 300, note="c", absent=("amount",))])
 
 
+@ON_ALL
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_partial_images_without_a_stored_row_may_get_nulls(
+    target_server: TargetServer, deletes: Literal["hard", "soft"]
+) -> None:
+    """A new key, a deleted one, and one whose stored row has the values, in one batch."""
+    followed = Followed(target_server, deletes=deletes, on_partial=OnPartial.INSERT_NULLS)
+    followed.database.prepare()
+    followed.apply([Item(1, 1, 100, note="a", amount=7), Item(2, 2, 100, note="b", amount=8)])
+    followed.apply([Item(2, 3, 200, deleted=True)])
+
+    lacking = [Item(key, 3 + key, 300, note="c", absent=("amount",)) for key in (1, 2, 3)]
+    followed.apply(lacking)
+
+    found = followed.rows("SELECT id, note, amount FROM shop.items")
+    assert sorted(found) == [(1, "c", 7), (2, "c", None), (3, "c", None)]
+
+
+@ON_FILES_TOO
 @pytest.mark.parametrize("home", [b"\x90", None])
 def test_a_partial_image_after_a_split_lies_over_the_source_s_row(
     followed: Followed, home: bytes | None

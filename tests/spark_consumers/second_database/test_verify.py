@@ -74,8 +74,25 @@ def row(number: int, more: str = "'2024-02-30'") -> str:
     )
 
 
+def damages(homes: str) -> tuple[str, ...]:
+    """Statements that change a target; `homes`: its table of hidden rows."""
+    return (
+        "UPDATE items SET price = 9 WHERE id = 102",
+        "UPDATE items SET name = NULL, later = NULL WHERE id = 103",
+        "DELETE FROM items WHERE id = 104",
+        "INSERT INTO items (id, name) VALUES (50, 'by hand')",
+        "UPDATE items SET id = 60 WHERE id = 6",
+        (
+            f"INSERT INTO _shardstream.{homes} (id, _key, _shard, _seq, _time_us, _deleted) "
+            f"VALUES (70, 'key', '80-', 1, 1, FALSE)"
+        ),
+    )
+
+
 @pytest.mark.parametrize(
-    ("verify", "target_server"), [("soft", "postgres"), ("soft", "mysql_b")], indirect=True
+    ("verify", "target_server"),
+    [("soft", "postgres"), ("soft", "mysql_b"), ("soft", "sqlite")],
+    indirect=True,
 )
 def test_damage_is_found_by_shard_key_and_column(
     verify: Verify,
@@ -102,13 +119,7 @@ def test_damage_is_found_by_shard_key_and_column(
     execute(shards["80-"], keyspace, "ALTER TABLE items ADD COLUMN unknown INT")
     verify.until_table("docs")
     clean = verify()
-    for damage in (
-        "UPDATE items SET price = 9 WHERE id = 102",
-        "UPDATE items SET name = NULL, later = NULL WHERE id = 103",
-        "DELETE FROM items WHERE id = 104",
-        "INSERT INTO items (id, name) VALUES (50, 'by hand')",
-        "UPDATE items SET id = 60 WHERE id = 6",
-    ):
+    for damage in damages(verify.homes("items")):
         verify.damage(keyspace, damage)
     found = verify()["items"]
     config = str(write_settings(tmp_path, kafka.bootstrap_servers, keyspace, shards))
@@ -124,8 +135,9 @@ def test_damage_is_found_by_shard_key_and_column(
         Difference("unknown", "id=50", "it is in the target alone"),
         Difference("-80", "id=6", "it is missing in the target"),
         Difference("-80", "id=60", "it is in the target alone"),
+        Difference("80-", "id=70", "it is in the target alone, hidden by another row"),
     ]
-    assert (done.returncode, json.loads(done.stdout)["differing"]) == (1, 6), done.stderr
+    assert (done.returncode, json.loads(done.stdout)["differing"]) == (1, 7), done.stderr
 
 
 @pytest.mark.parametrize("verify", ["hard"], indirect=True)

@@ -1,10 +1,21 @@
 """A second database that a `Subscriber` keeps up to date, without Spark."""
 
 from contextlib import closing
+from typing import Literal
 
+import pytest
+
+from event_token.errors import UsageError
 from spark_consumers.applying.task_changes import Following
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.sink_query.subscriber_batches import Batches
-from tests.spark_consumers.second_database.followed import Followed
+from tests.spark_consumers.second_database.followed import (
+    EVERYWHERE,
+    Followed,
+    Item,
+    TargetServer,
+)
 from tests.spark_consumers.shop import SHARDS, Change, Shop
 from tests.topics.shard_writer import CELL_US
 from topics.records.vevent import Row
@@ -20,7 +31,8 @@ def follow(shop: Shop, followed: Followed, changes: int) -> None:
     start = "earliest" if held is None else held.position
     number = 0 if held is None else held.batch_id + 1
     with closing(StreamSubscriber(shop.keyspace, "-", start, config=shop.config)) as reader:
-        for batch in Batches(reader, rows=3, ms=200):
+        scope = followed.options.key_scope
+        for batch in Batches(reader, rows=3, ms=200, key_scope=scope):
             following = Following(known=database.known())
             assert database.apply_arrow(batch.planned(QUERY, number), batch.changes(following))
             number += 1
@@ -58,4 +70,51 @@ def test_a_subscriber_keeps_a_database_up_to_date(shop: Shop, followed: Followed
         (2, "new"),
         (3, "new"),
         (4, "new"),
+    ]
+
+
+@EVERYWHERE
+def test_the_same_key_on_two_shards_stays_two_rows(shop: Shop, target_server: TargetServer) -> None:
+    """With scope `shard` the keyspace id is a part of the key; another scope is refused later."""
+    followed = Followed(target_server, key_scope=KeyScope.SHARD)
+    followed.database.prepare()
+    write(shop, (None, order(1, "left")), (None, order(1, "right")), (None, order(2, "left")))
+    follow(shop, followed, 3)
+    write(shop, (order(1, "left"), order(1, "changed")), (order(1, "right"), None))
+
+    follow(shop, followed, 2)
+
+    found = followed.rows("SELECT id, note, _keyspace_id FROM shop.orders")
+    assert sorted(found) == [(1, "changed", "10"), (2, "left", "10")]
+    with pytest.raises(UsageError, match="cannot go on with"):
+        SqlDatabase(followed.url, TargetOptions("commerce")).prepare()
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_a_key_with_rows_on_two_shards_is_known_until_one_is_gone(
+    target_server: TargetServer, deletes: Literal["hard", "soft"]
+) -> None:
+    """It is kept beside the position of the same transaction; other changes leave it known."""
+    followed = Followed(target_server, deletes=deletes)
+    followed.database.prepare()
+    found = []
+    for number, items in enumerate(
+        (
+            [Item(1, 1, 100), Item(2, 2, 100)],
+            [Item(1, 1, 200, "80-", b"\x90")],
+            [Item(2, 3, 300)],
+            [Item(1, 2, 400, "80-", b"\x90", deleted=True)],
+        )
+    ):
+        followed.apply(items)
+        frontier_us, keys = followed.database.same_keys()
+        assert frontier_us == 1000 * (number + 1)
+        found.append([(each.table, each.key, each.shards) for each in keys])
+
+    assert found == [
+        [],
+        [both := ("shop.items", Item(1, 0, 0).key_text, ("-80", "80-"))],
+        [both],
+        [],
     ]

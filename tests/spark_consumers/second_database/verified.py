@@ -81,6 +81,13 @@ class Verify:
         else:
             server.ask(name, statement)
 
+    def homes(self, name: str) -> str:
+        """The name of the table of hidden rows of a table."""
+        database = self.followed.database
+        with database._transaction() as connection:
+            tables = database._catalog.tables(connection)
+        return next(each.table.homes for (_, table), each in tables.items() if table == name)
+
     @property
     def leftovers(self) -> list[str]:
         """The staging tables of comparisons that are there."""

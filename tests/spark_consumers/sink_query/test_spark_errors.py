@@ -1,13 +1,17 @@
+import os
+import signal
 import threading
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
 
 from event_token.errors import Retry, UsageError
 from spark_consumers.sink_query.spark_errors import (
     UnknownSparkError,
     ended_with_spark,
     original_error,
+    translated,
 )
 
 
@@ -32,6 +36,18 @@ def test_errors_come_through_spark() -> None:
     assert str(found) == "column 'n' is int there"
     assert type(other) is UnknownSparkError
     assert type(slow) is Retry
+
+
+def test_a_killed_worker_is_a_transient_fault(spark: SparkSession) -> None:
+    """F30: a task whose Python worker the kernel kills, for its memory, may be run again."""
+
+    def die(_: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    rows = spark.sparkContext.parallelize([1], 1).map(die)
+
+    with pytest.raises(Retry, match="Python worker exited unexpectedly"):
+        translated(rows.collect)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from spark_consumers.applying.homes import Version, add_version, live_homes
 from spark_consumers.errors import TargetConflict
+from spark_consumers.sink_query.same_keys import SameKey
 from spark_consumers.table_topics.moves import Decided, Fate, Place, RecentHomes
 
 KEY = ("shop.orders", '{"id":1}')
@@ -109,3 +110,19 @@ def test_the_topic_ends_with_the_visible_row(steps: list[tuple[bytes, str]]) -> 
 
     live = live_homes(truth)
     assert topic == (live[0].row if live else None)
+
+
+def test_a_key_that_stays_on_two_shards_is_named_once_the_window_is_over() -> None:
+    """Its rows are no move: they are not forgotten, until one of them is deleted."""
+    homes = RecentHomes()
+    homes.decide(KEY, [version(A, 100)], is_insert=True)
+    homes.decide(KEY, [version(B, 108)], is_insert=True)
+
+    assert homes.same_keys(108) == []
+    homes.forget_before(200, but_same_keys=True)
+    homes = RecentHomes(homes.to_json())
+    assert homes.same_keys(200) == [SameKey(*KEY, ("-80", "80-"))]
+    homes.decide(KEY, [version(A, 300, live=False)], is_insert=False)
+    assert homes.same_keys(400) == []
+    homes.forget_before(400, but_same_keys=True)
+    assert homes.to_json() == ()

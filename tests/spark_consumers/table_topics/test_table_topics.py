@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_consumers.errors import CannotApply, TargetConflict
+from spark_consumers.table_topics.options import OnTruncate
 from tests.spark_consumers.shop import ORDERS, Change, Shop
 from tests.spark_consumers.table_topics.topic_queries import (
     last_rows,
@@ -110,6 +111,31 @@ def test_a_batch_that_spark_had_not_committed_writes_nothing_twice(
     keys = [record.key["id"] for record in records]
     assert (first.rows, second.rows) == (40, 60)
     assert len(keys) == len(set(keys)) == 60
+
+
+def test_a_truncate_stops_until_records_are_to_be_kept(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """With `stop` nothing of the batch is written; with `keep` the next start goes on."""
+    stop = topic_options(shop.keyspace, on_truncate=OnTruncate.STOP)
+    left, right = shop.writers["-80"], shop.writers["80-"]
+    left.write(
+        [Change(shop.now_us, statement="DROP TABLE orders"), Change(shop.now_us, after=order(1))]
+    )
+    promise(shop)
+    first = write_topics(spark, shop, tmp_path, topics=stop)
+    right.write([Change(shop.now_us, after=order(2))])
+    left.write([Change(shop.now_us, statement="TRUNCATE TABLE shop.orders")])
+    promise(shop)
+
+    with pytest.raises(CannotApply, match=r"shop\.orders, shard -80, seq 3: .* stop"):
+        write_topics(spark, shop, tmp_path, topics=stop)
+    before = read_topic(shop.config, f"{shop.keyspace}.shop.orders")
+    write_topics(spark, shop, tmp_path)
+
+    after = read_topic(shop.config, f"{shop.keyspace}.shop.orders")
+    assert first.rows == len(before) == 1
+    assert last_rows(after).keys() == {1, 2}
 
 
 def test_a_table_without_a_primary_key_is_refused_by_name(

@@ -29,8 +29,17 @@ class Died(Exception):  # noqa: N818 - what happened to the driver
 class Query:
     """A query that may die between two commits, or lose its checkpoint, and then goes on."""
 
-    def __init__(self, folder: Path, source: Source, *, vectors: bool = True) -> None:
-        self.target = Target(str(folder), {}, PARTITIONS, PARTITIONS, deletion_vectors=vectors)
+    def __init__(
+        self, folder: Path, source: Source, *, vectors: bool = True, history: bool = False
+    ) -> None:
+        self.target = Target(
+            str(folder),
+            {},
+            PARTITIONS,
+            PARTITIONS,
+            deletion_vectors=vectors,
+            histories={("shop", "orders"): ()} if history else {},
+        )
         self.tasks = [TaskTables(self.target) for _ in range(PARTITIONS)]
         self.source = source
         self.position = StreamPosition(0, 0)

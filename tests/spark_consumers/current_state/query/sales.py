@@ -31,6 +31,11 @@ class Sales:
         """Remember the rows of now, and the time."""
         self.rows_then, self.then_us = self.expected(), self.now_us
 
+    @property
+    def settled_us(self) -> int:
+        """A time after all changes so far, and before all that come, by any shard's clock."""
+        return self.now_us - 2 * SKEW_US
+
     def go_on(self, steps: int) -> None:
         """Change orders, and promise that everything is there."""
         for _ in range(steps):

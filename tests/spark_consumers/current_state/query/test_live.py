@@ -18,9 +18,16 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.current_state.query.run import run_state
 from spark_consumers.sink_query.run import SinkProgress
+from spark_consumers.sink_query.same_keys import OnSameKey
 from tests.shardstream.command_line import command, write_settings
 from tests.spark_consumers.current_state.query.sales import Sales
-from tests.spark_consumers.current_state.query.states import rows_of, run_now, table_at
+from tests.spark_consumers.current_state.query.states import (
+    HISTORY,
+    history_at,
+    rows_of,
+    run_now,
+    table_at,
+)
 from tests.spark_consumers.queries import wait_until
 from tests.spark_consumers.reshards import SECOND_US, SPLIT, Keyspace, resharded
 from tests.spark_consumers.shop import NO_DATABASE, SHARDS, Shop
@@ -30,6 +37,7 @@ from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import Row
 
 WAIT_S = 120.0
+HISTORY_OPTION = ("--history", "shop.orders")
 
 
 def with_column(kind: ValueKind, sql_type: str) -> TableShape:
@@ -61,8 +69,7 @@ def test_a_running_query_follows_a_reshard_and_alters(
 ) -> None:
     """B15: a split, then ADD COLUMN and a wider type on one shard before the other.
 
-    Keys that are on two shards have one visible row; the column of the altered shard is NULL in the
-    rows of the other one.
+    Keys of two shards have one visible row; a column that a shard lacks is NULL in its rows.
     """
     at = keyspace_of_two
     seen: list[SinkProgress] = []
@@ -95,6 +102,7 @@ def test_a_running_query_follows_a_reshard_and_alters(
         str(tmp_path / "checkpoint"),
         {"kafka.bootstrap.servers": at.config.brokers},
         interval_s=0.1,
+        on_same_key=OnSameKey.NEWEST,
         on_progress=seen.append,
         stop=stop,
     )
@@ -111,14 +119,27 @@ def test_a_running_query_follows_a_reshard_and_alters(
 def test_killed_at_a_random_moment(
     spark: SparkSession, shop: Shop, keyspace: str, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """After kill -9 of the command, its JVM and workers under load the table has the true rows."""
+    """After kill -9 of the command, its JVM and workers under load the table has the true rows.
+
+    So has its history, as of each moment.
+    """
     settings = dict.fromkeys(SHARDS, NO_DATABASE)
     config = str(write_settings(tmp_path, kafka.bootstrap_servers, keyspace, settings))
     places = ("--target", str(tmp_path / "state"), "--checkpoint", str(tmp_path / "checkpoint"))
     sales = Sales(shop, seed=4)
     sales.go_on(20)
-    arguments = ("state", keyspace, *places, "--config", config, "--json", "--every", "0.2")
-    errors = tmp_path / "errors"
+    arguments = (
+        "state",
+        keyspace,
+        *places,
+        "--config",
+        config,
+        "--json",
+        "--every",
+        "0.2",
+        *HISTORY_OPTION,
+    )
+    errors, moments = tmp_path / "errors", []
     with errors.open("w") as err:
         process = subprocess.Popen(
             with_parent_guard(command(*arguments)),
@@ -133,11 +154,14 @@ def test_killed_at_a_random_moment(
         end_s = time.monotonic() + random.Random(5).uniform(1, 6)
         while time.monotonic() < end_s:
             sales.go_on(3)
+            moments.append((sales.settled_us, sales.expected()))
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     sales.go_on(5)
-    run_now(spark, shop, tmp_path)
+    run_now(spark, shop, tmp_path, histories=HISTORY)
 
-    assert rows_of(table_at(tmp_path)) == sales.expected()
+    assert rows_of(table_at(tmp_path)) == sales.expected() == history_at(tmp_path, None)
+    for at_us, rows in random.Random(6).sample(moments, min(len(moments), 20)):
+        assert history_at(tmp_path, at_us) == rows

@@ -8,7 +8,13 @@ from pyspark.sql import SparkSession
 from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.errors import TargetConflict
 from tests.spark_consumers.current_state.query.sales import Sales
-from tests.spark_consumers.current_state.query.states import rows_of, run_now, table_at
+from tests.spark_consumers.current_state.query.states import (
+    HISTORY,
+    history_at,
+    rows_of,
+    run_now,
+    table_at,
+)
 from tests.spark_consumers.shop import Shop
 
 
@@ -18,15 +24,19 @@ def test_random_changes_on_two_shards_leave_the_true_rows(
     """Rows that are inserted, updated, deleted and moved between shards whose clocks differ.
 
     After each run the table has one row per key, that of the databases; the frontiers name the
-    versions that belong together.
+    versions that belong together. The history has the rows of each moment.
     """
     sales = Sales(shop, seed=1)
+    moments = []
     for _ in range(3):
         sales.go_on(25)
-        run_now(spark, shop, tmp_path)
+        moments.append((sales.settled_us, sales.expected()))
+        run_now(spark, shop, tmp_path, histories=HISTORY)
 
         found = rows_of(table_at(tmp_path))
-        assert found == sales.expected()
+        assert found == sales.expected() == history_at(tmp_path, None)
+        for at_us, rows in moments:
+            assert history_at(tmp_path, at_us) == rows
 
     newest = Frontiers(str(tmp_path / "state"), {}).newest()
     assert newest is not None

@@ -13,6 +13,7 @@ from spark_consumers.errors import TargetConflict
 from spark_consumers.sink_query.spark_errors import original_error
 from spark_consumers.table_topics import transaction
 from spark_consumers.table_topics.claim import claim_topics
+from spark_consumers.table_topics.marker import Owner
 from spark_consumers.table_topics.sink import ensure_topic
 from spark_consumers.table_topics.transaction import TaskTransaction
 from tests.spark_consumers.table_topics import killed_task
@@ -94,11 +95,11 @@ def test_a_task_that_is_killed_leaves_each_row_once(task: TopicTask, point: str)
 def test_a_new_run_takes_over_and_the_older_one_is_stopped_by_name(task: TopicTask) -> None:
     """Two queries of the same topics: the one that started first stops."""
     config, keyspace = task.config, task.keyspace
-    first = claim_topics(config, keyspace, keyspace, "first", tasks=1, partitions=PARTITIONS)
+    first = claim_topics(config, keyspace, keyspace, Owner(0, "first", 1, PARTITIONS))
     older = TopicTask(config, keyspace, generation=first.owner.generation)
     older.write(position(a=0), position(a=3), is_first=True)
 
-    second = claim_topics(config, keyspace, keyspace, "second", tasks=1, partitions=PARTITIONS)
+    second = claim_topics(config, keyspace, keyspace, Owner(0, "second", 1, PARTITIONS))
     with pytest.raises(TargetConflict, match="took over these topics: second"):
         older.write(position(a=3), position(a=4))
     newer = TopicTask(config, keyspace, generation=second.owner.generation)
@@ -151,12 +152,12 @@ def test_a_transaction_that_took_too_long_is_run_again(
 def test_another_number_of_tasks_or_partitions_is_refused(task: TopicTask) -> None:
     """Keys would go to other tasks, or other partitions, beside what is there."""
     config, keyspace = task.config, task.keyspace
-    claim_topics(config, keyspace, keyspace, "first", tasks=2, partitions=PARTITIONS)
+    claim_topics(config, keyspace, keyspace, Owner(0, "first", 2, PARTITIONS))
 
     with pytest.raises(TargetConflict, match="begun with --tasks 2, and this query has 4"):
-        claim_topics(config, keyspace, keyspace, "second", tasks=4, partitions=PARTITIONS)
+        claim_topics(config, keyspace, keyspace, Owner(0, "second", 4, PARTITIONS))
     with pytest.raises(TargetConflict, match="begun with --partitions 2"):
-        claim_topics(config, keyspace, keyspace, "second", tasks=2, partitions=3)
+        claim_topics(config, keyspace, keyspace, Owner(0, "second", 2, 3))
     with pytest.raises(UsageError, match="has 2 partitions, not 3") as raised:
         ensure_topic(config, task.topic, 3, None)
     through_spark = original_error(f"event_token.errors.UsageError: {raised.value}\n\n\tat org")
@@ -166,14 +167,14 @@ def test_another_number_of_tasks_or_partitions_is_refused(task: TopicTask) -> No
 def test_a_run_continues_where_the_task_furthest_behind_ends(task: TopicTask) -> None:
     """A crash leaves tasks one batch apart: both write what they lack, and nothing else."""
     config, keyspace = task.config, task.keyspace
-    claim_topics(config, keyspace, keyspace, "first", tasks=2, partitions=PARTITIONS)
+    claim_topics(config, keyspace, keyspace, Owner(0, "first", 2, PARTITIONS))
     one, two = (TopicTask(config, keyspace, n, 1, 2) for n in range(2))
     one.write(position(a=2), position(a=4), is_first=True)
 
-    in_first = claim_topics(config, keyspace, keyspace, "second", tasks=2, partitions=PARTITIONS)
+    in_first = claim_topics(config, keyspace, keyspace, Owner(0, "second", 2, PARTITIONS))
     two = TopicTask(config, keyspace, 1, in_first.owner.generation, 2)
     two.write(position(a=2), position(a=3), is_first=True)
-    later = claim_topics(config, keyspace, keyspace, "third", tasks=2, partitions=PARTITIONS)
+    later = claim_topics(config, keyspace, keyspace, Owner(0, "third", 2, PARTITIONS))
 
     assert in_first.position == position(a=2)
     assert later.position == position(a=3)

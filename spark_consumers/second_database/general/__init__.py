@@ -1,0 +1,1 @@
+"""Any other database that SQLAlchemy has a dialect for, in standard SQL."""
