@@ -27,6 +27,7 @@ EXTRAS = {
     "redis": "redis",
     "pymemcache": "memcached",
     **dict.fromkeys(("psycopg", "sqlalchemy"), "database"),
+    **dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "serve"),
 }
 
 

@@ -12,6 +12,8 @@ from event_token import Flavor
 from event_token.errors import Halt, ShardstreamError, TakenOver, UsageError
 from shardstream.commands.copy.app import app as copy_app
 from shardstream.commands.fleet.readers import app as readers_app
+from shardstream.commands.fleet.serve import serve
+from shardstream.commands.http.options import serves_metrics
 from shardstream.commands.invalidate.app import invalidate
 from shardstream.commands.local import app as local_app
 from shardstream.commands.machine_limits import limit_reached
@@ -33,7 +35,7 @@ from shardstream.commands.reshard.app import app as reshard_app
 from shardstream.commands.sinks.database_app import app as database_app
 from shardstream.commands.sinks.state_app import app as state_app
 from shardstream.commands.sinks.table_topics_app import table_topics
-from shardstream.commands.status_lines import LineFormatter
+from shardstream.commands.status_lines import LineOptions, library_formatter, print_line
 from shardstream.commands.topology import app as topology_app
 
 # Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 3 for a producer or
@@ -80,9 +82,12 @@ def _root(
 
 
 @app.command(context_settings=SHARD_NAMES)
+@serves_metrics
 def produce(
     keyspace: Keyspace,
-    shard: Annotated[str, typer.Argument(help="Shard, e.g. -80")],
+    shard: Annotated[
+        str | None, typer.Argument(help="Shard, e.g. -80; KEYSPACE:SHARD as one word will do")
+    ] = None,
     config: Config = None,
     start: Annotated[
         str,
@@ -100,6 +105,10 @@ def produce(
     from shardstream.commands.produce import run_produce
     from shardstream.settings.model import load_settings
 
+    if shard is None:
+        keyspace, colon, shard = keyspace.partition(":")
+        if not colon:
+            raise UsageError(f"which shard of {keyspace}? shardstream produce {keyspace} SHARD")
     settings = load_settings(config)
     run_produce(settings, keyspace, shard, start=start, as_json=as_json, every_s=every_s)
 
@@ -165,6 +174,9 @@ def status(
         raise typer.Exit(EXIT_FAILED)
 
 
+app.command()(serve)
+
+
 @app.command()
 def tail(
     keyspace: Keyspace,
@@ -207,6 +219,7 @@ def tail(
 
 
 @app.command()
+@serves_metrics
 def changelog(
     keyspace: Keyspace,
     target: Annotated[
@@ -238,8 +251,7 @@ def changelog(
         max_hold_ms=max_hold_ms,
         name=name,
         available_now=available_now,
-        as_json=as_json,
-        every_s=every_s,
+        lines=LineOptions(as_json, every_s),
     )
     run_changelog_command(load_settings(config), options)
 
@@ -294,6 +306,19 @@ def demo(
 
 
 @app.command()
+def manifests(
+    keyspace: Keyspace,
+    config: Config = None,
+    image: Annotated[str, typer.Option(help="Image of the producers")] = "shardstream",
+) -> None:
+    """Print one Kubernetes Deployment per shard, as YAML."""
+    from shardstream.commands.fleet.manifests import producer_manifests
+    from shardstream.settings.model import load_settings
+
+    typer.echo(producer_manifests(load_settings(config), keyspace, image), nl=False)
+
+
+@app.command()
 def version() -> None:
     """Print the version, and whether the hot path is compiled."""
     from shardstream.version import version_line
@@ -306,7 +331,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter(as_json="--json" in arguments))
+    as_json = "--json" in arguments
+    handler.setFormatter(library_formatter(as_json=as_json))
     logging.getLogger("shardstream").addHandler(handler)
     # The Kafka client logs every transient fault; those that matter are raised as errors.
     # librdkafka's fatal errors are critical lines of its log; they arrive as exceptions, too.
@@ -319,13 +345,13 @@ def main() -> None:
     except ShardstreamError as error:
         if debug:
             raise
-        _say(error)
+        _say(error, as_json=as_json)
         sys.exit(exit_status(error))
     except (OSError, MemoryError) as error:
         reached = limit_reached(error)
         if debug or reached is None:
             raise
-        _say(reached)
+        _say(reached, as_json=as_json)
         sys.exit(EXIT_FAILED)
 
 
@@ -336,8 +362,15 @@ def exit_status(error: ShardstreamError) -> int:
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
 
 
-def _say(error: ShardstreamError) -> None:
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+def _say(error: ShardstreamError, *, as_json: bool) -> None:
     word = "stopped" if isinstance(error, Halt) else "error"
+    if as_json:
+        fields = {"error": type(error).__name__}
+        text = f"{word}: {error}"
+        print_line("", text, fields, as_json=True, level=logging.ERROR, out=sys.stderr)
+        return
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
     console.print(f"[bold red]{word}:[/] ", end="")
-    console.print(str(error), markup=False)
+    # By its class the runbook says what to do.
+    name = f" [{type(error).__name__}]" if isinstance(error, Halt) else ""
+    console.print(f"{error}{name}", markup=False)

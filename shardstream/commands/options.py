@@ -7,6 +7,9 @@ import typer
 
 from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.on_type_change import OnTypeChange
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.decoding.on_partial import OnPartial
+from spark_consumers.sink_query.same_keys import OnSameKey
 
 Config = Annotated[
     Path | None,
@@ -78,6 +81,28 @@ OnTruncateOption = Annotated[
     typer.Option(
         "--on-truncate",
         help="At TRUNCATE or DROP TABLE on a shard, remove that shard's rows, or stop",
+    ),
+]
+KeyScopeOption = Annotated[
+    KeyScope,
+    typer.Option(
+        "--key-scope",
+        help="Where primary keys are unique: in the keyspace, or only on each shard, so that the "
+        "keyspace id joins them; cannot change later",
+    ),
+]
+PartialOption = Annotated[
+    OnPartial,
+    typer.Option(
+        "--partial",
+        help="At a row image that lacks columns which no stored row has, stop, or store NULL",
+    ),
+]
+SameKeyOption = Annotated[
+    OnSameKey,
+    typer.Option(
+        "--on-same-key",
+        help="At a key that keeps live rows on several shards, stop, or show the newest row",
     ),
 ]
 RequiredCheckpoint = Annotated[

@@ -2,15 +2,20 @@
 
 import dataclasses
 import logging
+from collections.abc import Callable
+from threading import Event
 
 from event_token.errors import UsageError
 from producers.preflight.warnings import server_warnings
+from producers.session.counters import ProducerCounters
 from producers.session.heartbeat_rows import heartbeat_warnings
 from producers.session.supervisor import run_shard
 from producers.session.waiting import wait_until_ready
-from producers.settings import ProducerState, ProducerStatus
+from producers.settings import ProducerState, ProducerStatus, ShardProducerSettings
 from shardstream.commands.declared_topology import ensure_topology
 from shardstream.commands.findings import topic_warnings
+from shardstream.commands.http.options import Metrics, observed
+from shardstream.commands.http.probe import Probe, Watched
 from shardstream.commands.preflight import refuse_problems
 from shardstream.commands.status_lines import Status, StatusLines, warn
 from shardstream.commands.stop_signals import stop_on_signals
@@ -36,7 +41,39 @@ def run_produce(
     parse_producer_start(start, "--from")
     producer_settings = shard_producer_settings(settings, keyspace, shard, start)
     stop = stop_on_signals()
+    counters = ProducerCounters()
+    probe = Probe(lambda: counters.turned_s, is_ready=False)
     printer = _StatusPrinter(keyspace, StatusLines(as_json=as_json, every_s=every_s))
+    watched = Watched(printer, probe, _fault)
+
+    def families() -> Metrics:
+        from shardstream.status.metrics.producer import producer_families
+
+        return producer_families(keyspace, shard, counters, watched.last)
+
+    with observed(probe, families):
+        topology = _prepared(settings, producer_settings, stop, watched, as_json=as_json)
+        if topology is None:
+            return
+        if shard not in {entry.name for entry in topology.shards}:
+            raise UsageError(
+                f"{keyspace}/{shard}: the topology has no such shard; `shardstream reshard create` "
+                f"adds it as the target of a reshard"
+            )
+        producer_settings = dataclasses.replace(producer_settings, vindexes=topology.vindexes)
+        run_shard(producer_settings, stop, watched, counters)
+
+
+def _prepared(
+    settings: Settings,
+    producer_settings: ShardProducerSettings,
+    stop: Event,
+    tell: Callable[[ProducerStatus], None],
+    *,
+    as_json: bool,
+) -> Topology | None:
+    """Wait until servers and topics are as they must be; None if stopped before."""
+    keyspace, shard = producer_settings.keyspace, producer_settings.shard
 
     def prepare() -> Topology:
         # Everything is checked before the first topic is created.
@@ -47,23 +84,21 @@ def run_produce(
             warn(f"{keyspace}/{shard}", text, as_json=as_json)
         return ensure_topology(settings, keyspace)
 
-    topology = wait_until_ready(
+    return wait_until_ready(
         f"{keyspace}/{shard}",
         prepare,
         stop,
-        lambda fault: printer(
+        lambda fault: tell(
             ProducerStatus(shard, "", 0, 0, 0, 0.0, ProducerState.RECONNECTING, fault)
         ),
     )
-    if topology is None:
-        return
-    if shard not in {entry.name for entry in topology.shards}:
-        raise UsageError(
-            f"{keyspace}/{shard}: the topology has no such shard; `shardstream reshard create` "
-            f"adds it as the target of a reshard"
-        )
-    producer_settings = dataclasses.replace(producer_settings, vindexes=topology.vindexes)
-    run_shard(producer_settings, stop, printer)
+
+
+def _fault(status: ProducerStatus) -> str:
+    """What keeps the producer from publishing, "" if nothing does."""
+    if status.state in {ProducerState.IDLE, ProducerState.STREAMING}:
+        return ""
+    return f"{status.state.value}: {status.note}" if status.note else status.state.value
 
 
 class _StatusPrinter:

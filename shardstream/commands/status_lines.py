@@ -1,6 +1,5 @@
 """Lines of commands that run until they are stopped: time first, for people or as JSON."""
 
-import json
 import logging
 import sys
 import threading
@@ -10,25 +9,37 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
+import structlog
+from structlog.typing import EventDict, Processor
+
 # A line each second would be 86,400 a day and shard. Progress after a pause shows at once.
 FIRST_INTERVAL_S: Final = 1.0
 BUSY_INTERVAL_S: Final = 10.0
 IDLE_INTERVAL_S: Final = 60.0
 
 
-def log_line(
-    level: int, where: str, text: str, fields: Mapping[str, object] | None, *, as_json: bool
-) -> str:
-    """Return a line: UTC time, level, what it is about, text.
+@dataclass(frozen=True, slots=True)
+class LineOptions:
+    """How a command prints; `every_s`: the pause between lines, None to choose by progress."""
 
-    As JSON: `time`, `level` and the `fields`; without fields `where` and `text`.
-    """
+    as_json: bool = False
+    every_s: float | None = None
+
+
+def _stamped(_logger: object, level: str, event: EventDict) -> EventDict:
+    """Put the time, in UTC, and the level first: lines sort by time, and people look there."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    name = logging.getLevelName(level)
-    if as_json:
-        told = {"where": where, "text": text} if fields is None else fields
-        return json.dumps({"time": now, "level": name.lower(), **told})
-    return f"{now} {name:<7} {where}: {text}"
+    return {"time": now, "level": event.pop("level", level), "event": event.pop("event"), **event}
+
+
+def _as_text(_logger: object, _level: str, event: EventDict) -> str:
+    """Return `time LEVEL where: event`, and the traceback that a library logged below it."""
+    line = f"{event['time']} {event['level'].upper():<7} {event['where']}: {event['event']}"
+    return f"{line}\n{event['exception']}" if "exception" in event else line
+
+
+def _renderer(*, as_json: bool) -> Processor:
+    return structlog.processors.JSONRenderer(default=str) if as_json else _as_text
 
 
 def print_line(
@@ -40,32 +51,38 @@ def print_line(
     level: int = logging.INFO,
     out: TextIO | None = None,
 ) -> None:
-    """Print a line on standard output, or to `out`."""
-    stream = out or sys.stdout
-    stream.write(log_line(level, where, text, fields, as_json=as_json) + "\n")
-    stream.flush()
+    """Print a line on standard output, or to `out`: UTC time, level, what it is about, text.
+
+    As JSON: `time`, `level`, `event` (the text) and the `fields`; `where` if there are none.
+    """
+    logger = structlog.wrap_logger(
+        structlog.WriteLogger(out or sys.stdout),
+        processors=[_stamped, _renderer(as_json=as_json)],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+    )
+    told = fields if as_json and fields else {"where": where}
+    logger.log(level, text, **told)
 
 
 def warn(where: str, text: str, *, as_json: bool = False) -> None:
     """Print a warning on standard error."""
-    sys.stderr.write(log_line(logging.WARNING, where, text, None, as_json=as_json) + "\n")
-    sys.stderr.flush()
+    print_line(where, text, {}, as_json=as_json, level=logging.WARNING, out=sys.stderr)
 
 
-class LineFormatter(logging.Formatter):
-    """Gives the log records of libraries, such as librdkafka's, the same form."""
+def library_formatter(*, as_json: bool) -> logging.Formatter:
+    """Return what gives log records of libraries, such as librdkafka's, the form of our lines."""
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[_named, structlog.processors.format_exc_info, _stamped],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            _renderer(as_json=as_json),
+        ],
+    )
 
-    def __init__(self, *, as_json: bool) -> None:
-        """`as_json`: one JSON object per record."""
-        super().__init__()
-        self._as_json = as_json
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a line."""
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        return log_line(record.levelno, record.name, text, None, as_json=self._as_json)
+def _named(_logger: object, _level: str, event: EventDict) -> EventDict:
+    record: logging.LogRecord = event["_record"]
+    return {**event, "where": record.name, "level": record.levelname.lower()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ _ENDING_IN_ORDER: Final = (
     ("table-topics",),
     ("state",),
     ("invalidate",),
+    ("serve",),
     ("reshard", "run"),
 )
 # Status 0 would mean that no row differs.

@@ -71,6 +71,11 @@ class ShardDirectory:
         """Return the serving shards."""
         return tuple(entry.name for entry in self._serving)
 
+    @property
+    def entries(self) -> tuple[ShardEntry, ...]:
+        """Return the serving shards with their key ranges."""
+        return self._serving
+
     def look_again(self) -> None:
         """Read the topology, unless another thread just has."""
         asked_s = time.monotonic()

@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -65,6 +65,8 @@ class ShopWorkload(BackgroundWork):
 
     `travel_s`: the time between a coupon's deletion on one shard and its insertion on another. If
     commit times are whole seconds, a shorter time would leave the order of the two undecided.
+    `first_id`: above the ids that earlier runs on these tables have given out. `pace`: 1 writes
+    TRANSACTIONS_PER_S.
     """
 
     def __init__(
@@ -73,13 +75,17 @@ class ShopWorkload(BackgroundWork):
         connects: Mapping[str, Connect],
         ledger: Ledger,
         travel_s: float = 0.0,
+        *,
+        first_id: int = 1,
+        pace: float = 1.0,
     ) -> None:
         super().__init__()
         self._directory = directory
         self._connects = connects
         self._ledger = ledger
         self._travel_s = travel_s
-        self._writers = [_Writer(key_range) for key_range in TRANSACTIONS_PER_S]
+        self._pace = pace
+        self._writers = [_Writer(key_range, first_id) for key_range in TRANSACTIONS_PER_S]
         self._homes: dict[str, int] = {}  # customers of the coupons that are not in transit
         work: list[Callable[[ShopSession], None]] = [
             partial(self._write, writer) for writer in self._writers
@@ -89,16 +95,21 @@ class ShopWorkload(BackgroundWork):
 
     def fill(self, shards: Mapping[str, Connect]) -> int:
         """Write the rows that exist before the producers start; return how many `shards` hold."""
-        session = ShopSession(self._directory, self._connects)
+        self.write_first()
+        return sum(count_rows(connect) for connect in shards.values())
+
+    def write_first(self) -> int:
+        """Write the first customers, orders and coupons; return how many rows that changed."""
+        with closing(ShopSession(self._directory, self._connects)) as session:
+            return sum(session.commit(change).rows for change in self._first_changes())
+
+    def _first_changes(self) -> Iterator[Change]:
         for writer in self._writers:
-            session.commit(writer.new_customers(FIRST_CUSTOMERS))
-            for number in range(FIRST_TRANSACTIONS):
-                session.commit(writer.transaction(number))
+            yield writer.new_customers(FIRST_CUSTOMERS)
+            yield from map(writer.transaction, range(FIRST_TRANSACTIONS))
         for code in COUPONS:
             self._homes[code] = self._writers[0].first_customer
-            session.commit(_insert_coupon(code, self._homes[code], 0))
-        session.close()
-        return sum(count_rows(connect) for connect in shards.values())
+            yield _insert_coupon(code, self._homes[code], 0)
 
     def _with_session(self, work: Callable[[ShopSession], None]) -> None:
         with closing(ShopSession(self._directory, self._connects)) as session:
@@ -111,7 +122,8 @@ class ShopWorkload(BackgroundWork):
             self._ledger.add(session.commit(writer.transaction(number)))
             number += 1
             # Time lost to a refusal is not made up for: shoppers do not come twice as fast later.
-            due_s = max(due_s + 1 / TRANSACTIONS_PER_S[writer.name], time.monotonic() - 1)
+            per_s = TRANSACTIONS_PER_S[writer.name] * self._pace
+            due_s = max(due_s + 1 / per_s, time.monotonic() - 1)
             self._stop.wait(max(0.0, due_s - time.monotonic()))
 
     def _move_coupons(self, session: ShopSession) -> None:
@@ -148,12 +160,12 @@ def _delete_coupon(code: str, customer: int) -> Change:
 class _Writer:
     """Makes the transactions of one key range's customers."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, first_id: int) -> None:
         self.name = name
         self._key_range = KeyRange.parse(name)
         self._chance = random.Random(name)  # noqa: S311 - a workload, not a secret
-        self._next_customer = 1
-        self._next_order = 1
+        self._next_customer = first_id
+        self._next_order = first_id
         self._customers: list[int] = []
         self._orders: dict[int, int] = {}  # order id -> customer
 

@@ -10,6 +10,7 @@ import pytest
 
 import shardstream
 from event_token import UsageError
+from shardstream.installation import EXTRAS
 from tests.repository import ROOT
 from topics.stream.subscriber import StreamSubscriber
 
@@ -59,8 +60,11 @@ PARAMETERS = {
     "on_progress stop",
     "run_table_topics": "spark checkpoint options topics tables trigger interval_s on_progress "
     "stop",
-    "TopicOptions": "envelope tasks partitions keep_ms move_window_us moves_max registry_url",
-    "Batches": "subscriber rows ms",
+    "TopicOptions": (
+        "envelope tasks partitions keep_ms move_window_us moves_max registry_url on_truncate "
+        "on_same_key"
+    ),
+    "Batches": "subscriber rows ms key_scope",
     "check_changelog": "target storage_options",
     "run_database": "spark keyspace url checkpoint options target tables partitions accept_skip "
     "on_type_change on_truncate trigger interval_s on_progress stop",
@@ -68,7 +72,7 @@ PARAMETERS = {
     "SqlDatabase.apply_arrow": "self batch changes",
     "SqlDatabase.held": "self",
     "TargetOptions": "follower schema deletes nul_text key_range state tombstones_us on_bad_row "
-    "on_type_change",
+    "on_type_change key_scope on_same_key on_partial",
     "PlannedBatch": "query_id batch_id begin end",
     "replay_changelog": "target until_us accept_skip storage_options",
     "state_as_of": "log timestamp_us accept_skip",
@@ -160,6 +164,11 @@ def test_a_subscriber_loads_neither_spark_nor_producers() -> None:
     )
 
     assert loaded_modules(f"from shardstream import {names}").isdisjoint(NOT_FOR_SUBSCRIBERS)
+
+
+def test_the_command_line_loads_no_extra() -> None:
+    """Each command imports its own parts: without Spark and the page all others still run."""
+    assert loaded_modules("import shardstream.commands.app").isdisjoint(EXTRAS)
 
 
 def test_a_cache_loads_neither_kafka_nor_a_store_that_is_not_used() -> None:

@@ -60,7 +60,15 @@ def as_text(view: KeyspaceView, max_behind_s: float) -> RenderableType:
                 f"{copy.rows_estimated:,} rows, {copy.rows_per_s:,.0f} rows/s{rest}{note}"
             )
         )
-    parts += [
+    parts += _reshard_lines(view)
+    if view.readers:
+        parts.append(readers_text(view.readers))
+    return Group(*parts)
+
+
+def _reshard_lines(view: KeyspaceView) -> list[Text]:
+    """Return what is under way, where writes are stopped, and the last hop."""
+    lines = [
         Text(
             f"reshard {entry.reshard_id}: {', '.join(entry.sources)} to "
             f"{', '.join(entry.targets)}, {entry.state}; see shardstream reshard status "
@@ -68,9 +76,23 @@ def as_text(view: KeyspaceView, max_behind_s: float) -> RenderableType:
         )
         for entry in view.reshards
     ]
-    if view.readers:
-        parts.append(readers_text(view.readers))
-    return Group(*parts)
+    lines += [
+        Text(
+            f"writes are stopped on {', '.join(stop.shards)} since {_time(stop.since_us)}, by "
+            f"reshard {stop.reshard_id}",
+            style="bold red",
+        )
+        for stop in view.stopped
+    ]
+    if view.hops:
+        hop = view.hops[-1]
+        lines.append(
+            Text(
+                f"last hop at {_time(hop.hop_time_us or 0)}: {', '.join(hop.sources)} to "
+                f"{', '.join(hop.targets)}, reshard {hop.reshard_id}"
+            )
+        )
+    return lines
 
 
 def readers_text(readers: Sequence[ReaderView]) -> RenderableType:
@@ -102,14 +124,18 @@ def readers_text(readers: Sequence[ReaderView]) -> RenderableType:
     return Group(table, *notes)
 
 
-def as_json_line(view: KeyspaceView) -> str:
-    """Return all of it as one line of JSON."""
-    told = {
+def as_json(view: KeyspaceView) -> dict[str, object]:
+    """Return all of it as JSON's values."""
+    return {
         **dataclasses.asdict(view),
         "shards": [_shard_json(shard) for shard in view.shards],
         "copies": [copy_json(shard, copy) for shard, copy in view.copies],
     }
-    return json.dumps(told) + "\n"
+
+
+def as_json_line(view: KeyspaceView) -> str:
+    """Return all of it as one line of JSON."""
+    return json.dumps(as_json(view)) + "\n"
 
 
 def _shard_json(view: ShardView) -> dict[str, object]:
@@ -119,8 +145,11 @@ def _shard_json(view: ShardView) -> dict[str, object]:
 
 
 def _holders(view: KeyspaceView) -> str:
-    verb = "holds" if len(view.held_by) == 1 else "hold"
-    return f"{', '.join(view.held_by)} {verb} all readers back: {view.reason}"
+    names, many = ", ".join(view.held_by), len(view.held_by) != 1
+    if view.held_since_us is None:
+        return f"{names} {'hold' if many else 'holds'} all readers back: {view.reason}"
+    since = _time(view.held_since_us)
+    return f"{names} {'have' if many else 'has'} held all readers back since {since}: {view.reason}"
 
 
 def _cells(view: ShardView) -> tuple[str, ...]:

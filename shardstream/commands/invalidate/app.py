@@ -4,9 +4,11 @@ from typing import Annotated
 
 import typer
 
+from shardstream.commands.http.options import serves_metrics
 from shardstream.commands.options import Config, Every, Json, KeyRangeOption, Keyspace
 
 
+@serves_metrics
 def invalidate(
     keyspace: Keyspace,
     cache: Annotated[str, typer.Option("--cache", help="The cache, as the settings name it")],

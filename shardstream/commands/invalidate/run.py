@@ -7,6 +7,8 @@ from caching.invalidating.counters import InvalidatorStatus
 from caching.invalidating.invalidator import Invalidator
 from caching.stores.opening import open_floors
 from caching.stores.store import FloorStore
+from shardstream.commands.http.options import Metrics, observed
+from shardstream.commands.http.probe import Probe, Watched
 from shardstream.commands.invalidate.checks import check
 from shardstream.commands.invalidate.chosen import Chosen, InvalidateOptions
 from shardstream.commands.status_lines import Status, StatusLines
@@ -28,15 +30,25 @@ def run_invalidate(settings: Settings, options: InvalidateOptions) -> None:
             chosen.url, options.cache, section.buckets, stale_ok_s=section.stale_ok_s
         )
 
-    check(settings, options, chosen)
-    invalidator = Invalidator(
-        chosen.stream,
-        chosen.keys,
-        open_store,
-        chosen.invalidator_options(),
-        _Printer(options.where, options.lines()),
-    )
-    invalidator.run(stop)
+    probe = Probe(is_ready=False)
+    watched = Watched(_Printer(options.where, options.lines()), probe, _fault)
+
+    def families() -> Metrics:
+        from shardstream.status.metrics.invalidator import invalidator_families
+
+        return invalidator_families(options.keyspace, options.cache, watched.last)
+
+    with observed(probe, families):
+        check(settings, options, chosen)
+        invalidator = Invalidator(
+            chosen.stream, chosen.keys, open_store, chosen.invalidator_options(), watched
+        )
+        invalidator.run(stop)
+
+
+def _fault(status: InvalidatorStatus) -> str:
+    """What the invalidator waits for, "" if it works, or stands by."""
+    return (status.note or "waiting") if status.state == "waiting" else ""
 
 
 class _Printer:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from shardstream.commands.http.options import serves_metrics
 from shardstream.commands.options import SHARD_NAMES, Config, Every, Json, Keyspace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -55,6 +56,7 @@ def create(
 
 
 @app.command(context_settings=SHARD_NAMES)
+@serves_metrics
 def run(
     keyspace: Keyspace,
     reshard_id: ReshardId,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from event_token.errors import UsageError
 from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
 from resharding.plan.reshard_plan import ReshardPlan
+from shardstream.commands.http.options import Metrics, observed
+from shardstream.commands.http.probe import Probe, Watched
 from shardstream.commands.reshard.lookup import plan_on, reshard_entry
 from shardstream.commands.status_lines import Status, StatusLines, print_line
 from shardstream.commands.stop_signals import stop_on_signals
@@ -50,19 +52,29 @@ def run_apply(
     if not as_json:
         text = f"following {', '.join(entry.sources)}"
         print_line(f"{keyspace}/{target}", text, {}, as_json=False)
-    run_applier(
-        ApplierSettings(
-            plan=plan,
-            target=server,
-            kafka=settings.kafka_client(),
-            registry_url=settings.kafka.schema_registry_url,
-            accepted_ddl=accepted.ddl,
-            accepted_skips=accepted.skips,
-            find_target=lambda: reshard_server(settings, keyspace, target),
-        ),
-        stop,
-        _StatusPrinter(plan, StatusLines(as_json=as_json, every_s=every_s)),
-    )
+    probe = Probe(is_ready=True)
+    printer = _StatusPrinter(plan, StatusLines(as_json=as_json, every_s=every_s))
+    watched = Watched(printer, probe, lambda status: status.note)
+
+    def families() -> Metrics:
+        from shardstream.status.metrics.applier import applier_families
+
+        return applier_families(keyspace, reshard_id, target, watched.last)
+
+    with observed(probe, families):
+        run_applier(
+            ApplierSettings(
+                plan=plan,
+                target=server,
+                kafka=settings.kafka_client(),
+                registry_url=settings.kafka.schema_registry_url,
+                accepted_ddl=accepted.ddl,
+                accepted_skips=accepted.skips,
+                find_target=lambda: reshard_server(settings, keyspace, target),
+            ),
+            stop,
+            watched,
+        )
 
 
 class _StatusPrinter:

@@ -1,23 +1,28 @@
-"""What all sinks' commands share: options, the checks before Spark starts, the status lines."""
+"""What all sinks' commands share: options, the checks before Spark starts, the run itself."""
 
-import logging
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
 
 from pyspark.sql import SparkSession
 
 from event_token.errors import UsageError
+from shardstream.commands.http.options import Metrics, observed
+from shardstream.commands.http.probe import Probe, Watched
 from shardstream.commands.machine_limits import check_writable
-from shardstream.commands.status_lines import Status, StatusLines
+from shardstream.commands.sinks.dump_watch import DumpBars, DumpWatch
+from shardstream.commands.sinks.progress_lines import ProgressPrinter
+from shardstream.commands.status_lines import LineOptions, StatusLines
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from spark_consumers.session import build_session, end_session
 from spark_consumers.sink_query.run import SinkProgress, Trigger
+from spark_consumers.sink_query.same_keys import KeyRules
 from spark_consumers.sink_query.spark_errors import ended_with_spark
 from spark_consumers.source.options import SourceOptions
 from topics.start.known_keyspace import known_topology
@@ -30,18 +35,22 @@ _TABLE = re.compile(r"([^.]+)\.([^.]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """What to read of a keyspace, and whether to end once everything that is there is applied."""
+    """What to read of a keyspace, and whether to end once everything that is there is applied.
+
+    `tables` (`database.table`): empty for all.
+    """
 
     keyspace: str
+    tables: tuple[str, ...] = ()
     checkpoint: str | None = None
     key_range: str = "-"
     start: str = "earliest"
     max_rows_per_batch: int | None = None
     max_hold_ms: int | None = None
+    keys: KeyRules = field(default_factory=KeyRules)
     name: str | None = None
     available_now: bool = False
-    as_json: bool = False
-    every_s: float | None = None
+    lines: LineOptions = field(default_factory=LineOptions)
 
 
 class Watching(TypedDict):
@@ -65,6 +74,7 @@ def source_options(settings: Settings, options: QueryOptions) -> dict[str, str]:
     """Return the options of the Spark format `shardstream`, without keyspace."""
     source = {f"kafka.{name}": value for name, value in settings.kafka_client().items()}
     source |= {"keyRange": options.key_range, "start": options.start}
+    source["keyScope"] = options.keys.scope.value
     clock = settings.clock_uncertainty()
     source["clockUncertaintyUs"] = str(clock.uncertainty_us)
     source["mariadbLongestStatementUs"] = str(clock.mariadb_longest_statement_us)
@@ -79,11 +89,11 @@ def source_options(settings: Settings, options: QueryOptions) -> dict[str, str]:
     return source
 
 
-def table_name(text: str) -> tuple[str, str]:
-    """Return database and table of a `--table`. UsageError unless it names both."""
+def table_name(text: str, option: str = "--table") -> tuple[str, str]:
+    """Return database and table that an option names. UsageError unless it names both."""
     found = _TABLE.fullmatch(text)
     if found is None:
-        raise UsageError(f"--table {text!r}: name a table as database.table")
+        raise UsageError(f"{option} {text!r}: name a table as database.table")
     return found[1], found[2]
 
 
@@ -128,9 +138,22 @@ def run_sink(
     SourceOptions.parse({**source, "keyspace": options.keyspace})
     known_topology(settings.kafka_client(), options.keyspace)
     stop = stop_on_signals()
-    lines = StatusLines(as_json=options.as_json, every_s=options.every_s)
-    printer = _ProgressPrinter(options.keyspace, lines)
-    with ended_with_spark(stop):
+    lines = StatusLines(as_json=options.lines.as_json, every_s=options.lines.every_s)
+    watch = DumpWatch(
+        settings.kafka_client(), options.keyspace, options.tables, as_json=options.lines.as_json
+    )
+    has_bars = sys.stdout.isatty() and not options.lines.as_json
+    bars = DumpBars() if has_bars else None
+    printer = ProgressPrinter(options.keyspace, lines, watch, bars)
+    probe = Probe(is_ready=True)
+    watched = Watched(printer, probe, lambda _: "")  # a query that waits for a shard works
+
+    def families() -> Metrics:
+        from shardstream.status.metrics.sink import sink_families
+
+        return sink_families(options.keyspace, name, watched.last)
+
+    with closing(printer), observed(probe, families), ended_with_spark(stop):
         try:
             spark = build_session(f"{name} {options.keyspace}", LOCAL_MASTER)
             # Spark has replaced the handler of SIGINT by one that raises inside its own calls.
@@ -139,42 +162,7 @@ def run_sink(
             return
         try:
             trigger: Trigger = "availableNow" if options.available_now else "processingTime"
-            end = run(spark, source, trigger=trigger, on_progress=printer, stop=stop)
-            printer.report(end, at_once=True)
+            end = run(spark, source, trigger=trigger, on_progress=watched, stop=stop)
+            printer.end(end)
         finally:
             end_session(spark)
-
-
-def progress_text(progress: SinkProgress) -> str:
-    """Return progress in words; before the stream has begun its frontier is None or 0."""
-    frontier = "-"
-    if progress.frontier_us:
-        moment = datetime.fromtimestamp(progress.frontier_us / 1e6, tz=UTC)
-        frontier = moment.isoformat(timespec="milliseconds")
-    rejected = f"{progress.rejected:,} rejected, " if progress.rejected else ""
-    text = f"{progress.rows:,} rows, {rejected}complete up to {frontier}"
-    return f"{text}; waiting: {progress.waiting}" if progress.waiting else text
-
-
-class _ProgressPrinter:
-    """Prints what it waits for at once, progress when a line is due, and the end."""
-
-    def __init__(self, keyspace: str, lines: StatusLines) -> None:
-        self._keyspace = keyspace
-        self._lines = lines
-        self._waiting = ""
-
-    def __call__(self, progress: SinkProgress) -> None:
-        self.report(progress, at_once=progress.waiting != self._waiting)
-
-    def report(self, progress: SinkProgress, *, at_once: bool) -> None:
-        """Print it, now if `at_once`, else when a line is due."""
-        self._waiting = progress.waiting
-        line = Status(
-            self._keyspace,
-            progress_text(progress),
-            {"keyspace": self._keyspace, **asdict(progress)},
-            progress=progress.rows,
-            level=logging.WARNING if progress.waiting else logging.INFO,
-        )
-        self._lines.report(line, at_once=at_once)

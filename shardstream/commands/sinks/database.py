@@ -2,16 +2,16 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Unpack
 
 from pyspark.sql import SparkSession
 
 from event_token import KeyRange
 from shardstream.commands.sinks.common import QueryOptions, Watching, place, run_sink, table_name
-from shardstream.settings.model import Settings
-from spark_consumers.applying.on_truncate import OnTruncate
-from spark_consumers.applying.on_type_change import OnTypeChange
+from shardstream.commands.sinks.reactions import Reactions
+from shardstream.settings.model import load_settings
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.second_database.run import run_database
 from spark_consumers.second_database.urls import parse_url
@@ -23,26 +23,32 @@ PASSWORD_VARIABLE = "SHARDSTREAM_DATABASE_PASSWORD"  # noqa: S105 - the name of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseOptions(QueryOptions):
-    """What to follow and where to; `tables` () are all tables."""
+    """What to follow and where to; `refresh_s` is the time between batches."""
 
     checkpoint: str
     url: str
     target: TargetOptions
-    tables: tuple[str, ...] = ()
     partitions: int
+    refresh_s: float
     accept_skip: tuple[str, ...] = ()
-    on_type_change: OnTypeChange = OnTypeChange.HALT
-    on_truncate: OnTruncate = OnTruncate.APPLY
+    reactions: Reactions = field(default_factory=Reactions)
 
 
-def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
+def run_database_command(config: Path | None, options: DatabaseOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is applied."""
+    settings = load_settings(config)
     tables = [table_name(name) for name in options.tables]
     checkpoint = place(options.checkpoint)
     url = with_password(options.url)
-    target = replace(options.target, key_range=KeyRange.parse(options.key_range))
+    target = replace(
+        options.target,
+        key_range=KeyRange.parse(options.key_range),
+        key_scope=options.keys.scope,
+        on_same_key=options.keys.on_same_key,
+        on_partial=options.reactions.on_partial,
+    )
     # Before Spark: account, rights and options are told at once.
-    SqlDatabase(url, target).prepare()
+    SqlDatabase(url, target).prepare_for_tasks()
 
     def run(
         spark: SparkSession, source: Mapping[str, str], **watching: Unpack[Watching]
@@ -57,8 +63,9 @@ def run_database_command(settings: Settings, options: DatabaseOptions) -> None:
             tables=tables,
             partitions=options.partitions,
             accept_skip=options.accept_skip,
-            on_type_change=options.on_type_change,
-            on_truncate=options.on_truncate,
+            on_type_change=options.reactions.on_type_change,
+            on_truncate=options.reactions.on_truncate,
+            interval_s=options.refresh_s,
             **watching,
         )
 

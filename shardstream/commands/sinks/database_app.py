@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardstream.commands.http.options import serves_metrics
 from shardstream.commands.options import (
     AcceptSkip,
     AvailableNow,
@@ -12,19 +13,29 @@ from shardstream.commands.options import (
     Every,
     Json,
     KeyRangeOption,
+    KeyScopeOption,
     Keyspace,
     MaxHoldOption,
     MaxRowsPerBatch,
     OnTruncateOption,
+    PartialOption,
     ReaderName,
     RequiredCheckpoint,
+    SameKeyOption,
     StartOption,
     Tables,
     TypeChangeOption,
 )
+from shardstream.commands.sinks.durations import duration_ms
+from shardstream.commands.sinks.reactions import Reactions
+from shardstream.commands.sinks.reading import reading
 from shardstream.commands.sinks.run_by_default import RunByDefault
+from shardstream.commands.status_lines import LineOptions
 from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.on_type_change import OnTypeChange
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.decoding.on_partial import OnPartial
+from spark_consumers.sink_query.same_keys import KeyRules, OnSameKey
 
 if TYPE_CHECKING:  # drivers of databases, which other commands do not need
     from spark_consumers.second_database.database import TargetOptions
@@ -32,6 +43,7 @@ if TYPE_CHECKING:  # drivers of databases, which other commands do not need
 # As `run_database`: tasks that decode and stage side by side.
 PARTITIONS_DEFAULT = 4
 US_PER_MS = 1_000
+MS_PER_S = 1_000
 
 
 class Deletes(StrEnum):
@@ -58,7 +70,9 @@ class BadRow(StrEnum):
 Url = Annotated[
     str,
     typer.Option(
-        "--to", help="The database: postgresql://USER@HOST:PORT/DATABASE, or mysql://, mariadb://"
+        "--to",
+        help="The database: postgresql://USER@HOST:PORT/DATABASE, mysql://, mariadb://, "
+        "or another URL of SQLAlchemy",
     ),
 ]
 Schema = Annotated[
@@ -92,17 +106,30 @@ TombstonesOption = Annotated[
         "--tombstones", help="How long a deleted key is remembered, for late changes: 12h, 7d"
     ),
 ]
+FollowerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--follower",
+        help="Name under which the database keeps position and tables (default: the keyspace)",
+    ),
+]
+RefreshOption = Annotated[
+    str, typer.Option("--refresh", help="Time between transactions: 200ms, 1s, 10m")
+]
 
 app = typer.Typer(no_args_is_help=True, cls=RunByDefault)
 
 
 @app.command("run")
+@serves_metrics
 def database(
     keyspace: Keyspace,
     url: Url,
     checkpoint: RequiredCheckpoint,
     config: Config = None,
     schema: Schema = None,
+    follower: FollowerOption = None,
+    refresh: RefreshOption = "1s",
     tables: Tables = None,
     deletes: DeletesOption = Deletes.HARD,
     tombstones: TombstonesOption = "7d",
@@ -111,6 +138,9 @@ def database(
     on_type_change: TypeChangeOption = OnTypeChange.HALT,
     accept_skip: AcceptSkip = None,
     on_truncate: OnTruncateOption = OnTruncate.APPLY,
+    key_scope: KeyScopeOption = KeyScope.KEYSPACE,
+    on_same_key: SameKeyOption = OnSameKey.STOP,
+    partial: PartialOption = OnPartial.STOP,
     partitions: Partitions = PARTITIONS_DEFAULT,
     key_range: KeyRangeOption = "-",
     start: StartOption = "earliest",
@@ -124,28 +154,24 @@ def database(
 ) -> None:
     """Let the tables of another database follow, every change exactly once, written by Spark."""
     from shardstream.commands.sinks.database import DatabaseOptions, run_database_command
-    from shardstream.settings.model import load_settings
 
     options = DatabaseOptions(
         keyspace=keyspace,
         checkpoint=checkpoint,
         key_range=key_range,
-        start=start,
-        max_rows_per_batch=max_rows_per_batch,
-        max_hold_ms=max_hold_ms,
-        name=name,
+        keys=KeyRules(key_scope, on_same_key),
+        **reading(start, max_rows_per_batch, max_hold_ms, name),
         available_now=available_now,
-        as_json=as_json,
-        every_s=every_s,
+        lines=LineOptions(as_json, every_s),
         url=url,
-        target=_target(keyspace, schema, (deletes, nul_text, on_bad_row), tombstones),
+        target=_target(follower or keyspace, schema, (deletes, nul_text, on_bad_row), tombstones),
+        refresh_s=duration_ms(refresh, "--refresh") / MS_PER_S,
         tables=tuple(tables or ()),
         partitions=partitions,
         accept_skip=tuple(accept_skip or ()),
-        on_truncate=on_truncate,
-        on_type_change=on_type_change,
+        reactions=Reactions(on_type_change, on_truncate, partial),
     )
-    run_database_command(load_settings(config), options)
+    run_database_command(config, options)
 
 
 def _target(
@@ -155,7 +181,6 @@ def _target(
     tombstones: str,
 ) -> "TargetOptions":
     """Return how changes are applied. UsageError if `tombstones` is not a length of time."""
-    from shardstream.commands.sinks.durations import duration_ms
     from spark_consumers.second_database.database import TargetOptions
 
     deletes, nul_text, on_bad_row = chosen
@@ -171,6 +196,7 @@ def verify(
     keyspace: Keyspace,
     url: Url,
     config: Config = None,
+    follower: FollowerOption = None,
     tables: Tables = None,
     nul_text: NulTextOption = NulText.HALT,
     key_range: KeyRangeOption = "-",
@@ -184,6 +210,7 @@ def verify(
     options = VerifyOptions(
         keyspace=keyspace,
         url=url,
+        follower=follower or keyspace,
         tables=tuple(tables or ()),
         key_range=key_range,
         replaces_nul=nul_text is NulText.REPLACE,

@@ -1,7 +1,7 @@
 """`shardstream state`: keeps the present rows of all tables in Delta tables."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Unpack
@@ -19,13 +19,13 @@ from shardstream.commands.sinks.common import (
     run_sink,
     table_name,
 )
+from shardstream.commands.sinks.reactions import Reactions
 from shardstream.settings.model import Settings
-from spark_consumers.applying.on_truncate import OnTruncate
-from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.run import run_state
 from spark_consumers.current_state.query.sink import (
     PARTITIONS_DEFAULT,
+    check_partial,
     check_partitions,
 )
 from spark_consumers.current_state.query.upkeep import maintain_state
@@ -33,18 +33,24 @@ from spark_consumers.sink_query.run import SinkProgress
 from topics.start.start_forms import StartWord, parse_start
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many tasks write, and how new tables are laid out."""
+
+    partitions: int = PARTITIONS_DEFAULT
+    buckets: int | None = None
+    deletion_vectors: bool = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOptions(QueryOptions):
     """Which tables to keep where, and how new ones are laid out."""
 
     target: str
-    tables: tuple[str, ...] = ()
-    partitions: int = PARTITIONS_DEFAULT
-    buckets: int | None = None
-    deletion_vectors: bool = True
+    histories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    layout: Layout = field(default_factory=Layout)
     accept_skip: tuple[str, ...] = ()
-    on_type_change: OnTypeChange = OnTypeChange.HALT
-    on_truncate: OnTruncate = OnTruncate.APPLY
+    reactions: Reactions = field(default_factory=Reactions)
 
 
 def run_state_command(settings: Settings, options: StateOptions) -> None:
@@ -52,7 +58,8 @@ def run_state_command(settings: Settings, options: StateOptions) -> None:
     target, checkpoint = lake_places(options.target, options.checkpoint)
     for name in options.tables:
         table_name(name)
-    check_partitions(options.partitions, options.buckets or options.partitions)
+    check_partial(options.histories, options.reactions.on_partial)
+    check_partitions(options.layout.partitions, options.layout.buckets or options.layout.partitions)
 
     def run(
         spark: SparkSession, source: Mapping[str, str], **watching: Unpack[Watching]
@@ -64,16 +71,45 @@ def run_state_command(settings: Settings, options: StateOptions) -> None:
             checkpoint,
             source,
             tables=options.tables,
-            partitions=options.partitions,
-            buckets=options.buckets,
-            deletion_vectors=options.deletion_vectors,
+            histories=options.histories,
+            partitions=options.layout.partitions,
+            buckets=options.layout.buckets,
+            deletion_vectors=options.layout.deletion_vectors,
             accept_skip=options.accept_skip,
-            on_type_change=options.on_type_change,
-            on_truncate=options.on_truncate,
+            on_type_change=options.reactions.on_type_change,
+            on_truncate=options.reactions.on_truncate,
+            on_partial=options.reactions.on_partial,
+            on_same_key=options.keys.on_same_key,
             **watching,
         )
 
     run_sink("state", settings, options, (target, checkpoint), run)
+
+
+def histories_of(
+    names: Collection[str] | None, track: Collection[str] | None, tables: Collection[str] | None
+) -> dict[str, list[str]]:
+    """Return the tables whose history is kept, and their columns that are tracked, [] for all.
+
+    `names`, `track`, `tables`: as given with --history, --track, --table. UsageError on a table
+    that the query does not keep, or a bad --track.
+    """
+    found: dict[str, list[str]] = {}
+    for name in names or ():
+        table_name(name, "--history")
+        if tables and name not in tables:
+            raise UsageError(f"--history {name}: name it with --table too, as the others are")
+        found[name] = []
+    for text in track or ():
+        table, _, columns = text.partition("=")
+        names = [name.strip() for name in columns.split(",")]
+        if table not in found or not all(names):
+            raise UsageError(
+                f"--track {text!r}: a table of --history and its columns, such as "
+                f"shop.orders=status,price"
+            )
+        found[table] += names
+    return found
 
 
 def run_as_of(

@@ -1,11 +1,12 @@
 """The command line of `shardstream state`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from event_token.errors import UsageError
+from shardstream.commands.http.options import serves_metrics
 from shardstream.commands.options import (
     AcceptSkip,
     AvailableNow,
@@ -14,18 +15,29 @@ from shardstream.commands.options import (
     Every,
     Json,
     KeyRangeOption,
+    KeyScopeOption,
     Keyspace,
     MaxHoldOption,
     MaxRowsPerBatch,
     OnTruncateOption,
+    PartialOption,
     ReaderName,
+    SameKeyOption,
     StartOption,
     Tables,
     TypeChangeOption,
 )
+from shardstream.commands.sinks.reactions import Reactions
 from shardstream.commands.sinks.run_by_default import RunByDefault
+from shardstream.commands.status_lines import LineOptions
 from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.on_type_change import OnTypeChange
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.decoding.on_partial import OnPartial
+from spark_consumers.sink_query.same_keys import KeyRules, OnSameKey
+
+if TYPE_CHECKING:  # Spark, which other commands do not need
+    from shardstream.commands.sinks.state import Layout
 
 MS_PER_S = 1_000
 Target = Annotated[str, typer.Argument(help="Folder or URL of the current state")]
@@ -47,24 +59,44 @@ Vectors = Annotated[
         "--deletion-vectors", help="on, or off for readers that know none: files are rewritten"
     ),
 ]
+Histories = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--history",
+        help="Keep every version of this table's rows too (database.table); several times for more",
+    ),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Begin a version only where one of these columns changes: shop.orders=status,price",
+    ),
+]
 
 
 app = typer.Typer(no_args_is_help=True, cls=RunByDefault)
 
 
 @app.command()
+@serves_metrics
 def run(
     keyspace: Keyspace,
     target: TargetOption,
     config: Config = None,
     checkpoint: Checkpoint = None,
     tables: Tables = None,
+    history: Histories = None,
+    track: Track = None,
     partitions: Partitions = 2,
     buckets: Buckets = "auto",
     deletion_vectors: Vectors = "on",
     accept_skip: AcceptSkip = None,
     on_type_change: TypeChangeOption = OnTypeChange.HALT,
     on_truncate: OnTruncateOption = OnTruncate.APPLY,
+    key_scope: KeyScopeOption = KeyScope.KEYSPACE,
+    on_same_key: SameKeyOption = OnSameKey.STOP,
+    partial: PartialOption = OnPartial.STOP,
     key_range: KeyRangeOption = "-",
     start: StartOption = "earliest",
     max_rows_per_batch: MaxRowsPerBatch = None,
@@ -76,32 +108,36 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Keep the present rows of all tables in Delta tables, each batch exactly once."""
-    from shardstream.commands.sinks.state import StateOptions, run_state_command
+    from shardstream.commands.sinks.state import StateOptions, histories_of, run_state_command
     from shardstream.settings.model import load_settings
 
-    if deletion_vectors not in {"on", "off"}:
-        raise UsageError(f"--deletion-vectors {deletion_vectors}: on or off")
     options = StateOptions(
         keyspace=keyspace,
         target=target,
         checkpoint=checkpoint,
         tables=tuple(tables or ()),
-        partitions=partitions,
-        buckets=_number_of(buckets),
-        deletion_vectors=deletion_vectors == "on",
+        histories=histories_of(history, track, tables),
+        layout=_layout(partitions, buckets, deletion_vectors),
         accept_skip=tuple(accept_skip or ()),
-        on_type_change=on_type_change,
-        on_truncate=on_truncate,
+        reactions=Reactions(on_type_change, on_truncate, partial),
         key_range=key_range,
+        keys=KeyRules(key_scope, on_same_key),
         start=start,
         max_rows_per_batch=max_rows_per_batch,
         max_hold_ms=max_hold_ms,
         name=name,
         available_now=available_now,
-        as_json=as_json,
-        every_s=every_s,
+        lines=LineOptions(as_json, every_s),
     )
     run_state_command(load_settings(config), options)
+
+
+def _layout(partitions: int, buckets: str, deletion_vectors: str) -> "Layout":
+    from shardstream.commands.sinks.state import Layout
+
+    if deletion_vectors not in {"on", "off"}:
+        raise UsageError(f"--deletion-vectors {deletion_vectors}: on or off")
+    return Layout(partitions, _number_of(buckets), deletion_vectors == "on")
 
 
 def _number_of(buckets: str) -> int | None:

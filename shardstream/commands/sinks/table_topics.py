@@ -1,7 +1,7 @@
 """`shardstream table-topics`: one topic per table, in Debezium's format, each change once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -17,11 +17,10 @@ from topics.names import table_topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTopicsOptions(QueryOptions):
-    """What to write of a keyspace, and how; `tables` () are all tables."""
+    """What to write of a keyspace, and how."""
 
     checkpoint: str
     topics: TopicOptions
-    tables: tuple[str, ...] = ()
 
 
 def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -> None:
@@ -29,7 +28,8 @@ def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -
     for name in options.tables:
         table_topic(options.topics.envelope.prefix, *table_name(name))
     settings = load_settings(config)
-    topics = options.topics.with_registry(settings.kafka.schema_registry_url)
+    topics = replace(options.topics, on_same_key=options.keys.on_same_key)
+    topics = topics.with_registry(settings.kafka.schema_registry_url)
     checkpoint = place(options.checkpoint)
 
     def run(

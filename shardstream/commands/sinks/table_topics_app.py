@@ -4,21 +4,27 @@ from typing import Annotated
 
 import typer
 
+from shardstream.commands.http.options import serves_metrics
 from shardstream.commands.options import (
     AvailableNow,
     Config,
     Every,
     Json,
     KeyRangeOption,
+    KeyScopeOption,
     Keyspace,
     MaxHoldOption,
     MaxRowsPerBatch,
     ReaderName,
     RequiredCheckpoint,
+    SameKeyOption,
     StartOption,
     Tables,
 )
 from shardstream.commands.sinks.durations import duration_ms
+from shardstream.commands.status_lines import LineOptions
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.sink_query.same_keys import KeyRules, OnSameKey
 from spark_consumers.table_topics.envelope.options import (
     Decimals,
     EnvelopeOptions,
@@ -27,7 +33,12 @@ from spark_consumers.table_topics.envelope.options import (
     Unsigned,
 )
 from spark_consumers.table_topics.moves import MOVES_MAX_DEFAULT
-from spark_consumers.table_topics.options import PARTITIONS_DEFAULT, TASKS_DEFAULT, TopicOptions
+from spark_consumers.table_topics.options import (
+    PARTITIONS_DEFAULT,
+    TASKS_DEFAULT,
+    OnTruncate,
+    TopicOptions,
+)
 
 _Prefix = Annotated[
     str | None,
@@ -60,6 +71,13 @@ _MoveWindow = Annotated[
 _MovesMax = Annotated[
     int, typer.Option("--moves-max", help="Recently inserted rows that each task remembers")
 ]
+_OnTruncate = Annotated[
+    OnTruncate,
+    typer.Option(
+        "--on-truncate",
+        help="At TRUNCATE or DROP TABLE on a shard, keep its records, or stop",
+    ),
+]
 _Registry = Annotated[
     str | None,
     typer.Option("--schema-registry", help="URL of the schema registry of the Avro formats"),
@@ -70,12 +88,15 @@ _Tombstones = Annotated[
 ]
 
 
+@serves_metrics
 def table_topics(
     keyspace: Keyspace,
     checkpoint: RequiredCheckpoint,
     config: Config = None,
     prefix: _Prefix = None,
     tables: Tables = None,
+    key_scope: KeyScopeOption = KeyScope.KEYSPACE,
+    on_same_key: SameKeyOption = OnSameKey.STOP,
     form: _Format = Format.DEBEZIUM_JSON,
     decimal: _Decimals = Decimals.PRECISE,
     time: _Times = Times.ADAPTIVE,
@@ -83,9 +104,10 @@ def table_topics(
     partitions: _Partitions = PARTITIONS_DEFAULT,
     tasks: _Tasks = TASKS_DEFAULT,
     keep: _Keep = None,
-    move_window: _MoveWindow = "10m",
-    moves_max: _MovesMax = MOVES_MAX_DEFAULT,
+    window: _MoveWindow = "10m",
+    moves: _MovesMax = MOVES_MAX_DEFAULT,
     registry: _Registry = None,
+    on_truncate: _OnTruncate = OnTruncate.KEEP,
     key_range: KeyRangeOption = "-",
     start: StartOption = "earliest",
     max_rows: MaxRowsPerBatch = None,
@@ -101,28 +123,45 @@ def table_topics(
     """Write one topic per table, in Debezium's format, each change exactly once."""
     from shardstream.commands.sinks.table_topics import TableTopicsOptions, run_table_topics_command
 
-    modes = (decimal, time, unsigned)
-    envelope = EnvelopeOptions(prefix or keyspace, keyspace, form, schemas, *modes, tombstones)
-    ages = _ages(keep, move_window)
-    topics = TopicOptions(envelope, tasks, partitions, *ages, moves_max, registry)
+    envelope = _envelope(prefix, keyspace, form, (schemas, tombstones), (decimal, time, unsigned))
     options = TableTopicsOptions(
         keyspace=keyspace,
         checkpoint=checkpoint,
         key_range=key_range,
+        keys=KeyRules(key_scope, on_same_key),
         start=start,
         max_rows_per_batch=max_rows,
         max_hold_ms=max_hold_ms,
         name=name,
         available_now=available_now,
-        as_json=as_json,
-        every_s=every_s,
-        topics=topics,
+        lines=LineOptions(as_json, every_s),
+        topics=_topics(envelope, (tasks, partitions, moves, keep, window), registry, on_truncate),
         tables=tuple(tables or ()),
     )
     run_table_topics_command(config, options)
 
 
-def _ages(keep: str | None, move_window: str) -> tuple[int | None, int]:
-    """Return --keep in milliseconds and --move-window in microseconds."""
+def _envelope(
+    prefix: str | None,
+    keyspace: str,
+    form: Format,
+    flags: tuple[bool, bool],
+    modes: tuple[Decimals, Times, Unsigned],
+) -> EnvelopeOptions:
+    """`flags`: schemas and tombstones; `modes`: of decimals, times and unsigned numbers."""
+    schemas, tombstones = flags
+    return EnvelopeOptions(prefix or keyspace, keyspace, form, schemas, *modes, tombstones)
+
+
+def _topics(
+    envelope: EnvelopeOptions,
+    sizes: tuple[int, int, int, str | None, str],
+    registry: str | None,
+    on_truncate: OnTruncate,
+) -> TopicOptions:
+    """`sizes`: tasks, partitions, recent rows, and the texts of --keep and --move-window."""
+    tasks, partitions, moves_max, keep, window = sizes
     keep_ms = None if keep is None else duration_ms(keep, "--keep")
-    return keep_ms, 1_000 * duration_ms(move_window, "--move-window")
+    window_us = 1_000 * duration_ms(window, "--move-window")
+    numbers = (tasks, partitions, keep_ms, window_us, moves_max)
+    return TopicOptions(envelope, *numbers, registry, on_truncate)

@@ -57,7 +57,12 @@ def find_mysql(report: Report = quiet) -> DatabaseBinaries:
         reasons.append(f"not unpacked from Debian's packages: {obstacle}")
         message = f"MySQL is not available here ({'; '.join(reasons)}); install it, or use MariaDB"
         raise UsageError(message)
-    return unpacked(cached(ENTRY, lambda folder: fetch_debian(folder, report), report=report))
+    return unpacked(mysql_tree(report))
+
+
+def mysql_tree(report: Report = quiet) -> Path:
+    """Return the folder with Debian's packages, unpacked, and fetch it if necessary."""
+    return cached(ENTRY, lambda folder: fetch_debian(folder, report), report=report)
 
 
 def fetch_debian(folder: Path, report: Report) -> None:

@@ -36,10 +36,14 @@ def test_what_cannot_work_is_refused_in_one_sentence(
     for more, said in (
         (("--to", wrong), "password authentication failed"),
         (("--to", postgres.url(name, user, password)), "permission denied for database"),
-        (("--to", "oracle://user:wrong-secret@host/name"), "no databases of kind 'oracle'"),
+        (("--to", "oracle://user:wrong-secret@host/name"), "oracle:// cannot be a target"),
         (("--to", "user:wrong-secret@host"), "not the URL of a database"),
         (("--to", wrong, "--table", "orders"), "name a table as database.table"),
+        (("--to", wrong, "--refresh", "1"), "--refresh '1': use a number with ms, s"),
         (("--to", postgres.url(name)), "no producer has run there yet"),
+        (("--to", postgres.url(name), "--deletes", "soft"), f"'{keyspace}') was begun with"),
+        (("--to", postgres.url(name), "--deletes", "soft", "--follower", "b"), "no producer has"),
+        (("--to", postgres.url(name), "--follower", "b"), "(follower 'b') was begun with"),
     ):
         done = run(*arguments, *more)
 

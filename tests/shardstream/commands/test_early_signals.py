@@ -37,6 +37,7 @@ stop.wait()
         (("produce", "shop", "-80"), signal.SIGINT, 0),
         (("changelog", "shop", "--target", "log"), signal.SIGTERM, 0),
         (("reshard", "run", "shop", "r1", "-40"), signal.SIGINT, 0),
+        (("serve",), signal.SIGTERM, 0),
         (("tail", "shop"), signal.SIGINT, 130),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardstream.commands.sinks.common import progress_text
+from shardstream.commands.sinks.progress_lines import progress_text
 from spark_consumers.sink_query.run import SinkProgress
 
 

@@ -1,14 +1,21 @@
 """`shardstream status`: what readers can have, told from Kafka alone."""
 
 import json
+import re
 import signal
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.local.ports import free_ports
 from tests.database_servers import DatabaseFixture
 from tests.shardstream.command_line import WAIT_S_MAX, background, run, streaming, write_settings
+from tests.shardstream.status.answers import get
+
+# The system chooses the port.
+LOOPBACK = "127.0.0.1:0"
 
 
 def status(config: Path, keyspace: str) -> tuple[int, dict[str, Any]]:
@@ -26,6 +33,21 @@ def wait_for_status(config: Path, keyspace: str, code: int) -> dict[str, Any]:
     return found[1]
 
 
+def served(url: str) -> dict[str, Any]:
+    """The keyspace as `shardstream serve` tells it."""
+    with urllib.request.urlopen(f"{url}status.json", timeout=WAIT_S_MAX) as answer:  # noqa: S310
+        [found] = json.loads(answer.read())["keyspaces"]
+    return dict(found)
+
+
+def check_counters(port: int) -> None:
+    """What a producer that streams answers over HTTP."""
+    assert get(port, "/readyz") == (200, "ok\n")
+    metrics = get(port, "/metrics")[1]
+    for name in ("commits_total", "binlog_bytes_total", "binlog_kept_seconds"):
+        assert re.search(rf"^shardstream_producer_{name}.* [1-9]", metrics, re.MULTILINE), name
+
+
 def test_a_killed_producer_is_named(
     tmp_path: Path,
     kafka: KafkaCluster,
@@ -33,22 +55,35 @@ def test_a_killed_producer_is_named(
     mysql_a: DatabaseFixture,
     mysql_b: DatabaseFixture,
 ) -> None:
-    """All is well while both producers run; then the dead one's shard is said to hold readers."""
+    """All is well while both producers run; then the dead one's shard is said to hold readers.
+
+    `serve` says the same over HTTP, and ends with status 0 while a page is open.
+    """
     shards = {"-80": mysql_a, "80-": mysql_b}
     config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, shards)
-    produce = ("produce", keyspace, "--json", "--every", "1", "--config", str(config))
+    settings = ("--config", str(config))
+    produce = ("produce", keyspace, "--json", "--every", "1", *settings)
+    [port] = free_ports(1)
     with (
-        background(tmp_path, "a", *produce, "-80") as first,
+        background(tmp_path, "a", *produce, "-80", "--http", f"127.0.0.1:{port}") as first,
         background(tmp_path, "b", *produce, "80-") as second,
+        background(tmp_path, "s", "serve", "--http", LOOPBACK, "--json", *settings) as server,
     ):
         first.wait_for("streaming", streaming)
         second.wait_for("streaming", streaming)
         well = wait_for_status(config, keyspace, 0)
+        check_counters(port)
         run("tail", keyspace, "--until-idle", "2", "--name", "ops", "--config", str(config))
         second.process.send_signal(signal.SIGKILL)
         second.process.wait(WAIT_S_MAX)
         held = wait_for_status(config, keyspace, 1)
         text = run("status", keyspace, "--config", str(config))
+        url = server.lines[0]["url"]
+        told = served(url)
+        with urllib.request.urlopen(f"{url}events", timeout=WAIT_S_MAX) as events:  # noqa: S310
+            first_line = events.readline()
+            server.process.terminate()
+            ended = server.wait_end()
 
     assert [shard["state"] for shard in well["shards"]] == ["serving", "serving"]
     assert well["shards"][0]["server"]
@@ -58,6 +93,9 @@ def test_a_killed_producer_is_named(
     assert text.returncode in {0, 1}, text.stderr
     assert f"{keyspace}: " in text.stdout
     assert "silent" in text.stdout
+    assert (told["keyspace"], told["held_by"], told["is_held_back"]) == (keyspace, ["80-"], True)
+    assert told["headline"].startswith(f"{keyspace}: 80- has held all readers back since ")
+    assert (first_line, ended) == (b"retry: 2000\n", 0)
 
 
 def test_a_keyspace_without_topics_is_named(

@@ -13,9 +13,9 @@ from shardstream.commands.status_lines import (
     BUSY_INTERVAL_S,
     FIRST_INTERVAL_S,
     IDLE_INTERVAL_S,
-    LineFormatter,
     Status,
     StatusLines,
+    library_formatter,
 )
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -107,9 +107,9 @@ def test_lines_begin_with_time_and_level() -> None:
     assert LINE.match(text.getvalue())
     fields = json.loads(as_json.getvalue())
     assert datetime.fromisoformat(fields.pop("time")).tzinfo is not None
-    assert fields == {"level": "info", "rows": 1}
-    assert LINE.match(LineFormatter(as_json=False).format(record))
-    assert json.loads(LineFormatter(as_json=True).format(record))["text"] == "FAIL"
+    assert fields == {"level": "info", "event": "streaming", "rows": 1}
+    assert LINE.match(library_formatter(as_json=False).format(record))
+    assert json.loads(library_formatter(as_json=True).format(record))["event"] == "FAIL"
 
 
 def test_a_producer_prints_lines_with_a_time(
@@ -148,3 +148,16 @@ def test_librdkafka_lines_have_the_same_form(tmp_path: Path, mysql_a: DatabaseFi
     assert found
     assert all(LINE.match(line) for line in found)
     assert "rdkafka" not in quiet.errors
+
+
+def test_the_error_that_a_command_ends_with_is_a_line(tmp_path: Path) -> None:
+    """With --json an error is an object with its class, and no secret of the settings in it."""
+    config = tmp_path / "shardstream.toml"
+    config.write_text('[kafka]\nbootstrap_servers = "127.0.0.1:1"\npassword = "hidden"\n')
+    with background(tmp_path, "end", "status", "--json", "--config", str(config)) as done:
+        assert done.wait_end() == 2
+
+    said = json.loads(done.errors)
+    assert (said["level"], said["error"]) == ("error", "UsageError")
+    assert said["event"].startswith("error: ")
+    assert "hidden" not in done.errors

@@ -34,6 +34,7 @@ class VerifyOptions:
 
     keyspace: str
     url: str
+    follower: str
     tables: tuple[str, ...] = ()
     key_range: str = "-"
     replaces_nul: bool = False
@@ -44,7 +45,7 @@ def run_verify(settings: Settings, options: VerifyOptions) -> bool:
     """Compare table by table and print the results; True if no row differs."""
     tables = [table_name(name) for name in options.tables]
     target = VerifyTarget(
-        *(with_password(options.url), options.keyspace, options.replaces_nul),
+        *(with_password(options.url), options.follower, options.replaces_nul),
         key_range=KeyRange.parse(options.key_range),
     )
     clean = True

@@ -1,0 +1,41 @@
+"""`shardstream serve`: the state of all keyspaces over HTTP."""
+
+from typing import Annotated
+
+import typer
+
+from shardstream.commands.http.options import NoAuth, TokenFile
+from shardstream.commands.options import Config, Json
+from shardstream.status.address import DEFAULT_ADDRESS
+
+
+def serve(
+    config: Config = None,
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen")
+    ] = DEFAULT_ADDRESS,
+    token_file: TokenFile = None,
+    max_behind_s: Annotated[
+        float,
+        typer.Option(
+            "--max-behind-s", help="Name who holds readers back from this many seconds on", min=0
+        ),
+    ] = 10.0,
+    *,
+    no_auth: NoAuth = False,
+    as_json: Json = False,
+) -> None:
+    """Serve the state of all keyspaces over HTTP, until it is stopped."""
+    from shardstream.settings.model import load_settings
+    from shardstream.status.address import Address, access_token
+    from shardstream.status.serving import run_server
+
+    address = Address.parse(http)
+    token = access_token(address, token_file, is_open=no_auth)
+    run_server(
+        load_settings(config),
+        address,
+        token=token,
+        max_behind_s=max_behind_s,
+        as_json=as_json,
+    )

@@ -1,0 +1,1 @@
+"""Metrics and probes of the commands that run until they are stopped."""

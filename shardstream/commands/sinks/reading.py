@@ -1,0 +1,21 @@
+"""How a command reads the stream, as the options of `QueryOptions`."""
+
+from typing import TypedDict
+
+
+class Reading(TypedDict):
+    """Where to start, how much at once, how long to wait, and under which name."""
+
+    start: str
+    max_rows_per_batch: int | None
+    max_hold_ms: int | None
+    name: str | None
+
+
+def reading(
+    start: str, max_rows_per_batch: int | None, max_hold_ms: int | None, name: str | None
+) -> Reading:
+    """Return them by name."""
+    return Reading(
+        start=start, max_rows_per_batch=max_rows_per_batch, max_hold_ms=max_hold_ms, name=name
+    )

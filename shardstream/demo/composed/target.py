@@ -1,0 +1,97 @@
+"""A target of the split: it waits for the reshard, then runs the shard's producer and applier."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from event_token.errors import Halt
+from shardstream.commands.status_lines import print_line
+from shardstream.demo.composed.servers import KEYSPACE
+from shardstream.local.processes import with_parent_guard
+from shardstream.settings.model import Settings
+from topics.keyspace.topology import ReshardEntry, ReshardState, read_topology
+
+# What the topology says is looked up this often; the read is one small record.
+POLL_S: Final = 2.0
+# Where Prometheus scrapes them, inside the stack's network.
+PRODUCER_ADDRESS: Final = "0.0.0.0:9644"
+APPLIER_ADDRESS: Final = "0.0.0.0:9645"
+# As long as Compose's default leaves a container, less a second.
+STOP_S_MAX: Final = 9.0
+
+
+class Target:
+    """The processes of one target, as an operator would run them."""
+
+    def __init__(self, settings: Settings, shard: str) -> None:
+        """Start nothing yet."""
+        self._settings = settings
+        self._shard = shard
+        self._producer: subprocess.Popen[bytes] | None = None
+        self._applier: subprocess.Popen[bytes] | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Run until `stop` is set. Halt if a process ends unasked."""
+        self._say(f"waiting for a reshard with the target {self._shard}")
+        try:
+            while not stop.wait(POLL_S):
+                self.look()
+        finally:
+            for process in (self._applier, self._producer):
+                _end(process)
+
+    def look(self) -> None:
+        """Start and end what the topology asks for."""
+        entry = self._reshard()
+        if entry is None:
+            return
+        is_filling = entry.state == ReshardState.RUNNING.value
+        if is_filling and self._applier is None:
+            run = ("reshard", "run", KEYSPACE, entry.reshard_id, self._shard)
+            self._applier = _start(*run, "--http", APPLIER_ADDRESS, "--no-auth")
+        if self._producer is None:
+            produce = ("produce", KEYSPACE, self._shard)
+            self._producer = _start(*produce, "--http", PRODUCER_ADDRESS, "--no-auth")
+        if self._producer.poll() is not None:
+            raise Halt(f"the producer of {self._shard} ended ({self._producer.returncode})")
+        if not is_filling:
+            _end(self._applier)
+            self._applier = None
+        elif self._applier is not None and self._applier.poll() is not None:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        # The switch may have ended what the applier follows after the topology was read.
+        entry = self._reshard()
+        if entry is not None and entry.state == ReshardState.RUNNING.value:
+            raise Halt(f"the applier of {self._shard} ended")
+
+    def _reshard(self) -> ReshardEntry | None:
+        """Return the newest reshard with this target that was not cancelled."""
+        topology = read_topology(self._settings.kafka_client(), KEYSPACE)
+        for entry in reversed(() if topology is None else topology.reshards):
+            if self._shard in entry.targets and entry.state != ReshardState.CANCELLED.value:
+                return entry
+        return None
+
+    def _say(self, text: str) -> None:
+        print_line(f"{KEYSPACE}/{self._shard}", text, {}, as_json=False)
+
+
+def _start(*arguments: str) -> subprocess.Popen[bytes]:
+    command: Sequence[str] = [sys.executable, "-m", "shardstream", *arguments]
+    return subprocess.Popen(with_parent_guard(command), env=os.environ)
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    if process is None or process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(STOP_S_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,1 @@
+"""What `shardstream serve` gives over HTTP: the live page, its events, and probes."""

@@ -1,0 +1,140 @@
+"use strict";
+// The timeline: what it shows as a value (`timelineOf`), and how that is drawn (`drawTimeline`).
+
+const WINDOW_US = 120e6;
+// A producer advances its watermark every 250 ms.
+const AMBER_MS = 3000;
+// As long as topics/fleet/view.py waits before it calls a shard silent.
+const RED_MS = 10000;
+
+const SHAPES = { ok: "●", amber: "▲", red: "✕", filling: "◌", ended: "■" };
+
+/** How a shard is: ok, amber, red, filling or ended. `sinceMs`: the age of the view. */
+function levelOf(shard, sinceMs) {
+  if (shard.state === "ended" || shard.state === "filling") return shard.state;
+  if (shard.silent_ms === null || shard.state === "silent") return "red";
+  const stillMs = Math.max(shard.silent_ms, shard.behind_ms) + sinceMs;
+  if (stillMs > RED_MS) return "red";
+  return stillMs > AMBER_MS ? "amber" : "ok";
+}
+
+/** The lanes in key-range order, and the reshards whose hop is in sight; times in microseconds. */
+function timelineOf(keyspace, nowUs, sinceMs) {
+  const fromUs = nowUs - WINDOW_US;
+  const hops = keyspace.hops.filter((hop) => hop.hop_time_us > fromUs);
+  const lanes = [];
+  for (const shard of keyspace.shards) {
+    const end = hops.find((hop) => hop.sources.includes(shard.shard));
+    const begin = hops.find((hop) => hop.targets.includes(shard.shard));
+    if (shard.state === "ended" && !end) continue;
+    const watermarkUs = shard.watermark_us === null ? fromUs : shard.watermark_us;
+    lanes.push({
+      shard: shard.shard,
+      level: levelOf(shard, sinceMs),
+      fromUs: begin ? begin.hop_time_us : fromUs,
+      toUs: Math.min(nowUs, Math.max(fromUs, end ? end.hop_time_us : watermarkUs)),
+    });
+  }
+  const seen = new Set(lanes.map((lane) => lane.shard));
+  const forks = hops.map((hop) => ({
+    reshard: hop.reshard_id,
+    atUs: hop.hop_time_us,
+    sources: hop.sources.filter((shard) => seen.has(shard)),
+    targets: hop.targets.filter((shard) => seen.has(shard)),
+  }));
+  return { fromUs, nowUs, frontierUs: keyspace.frontier_us, lanes, forks };
+}
+
+const LANE_PX = 22, TOP_PX = 8, BOTTOM_PX = 20, BAR_PX = 10, RIGHT_PX = 14;
+
+/** Draw a timeline; `color` returns the value of a CSS variable. */
+function drawTimeline(canvas, timeline, color) {
+  const widthPx = canvas.clientWidth, heightPx = TOP_PX + timeline.lanes.length * LANE_PX + BOTTOM_PX;
+  const scale = window.devicePixelRatio || 1;
+  canvas.style.height = `${heightPx}px`;
+  canvas.width = Math.round(widthPx * scale);
+  canvas.height = Math.round(heightPx * scale);
+  const ink = canvas.getContext("2d");
+  ink.scale(scale, scale);
+  ink.font = '12px system-ui, "DejaVu Sans", sans-serif';
+  ink.textBaseline = "middle";
+  const names = timeline.lanes.map((lane) => ink.measureText(lane.shard).width);
+  const leftPx = Math.min(220, Math.max(60, ...names) + 40);
+  const xOf = (us) => leftPx + ((us - timeline.fromUs) / WINDOW_US) * (widthPx - leftPx - RIGHT_PX);
+  const yOf = (i) => TOP_PX + (i + 0.5) * LANE_PX;
+  drawAxis(ink, timeline, xOf, heightPx, color);
+  timeline.lanes.forEach((lane, i) => drawLane(ink, lane, xOf, yOf(i), color));
+  const rows = new Map(timeline.lanes.map((lane, i) => [lane.shard, yOf(i)]));
+  for (const fork of timeline.forks) drawFork(ink, fork, xOf(fork.atUs), rows, color);
+  if (timeline.frontierUs !== null && timeline.frontierUs > timeline.fromUs) {
+    ink.fillStyle = color("--frontier");
+    ink.fillRect(xOf(timeline.frontierUs) - 1, 2, 2, heightPx - BOTTOM_PX);
+  }
+}
+
+function drawAxis(ink, timeline, xOf, heightPx, color) {
+  ink.strokeStyle = color("--line");
+  ink.fillStyle = color("--soft");
+  ink.lineWidth = 1;
+  ink.textAlign = "center";
+  for (let s = 0; s <= 120; s += 30) {
+    const x = Math.round(xOf(timeline.nowUs - s * 1e6)) + 0.5;
+    ink.beginPath();
+    ink.moveTo(x, 2);
+    ink.lineTo(x, heightPx - BOTTOM_PX + 2);
+    ink.stroke();
+    ink.textAlign = s === 0 ? "right" : "center";
+    ink.fillText(s === 0 ? "now" : `−${s} s`, s === 0 ? x + 12 : x, heightPx - 9);
+  }
+}
+
+function drawLane(ink, lane, xOf, y, color) {
+  const from = xOf(lane.fromUs), to = xOf(lane.toUs);
+  ink.textAlign = "left";
+  ink.fillStyle = color(`--${lane.level}`);
+  ink.fillText(SHAPES[lane.level], 10, y);
+  ink.fillStyle = color(lane.level === "ended" ? "--ended" : "--ink");
+  ink.fillText(lane.shard, 26, y, 190);
+  ink.strokeStyle = ink.fillStyle = color(`--${lane.level}-lane`);
+  if (lane.level === "filling") {
+    // Nobody reads it yet.
+    ink.setLineDash([3, 4]);
+    ink.lineWidth = 3;
+    ink.beginPath();
+    ink.moveTo(from, y);
+    ink.lineTo(to, y);
+    ink.stroke();
+    ink.setLineDash([]);
+  } else if (to > from) {
+    ink.fillRect(from, y - BAR_PX / 2, to - from, BAR_PX);
+  }
+  if (lane.level !== "ended" && to > from) {
+    ink.textAlign = "center";
+    ink.fillStyle = color(`--${lane.level}`);
+    ink.fillText(SHAPES[lane.level], to, y);
+  }
+}
+
+/** Curves from each source to each target at the hop time, and a diamond at each end. */
+function drawFork(ink, fork, x, rows, color) {
+  ink.strokeStyle = ink.fillStyle = color("--ink");
+  ink.lineWidth = 1.5;
+  for (const source of fork.sources) {
+    for (const target of fork.targets) {
+      ink.beginPath();
+      ink.moveTo(x - 12, rows.get(source));
+      ink.bezierCurveTo(x + 2, rows.get(source), x - 2, rows.get(target), x + 12, rows.get(target));
+      ink.stroke();
+    }
+  }
+  const ends = [...fork.sources.map((s) => [x - 12, s]), ...fork.targets.map((s) => [x + 12, s])];
+  for (const [at, shard] of ends) {
+    const y = rows.get(shard);
+    ink.beginPath();
+    ink.moveTo(at - 5, y);
+    ink.lineTo(at, y - 5);
+    ink.lineTo(at + 5, y);
+    ink.lineTo(at, y + 5);
+    ink.fill();
+  }
+}

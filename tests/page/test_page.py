@@ -1,0 +1,202 @@
+"""The live page of `shardstream serve`, in a real browser."""
+
+import hashlib
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from event_token import UsageError
+from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.local.ports import free_ports
+from shardstream.status.page_routes import FOLDER
+from tests.database_servers import DatabaseFixture
+from tests.page.chromium import headless_chromium
+from tests.page.watching import AXE, watching
+from tests.shardstream.command_line import background, run, streaming, write_settings
+from tests.shardstream.status.serving import serving
+from tests.shardstream.status.views import busy_keyspace, two_shards
+from topics.fleet.view import KeyspaceView
+from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_shard
+from topics.names import ShardTopics
+
+TOKEN = "a-token-of-the-tests"
+HALVES = ("-80", "80-")
+HOSTILE = "<img src=x onerror=alert(1)>\"'&amp;"
+
+
+@pytest.fixture(scope="module")
+def browser(real_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A headless Chromium."""
+    with headless_chromium(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+def looked(keyspace: str) -> KeyspaceView:
+    """A keyspace with one of everything, one without topics, and one with names that are HTML."""
+    if keyspace == "new":
+        raise UsageError("keyspace new has no topology: start a producer of it first")
+    return busy_keyspace(keyspace, HOSTILE if keyspace == "hostile" else "db-a:3306")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_accessible_and_safe(browser: Browser, scheme: str) -> None:
+    """Axe finds no fault, names are text, nothing is asked of other hosts, no error is logged."""
+    with serving(looked, "commerce", "new", "hostile") as served:
+        url = f"http://127.0.0.1:{served.port}/"
+        with watching(browser, url, color_scheme=scheme) as watched:
+            watched.wait_for_sentence("commerce", "80- has held all readers back since")
+            watched.page.get_by_role("button", name="80-c0").first.click()
+            more = watched.page.locator("tr.more").first.text_content()
+            faults = watched.faults_of_axe()
+            new = watched.sentence("new")
+            hostile = watched.page.locator('[data-key="hostile"] .readers').text_content()
+            copies = watched.page.locator('[data-key="commerce"] .copies').text_content()
+            images = watched.page.locator("#keyspaces img").count()
+            forks = watched.timeline("commerce")["forks"]
+
+    assert faults == []
+    assert watched.errors == []
+    assert all(asked.startswith(url) for asked in watched.requests)
+    assert "start a producer of it first" in new
+    assert HOSTILE in (hostile or "")
+    assert images == 0
+    assert "30 s left" in (copies or "")
+    assert "watermark" in (more or "")
+    [fork] = forks
+    assert (fork["sources"], fork["targets"]) == (["-80"], ["-40", "40-80"])
+
+
+def test_eight_shards_need_no_scrolling(browser: Browser) -> None:
+    """What matters of a keyspace fits into a window of 1280 x 800."""
+    with (
+        serving(two_shards, "a", "b", "c") as served,
+        watching(browser, f"http://127.0.0.1:{served.port}/") as watched,
+    ):
+        watched.wait("document.querySelectorAll('tr[data-level]').length === 6")
+        height = watched.page.evaluate(
+            "() => { const rect = (s) => document.querySelector(s).getBoundingClientRect();"
+            " return rect('tbody tr').height * 8 + rect('thead').height + rect('canvas').height"
+            " + 6 * LANE_PX + rect('header').height + 2 * rect('.sentence').height"
+            " + rect('figcaption').height; }"
+        )
+
+    assert height < 800
+
+
+def test_the_token_is_asked_for_once(browser: Browser) -> None:
+    """A wrong token shows nothing, the right one the page; scripts cannot read the cookie."""
+    with serving(two_shards, "commerce", token=TOKEN) as served:
+        url = f"http://127.0.0.1:{served.port}/"
+        with watching(browser, url) as watched:
+            faults = watched.faults_of_axe()
+            watched.page.get_by_label("Token").fill("a-wrong-token-of-tests")
+            watched.page.get_by_role("button").click()
+            refused = watched.page.get_by_role("alert").text_content()
+            watched.page.get_by_label("Token").fill(TOKEN)
+            watched.page.get_by_role("button").click()
+            watched.wait_for_sentence("commerce", "can be read")
+            seen = watched.page.url
+            cookies = watched.page.evaluate("() => document.cookie")
+            [cookie] = watched.page.context.cookies()
+
+    assert faults == []
+    assert refused == "That is not the token."
+    assert seen == url
+    assert cookies == ""
+    assert cookie.get("httpOnly")
+    assert cookie.get("sameSite") == "Strict"
+    assert TOKEN not in cookie.get("value", TOKEN)
+
+
+def split(config: Path, kafka: KafkaCluster, keyspace: str) -> None:
+    """Declare that -80 and 80- have taken over from now on."""
+    client = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
+    for shard in HALVES:
+        provision_shard(client, ShardTopics(keyspace, shard))
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    shards = [f"--shard={shard}" for shard in HALVES]
+    declare = ["topology", "set", keyspace, *shards, "--id", "halves", "--switched-at", now]
+    done = run(*declare, "--config", str(config))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_live_keyspace(
+    browser: Browser,
+    *,
+    tmp_path: Path,
+    kafka: KafkaCluster,
+    keyspace: str,
+    mysql_a: DatabaseFixture,
+    mysql_b: DatabaseFixture,
+) -> None:
+    """A stopped producer is named, also by a `serve` that was restarted; a split is seen to fork.
+
+    The same page stays open throughout.
+    """
+    config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
+    settings = ("--json", "--config", str(config))
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    url, serve = f"http://{address}/", ("serve", *settings, "--http", address)
+    with ExitStack() as opened:
+        whole = opened.enter_context(background(tmp_path, "-", "produce", keyspace, "-", *settings))
+        whole.wait_for("streaming", streaming)
+        with background(tmp_path, "first", *serve) as server:
+            server.wait_for("its address", lambda found: bool(found.lines))
+            watched = opened.enter_context(watching(browser, url))
+            watched.wait_for_sentence(keyspace, "everything older than")
+            errors = list(watched.errors)
+            whole.process.send_signal(signal.SIGSTOP)
+        watched.wait("document.body.dataset.connected === 'no'")
+        opened.enter_context(background(tmp_path, "second", *serve))
+        watched.wait_for_sentence(keyspace, "- has held all readers back since")
+        watched.wait("document.body.dataset.connected === 'yes'")
+        stopped = watched.page.locator(".stops").text_content()
+        split(config, kafka, keyspace)
+        halves = dict(zip(HALVES, (mysql_a, mysql_b), strict=True))
+        write_settings(tmp_path, kafka.bootstrap_servers, keyspace, halves)
+        for shard in HALVES:
+            produce = ("produce", keyspace, shard, *settings)
+            opened.enter_context(background(tmp_path, shard, *produce))
+        watched.wait_for_sentence(keyspace, "everything older than")
+        timeline = watched.timeline(keyspace)
+        hops = watched.page.locator(".hops").text_content()
+
+    assert errors == []
+    assert "-: no progress until now" in (stopped or "")
+    assert [lane["shard"] for lane in timeline["lanes"]] == ["-", *HALVES]
+    [fork] = timeline["forks"]
+    assert (fork["sources"], fork["targets"]) == (["-"], list(HALVES))
+    assert timeline["lanes"][0]["toUs"] == timeline["lanes"][1]["fromUs"] == fork["atUs"]
+    assert "- became -80, 80-" in (hops or "")
+    assert all(asked.startswith(url) for asked in watched.requests)
+
+
+@pytest.mark.parametrize(
+    ("name", "sha256"),
+    [
+        ("uPlot.iife.min.js", "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"),
+        ("uPlot.min.css", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"),
+        ("uPlot.LICENSE", "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd"),
+        ("axe.min.js", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"),
+        ("axe.LICENSE", "af175b9d96ee93c21a036152e1b905b0b95304d4ae8c2c921c7609100ba8df7e"),
+    ],
+)
+def test_foreign_files_are_as_published(name: str, sha256: str) -> None:
+    """Of uPlot 1.6.32 (MIT) and axe-core 4.14.1 (MPL 2.0, for tests alone), as npm has them."""
+    folder = AXE.parent if name.startswith("axe") else FOLDER / "vendor"
+
+    assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == sha256
+
+
+def test_the_page_stays_small() -> None:
+    """What is written by hand can be read at one go, and puts nothing in as HTML."""
+    files = [path for path in FOLDER.iterdir() if path.is_file()]
+
+    assert all(len(path.read_text("utf-8").splitlines()) < 400 for path in files)
+    assert not [path for path in files if "innerHTML" in path.read_text("utf-8")]

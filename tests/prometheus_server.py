@@ -1,0 +1,85 @@
+"""Prometheus and promtool from Debian's packages, unpacked as the databases are."""
+
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from shardstream.local.fetching.cache_binaries import CacheBinary, find_server
+from shardstream.local.ports import free_ports
+from shardstream.local.processes import with_parent_guard
+
+PROMETHEUS = CacheBinary("prometheus", "prometheus")
+# A start takes a second; this is for a busy machine.
+READY_S_MAX = 120
+REQUEST_S_MAX = 60
+POLL_S = 0.1
+
+
+def promtool(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run promtool."""
+    *loader, server = find_server(PROMETHEUS)
+    command = [*loader, str(Path(server).with_name("promtool")), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=READY_S_MAX)
+
+
+class Prometheus:
+    """A running server."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+
+    def is_ready(self) -> bool:
+        """Whether it answers queries."""
+        try:
+            with urllib.request.urlopen(f"{self._url}/-/ready", timeout=REQUEST_S_MAX) as answer:  # noqa: S310
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The samples of an expression as of now; fails on one that is not valid."""
+        url = f"{self._url}/api/v1/query?{urlencode({'query': expression})}"
+        with urllib.request.urlopen(url, timeout=REQUEST_S_MAX) as answer:  # noqa: S310
+            found = json.loads(answer.read())
+        assert found["status"] == "success", found
+        result = found["data"]["result"]
+        assert isinstance(result, list), found
+        return result
+
+
+@contextmanager
+def prometheus(folder: Path, scraped: Sequence[int]) -> Iterator[Prometheus]:
+    """Scrape these ports of this machine every second for the duration of a block."""
+    targets = [f"127.0.0.1:{port}" for port in scraped]
+    config = {
+        "global": {"scrape_interval": "1s"},
+        "scrape_configs": [{"job_name": "shardstream", "static_configs": [{"targets": targets}]}],
+    }
+    path = folder / "prometheus.json"
+    path.write_text(json.dumps(config))  # which is YAML as well
+    [port] = free_ports(1)
+    command = [
+        *find_server(PROMETHEUS),
+        f"--config.file={path}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(with_parent_guard(command), stdout=log, stderr=log)
+    try:
+        server = Prometheus(port)
+        deadline = time.monotonic() + READY_S_MAX
+        while not server.is_ready():
+            assert process.poll() is None, (folder / "prometheus.log").read_text()
+            assert time.monotonic() < deadline, (folder / "prometheus.log").read_text()
+            time.sleep(POLL_S)
+        yield server
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,63 @@
+"""States of a fleet and of processes, with something under way in each of them."""
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+from caching.invalidating.counters import InvalidatorStatus
+from producers.session.counters import ProducerCounters
+from resharding.apply.applier import ApplierStatus
+from shardstream.status.refresh import FleetState, KeyspaceLook
+from spark_consumers.sink_query.run import SinkProgress
+from tests.shardstream.status.views import shard_look
+from topics.fleet.reader_views import ReaderView
+from topics.fleet.view import KeyspaceView, keyspace_view
+from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
+from topics.progress.copy_topic import CopyState, TableCopy
+from topics.progress.record import Skipped
+
+NOW_US = 1_700_000_100_000_000
+SECOND_US = 1_000_000
+STATUS = InvalidatorStatus("running", 9, 8, 7, 6, 5, 4, 3, 2, 1.5, "-80", 10.0)
+APPLIED = ApplierStatus("80-c0", {"80-": 41}, 30, 2.5, 1_500, skips=1)
+WRITTEN = SinkProgress(90, 5_500_000, 4, "-80", 3)
+
+
+def busy_keyspace() -> KeyspaceView:
+    """A keyspace with a silent shard, a split whose source has ended, a copy and a reader."""
+    split = ReshardEntry("split", ("80-",), ("80-c0", "c0-"), ReshardState.RUNNING.value)
+    done = ReshardEntry("first", ("-",), ("-80", "80-"), ReshardState.COMPLETED.value, 7_500_000)
+    targets = tuple(ShardEntry(name, ShardState.TARGET) for name in split.targets)
+    shards = (ShardEntry("-80"), ShardEntry("80-"), *targets)
+    copy = TableCopy("shop", "orders", "id", CopyState.COPYING, 1, 1, rows=30, rows_estimated=90)
+    low = replace(shard_look(0.2), copies=(copy,))
+    assert low.progress is not None
+    low = replace(low, progress=replace(low.progress, skipped=Skipped(2, 1)))
+    ended_us = time.time_ns() // 1_000 - 40 * SECOND_US
+    high = replace(shard_look(41), ended_us={"split": ended_us})
+    topology = Topology("commerce", 3, shards, reshards=(done, split))
+    view = keyspace_view(topology, {"-80": low, "80-": high}, time.time_ns() // 1_000)
+    reader = ReaderView(
+        "billing", "-", 2_000, {"-80": 5}, 100, 3, 9_500_000, "", "app-1", "0.1.0", 0, ()
+    )
+    return replace(view, readers=(reader,))
+
+
+def fleet() -> FleetState:
+    """What `serve` has seen: one keyspace, and one that cannot be looked at."""
+    looks = (
+        KeyspaceLook("commerce", busy_keyspace(), 990.0),
+        KeyspaceLook("other", None, None, "no broker answers"),
+    )
+    return FleetState(8, looks, NOW_US, 1_000.0)
+
+
+def counted() -> ProducerCounters:
+    """What a producer has counted."""
+    counters = ProducerCounters(binlog_bytes=900, clock_ahead_us=-250_000)
+    counters.committed(records=5, transactions=2, size=640, took_s=0.01)
+    counters.committed(records=1, transactions=1, size=60, took_s=99)
+    counters.reconnects = Counter({"ServerLost": 3})
+    for server in ("db-a", "db-b", "db-b", "db-a"):
+        counters.follow(server, 86_400)
+    return counters

@@ -1,0 +1,112 @@
+"""Alerts and dashboard against a Prometheus that scrapes the running system."""
+
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import yaml
+from prometheus_client.core import Metric
+
+from producers.settings import ProducerState, ProducerStatus
+from shardstream.commands.http.probe import Probe
+from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.local.ports import free_ports
+from shardstream.status.address import Address
+from shardstream.status.metrics.applier import applier_families
+from shardstream.status.metrics.fleet import fleet_families
+from shardstream.status.metrics.invalidator import invalidator_families
+from shardstream.status.metrics.producer import producer_families
+from shardstream.status.metrics.sink import sink_families
+from shardstream.status.process import serving
+from tests.database_servers import DatabaseFixture
+from tests.prometheus_server import Prometheus, prometheus
+from tests.repository import ROOT
+from tests.shardstream.command_line import WAIT_S_MAX, background, streaming, write_settings
+from tests.shardstream.status.statuses import APPLIED, STATUS, WRITTEN, counted, fleet
+
+RULES = ROOT / "docker" / "prometheus" / "rules.yml"
+DASHBOARD = ROOT / "docker" / "grafana" / "shardstream.json"
+POLL_S = 0.2
+# What Grafana puts in their places.
+VARIABLES = {"$keyspace": ".+", "$shard": ".+", "$__rate_interval": "1m"}
+# Dashboards on faults are empty while there are none; alerts are while all is well.
+SELECTOR = re.compile(r"\b(?:shardstream_\w+|up|process_\w+)(?:\{[^}]*\})?")
+
+
+def panel_expressions() -> list[str]:
+    """What the panels show, and the values of the dashboard's variables."""
+    found = []
+    dashboard = json.loads(DASHBOARD.read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            expression = target["expr"]
+            for name, value in VARIABLES.items():
+                expression = expression.replace(name, value)
+            found.append(expression)
+    return found
+
+
+def alert_expressions() -> list[str]:
+    """The conditions of the alerts."""
+    [group] = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule["expr"] for rule in group["rules"]]
+
+
+def other_processes() -> Iterator[Metric]:
+    """A fleet with a copy, a reshard and a reader, and processes that need more servers."""
+    status = ProducerStatus("-80", "", 0, 0, 6, 0.0, ProducerState.IDLE)
+    families: Iterable[Iterable[Metric]] = (
+        fleet_families(fleet()),
+        producer_families("commerce", "-80", counted(), status),
+        applier_families("commerce", "split", "80-c0", APPLIED),
+        invalidator_families("commerce", "main", STATUS),
+        sink_families("commerce", "changelog", WRITTEN),
+    )
+    for each in families:
+        yield from each
+
+
+def wait_for_samples(server: Prometheus, expressions: Iterable[str]) -> None:
+    """Wait until each has a result."""
+    deadline = time.monotonic() + WAIT_S_MAX
+    empty = list(dict.fromkeys(expressions))
+    while empty := [expression for expression in empty if not server.query(expression)]:
+        assert time.monotonic() < deadline, empty
+        time.sleep(POLL_S)
+
+
+def test_alerts_and_panels_find_what_they_ask_for(
+    tmp_path: Path, kafka: KafkaCluster, keyspace: str, mysql_a: DatabaseFixture
+) -> None:
+    """No panel is empty, and no alert waits for a metric that does not exist."""
+    config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
+    settings = ("--json", "--config", str(config))
+    ports = free_ports(3)
+    produce_http, serve_http = (f"127.0.0.1:{port}" for port in ports[:2])
+    produce = ("produce", keyspace, "-", "--http", produce_http, *settings)
+    probe = Probe(is_ready=True)
+    with ExitStack() as started:
+        producer = started.enter_context(background(tmp_path, "p", *produce))
+        started.enter_context(background(tmp_path, "s", "serve", "--http", serve_http, *settings))
+        started.enter_context(serving(Address("127.0.0.1", ports[2]), None, probe, other_processes))
+        server = started.enter_context(prometheus(tmp_path, ports))
+        producer.wait_for("streaming", streaming)
+        of_ours = f'{{keyspace="{keyspace}",shard="-"}}'
+        conditions = alert_expressions()
+        wait_for_samples(
+            server,
+            [
+                *panel_expressions(),
+                *(part for each in conditions for part in SELECTOR.findall(each)),
+                f'shardstream_shard_state{{keyspace="{keyspace}",state="serving"}} == 1',
+                f"rate(shardstream_producer_commits_total{of_ours}[1m]) > 0",
+            ],
+        )
+        # Most have no result while all is well; each must be one that Prometheus takes.
+        fired = [each for each in conditions if server.query(each)]
+
+    # The fleet beside ours has a reshard that has stopped writes.
+    assert any("writes_stopped" in each for each in fired)
