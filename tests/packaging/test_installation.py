@@ -78,3 +78,15 @@ def test_the_version_says_when_it_runs_plain(tmp_path: Path) -> None:
     said = run_python(copy_plain(tmp_path), "-m", "shardstream", "version").stdout
 
     assert "plain Python" in said
+
+
+def test_commands_are_found_without_the_extras() -> None:
+    """A producer needs neither Spark nor the libraries of sinks and pages to start."""
+    extras = ("pyspark", "pyarrow", "deltalake", "sqlalchemy", "psycopg", "starlette", "redis")
+    program = (
+        f"import sys; sys.modules |= dict.fromkeys({extras!r}); import shardstream.commands.app"
+    )
+
+    done = run_python(ROOT, "-c", program)
+
+    assert done.returncode == 0, done.stderr

@@ -184,6 +184,9 @@ def test_every_command_runs_without_extras(
         # The demo needs two extras, and names the first that is missing.
         extra = "database" if command == ["demo"] else "spark"
         assert f"shardstream[{extra}]" in line
+    elif command == ["serve"]:
+        assert done.returncode == 2
+        assert "shardstream[serve]" in done.stderr
     else:
         assert "[spark]" not in done.stderr + done.stdout
 

@@ -1,0 +1,1 @@
+"""Unit files of systemd, and manifests for Kubernetes."""

@@ -1,0 +1,1 @@
+"""The Docker Compose stack on a real Docker engine: `make test-ecosystem`."""

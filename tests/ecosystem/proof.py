@@ -1,0 +1,28 @@
+"""What goes in comes out: in the change log, the second database and the cache."""
+
+from tests.ecosystem.stack import ComposeStack, wait_for
+
+POSTGRES = "postgresql://follower@postgres/reports"
+_CHANGES = "SELECT count(*) AS rows FROM log WHERE type = 'ROW' AND op <> 'READ'"
+_REPEATED = (
+    "SELECT count(*) AS rows FROM (SELECT shard, seq FROM log GROUP BY shard, seq "
+    "HAVING count(*) > 1) AS repeated"
+)
+
+
+def assert_rows_out_are_rows_in(stack: ComposeStack) -> None:
+    """Stop the shop; every change that it committed is in every copy, once. Start it again."""
+    with stack.stopped_shop():
+        written = stack.changes_in()
+        assert written > 0
+        wait_for(
+            f"the change log has the {written} changes of the shop",
+            lambda: stack.query(_CHANGES)[0]["rows"] >= written,
+        )
+        assert stack.query(_CHANGES) == [{"rows": written}]
+        assert stack.query(_REPEATED) == [{"rows": 0}]
+        # Row by row; with the shop stopped, both come to agree for good.
+        verify = ("shardstream", "database", "verify", "commerce", "--to", POSTGRES)
+        wait_for("PostgreSQL has the same rows", lambda: stack.succeeds("database", *verify))
+        pages = ("shardstream-shop", "pages")
+        wait_for("the cache has the same rows", lambda: stack.succeeds("invalidate", *pages))
