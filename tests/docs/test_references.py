@@ -13,6 +13,7 @@ from shardstream.settings import model as settings
 from shardstream.settings.cache_section import CacheSection
 from spark_consumers.decoding.output_columns import ENVELOPE_TYPES, ON_REQUEST_TYPES
 from spark_consumers.source.options import KNOWN_OPTIONS
+from tests.docs.anchors import anchors_of
 from tests.docs.page_run import make_targets
 from tests.repository import PACKAGES, ROOT, pages, python_files
 
@@ -31,15 +32,7 @@ SECTIONS = (
 PAGES = pages()
 GLOSSARY = ROOT / "docs/glossary.md"
 
-_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)]*))?\)")
-
-
-def anchors_of(page: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
-    headings = _HEADING.findall(_FENCED.sub("", page.read_text()))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_setting_is_documented() -> None:
