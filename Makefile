@@ -9,7 +9,7 @@ OLD_SPARK := $(VENV)/pyspark-4.2
 JAVA_CLASSES := $(VENV)/java-classes/spark.jsa
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build check quick test bench mutants demo demo-cache format clean
+.PHONY: help setup build check quick test test-ecosystem bench mutants demo demo-cache format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ JOBS ?= 2
 test: build  ## all tests, on real servers
 	@$(MAKE) --no-print-directory --jobs 2 $(OLD_SPARK)/.installed $(JAVA_CLASSES)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) tests
+
+test-ecosystem: $(STAMP)  ## docker/compose.yaml on a real Docker engine, which root on Debian gets without one
+	$(BIN)/python -m tests.ecosystem
 
 bench: build  ## run the benchmarks; writes benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks

@@ -14,6 +14,7 @@ from rich.console import Console
 from benchmarks import (
     copy_table,
     drain,
+    fleet_scale,
     latency,
     reshard_apply,
     reshard_switch,
@@ -30,7 +31,13 @@ from benchmarks.caches import (
 from benchmarks.figures import Figure
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS, print_facts, print_figures, write_results
-from benchmarks.sinks import database_apply, database_mysql, state_merge
+from benchmarks.sinks import (
+    database_apply,
+    database_beside_jdbc,
+    database_mysql,
+    state_merge,
+    topics_beside_debezium,
+)
 from benchmarks.stack import Stack
 from event_token.errors import ShardstreamError, UsageError
 
@@ -97,6 +104,9 @@ GROUPS: dict[tuple[str, ...], Group] = {
     state_merge.NAMES: _of(state_merge.run),
     (database_mysql.NAME,): _of(database_mysql.run),
     database_apply.NAMES: _of(database_apply.run),
+    fleet_scale.NAMES: _of(fleet_scale.run),
+    (database_beside_jdbc.NAME,): _of(database_beside_jdbc.run),
+    (topics_beside_debezium.NAME,): _of(topics_beside_debezium.run),
 }
 NAMES = tuple(name for group in GROUPS for name in group)
 

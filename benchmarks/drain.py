@@ -34,15 +34,21 @@ class _DrainTurn:
 class DrainBenchmark:
     """The three systems that drain, on one server and one broker."""
 
-    def __init__(self, stack: Stack) -> None:
-        """Start the servers, fetch the peer. Raises UsageError or Halt if one is not available."""
+    def __init__(self, stack: Stack, name: str = "drain") -> None:
+        """Start the servers, fetch the peer. Raises UsageError or Halt if one is not available.
+
+        `name`: what the names of our keyspaces begin with.
+        """
         self._stack = stack
         self._server = stack.mysql(0)
         self._brokers = stack.kafka().bootstrap_servers
         self._client = ClientConfig({"bootstrap.servers": self._brokers})
         self._debezium = Debezium(
-            stack.folder / "debezium", Endpoints(self._server, self._brokers), report=stack.report
+            stack.folder / f"debezium-{name}",
+            Endpoints(self._server, self._brokers),
+            report=stack.report,
         )
+        self._name = name
         self._drains = 0
 
     def run(self, chosen: Sequence[Workload], runs: int) -> list[Figure]:
@@ -54,6 +60,11 @@ class DrainBenchmark:
         for workload in chosen:
             figures += self._measure(workload, runs)
         return figures
+
+    @property
+    def keyspace(self) -> str:
+        """The keyspace of our last drain."""
+        return f"{self._name}{self._drains}"
 
     def _measure(self, workload: Workload, runs: int) -> list[Figure]:
         self._stack.report(f"{workload.name}: filling the binlog with {workload.rows:,} rows")
@@ -122,7 +133,7 @@ class DrainBenchmark:
     def _drain_ours(self, waiting: Waiting, variation: Variation = PLAIN) -> DrainRates:
         # An empty log each time, hence a separate keyspace.
         self._drains += 1
-        name = f"drain{self._drains}"
+        name = self.keyspace
         keyspace = BenchKeyspace(
             self._stack.folder,
             name,

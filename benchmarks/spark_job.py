@@ -30,7 +30,7 @@ def main(job_path: Path, result_path: Path) -> None:
     """Run the job and write its result."""
     job = json.loads(job_path.read_text())
     folder = job_path.parent
-    spark = _session(folder)
+    spark = session(folder)
     try:
         # Starts the workers and lets the JVM compile; not counted.
         _read_once(spark, job, NOOP, folder / "warm-up")
@@ -44,7 +44,8 @@ def main(job_path: Path, result_path: Path) -> None:
     result_path.write_text(json.dumps(result))
 
 
-def _session(folder: Path) -> SparkSession:
+def session(folder: Path) -> SparkSession:
+    """Start Spark on two cores, with its files in a folder."""
     settings = {
         "spark.driver.memory": "2g",
         "spark.local.dir": str(folder),

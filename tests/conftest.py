@@ -1,5 +1,6 @@
 """Real servers for all tests: started on demand, shared by the session, killed with pytest."""
 
+import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +20,13 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.postgres_server import NOT_DURABLE as POSTGRES_NOT_DURABLE
 from shardstream.local.postgres_server import PostgresServer
 from tests.database_servers import DatabaseFixture, StartServer, end, own_account, running
+from tests.ecosystem.docker_commands import PROGRAM_VARIABLE
 from tests.java_options import options_of_tests
 from tests.postgres_servers import PostgresFixture, running_postgres
 from tests.scheduling import LongestFirst, rank
+
+# The tests of `make test-ecosystem`, which needs more of the machine than `make test` may ask for.
+collect_ignore = [] if PROGRAM_VARIABLE in os.environ else ["ecosystem"]
 
 # Distinct ids, none of which a producer under test would choose.
 SERVER_IDS = {"mysql_a": 9001, "mysql_b": 9002, "mariadb_a": 9003}

@@ -26,7 +26,7 @@ BELOW: dict[str, tuple[str, ...]] = {
 }
 
 # Other parts of the repository, which no package may need.
-NOT_SHIPPED = ("tests", "benchmarks", "docs", "build")
+NOT_SHIPPED = ("tests", "benchmarks", "docker", "docs", "build")
 
 # The pure modules decide on values alone: no network, no files, no clock, no chance.
 PURE = ("event_token", "topics.reading", "caching.protocol", "spark_consumers.sink_query.resume")
