@@ -20,9 +20,11 @@ TOGETHER = {
     "Spark": (
         "tests/spark_consumers/change_log/",
         "tests/spark_consumers/current_state/query/",
+        "tests/spark_consumers/source/",
+    ),
+    "another Spark": (
         "tests/spark_consumers/second_database/",
         "tests/spark_consumers/sink_query/",
-        "tests/spark_consumers/source/",
         "tests/spark_consumers/table_topics/",
         "tests/spark_consumers/test_reshard.py",
     ),
