@@ -54,12 +54,16 @@ def write_results(
 ) -> Path:
     """Write latest.json (the figures) and machine.json (where they were measured).
 
-    Return the path of the former.
+    Figures of benchmarks that did not run now stay as they were. Return the path of the former.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LATEST
+    before = json.loads(path.read_text()) if path.exists() else []
+    lines = {line["name"]: line for line in before}
+    lines |= {line.name: line.to_json_dict() for line in figures}
     _write(folder / MACHINE, dict(facts))
-    _write(folder / LATEST, [line.to_json_dict() for line in figures])
-    return folder / LATEST
+    _write(path, list(lines.values()))
+    return path
 
 
 def _write(path: Path, content: object) -> None:

@@ -111,6 +111,16 @@ def test_result_file_is_a_list_of_lines(tmp_path: Path) -> None:
     assert json.loads((tmp_path / MACHINE).read_text()) == {"cores": "2"}
 
 
+def test_a_partial_run_leaves_the_other_results(tmp_path: Path) -> None:
+    """Figures of benchmarks that did not run stay, in their place."""
+    write_results([figure("a", "s", [Turn(1)]), figure("b", "s", [Turn(1)])], {}, tmp_path)
+
+    path = write_results([figure("a", "s", [Turn(2)]), figure("c", "s", [Turn(2)])], {}, tmp_path)
+
+    written = json.loads(path.read_text())
+    assert [(line["name"], line["ours"]) for line in written] == [("a", 2), ("b", 1), ("c", 2)]
+
+
 def test_percentile_is_a_value_that_occurred() -> None:
     """Percentiles are nearest ranks: no value is made up between two."""
     values = [float(n) for n in range(1, 101)]
