@@ -25,6 +25,7 @@ class BatchStatements:
 
     statements: Statements
     renames: list[tuple[str, ColumnRename]] = field(default_factory=list)  # (shard, ...)
+    swaps: list[tuple[Name, str]] = field(default_factory=list)  # (table, what is wrong)
     copies: dict[Name, list[str]] = field(default_factory=dict)
 
     @classmethod
@@ -52,13 +53,16 @@ class BatchStatements:
         found = column_renames(statement, database)
         names = [(each.old.lower(), each.new.lower()) for each in found]
         others = [(old, new) for old, new in names if old != new]
-        swapped = {old for old, _ in others} & {new for _, new in others}
-        if swapped:
-            raise ShapeConflict(
-                f"shard {shard}: a statement gives a column the name of another one that it "
-                f"renames, so by name the rows of both cannot be told apart: {statement[:200]}. "
-                f"Start a new target from a copy taken after all shards were altered"
+        if not {old for old, _ in others}.isdisjoint(new for _, new in others):
+            table = found[0].table
+            message = (
+                f"{table.database}.{table.table}, shard {shard}: a statement gives a column the "
+                f"name of another one that it renames, so by name the rows of both cannot be told "
+                f"apart: {statement[:200]}. Start a new target from a copy taken after all shards "
+                f"were altered"
             )
+            self.swaps.append(((table.database, str(table.table)), message))
+            return
         self.renames += [(shard, each) for each in found]
 
     @property
@@ -71,8 +75,14 @@ class BatchStatements:
         return {(n.database, n.table) for n in named if n.table is not None} | self.copies.keys()
 
     def check(self, tables: Collection[Name]) -> None:
-        """CannotApply if a statement changed one of these tables in a way that is not logged."""
+        """Check what statements did to these tables.
+
+        CannotApply: a change that is not logged. ShapeConflict: columns that exchange their names.
+        """
         self.statements.check(tables)
+        for name, message in self.swaps:
+            if name in tables:
+                raise ShapeConflict(message)
 
     def removals_of(self, name: Name) -> tuple[Removal, ...]:
         """Return the statements that emptied a table, in merged order."""

@@ -1,5 +1,6 @@
 """How the columns of a sink's table follow the versions of the source's table."""
 
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 
@@ -184,8 +185,24 @@ def test_columns_that_swap_their_names_stop_by_name(name: str) -> None:
     """RENAME: by name nobody can tell which rows are from before the statement."""
     ddl = f"ALTER TABLE orders RENAME COLUMN a TO b, RENAME COLUMN {name} TO a"
 
-    with pytest.raises(ShapeConflict, match="shard -80: a statement gives a column the name"):
-        Source().changes([statement("-80", 2, 110, ddl)])
+    place = "shop.orders, shard -80: a statement gives a column the name"
+    with pytest.raises(ShapeConflict, match=place):
+        Source().changes([statement("-80", 2, 110, ddl)], following(table(text("a"), text("b"))))
+
+
+def test_names_that_another_table_swaps_are_no_concern() -> None:
+    """RENAME: a sink that does not follow the table, or has no row of it yet, goes on."""
+    ddl = "ALTER TABLE {} RENAME COLUMN a TO b, RENAME COLUMN b TO a"
+    others = [statement("-80", 2, 110, ddl.format(name)) for name in ("users", "_orders_gho")]
+
+    [changes] = Source().changes(
+        [*others, *inserts(("-80", table(text("a")), {"a": "x"}))],
+        replace(following(table(text("a"))), tables={("shop", "orders")}),
+    )
+    again = Source().changes([statement("-80", 2, 110, ddl.format("orders"))])
+
+    assert values_of(changes) == [{"id": 1, "a": "x"}]
+    assert again == []
 
 
 def test_renames_follow_each_other() -> None:
