@@ -1,6 +1,6 @@
-"""The pure parts at 1,000 shards and 5,000 tables, fed with generated progress; no servers.
+"""The pure parts at 1,000 shards and 5,000 tables, fed with generated progress.
 
-Also what counting for metrics costs a producer per commit.
+Also what counting for metrics costs a producer per commit, and looks at real topics.
 """
 
 import time
@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from benchmarks import real_shards
 from benchmarks.figures import Figure, Turn, figure
 from benchmarks.stack import Stack
 from event_token import KeyRange
@@ -35,7 +36,7 @@ VIEW: Final = "scale.view"
 PLANNER: Final = "scale.planner"
 TOPOLOGY: Final = "scale.topology"
 METRICS: Final = "scale.count_commit"
-NAMES: Final = (VIEW, PLANNER, TOPOLOGY, METRICS)
+NAMES: Final = (VIEW, PLANNER, TOPOLOGY, METRICS, real_shards.NAME)
 SHARDS: Final = 1_000
 TABLES: Final = 5_000
 # What a producer of a busy shard writes four times a second.
@@ -47,7 +48,7 @@ _START_US: Final = 1_700_000_000_000_000
 _BOUND_BYTES: Final = 2
 
 
-def run(_stack: Stack, names: Sequence[str], *, runs: int, quick: bool) -> list[Figure]:
+def run(stack: Stack, names: Sequence[str], *, runs: int, quick: bool) -> list[Figure]:
     """Measure time and memory, `runs` times."""
     rounds = 1 if quick else ROUNDS
     figures = []
@@ -77,6 +78,9 @@ def run(_stack: Stack, names: Sequence[str], *, runs: int, quick: bool) -> list[
         figures.append(figure(METRICS, "processor us", us))
         answer = scrape(lambda: producer_families("commerce", "-80", counters, _STATUS))
         figures.append(_timed(f"{METRICS}.scrape", "processor ms", runs, rounds, answer))
+    if real_shards.NAME in names:
+        shards = shard_names(real_shards.SHARDS)
+        figures += real_shards.measure(stack, shards, runs=runs, quick=quick)
     return figures
 
 
@@ -107,11 +111,11 @@ def _peak(name: str, runs: int, call: Callable[[], object]) -> Figure:
     return figure(name, "MB at most", turns)
 
 
-def shard_names() -> list[str]:
-    """The names of SHARDS shards of equal size."""
+def shard_names(shards: int = SHARDS) -> list[str]:
+    """The names of shards of equal size."""
     step = 256**_BOUND_BYTES
     bounds = [
-        (n * step // SHARDS).to_bytes(_BOUND_BYTES).rstrip(b"\0").hex() for n in range(SHARDS)
+        (n * step // shards).to_bytes(_BOUND_BYTES).rstrip(b"\0").hex() for n in range(shards)
     ]
     bounds[0] = ""
     return [f"{low}-{high}" for low, high in zip(bounds, [*bounds[1:], ""], strict=True)]

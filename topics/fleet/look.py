@@ -2,37 +2,34 @@
 
 import time
 from dataclasses import replace
-from typing import Final, Self
+from typing import Self
 
 from event_token.errors import UsageError
+from topics.fleet.ends import TopicEnds
 from topics.fleet.view import KeyspaceView, ShardLook, keyspace_view, written_at_us
-from topics.kafka.client import ClientConfig
-from topics.kafka.partition_reader import PartitionReader, StoredRecord, open_end_consumer
+from topics.kafka.client import ClientConfig, open_admin
+from topics.kafka.partition_reader import open_end_consumer
 from topics.kafka.requests import retry_request
 from topics.keyspace.topology import ReshardState, ShardState, Topology, read_topology
 from topics.names import ShardTopics, readers_topic
 from topics.progress.codec import decode_progress
-from topics.progress.copy_topic import TableCopy, read_copies
 from topics.progress.record import MarkKind
 from topics.readers.feed import ReadersFeed
 from topics.readers.record import NamedReader
 from topics.records.schema_ids import SchemaIds
 from topics.stream.log_marks import marks_at_end
 
-# Offsets from which a rate is taken; commits and their markers share them. Some seconds of an idle
-# shard's heartbeats, and a moment of a busy one.
-_RATE_OFFSETS: Final = 64
-_TIMEOUT_S: Final = 30.0
-
 
 class FleetWatch:
-    """Looks at keyspaces again and again with one consumer. A context manager."""
+    """Looks at keyspaces again and again, in requests per broker. A context manager."""
 
     def __init__(self, config: ClientConfig, schema_ids: SchemaIds) -> None:
         """Open a consumer; nothing is read."""
         self._config = config
         self._schema_ids = schema_ids
         self._consumer = open_end_consumer(config)
+        self._admin = open_admin(config)
+        self._ends: dict[str, TopicEnds] = {}
         self._readers: dict[str, ReadersFeed] = {}
         self._before: dict[str, KeyspaceView] = {}
 
@@ -44,16 +41,11 @@ class FleetWatch:
 
     def look(self, keyspace: str) -> KeyspaceView:
         """Return how the shards are now; UsageError for a keyspace without topics."""
-        topology = read_topology(self._config, keyspace)
+        topology = read_topology(self._config, keyspace, self._consumer)
         if topology is None:
             raise UsageError(f"keyspace {keyspace} has no topology: start a producer of it first")
         known = retry_request("listing the topics", self._config, self._topics)
-        looks = {
-            entry.name: self._shard_look(
-                ShardTopics(keyspace, entry.name), known, is_live=entry.state != ShardState.RETIRED
-            )
-            for entry in topology.shards
-        }
+        looks = self._shard_looks(topology, known)
         self._look_for_ends(topology, looks)
         readers = self._named_readers(keyspace, known)
         view = keyspace_view(
@@ -61,6 +53,23 @@ class FleetWatch:
         )
         self._before[keyspace] = view
         return view
+
+    def _shard_looks(self, topology: Topology, known: frozenset[str]) -> dict[str, ShardLook]:
+        """Return the ends of all shards' topics."""
+        topics = {entry: ShardTopics(topology.keyspace, entry.name) for entry in topology.shards}
+        live = {entry for entry in topics if entry.state != ShardState.RETIRED}
+        ends = self._ends.get(topology.keyspace)
+        if ends is None:
+            ends = TopicEnds(self._config, self._consumer, self._admin)
+            self._ends[topology.keyspace] = ends
+        ends.look(
+            [each.progress for each in topics.values() if each.progress in known],
+            [each.copy for entry, each in topics.items() if entry in live and each.copy in known],
+        )
+        return {
+            entry.name: self._shard_look(each, ends, is_live=entry in live)
+            for entry, each in topics.items()
+        }
 
     def _look_for_ends(self, topology: Topology, looks: dict[str, ShardLook]) -> None:
         """Add to the sources of running reshards when they have ended, if they have."""
@@ -90,12 +99,8 @@ class FleetWatch:
     def _topics(self, timeout_s: float) -> frozenset[str]:
         return frozenset(self._consumer.list_topics(timeout=timeout_s).topics)
 
-    def _shard_look(
-        self, topics: ShardTopics, known: frozenset[str], *, is_live: bool
-    ) -> ShardLook:
-        if topics.progress not in known:
-            return ShardLook()
-        last = self._last_records(topics.progress)
+    def _shard_look(self, topics: ShardTopics, ends: TopicEnds, *, is_live: bool) -> ShardLook:
+        last = ends.last_of(topics.progress)
         if not last:
             return ShardLook()
         newest = last[-1]
@@ -104,17 +109,6 @@ class FleetWatch:
         oldest = decode_progress(last[0].value, self._schema_ids, where)
         us = progress.server_time_us - oldest.server_time_us
         rate = (progress.last_seq - oldest.last_seq) * 1_000_000 / us if us > 0 else 0.0
-        copies: tuple[TableCopy, ...] = ()
-        if is_live and topics.copy in known:
-            copies = tuple(read_copies(self._config, topics, self._consumer).values())
+        copies = ends.copies_of(topics.copy) if is_live else ()
         written_us = written_at_us(progress, time.time_ns() // 1_000)
         return ShardLook(progress, written_us, rate, copies)
-
-    def _last_records(self, topic: str) -> list[StoredRecord]:
-        with PartitionReader(self._config, topic, 0, _TIMEOUT_S, self._consumer) as reader:
-            start, end = reader.bounds()
-            found = list(reader.records(max(start, end - _RATE_OFFSETS), end))
-            if found:
-                return found
-            last = reader.last_between(start, end)
-            return [] if last is None else [last]

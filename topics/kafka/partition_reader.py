@@ -67,12 +67,14 @@ def read_tail(
     topic: str,
     partition: int = 0,
     timeout_s: float = TAIL_TIMEOUT_S,
+    consumer: Consumer | None = None,
 ) -> Tail:
     """Return the partition's bounds and its last committed record.
 
-    UsageError when the topic does not exist, Retry when the broker does not answer in time.
+    `consumer` as in PartitionReader. UsageError when the topic does not exist, Retry when the
+    broker does not answer in time.
     """
-    with PartitionReader(config, topic, partition, timeout_s) as reader:
+    with PartitionReader(config, topic, partition, timeout_s, consumer) as reader:
         start, end = reader.bounds()
         return Tail(start, end, reader.last_between(start, end))
 
@@ -193,10 +195,10 @@ class PartitionReader:
         with kafka_errors(doing, self._config.brokers):
             self._consumer.assign([TopicPartition(self._topic, self._partition, lower)])
         while True:
-            message = self._poll(doing)
-            offset = _offset_of(message)
+            message = next_message(self._consumer, self._config, self._deadline, doing)
+            offset = offset_of(message)
             if message.error() is None and offset < upper:
-                yield _stored(message)
+                yield stored_record(message)
             # A leader that does not know the last stable offset yet reports an end of partition
             # below `upper`; more records follow.
             if offset >= upper - (message.error() is None):
@@ -226,23 +228,24 @@ class PartitionReader:
         for begin, end in _windows(*self.bounds(), _BACKWARDS_WINDOW, 1):
             yield from reversed(list(self.records(begin, end)))
 
-    def _poll(self, doing: str) -> Message:
-        """Return the next record or end of partition; Retry when the deadline has expired."""
-        brokers = self._config.brokers
-        while True:
-            with kafka_errors(doing, brokers):
-                message = self._consumer.poll(min(_POLL_S, self._deadline.left_s))
-            if message is not None:
-                error = message.error()
-                if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-                    return message
-                known = kafka_error(error, doing, brokers)
-                if not isinstance(known, Retry):  # the consumer recovers from these by itself
-                    raise known
-            if self._deadline.passed:
-                raise Retry(
-                    f"{doing} (brokers {brokers}): not done in {self._deadline.seconds:g} s"
-                )
+
+def next_message(
+    consumer: Consumer, config: ClientConfig, deadline: Deadline, doing: str
+) -> Message:
+    """Return the next record or end of partition; Retry when the deadline has expired."""
+    brokers = config.brokers
+    while True:
+        with kafka_errors(doing, brokers):
+            message = consumer.poll(min(_POLL_S, deadline.left_s))
+        if message is not None:
+            error = message.error()
+            if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
+                return message
+            known = kafka_error(error, doing, brokers)
+            if not isinstance(known, Retry):  # the consumer recovers from these by itself
+                raise known
+        if deadline.passed:
+            raise Retry(f"{doing} (brokers {brokers}): not done in {deadline.seconds:g} s")
 
 
 def _windows(lower: int, upper: int, first: int, growth: int) -> Iterator[tuple[int, int]]:
@@ -257,13 +260,15 @@ def _windows(lower: int, upper: int, first: int, growth: int) -> Iterator[tuple[
         upper, window = begin, window * growth
 
 
-def _offset_of(message: Message) -> int:
+def offset_of(message: Message) -> int:
+    """Return the offset of a record, or of an end of partition."""
     offset = message.offset()
     if offset is None:
         raise Rebuild("a consumer returned a message without an offset")
     return offset
 
 
-def _stored(message: Message) -> StoredRecord:
+def stored_record(message: Message) -> StoredRecord:
+    """Return a record without what belongs to the client."""
     _, timestamp_ms = message.timestamp()
-    return StoredRecord(_offset_of(message), timestamp_ms, message.key(), message.value())
+    return StoredRecord(offset_of(message), timestamp_ms, message.key(), message.value())

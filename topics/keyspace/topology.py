@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Self
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from event_token import KeyRange, ShardName, tiles
 from event_token.errors import Halt, Retry, UsageError
@@ -15,7 +15,7 @@ from topics.errors import CorruptRecord, TopologyChanged
 from topics.kafka.client import ClientConfig, open_producer
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import Fenced, kafka_error, kafka_errors
-from topics.kafka.partition_reader import read_last_committed
+from topics.kafka.partition_reader import read_tail
 from topics.names import check_keyspace, topology_topic, topology_transactional_id
 
 TOPOLOGY_KEY: Final = b"topology"
@@ -150,13 +150,16 @@ class Topology:
         return tuple(s.name for s in sorted(overlapping, key=lambda s: s.key_range.start))
 
 
-def read_topology(config: ClientConfig, keyspace: str) -> Topology | None:
+def read_topology(
+    config: ClientConfig, keyspace: str, consumer: Consumer | None = None
+) -> Topology | None:
     """Return the committed topology of a keyspace, None when none was written.
 
-    UsageError when the topic does not exist: the keyspace is not provisioned.
+    `consumer`: to read with, which stays open. UsageError when the topic does not exist: the
+    keyspace is not provisioned.
     """
     topic = topology_topic(keyspace)
-    record = read_last_committed(config, topic)
+    record = read_tail(config, topic, consumer=consumer).last
     if record is None:
         return None
     where = f"{topic}, offset {record.offset}"

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from event_token.errors import Halt, Retry
 from topics.errors import CorruptRecord
@@ -164,16 +164,12 @@ def decode(key: bytes | None, value: bytes, where: str) -> CopyRecord:
 
 
 class CopyFeed:
-    """Follows the copy topic of a shard and keeps its current records.
-
-    A consumer that is given stays open afterwards, without an assignment.
-    """
+    """Follows the copy topic of a shard and keeps its current records."""
 
     def __init__(
         self,
         config: ClientConfig,
         topics: ShardTopics,
-        consumer: Consumer | None = None,
         on_copy: Callable[[TableCopy], None] | None = None,
     ) -> None:
         """Begin at the start of the topic; nothing is read yet.
@@ -186,8 +182,7 @@ class CopyFeed:
         self._config = config
         self._topic = topics.copy
         self._on_copy = on_copy
-        self._is_kept = consumer is not None
-        self._consumer = consumer or open_consumer(config)
+        self._consumer = open_consumer(config)
 
     def __enter__(self) -> Self:
         return self
@@ -252,17 +247,12 @@ class CopyFeed:
 
     def close(self) -> None:
         """Close the consumer."""
-        if self._is_kept:
-            self._consumer.unassign()
-        else:
-            self._consumer.close()
+        self._consumer.close()
 
 
-def read_copies(
-    config: ClientConfig, topics: ShardTopics, consumer: Consumer | None = None
-) -> dict[tuple[str, str], TableCopy]:
-    """Return the progress of each table's copy; `consumer` as in CopyFeed."""
-    with CopyFeed(config, topics, consumer) as feed:
+def read_copies(config: ClientConfig, topics: ShardTopics) -> dict[tuple[str, str], TableCopy]:
+    """Return the progress of each table's copy."""
+    with CopyFeed(config, topics) as feed:
         feed.read_to_end()
         return feed.tables
 

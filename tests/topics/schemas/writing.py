@@ -38,11 +38,11 @@ def transactional(config: ClientConfig, transactional_id: str) -> Producer:
     return producer
 
 
-def write(producer: Producer, topic: str, values: Iterable[bytes]) -> None:
+def write(producer: Producer, topic: str, values: Iterable[bytes], key: bytes = b"key") -> None:
     """Begin a transaction, write the values into it and leave it open."""
     producer.begin_transaction()
     for value in values:
-        producer.produce(topic, value, b"key", 0)
+        producer.produce(topic, value, key, 0)
     assert producer.flush(TIMEOUT_S) == 0
 
 
