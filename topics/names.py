@@ -1,6 +1,7 @@
 """Names of topics and transactional ids. No other module builds such a name."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from event_token import ShardName
@@ -18,6 +19,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 # Without dots, which separate the parts of the topic's name.
 _TABLE_PART = re.compile(r"[A-Za-z0-9_-]+")
 _TOPIC_CHARS_MAX = 249  # Kafka's
+_TOPOLOGY = "topology"
 
 
 def check_keyspace(keyspace: str) -> str:
@@ -30,7 +32,13 @@ def check_keyspace(keyspace: str) -> str:
 
 def topology_topic(keyspace: str) -> str:
     """Return the name of the compacted topic that lists the shards of a keyspace."""
-    return f"{check_keyspace(keyspace)}.topology"
+    return f"{check_keyspace(keyspace)}.{_TOPOLOGY}"
+
+
+def keyspaces_of(topics: Iterable[str]) -> list[str]:
+    """Return the keyspaces whose topology is among these topics, in order of their names."""
+    ends = (topic.partition(".") for topic in topics)
+    return sorted(name for name, _, end in ends if end == _TOPOLOGY and _KEYSPACE.fullmatch(name))
 
 
 def topology_transactional_id(keyspace: str) -> str:

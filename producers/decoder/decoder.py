@@ -42,6 +42,7 @@ _EOF_BYTES_MAX: Final = 8
 def _table_versions(options: DecoderOptions) -> TableVersions:
     return TableVersions(
         options.schema_id,
+        options.keyspace,
         options.vindexes,
         is_mariadb=options.flavor == Flavor.MARIADB,
         text_as_bytes=options.text_as_bytes,

@@ -70,7 +70,9 @@ class ShardstreamSource(DataSource):
         if options.table is None:
             self._output = choose_columns(options.columns)
         else:
-            shape, schema_id = newest_version(options.kafka, options.registry_url, *options.table)
+            shape, schema_id = newest_version(
+                options.kafka, options.registry_url, options.keyspace, *options.table
+            )
             self._output = choose_columns(options.columns, shape, schema_id)
         self._output = replace(self._output, key_scope=options.key_scope)
         return from_arrow_schema(self._output.arrow_schema(), prefer_timestamp_ntz=True)

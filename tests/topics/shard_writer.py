@@ -65,7 +65,7 @@ class ShardWriter:
         self.shard = shard
         self.topics = ShardTopics(keyspace, shard)
         self.schema_ids = TopicSchemaIds(config)
-        self.encoder = RecordEncoder(self.schema_ids)
+        self.encoder = RecordEncoder(self.schema_ids, keyspace)
         self.seq = 0
         self.written: list[VEvent] = []
         self.head_us = START_US

@@ -194,11 +194,13 @@ def _record(
     }
 
 
-def row_schema(shape: TableShape) -> dict[str, Any]:
+def row_schema(shape: TableShape, keyspace: str | None = None) -> dict[str, Any]:
     """Return the Avro schema of ROW events of one table version.
 
     Column fields carry the attributes `column` (the true name), `kind`, `sql_type`, and `labels`
-    for ENUM and SET; the record carries `database`, `table` and `primary_key` (column names).
+    for ENUM and SET; the record carries `database`, `table` and `primary_key` (column names), and
+    `keyspace`: keyspaces that share a Kafka may have tables of the same name. Schemas of earlier
+    producers have none.
     """
     fields = []
     for column in shape.columns:
@@ -217,8 +219,10 @@ def row_schema(shape: TableShape) -> dict[str, Any]:
         {"name": "before", "type": ["null", {"type": "record", "name": "Row", "fields": fields}]},
         {"name": "after", "type": ["null", "Row"]},
     ]
+    owner: dict[str, Any] = {} if keyspace is None else {"keyspace": keyspace}
     return _record(
         body,
+        **owner,
         database=shape.database,
         table=shape.table,
         primary_key=[shape.columns[i].name for i in shape.primary_key],

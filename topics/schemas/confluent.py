@@ -2,6 +2,8 @@
 
 import json
 import threading
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 from event_token.errors import Halt
@@ -11,10 +13,10 @@ from topics.schemas.registry_client import RegistryClient
 class RegistrySchemaIds:
     """Schema ids of a Confluent-compatible registry.
 
-    Each table has its own subject, `shardstream.<database>.<table>`, with compatibility NONE: DDL
-    decides on the next version of a table, and every record carries the id of its schema. Name
-    and password may be given in the URL or in `auth`. Thread-safe. No connection is made before
-    the first call.
+    Each table has its own subject, `shardstream.<keyspace>.<database>.<table>`, with compatibility
+    NONE: DDL decides on the next version of a table, and every record carries the id of its schema.
+    Name and password may be given in the URL or in `auth`. Thread-safe. No connection is made
+    before the first call.
     """
 
     def __init__(
@@ -56,16 +58,25 @@ class RegistrySchemaIds:
                 self._texts[schema_id] = self._client.field(answer, "schema", str)
             return self._texts[schema_id]
 
-    def newest_of(self, database: str, table: str) -> tuple[int, str] | None:
-        """Return id and text of the newest version of a table, None if it has none."""
-        subject = quote(f"{self._prefix}.{database}.{table}", safe="")
+    def newest_of(self, keyspace: str | None, database: str, table: str) -> tuple[int, str] | None:
+        """Return id and text of the newest version of a keyspace's table, None if it has none.
+
+        Keyspace None: of the versions of earlier producers, which do not name theirs.
+        """
+        named = {"keyspace": keyspace, "database": database, "table": table}
+        subject = quote(self._subject_of(named), safe="")
         answer = self._client.call("GET", f"/subjects/{subject}/versions/latest", None)
         if answer is None:
             return None
-        return self._client.field(answer, "id", int), self._client.field(answer, "schema", str)
+        schema_id = self._client.field(answer, "id", int)
+        text: str = self._client.field(answer, "schema", str)
+        schema = json.loads(text)
+        # Names may contain dots, so two tables may share a subject.
+        is_its = all(schema.get(name) == value for name, value in named.items())
+        return (schema_id, text) if is_its else None
 
     def _register(self, text: str) -> int:
-        subject = self._subject_of(text)
+        subject = self._subject_of(json.loads(text))
         if subject not in self._subjects:
             config = f"/config/{quote(subject, safe='')}"
             self._client.must("PUT", config, {"compatibility": "NONE"})
@@ -80,8 +91,9 @@ class RegistrySchemaIds:
             )
         return schema_id
 
-    def _subject_of(self, text: str) -> str:
-        schema = json.loads(text)
-        if "table" in schema:
-            return f"{self._prefix}.{schema['database']}.{schema['table']}"
-        return f"{self._prefix}.{schema['name']}"
+    def _subject_of(self, schema: Mapping[str, Any]) -> str:
+        if "table" not in schema:
+            return f"{self._prefix}.{schema['name']}"
+        keyspace = schema.get("keyspace")
+        owner = self._prefix if keyspace is None else f"{self._prefix}.{keyspace}"
+        return f"{owner}.{schema['database']}.{schema['table']}"

@@ -52,6 +52,7 @@ class TableVersions:
     def __init__(
         self,
         schema_id: Callable[[str], int],
+        keyspace: str,
         vindexes: Mapping[tuple[str, str], ShardingColumn],
         *,
         is_mariadb: bool,
@@ -70,6 +71,7 @@ class TableVersions:
         self._rules: FilterRules | None = rules
         self._hidden_types: HiddenTypes | None = hidden_types
         self._schema_id: Callable[[str], int] = schema_id
+        self._keyspace: str = keyspace
         self._vindexes: Mapping[tuple[str, str], ShardingColumn] = vindexes
         self._text_as_bytes: frozenset[str] = text_as_bytes
         self.is_mariadb: bool = is_mariadb
@@ -212,7 +214,7 @@ class TableVersions:
         plan.prefix = _NOT_LOGGED
 
     def _row_prefix(self, shape: TableShape) -> bytes:
-        return record_prefix(self._schema_id(schema_text(row_schema(shape))), "ROW")
+        return record_prefix(self._schema_id(schema_text(row_schema(shape, self._keyspace))), "ROW")
 
     def definitions_changed(self, statement: bytes) -> None:
         """Check rules and declared types against the tables that a DDL has left.

@@ -1,41 +1,109 @@
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from event_token.errors import UsageError
+from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.decoding.table_versions import newest_version
-from tests.spark_consumers import shop as shops
-from tests.spark_consumers.shop import Shop
+from tests.spark_consumers.shop import ORDERS, T0_US, Change, Shop
 from tests.topics.schemas.registry_server import registry_server
+from tests.topics.shard_writer import CELL_US
 from topics.records.table_shape import Column, TableShape, ValueKind, row_schema, schema_text
 from topics.schemas.confluent import RegistrySchemaIds
 from topics.schemas.registry import TopicSchemaIds
 
-# A database of this module's own: the shop's typed readers share the broker.
-ORDERS = replace(shops.ORDERS, database="versions")
-WIDER = TableShape("versions", "orders", (*ORDERS.columns, Column("x", ValueKind.INT, "int")), (0,))
-OTHER = TableShape("versions", "others", ORDERS.columns, (0,))
+WIDER = replace(ORDERS, columns=(*ORDERS.columns, Column("x", ValueKind.INT, "int")))
+OTHER = replace(ORDERS, table="others")
+FOREIGN = replace(ORDERS, columns=(ORDERS.columns[0], Column("x", ValueKind.BYTES, "blob")))
 
 
-def texts() -> list[str]:
-    """Two versions of one table, then another table."""
-    return [schema_text(row_schema(shape)) for shape in (ORDERS, WIDER, OTHER)]
+def texts(keyspace: str | None) -> list[str]:
+    """Two versions of a keyspace's table, another table, then another keyspace's table."""
+    own = [schema_text(row_schema(shape, keyspace)) for shape in (ORDERS, WIDER, OTHER)]
+    return [*own, schema_text(row_schema(FOREIGN, "foreign"))]
+
+
+@pytest.fixture
+def neighbour(kafka: KafkaCluster, keyspace: str) -> Iterator[Shop]:
+    """Another keyspace on the shop's broker."""
+    made = Shop(kafka.bootstrap_servers, f"{keyspace}-next")
+    yield made
+    made.close()
 
 
 def test_newest_version_in_the_topic(shop: Shop) -> None:
-    """The version registered last counts, with the schema id that its rows carry."""
+    """The keyspace's version registered last counts, with the schema id that its rows carry."""
     schema_ids = TopicSchemaIds(shop.config)
-    ids = [schema_ids.register(text) for text in texts()]
+    ids = [schema_ids.register(text) for text in texts(shop.keyspace)]
 
-    assert newest_version(shop.config, None, "versions", "orders") == (WIDER, ids[1])
+    assert newest_version(shop.config, None, shop.keyspace, "shop", "orders") == (WIDER, ids[1])
 
 
 def test_newest_version_in_a_registry(shop: Shop) -> None:
     """The same from a Confluent-compatible registry; a table without rows is refused by name."""
     with registry_server() as registry:
         schema_ids = RegistrySchemaIds(registry.url)
-        ids = [schema_ids.register(text) for text in texts()]
+        ids = [schema_ids.register(text) for text in texts(shop.keyspace)]
+        of_shop = (shop.config, registry.url, shop.keyspace, "shop")
 
-        assert newest_version(shop.config, registry.url, "versions", "orders") == (WIDER, ids[1])
-        with pytest.raises(UsageError, match=r"no row of versions\.missing has been logged"):
-            newest_version(shop.config, registry.url, "versions", "missing")
+        assert newest_version(*of_shop, "orders") == (WIDER, ids[1])
+        with pytest.raises(UsageError, match=r"no row of shop\.missing of keyspace ks\w+ has been"):
+            newest_version(*of_shop, "missing")
+
+
+def test_tables_that_share_a_subject_are_told_apart(shop: Shop) -> None:
+    """In a registry `a.b` of keyspace `a` is not taken for table `a.b` of an earlier producer."""
+    dotted = TableShape(shop.keyspace, "shop.orders", ORDERS.columns, (0,))
+    with registry_server() as registry:
+        RegistrySchemaIds(registry.url).register(schema_text(row_schema(dotted)))
+
+        with pytest.raises(UsageError, match=r"no row of shop\.orders"):
+            newest_version(shop.config, registry.url, shop.keyspace, "shop", "orders")
+
+
+def test_keyspaces_with_a_table_of_the_same_name(
+    spark: SparkSession, shop: Shop, neighbour: Shop
+) -> None:
+    """Batch and streaming queries of two keyspaces on one Kafka have each their own columns."""
+    shop.writers["-80"].write([Change(T0_US, after={"id": 1, "note": "own", "price": None})])
+    foreign = Change(T0_US, after={"id": 2, "x": b"foreign"}, shape=FOREIGN)
+    neighbour.writers["-80"].write([foreign])
+    wanted = {
+        shop: {"id": 1, "note": "own", "price": None},
+        neighbour: {"id": 2, "x": bytearray(b"foreign")},
+    }
+    for of in wanted:
+        for writer in of.writers.values():
+            writer.promise(T0_US + CELL_US)
+
+    for of, after in wanted.items():
+        [row] = of.batch(spark, table="shop.orders", columns="after,absent,off_calendar").collect()
+        streamed = of.stream(spark, table="shop.orders").select("after.*").columns
+        assert row.after.asDict() == after
+        assert streamed == list(after)
+
+
+def test_versions_of_earlier_producers(real_servers: None, tmp_path: Path) -> None:
+    """Versions without a keyspace are read while it is alone on Kafka, else refused by name."""
+    cluster = KafkaCluster(tmp_path / "kafka", die_with_parent=True)
+    try:
+        cluster.start()
+        shop = Shop(cluster.bootstrap_servers, "commerce")
+        of_orders = (shop.config, None, "commerce", "shop", "orders")
+        schema_ids = TopicSchemaIds(shop.config)
+        unnamed_id = schema_ids.register(schema_text(row_schema(ORDERS)))
+
+        assert newest_version(*of_orders) == (ORDERS, unnamed_id)
+
+        Shop(cluster.bootstrap_servers, "billing").close()
+        with pytest.raises(UsageError, match=r"others too \(billing\)\. Upgrade the producers"):
+            newest_version(*of_orders)
+
+        named_id = schema_ids.register(schema_text(row_schema(ORDERS, "commerce")))
+        assert newest_version(*of_orders) == (ORDERS, named_id)
+        shop.close()
+    finally:
+        cluster.kill()

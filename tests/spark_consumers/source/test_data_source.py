@@ -1,6 +1,5 @@
 import json
 import threading
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from tests.spark_consumers.queries import (
     seqs,
     wait_until,
 )
-from tests.spark_consumers.shop import ORDERS, T0_US, Change, OrderWriter, Shop
+from tests.spark_consumers.shop import T0_US, Change, OrderWriter, Shop
 from tests.topics.shard_writer import CELL_US
 from topics.errors import LogShrank
 from topics.kafka.client import open_admin
@@ -109,19 +108,17 @@ def test_typed_table(spark: SparkSession, shop: Shop) -> None:
     """A14: with option table images are structs with the table's types, and statements come too."""
     statement = "CREATE TABLE other (id INT)"
     after: Row = {"id": 7, "note": "x", "price": Decimal("12.50")}
-    # Other tests write versions of shop.orders, and the newest of all decides the columns.
-    own = replace(ORDERS, database=shop.keyspace)
     shop.writers["-80"].write(
         [
-            Change(T0_US, after=after, shape=own),
-            Change(T0_US + 1, statement=statement, shape=own),
+            Change(T0_US, after=after),
+            Change(T0_US + 1, statement=statement),
         ]
     )
     for writer in shop.writers.values():
         writer.promise(T0_US + CELL_US)
 
-    table = f"{own.database}.{own.table}"
-    rows = shop.batch(spark, table=table, columns="seq,before,after,op,statement").collect()
+    columns = "seq,before,after,op,statement"
+    rows = shop.batch(spark, table="shop.orders", columns=columns).collect()
 
     assert [row.asDict(recursive=True) for row in rows] == [
         {"before": None, "after": after, "op": "INSERT", "seq": 1, "statement": None},

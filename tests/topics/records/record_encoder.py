@@ -37,16 +37,19 @@ class _Plan:
 class RecordEncoder:
     """Encodes the records of shard logs, with one plan per table version."""
 
-    def __init__(self, schema_ids: SchemaIds) -> None:
+    def __init__(self, schema_ids: SchemaIds, keyspace: str | None = None) -> None:
+        """Without a keyspace, schemas are those of earlier producers, which did not name it."""
         self._schema_ids = schema_ids
+        self._keyspace = keyspace
         self._plans: dict[tuple[TableShape | None, bool], tuple[int, _Plan]] = {}
 
     def encode(self, event: VEvent) -> bytes:
         """Return the value of a record; ValueMisfitError when a value does not fit its column."""
         is_skip = event.type is EventType.SKIP
         if (event.shape, is_skip) not in self._plans:
-            schema = ddl_schema() if event.shape is None else row_schema(event.shape)
-            schema = skip_schema() if is_skip else schema
+            schema = skip_schema() if is_skip else ddl_schema()
+            if event.shape is not None:
+                schema = row_schema(event.shape, self._keyspace)
             schema_id = self._schema_ids.register(schema_text(schema))
             self._plans[event.shape, is_skip] = (schema_id, _plan(schema, event.shape))
         schema_id, plan = self._plans[event.shape, is_skip]
