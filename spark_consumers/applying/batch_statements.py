@@ -1,6 +1,6 @@
 """The statements of a batch and what they do to tables. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -74,12 +74,15 @@ class BatchStatements:
         named = emptied | {rename.table for _, rename in self.renames}
         return {(n.database, n.table) for n in named if n.table is not None} | self.copies.keys()
 
-    def check(self, tables: Collection[Name]) -> None:
+    def check(self, tables: Collection[Name], follows: Callable[[Name], bool]) -> None:
         """Check what statements did to these tables.
+
+        `follows`: whether a sink follows a table, be it that it is not among these yet.
 
         CannotApply: a change that is not logged. ShapeConflict: columns that exchange their names.
         """
         self.statements.check(tables)
+        self.statements.check_received(follows)
         for name, message in self.swaps:
             if name in tables:
                 raise ShapeConflict(message)

@@ -27,9 +27,9 @@ def home_bounds(shard: str) -> tuple[bytes, bytes | None]:
 def removed(removals: Iterable[Removal], rows: pa.Table) -> pa.Array:
     """Tell of each row whether one of the statements removed it.
 
-    `rows`: columns _home, _shard, _seq, _time_us, and _token where it is kept. A row goes if its
-    home lies in the key range of the statement's shard (without a keyspace id: if the key ranges
-    of both shards overlap) and the statement is newer.
+    `rows`: columns _home, _shard, _seq, _time_us, and _token where it is kept. A row goes if the
+    statement is newer, and both are of one shard, wherever the row's home is; or the key ranges of
+    both shards overlap, as after a reshard, and the home lies in that of the statement's shard.
     """
     gone: Flags = np.zeros(rows.num_rows, np.bool_)
     for removal in removals:
@@ -45,7 +45,7 @@ def _removed_by(statement: Version, rows: pa.Table) -> Flags:
         (time_us == statement.timestamp_us) & _flags(pc.less(shard, statement.shard))
     )
     gone: Flags = np.where(is_same_log, seq < statement.seq, is_before)
-    gone &= _is_in_range(statement.shard, rows)
+    gone &= is_same_log | _is_in_range(statement.shard, rows)
     if TOKEN in rows.column_names:
         _keep_newer(statement, rows, gone, gone & ~is_same_log)
     return gone
@@ -60,9 +60,8 @@ def _is_in_range(shard: str, rows: pa.Table) -> Flags:
     own = range_of(shard)
     shards = rows[SHARD].combine_chunks()
     overlapping = [s for s in pc.unique(shards).to_pylist() if own.overlaps(range_of(s))]
-    return _flags(
-        pc.coalesce(within, pc.is_in(shards, value_set=pa.array(overlapping, pa.string())))
-    )
+    is_near = pc.is_in(shards, value_set=pa.array(overlapping, pa.string()))
+    return _flags(pc.and_(is_near, pc.fill_null(within, True)))
 
 
 def _keep_newer(statement: Version, rows: pa.Table, gone: Flags, doubtful: Flags) -> None:

@@ -23,12 +23,14 @@ def is_shadow_table(table: str) -> bool:
 def is_swap(statement: str, database: str) -> bool:
     """Tell whether a statement only puts shadow tables in the place of their tables.
 
+    Both renames must be in the statement: where the table was dropped before, as by
+    `pt-online-schema-change --alter-foreign-keys-method=drop_swap`, its rows were removed with it.
     `database`: the statement's default database.
     """
     renames = renames_of(statement, database)
-    taken = {new for _, new in renames}
+    left, taken = {old for old, _ in renames}, {new for _, new in renames}
     return bool(renames) and all(
-        (_is_shadow_of(new, old) and old in taken) or _is_shadow_of(old, new)
+        (_is_shadow_of(new, old) and old in taken) or (_is_shadow_of(old, new) and new in left)
         for old, new in renames
     )
 

@@ -37,10 +37,14 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a statement does: the tables it empties, and those it changes in ways not logged."""
+    """What a statement does: the tables it empties, and those it changes in ways not logged.
+
+    `received`: (from, to) of tables between which rows go that are not logged.
+    """
 
     emptied: tuple[TableName, ...] = ()
     changed: tuple[TableName, ...] = ()
+    received: tuple[tuple[TableName, TableName], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,8 @@ def effect_of(statement: str, database: str) -> Effect:
         tokens.take("TABLE")
         return Effect(emptied=(tokens.table(),))
     if tokens.take("RENAME"):
-        return Effect(changed=tokens.renamed()) if tokens.take("TABLE", "TABLES") else Effect()
+        names = tokens.renamed() if tokens.take("TABLE", "TABLES") else ()
+        return Effect(changed=names, received=_pairs(names))
     if tokens.take("ALTER"):
         return _effect_of_alter(tokens)
     if tokens.take("CREATE"):
@@ -83,8 +88,11 @@ def renames_of(statement: str, database: str) -> list[tuple[TableName, TableName
     tokens = _Tokens.of(statement, database)
     if not (tokens.take("RENAME") and tokens.take("TABLE", "TABLES")):
         return []
-    names = tokens.renamed()
-    return list(zip(names[::2], names[1::2], strict=False))
+    return list(_pairs(tokens.renamed()))
+
+
+def _pairs(names: tuple[TableName, ...]) -> tuple[tuple[TableName, TableName], ...]:
+    return tuple(zip(names[::2], names[1::2], strict=False))
 
 
 def column_renames(statement: str, database: str) -> list[ColumnRename]:
@@ -132,19 +140,25 @@ def _effect_of_alter(tokens: "_Tokens") -> Effect:
     table = tokens.altered()
     if table is None:
         return Effect()
-    changed: list[TableName] = []
+    others: list[TableName] = []
+    received: list[tuple[TableName, TableName]] = []
     is_changed = False
     while (token := tokens.next()) is not None:
+        if token.is_word("RENAME") and not tokens.take(*_NOT_A_TABLE):
+            is_changed = True
+            tokens.take("TO", "AS", "=")
+            others.append(tokens.table())
+            received.append((table, others[-1]))
         is_changed |= (
-            (token.is_word("RENAME") and not tokens.take(*_NOT_A_TABLE))
-            or (token.is_word(*_PARTITION_WORDS) and tokens.take("PARTITION"))
+            (token.is_word(*_PARTITION_WORDS) and tokens.take("PARTITION"))
             or (token.is_word(*_TABLESPACE_WORDS) and tokens.take("PARTITION", "TABLESPACE"))
             or (token.is_word("PRIMARY") and tokens.take("KEY"))
         )
         if token.is_word("TABLE"):  # EXCHANGE PARTITION ... WITH TABLE, CONVERT TABLE ... TO
             is_changed = True
-            changed.append(tokens.table())
-    return Effect(changed=(table, *changed)) if is_changed else Effect()
+            others.append(tokens.table())
+            received += [(table, others[-1]), (others[-1], table)]
+    return Effect((), (table, *others), tuple(received)) if is_changed else Effect()
 
 
 def _tokens(statement: str) -> Iterator[_Token]:

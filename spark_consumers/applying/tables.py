@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -52,6 +52,7 @@ class Statements:
     accept_skip: Collection[str] = ()
     removals: dict[str, list[Removal]] = field(default_factory=dict)  # by database
     blocking: list[tuple[TableName, str]] = field(default_factory=list)
+    received: list[tuple[TableName, TableName, str]] = field(default_factory=list)
 
     def add(self, record: Change) -> None:
         """Take a DDL or SKIP record. CannotApply on a skip that was not accepted."""
@@ -65,6 +66,7 @@ class Statements:
             self.removals.setdefault(what.database, []).append(Removal(what, at))
         place = f"shard {at.shard}, seq {at.seq}: {statement[:200]}"
         self.blocking += [(what, place) for what in effect.changed]
+        self.received += [(*names, place) for names in effect.received]
 
     def _check_skip(self, record: Change, statement: str) -> None:
         gtid = record.get("gtid")
@@ -86,21 +88,37 @@ class Statements:
         """CannotApply if a statement changed one of these tables in a way that is not logged."""
         for what, place in self.blocking:
             if what.table is not None and (what.database, what.table) in tables:
-                raise CannotApply(
-                    f"{what.database}.{what.table}, {place}: what this statement did to rows is "
-                    f"not in the log. Start a new target from a copy taken after it, or leave "
-                    f"the table out"
-                )
+                raise _not_logged(what, place)
+
+    def check_received(self, follows: Callable[[tuple[str, str]], bool]) -> None:
+        """CannotApply if a statement gave a table that a sink follows rows of one that it does not.
+
+        The sink may not know the table yet: these rows would be its first ones.
+        """
+        for source, into, place in self.received:
+            if follows(_name(into)) and not follows(_name(source)):
+                raise _not_logged(into, place)
+
+
+def _name(what: TableName) -> tuple[str, str]:
+    return what.database, what.table or ""
+
+
+def _not_logged(what: TableName, place: str) -> CannotApply:
+    return CannotApply(
+        f"{what.database}.{what.table}, {place}: what this statement did to rows is not in the "
+        f"log. Start a new target from a copy taken after it, or leave the table out"
+    )
 
 
 def removes(statement: Version, version: Version) -> bool:
     """Tell whether a statement that empties a table on its shard removes a version."""
     own = range_of(statement.shard)
-    if version.home is not None:
-        if not own.contains(version.home):
+    if version.shard != statement.shard:
+        if not own.overlaps(range_of(version.shard)):
             return False
-    elif not own.overlaps(range_of(version.shard)):
-        return False
+        if version.home is not None and not own.contains(version.home):
+            return False
     return statement.order > version.order and decide(version, statement) is Decision.APPLY
 
 

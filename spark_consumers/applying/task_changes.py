@@ -101,7 +101,7 @@ def changes_of(
             own = rows.filter(pc.equal(rows["schema_id"], schema_id))
             by_table.setdefault(name, []).append(_decoded(own, shape, schema_id, decoder))
     names = {*by_table, *following.known, *filter(following.follows, statements.tables)}
-    statements.check({name for name in names if following.follows(name)})
+    statements.check({name for name in names if following.follows(name)}, following.follows)
     found = []
     for name in sorted(names):
         known = following.known.get(name, KnownTable(TableShape(*name, ())))

@@ -321,9 +321,9 @@ class TableWriter:
         at_home = f"{q(HOME)} >= :lower" + ("" if upper is None else f" AND {q(HOME)} < :upper")
         listed = ", ".join(f":near{i}" for i in range(len(near))) or "NULL"
         where = (
-            f"(({at_home}) OR ({q(HOME)} IS NULL AND {q(SHARD)} IN ({listed}))) AND "
             f"(({q(SHARD)} = :shard AND {q(SEQ)} < :seq) OR "
-            f"({q(SHARD)} <> :shard AND {q(TIME)} <= :time))"
+            f"({q(SHARD)} <> :shard AND {q(SHARD)} IN ({listed}) AND "
+            f"(({at_home}) OR {q(HOME)} IS NULL) AND {q(TIME)} <= :time))"
         )
         run(self._connection, f"DELETE FROM {self._homes} WHERE {where}", values)
         if self._soft:

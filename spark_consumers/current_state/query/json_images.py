@@ -6,7 +6,7 @@ no different from NULL.
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -37,14 +37,16 @@ def typed_images(
     rows: list[Image] = []
     for text, dates in zip(images, invalid_dates, strict=True):
         row = {}
-        for own, value, raw in _members(text):
-            name = names.of(own)
+        members = _members(text)
+        own_names = {own.lower() for own, _, _ in members}
+        for own, value, raw in members:
+            name = names.of(own, own_names)
             is_text = isinstance(value, str) and kinds[name] is not ValueKind.JSON
             takes_json = kinds[name] in {ValueKind.JSON, ValueKind.STRING}
             row[name] = raw if takes_json and not is_text and value is not None else value
         after = {} if dates is None else json.loads(dates).get("after") or {}
         for own, date in after.items():
-            row |= {names.of(own): None, names.of(own + TEXT_SUFFIX): date}
+            row |= {names.of(own, own_names): None, names.of(own + TEXT_SUFFIX): date}
         rows.append(row)
     columns = {
         column.name: _array(column, [row.get(column.name) for row in rows])
@@ -62,9 +64,15 @@ class _Names:
         self._columns = {name.lower(): name for name in names} | {name: name for name in names}
         self._renames = {old.lower(): new for old, new in known.renames.items()}
 
-    def of(self, name: str) -> str:
-        """Return the column of a name. CannotApply: none, or more than one."""
+    def of(self, name: str, image: Collection[str] = ()) -> str:
+        """Return the column of a name. CannotApply: none, or more than one.
+
+        `image`: the names of all columns of the row, in lower case. One that has the new name of a
+        column as well has given the old one to another column, as in `evolution.renamed`.
+        """
         now = self._renames.get(name.lower(), name)
+        if now.lower() in image:
+            now = name
         found = self._columns.get(now, self._columns.get(now.lower()))
         if found is None:
             raise CannotApply(

@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 from event_token.errors import UsageError
 from event_token.position import StreamPosition
 from spark_consumers.applying.homes import Version
+from spark_consumers.applying.shadow_tables import is_swap
 from spark_consumers.applying.tables import (
     CHANGE_COLUMNS,
     STATEMENT_COLUMNS,
@@ -110,7 +111,8 @@ class LogWindow:
         only = self._only(ds.field("type").isin(STATEMENT_TYPES))
         for batch in read_batches(self._table, self._storage, STATEMENT_COLUMNS, only):
             for record in batch.to_pylist():
-                found.add(record)
+                if record["type"] != "DDL" or not is_swap(record["statement"], record["database"]):
+                    found.add(record)
         return found
 
     def versions(self, database: str, table: str) -> dict[str, list[Version]]:

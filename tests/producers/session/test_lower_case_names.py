@@ -62,8 +62,8 @@ def test_definitions_name_tables_as_rows_do(
         Effect(),
         Effect(changed=(orders,)),
         Effect(emptied=(orders,)),
-        Effect(changed=(orders, moved)),
-        Effect(changed=(moved,)),
+        Effect(changed=(orders, moved), received=((orders, moved),)),
+        Effect(changed=(moved, older), received=((moved, older),)),
         Effect(emptied=(older,)),
         Effect(emptied=(TableName(name, None),)),
     ]

@@ -37,6 +37,7 @@ def test_the_swap_of_a_shadow_table(statement: str) -> None:
     "statement",
     [
         "RENAME TABLE orders TO _orders_del",
+        "RENAME TABLE `s`.`_orders_new` TO `s`.`orders`",
         "RENAME TABLE orders TO sales, _orders_gho TO orders",
         "RENAME TABLE orders TO _orders_del, _lines_gho TO orders",
         "RENAME TABLE orders TO _orders_del, hr._orders_gho TO orders",

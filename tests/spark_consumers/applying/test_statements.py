@@ -43,7 +43,8 @@ def test_what_empties_tables(statement: str, emptied: list[TableName]) -> None:
             "RENAME TABLE orders TO x.old, next TO orders",
             [ORDERS, TableName("x", "old"), TableName("shop", "next"), ORDERS],
         ),
-        ("ALTER TABLE orders RENAME TO old", [ORDERS]),
+        ("ALTER TABLE orders RENAME TO x.old", [ORDERS, TableName("x", "old")]),
+        ("ALTER TABLE next ADD a INT, RENAME = orders", [TableName("shop", "next"), ORDERS]),
         ("ALTER TABLE orders RENAME COLUMN a TO b, RENAME INDEX i TO j, RENAME KEY k TO l", []),
         ("ALTER TABLE orders DROP PARTITION p0", [ORDERS]),
         ("ALTER TABLE orders TRUNCATE PARTITION p0", [ORDERS]),
@@ -60,4 +61,20 @@ def test_what_empties_tables(statement: str, emptied: list[TableName]) -> None:
 )
 def test_what_cannot_be_applied(statement: str, changed: list[TableName]) -> None:
     """A14: statements that change rows or keys without logging rows are recognized."""
-    assert effect_of(statement, "shop") == Effect(changed=tuple(changed))
+    found = effect_of(statement, "shop")
+    assert (found.emptied, found.changed) == ((), tuple(changed))
+
+
+@pytest.mark.parametrize(
+    ("statement", "received"),
+    [
+        ("RENAME TABLE a TO b, c TO x.d", [("a", "b"), ("c", "d")]),
+        ("ALTER TABLE a RENAME AS b", [("a", "b")]),
+        ("ALTER TABLE a EXCHANGE PARTITION p WITH TABLE b", [("a", "b"), ("b", "a")]),
+        ("ALTER TABLE a TRUNCATE PARTITION p", []),
+    ],
+)
+def test_between_which_tables_rows_go(statement: str, received: list[tuple[str, str]]) -> None:
+    """A14: a table that gets the name or the partition of another one has the rows of that one."""
+    found = effect_of(statement, "shop").received
+    assert [(old.table, new.table) for old, new in found] == received

@@ -138,6 +138,18 @@ def test_truncate_removes_the_rows_of_its_shard() -> None:
     assert {version.row for version in found.values()} == {"elsewhere", "other shard", "later"}
 
 
+def test_truncate_removes_what_its_shard_has_wherever_that_is_at_home() -> None:
+    """A14: a row that an application wrote to a shard of another key range goes with that shard."""
+    log = [
+        change("-80", 1, 100, after="at home", keyspace_id_after=LOW),
+        change("-80", 2, 100, key="[2]", after="elsewhere", keyspace_id_after=HIGH),
+        change("80-", 1, 100, key="[3]", after="other shard", keyspace_id_after=LOW),
+        ddl("-80", 3, 200, "TRUNCATE orders"),
+    ]
+
+    assert [version.row for version in applied(log).live()] == ["other shard"]
+
+
 @pytest.mark.parametrize(
     ("statement", "kept"),
     [("DROP DATABASE shop", []), ("DROP DATABASE hr", ["row"]), ("DROP TABLE hr.orders", ["row"])],

@@ -247,3 +247,29 @@ def test_a_column_named_as_one_of_ours_is_refused() -> None:
 
     with pytest.raises(ShapeConflict, match=r"shop.orders has a column '_seq'"):
         Source().changes([change("-80", 1, 1, None, {**row(1, 1), "_seq": 1}, shape=shape)])
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        ("RENAME TABLE orders_new TO orders", True),
+        ("ALTER TABLE orders_new RENAME TO orders", True),
+        ("RENAME TABLE _orders_new TO orders", True),
+        ("RENAME TABLE orders TO orders_old", False),
+        ("RENAME TABLE orders_new TO orders_old", False),
+        ("ALTER TABLE orders ADD PRIMARY KEY (id)", False),
+    ],
+)
+def test_rows_of_a_table_that_is_not_followed_do_not_come_in_silence(
+    text: str, is_refused: bool
+) -> None:
+    """A followed table of which no row was met yet gets rows by a rename: they are in no batch."""
+    source = Source()
+    following = Following(tables={("shop", "orders")})
+    renamed = [statement("-80", 1, 100, text)]
+
+    if is_refused:
+        with pytest.raises(CannotApply, match=r"shop\.orders, shard -80, seq 1: "):
+            source.changes(renamed, following=following)
+    else:
+        assert source.changes(renamed, following=following) == []

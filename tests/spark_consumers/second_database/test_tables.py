@@ -73,14 +73,16 @@ def test_columns_follow_an_alter(followed: Followed) -> None:
 
 @ON_MARIADB_AND_GENERAL_TOO
 def test_truncate_removes_the_rows_of_its_shard_alone(followed: Followed) -> None:
-    """TRUNCATE on one shard leaves the rows that are at home on the other."""
+    """TRUNCATE on one shard leaves the rows of the other, wherever they are at home."""
     homes = {1: ("-80", b"\x10"), 2: ("80-", b"\x90"), 3: ("-80", None), 4: ("80-", None)}
+    misplaced = {6: ("-80", b"\x90"), 7: ("80-", b"\x10")}
+    homes |= misplaced
     followed.apply([Item(k, k, 100, shard=s, home=h) for k, (s, h) in homes.items()])
 
     truncate = Removal(TableName("shop", "items"), Version("-80", 10, 150, None, None))
     followed.apply([Item(5, 11, 200)], removals=[truncate])
 
-    assert followed.rows("SELECT id FROM shop.items ORDER BY id") == [(2,), (4,), (5,)]
+    assert followed.rows("SELECT id FROM shop.items ORDER BY id") == [(2,), (4,), (5,), (7,)]
 
 
 @ON_MYSQL_TOO

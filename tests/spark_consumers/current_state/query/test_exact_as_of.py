@@ -256,3 +256,16 @@ def test_images_follow_renames_and_names_in_other_case() -> None:
     assert found.to_pylist() == [{"id": 1, "Note": "a"}, {"id": 2, "Note": "b"}]
     with pytest.raises(CannotApply, match="second column for another type of 'Note'"):
         typed_images(KnownTable(more), ['{"Note":"b"}'], [None])
+
+
+def test_a_name_that_another_column_got_after_a_rename_is_that_column() -> None:
+    """A column was renamed and its old name given to a new one: rows before and after that."""
+    columns = (*ORDERS.columns, Column("total", ValueKind.LONG, "bigint"))
+    known = KnownTable(replace(ORDERS, columns=columns), {"total": "value"})
+
+    found = typed_images(known, ['{"id":1,"total":5}', '{"id":2,"value":6,"total":7}'], [None] * 2)
+
+    assert found.to_pylist() == [
+        {"id": 1, "value": 5, "total": None},
+        {"id": 2, "value": 6, "total": 7},
+    ]
