@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from topics.progress.record import Mark
+from topics.progress.record import LastDdl, Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,7 @@ class BatchSummary:
     caller that promised more keeps that promise (`Decoder.advance_head`).
     `ticks`: (start of the 10 ms cell, seq of its first record), of cells that began here only.
     `mark`: the mark of a reshard that ends the batch; its `offset` is the seq of its record.
+    `ddl`: the last DDL record of the batch.
     `gtid`, `last_commit_us`: the last transaction and its raw commit time; "" and 0 before the
     first. `binlog_pos`: where it begins in `binlog_file`.
     """
@@ -31,3 +32,4 @@ class BatchSummary:
     binlog_pos: int
     transactions: int
     mark: Mark | None = None
+    ddl: LastDdl | None = None

@@ -209,10 +209,12 @@ class Decoder:
             binlog_pos=transaction.committed_pos,
             transactions=transaction.count,
             mark=self._internal.mark,
+            ddl=transaction.ddl,
         )
         self._output.begin_batch()
         self._stamp.ticks = []
         transaction.count = 0
+        transaction.ddl = None
         self._internal.mark = None
         self._batch_first_seq = next_seq
         return summary

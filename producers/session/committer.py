@@ -18,6 +18,7 @@ from producers.session.status import Committed
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
 from topics.progress.codec import PROGRESS_KEY, encode_progress
+from topics.progress.notes import note_headers
 from topics.progress.record import LastTransaction, Progress, Tick
 
 # Transactions whose rows the filters exclude are committed this often: a session that starts over
@@ -145,9 +146,12 @@ class Committer:
         count = summary.last_seq - summary.first_seq + 1
         first = self._publisher.flush(count) if count else -1
         progress = self._progress(summary, first)
-        value = encode_progress(progress, self._context.schema_ids)
+        value, head_ms = (
+            encode_progress(progress, self._context.schema_ids),
+            progress.head_us // 1000,
+        )
         self._copier.write_records()
-        self._publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000)
+        self._publisher.commit(value, PROGRESS_KEY, head_ms, note_headers(progress))
         self.committed_s = time.monotonic()
         self._committed_gtid = self._decoder.gtid
         self._last = progress.last
@@ -157,6 +161,7 @@ class Committer:
         committed.head_us = progress.head_us
         committed.end_offset = progress.end_offset
         committed.lag_ms = progress.lag_ms
+        committed.ddl = progress.ddl
         committed.rows_total += count
         committed.commits += 1
         self._count(summary, size, self.committed_s - began_s)
@@ -214,6 +219,7 @@ class Committer:
             last=self._last_of(summary),
             identity=self._held_identity(),
             skipped=self.committed.skipped,
+            ddl=summary.ddl or self.committed.ddl,
         )
 
     def _held_identity(self) -> str:

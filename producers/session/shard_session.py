@@ -69,6 +69,7 @@ class ShardSession:
                 max(point.head_us, 0),
                 point.end_offset,
                 skipped=point.skipped,
+                ddl=point.ddl,
             )
             context.report(ProducerState.STARTING, self.committed, start.note)
             parts = open_parts(context, start, publisher, self.committed, opened)

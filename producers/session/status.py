@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from producers.settings import ProducerState, ProducerStatus
-from topics.progress.record import Skipped
+from topics.progress.record import LastDdl, Skipped
 
 # Rates are averaged over at least this time.
 RATE_S: Final = 1.0
@@ -25,6 +25,7 @@ class Committed:
     rows_total: int = 0
     commits: int = 0
     skipped: Skipped | None = None
+    ddl: LastDdl | None = None
 
 
 Report = Callable[[ProducerState, Committed, str], None]

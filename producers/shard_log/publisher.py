@@ -20,6 +20,7 @@ from topics.kafka.client import (
 )
 from topics.kafka.errors import TOPIC_GONE, Fenced, kafka_error, kafka_errors
 from topics.names import ShardTopics
+from topics.progress.notes import Written
 
 # Aborting a predecessor's transaction takes seconds while the coordinator is loading or moving.
 FENCE_S_MAX: Final = 120.0
@@ -182,25 +183,41 @@ class Publisher:
             )
         return first
 
-    def write(self, topic: str, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+    def write(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Written | None = None,
+    ) -> None:
         """Add a record of another topic to the transaction.
 
         Waits while the queue is full; rows that stay there time out with the transaction.
         """
         with self.errors(f"writing to {topic}"):
-            while not self._has_taken(topic, key, value, timestamp_ms):
+            while not self._has_taken(topic, key, value, timestamp_ms, headers):
                 self.wait_for_room()
 
-    def _has_taken(self, topic: str, key: bytes, value: bytes | None, timestamp_ms: int) -> bool:
+    def _has_taken(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Written | None,
+    ) -> bool:
         try:
-            self.produce(topic, value, key, 0, None, None, timestamp_ms)
+            self.produce(topic, value, key, 0, None, None, timestamp_ms, headers)
         except BufferError:
             return False
         return True
 
-    def commit(self, progress: bytes, key: bytes, head_ms: int) -> None:
+    def commit(
+        self, progress: bytes, key: bytes, head_ms: int, headers: Written | None = None
+    ) -> None:
         """Add the progress record and commit; check `spent` afterwards."""
-        self.write(self.topics.progress, key, progress, head_ms)
+        self.write(self.topics.progress, key, progress, head_ms, headers)
         began_s = time.monotonic()
         self._repeat("committing", self._commit_transaction, self._transaction_timeout_s)
         self._in_transaction = False

@@ -7,7 +7,7 @@ from event_token.errors import UsageError
 from producers.errors import LogDisagrees
 from topics.names import ShardTopics
 from topics.progress.committed_tail import LogTail
-from topics.progress.record import LastTransaction, Progress, Skipped, cell_start_us
+from topics.progress.record import LastDdl, LastTransaction, Progress, Skipped, cell_start_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class ResumePoint:
     record may bear, the last record's if that is later; `last_cell_us`: start of the grid cell of
     the log's last record. Each is -1 if there is none. `last`: None if it is not known.
     `identity`: that of the shard's servers, "" if the log holds none. `skipped`: its SKIP records.
+    `ddl`: its last DDL record.
     """
 
     position: GtidSet
@@ -29,6 +30,7 @@ class ResumePoint:
     last: LastTransaction | None = None
     identity: str = ""
     skipped: Skipped | None = None
+    ddl: LastDdl | None = None
 
 
 def resume_point(
@@ -65,6 +67,7 @@ def resume_point(
         last=progress.last,
         identity=progress.identity,
         skipped=progress.skipped,
+        ddl=progress.ddl,
     )
 
 

@@ -105,7 +105,7 @@ class FleetWatch:
             return ShardLook()
         newest = last[-1]
         where = f"{topics.progress}, offset {newest.offset}"
-        progress = decode_progress(newest.value, self._schema_ids, where)
+        progress = decode_progress(newest.value, self._schema_ids, where, newest.headers)
         oldest = decode_progress(last[0].value, self._schema_ids, where)
         us = progress.server_time_us - oldest.server_time_us
         rate = (progress.last_seq - oldest.last_seq) * 1_000_000 / us if us > 0 else 0.0

@@ -12,7 +12,7 @@ from typing import Final
 from topics.fleet.reader_views import ReaderView, reader_views
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
-from topics.progress.record import GRID_US, Progress, Skipped
+from topics.progress.record import GRID_US, LastDdl, Progress, Skipped
 from topics.readers.record import NamedReader
 
 # A producer advances its watermark every 250 ms, so this is forty missing heartbeats.
@@ -59,7 +59,8 @@ class ShardView:
 
     `source_lag_ms` is the age of the newest transaction when the producer read it. `silent_ms` is
     how long the producer has written nothing, `written_us` since when; None if it never has.
-    `flavor` is mysql or mariadb, "" while unknown. `skipped`: the log's SKIP records.
+    `flavor` is mysql or mariadb, "" while unknown. `skipped`: the log's SKIP records. `ddl`: its
+    last DDL, None before the first, and while a release without it produces.
     """
 
     shard: str
@@ -74,6 +75,7 @@ class ShardView:
     skipped: Skipped | None = None
     written_us: int | None = None
     flavor: str = ""
+    ddl: LastDdl | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,7 @@ def _shard_view(shard: str, state: ShardState, look: ShardLook, now_us: int) -> 
         progress.skipped,
         look.written_us,
         progress.flavor,
+        progress.ddl,
     )
 
 

@@ -42,12 +42,16 @@ _FETCH_WAIT_MS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as stored on Kafka; `timestamp_ms` is its CreateTime."""
+    """A record as stored on Kafka; `timestamp_ms` is its CreateTime.
+
+    Of its headers only those with a value.
+    """
 
     offset: int
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,4 +275,6 @@ def offset_of(message: Message) -> int:
 def stored_record(message: Message) -> StoredRecord:
     """Return a record without what belongs to the client."""
     _, timestamp_ms = message.timestamp()
-    return StoredRecord(offset_of(message), timestamp_ms, message.key(), message.value())
+    found = dict(message.headers() or ())
+    headers = tuple((name, value) for name, value in found.items() if isinstance(value, bytes))
+    return StoredRecord(offset_of(message), timestamp_ms, message.key(), message.value(), headers)

@@ -10,6 +10,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from event_token.errors import Halt
 from topics.errors import CorruptRecord
+from topics.progress.notes import Headers, with_notes
 from topics.progress.record import LastTransaction, Mark, MarkKind, Progress, Skipped, Tick
 from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import schema_text
@@ -103,7 +104,7 @@ _AVRO_BY_TEXT: Final = {
 
 
 def encode_progress(progress: Progress, schema_ids: SchemaIds) -> bytes:
-    """Return the value of a progress record; its key is PROGRESS_KEY."""
+    """Return the value of a progress record; its key is PROGRESS_KEY. Notes are in its headers."""
     mark, last, skipped = progress.mark, progress.last, progress.skipped
     text = PROGRESS_SCHEMA_TEXT if skipped is None else _AFTER_SKIP_TEXT
     stream = BytesIO()
@@ -144,8 +145,9 @@ def decode_progress(
     value: bytes | None,
     schema_ids: SchemaIds,
     where: str = "a progress topic",
+    headers: Headers = (),
 ) -> Progress:
-    """Decode the value of a progress record.
+    """Decode the value of a progress record, and its notes.
 
     CorruptRecord, naming `where`, on broken bytes; Halt on a schema of another release.
     """
@@ -162,13 +164,14 @@ def decode_progress(
     mark = fields.pop("mark")
     ticks = tuple(Tick(t["timestamp_us"], t["offset"]) for t in fields.pop("ticks"))
     last, skipped = fields.pop("last", None), fields.pop("skipped", None)
-    return Progress(
+    progress = Progress(
         ticks=ticks,
         mark=None if mark is None else _mark(mark),
         last=None if last is None else LastTransaction(**last),
         skipped=None if skipped is None else Skipped(**skipped),
         **fields,
     )
+    return with_notes(progress, headers) if headers else progress
 
 
 def _mark(fields: dict[str, Any]) -> Mark:

@@ -64,7 +64,8 @@ def last_progress(
     last = read_tail(config, topics.progress).last
     if last is None:
         return None
-    return decode_progress(last.value, schema_ids, f"{topics.progress}, offset {last.offset}")
+    where = f"{topics.progress}, offset {last.offset}"
+    return decode_progress(last.value, schema_ids, where, last.headers)
 
 
 def read_committed_tail(

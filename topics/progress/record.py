@@ -92,6 +92,23 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class LastDdl:
+    """The last DDL record of a log: its commit time, and what it was about.
+
+    `kind` is in reserved words alone, such as ALTER TABLE. `tables`: `database.table`, or a
+    database; "" where that cannot be told.
+    """
+
+    at_us: int
+    kind: str
+    tables: str
+
+    def __str__(self) -> str:
+        """As status lines say it."""
+        return f"{self.kind} {self.tables}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """One progress record. A heartbeat covers no records: its `last_seq` is `first_seq - 1`.
 
@@ -100,7 +117,8 @@ class Progress:
     is the age of the newest transaction in the log by the server's clock; 0 when caught up. `last`
     is None before the first transaction, and in records of layout 1. `identity` is that of the
     shard's MariaDB servers, "" where the log holds none. `skipped` is None before the first skip,
-    and in a log whose skips were all written by a release without it.
+    and in a log whose skips were all written by a release without it. `ddl` is in a header of the
+    record: None before the first DDL, and where a release without it wrote last.
     """
 
     first_seq: int
@@ -117,3 +135,4 @@ class Progress:
     last: LastTransaction | None = None
     identity: str = ""
     skipped: Skipped | None = None
+    ddl: LastDdl | None = None

@@ -27,6 +27,7 @@ from topics.progress.codec import (
 from topics.progress.committed_tail import read_committed_tail
 from topics.progress.history import ProgressHistory
 from topics.progress.journal_record import JOURNAL_KEY, JOURNAL_SCHEMA_TEXT, encode_journal
+from topics.progress.notes import note_headers
 from topics.progress.record import Mark, Progress, Tick, cell_start_us
 from topics.records.schema_ids import SchemaIds
 from topics.records.vevent import TokenText
@@ -142,7 +143,14 @@ class TargetMarks:
             mark=replace(cancel, offset=offset),
         )
         record = encode_progress(progress, self._schema_ids)
-        producer.produce(topics.progress, record, PROGRESS_KEY, 0, timestamp=at_us // 1000)
+        producer.produce(
+            topics.progress,
+            record,
+            PROGRESS_KEY,
+            0,
+            timestamp=at_us // 1000,
+            headers=note_headers(progress),
+        )
         producer.commit_transaction(_APPEND_TIMEOUT_S)
 
 

@@ -43,6 +43,12 @@ _DEFINITIONS: Final = frozenset(
         *("OPTIMIZE", "RENAME", "REPAIR", "REVOKE", "SET", "TRUNCATE", "UNINSTALL"),
     )
 )
+_DEFINED: Final = re.compile(
+    rb"(?<![\w@=.])"
+    rb"(?:DATABASE|EVENT|FUNCTION|INDEX|PROCEDURE|SCHEMA|SEQUENCE|TABLES?|TRIGGER|VIEW)"
+    rb"(?![\w@=.])",
+    re.IGNORECASE,
+)
 _CHANGES: Final = frozenset(
     (
         *("CALL", "DELETE", "DO", "EXECUTE", "HANDLER", "INSERT", "LOAD", "REPLACE", "SELECT"),
@@ -225,6 +231,16 @@ def _after_setting(plain: bytes) -> bytes | None:
     """Return the statement after SET STATEMENT ... FOR, None for none."""
     setting = _SET_STATEMENT.search(plain)
     return None if setting is None else plain[setting.end() :]
+
+
+def definition_kind(statement: bytes, sql_mode: int) -> str:
+    """Return what a definition does, such as ALTER TABLE: none of its names and values."""
+    plain = _plain(statement, sql_mode)
+    if _first_words(plain) == ["SET", "STATEMENT"]:
+        plain = _after_setting(plain) or b""
+    verbs = [word for word in _first_words(plain)[:1] if word in _DEFINITIONS]
+    thing = _DEFINED.search(plain)
+    return " ".join(verbs + ([] if thing is None else [thing.group().decode("ascii").upper()]))
 
 
 def declares_cascade(statement: bytes, sql_mode: int) -> bool:

@@ -16,6 +16,7 @@ from producers.decoder.events.statements import (
     altered_tables,
     classify,
     declares_cascade,
+    definition_kind,
     moves_rows,
     query_database,
     query_sql_mode,
@@ -27,11 +28,15 @@ from producers.decoder.stream.table_versions import TableVersions, statement_hea
 from producers.decoder.stream.transaction import Transaction
 from producers.decoder.stream.xa_transactions import XaTransactions
 from producers.decoder.values.wire import encode_string
+from topics.progress.record import LastDdl
 
 ROLLBACK_OF_MYSQL: Final = (
     "a ROLLBACK after rows, which MySQL does not log under enforce_gtid_consistency=ON, and the "
     "binlog does not say which rows stayed: start a new log after it with a copy"
 )
+
+# A DROP TABLE may name hundreds.
+SHOWN_TABLES_MAX: Final = 3
 
 
 class StatementReader:
@@ -130,10 +135,15 @@ class StatementReader:
                 f"rule; the statement begins: {shown(statement)}"
             )
 
-    def _is_left_out(self, body: bytes, statement: bytes) -> bool:
-        """Tell whether a definition is about nothing but what the filter rules leave out."""
-        names = named_tables(statement, query_database(body), query_sql_mode(body))
-        return self._tables.leaves_out_all(names)
+    def _note_ddl(self, names: list[tuple[str, str]], statement: bytes, sql_mode: int) -> None:
+        """Keep what operators are told of a definition; its text may hold values."""
+        shown_names = [f"{d}.{t}" if t else d for d, t in names[:SHOWN_TABLES_MAX]]
+        more = len(names) - len(shown_names)
+        self._transaction.ddl = LastDdl(
+            int(self._transaction.commit_us),
+            definition_kind(statement, sql_mode),
+            ", ".join(shown_names) + (f" and {more} more" if more else ""),
+        )
 
     def _ddl(self, body: bytes, statement: bytes) -> None:
         """Add a DDL record; outside BEGIN it is a transaction of its own."""
@@ -155,7 +165,8 @@ class StatementReader:
             database = database.lower()
         self._check_moved_rows(body, statement)
         self._tables.definitions_changed(statement)
-        if self._is_left_out(body, statement):
+        names = named_tables(statement, query_database(body), query_sql_mode(body))
+        if self._tables.leaves_out_all(names):  # it is about nothing else
             if not transaction.has_begun:
                 transaction.end()
             return
@@ -169,5 +180,6 @@ class StatementReader:
             encode_string(database) + encode_string(""),
             statement,
         )
+        self._note_ddl(names, statement, query_sql_mode(body))
         if not transaction.has_begun:
             transaction.end()

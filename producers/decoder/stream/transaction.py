@@ -10,6 +10,7 @@ from producers.decoder.stream.prepared import EventSpool
 from producers.decoder.stream.stream_clock import StreamClock
 from producers.decoder.tables.key_watch import TransactionEnds
 from producers.decoder.values.wire import write_long
+from topics.progress.record import LastDdl
 
 
 class Transaction:
@@ -45,6 +46,7 @@ class Transaction:
         self.commit_us: i64 = 0
         self.committed_us: i64 = 0
         self.count: i64 = 0  # transactions that ended in the open batch
+        self.ddl: LastDdl | None = None  # of the open batch
 
     def require_open(self, what: str) -> None:
         """Refuse an event outside a transaction."""

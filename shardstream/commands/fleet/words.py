@@ -20,6 +20,8 @@ _STYLES: Final = {
     ShardCondition.FILLING: "yellow",
     ShardCondition.ENDED: "dim",
 }
+# A DDL usually goes to all shards; the newest ones tell how far.
+DDLS_MAX: Final = 8
 
 
 def headline(view: KeyspaceView, max_behind_s: float) -> str:
@@ -50,6 +52,7 @@ def as_text(view: KeyspaceView, max_behind_s: float) -> RenderableType:
         for shard in view.shards
         if shard.skipped is not None
     ]
+    parts += _ddl_lines(view)
     for name, copy in view.copies:
         left = seconds_left(copy)
         rest = f", {duration(left)} left" if left is not None else ""
@@ -64,6 +67,15 @@ def as_text(view: KeyspaceView, max_behind_s: float) -> RenderableType:
     if view.readers:
         parts.append(readers_text(view.readers))
     return Group(*parts)
+
+
+def _ddl_lines(view: KeyspaceView) -> list[Text]:
+    """Return the last DDL of each shard, of many shards those with the newest ones."""
+    found = [(shard.ddl.at_us, shard.shard, shard.ddl) for shard in view.shards if shard.ddl]
+    return [
+        Text(f"last DDL on {name}: {ddl}, {_time(at_us)}")
+        for at_us, name, ddl in sorted(found, reverse=True, key=lambda each: each[:2])[:DDLS_MAX]
+    ]
 
 
 def _reshard_lines(view: KeyspaceView) -> list[Text]:

@@ -50,6 +50,7 @@ def _shards(views: Sequence[KeyspaceView]) -> Iterator[Metric]:
     )
     records = counter("shardstream_shard_records", "Records of the log since its beginning")
     skips = counter("shardstream_shard_skips", "Transactions that operators have skipped")
+    ddl = gauge("shardstream_shard_ddl_timestamp_seconds", "When the last DDL was committed")
     server = gauge("shardstream_shard_server_info", "The server that the producer streams from")
     states = []
     for view in views:
@@ -58,13 +59,15 @@ def _shards(views: Sequence[KeyspaceView]) -> Iterator[Metric]:
             states.append((labels, shard.condition.value))
             records.add(labels, shard.records)
             skips.add(labels, shard.skipped.count if shard.skipped else 0)
+            if shard.ddl is not None:
+                ddl.add(labels, shard.ddl.at_us / _US)
             if shard.watermark_us is None or shard.written_us is None:
                 continue
             head.add(labels, shard.watermark_us / _US)
             progress.add(labels, shard.written_us / _US)
             lag.add(labels, shard.source_lag_ms / 1_000)
             server.add({**labels, "server": shard.server, "flavor": shard.flavor}, 1)
-    yield from (f.metric() for f in (head, progress, lag, records, skips, server))
+    yield from (f.metric() for f in (head, progress, lag, records, skips, ddl, server))
     conditions = [condition.value for condition in ShardCondition]
     yield state_set("shardstream_shard_state", "1 for the shard's state", conditions, states)
 

@@ -80,6 +80,8 @@ function fillKeyspace(section, keyspace) {
   card(section, "copies", keyspace.copies, (c) => `${c.shard} ${c.copy_id} ${c.table}`, fillCopy);
   card(section, "readers", keyspace.readers, (r) => r.name, fillReader);
   card(section, "hops", keyspace.hops.slice(-5).reverse(), (h) => h.reshard_id, fillHop);
+  const ddls = keyspace.shards.filter((s) => s.ddl).sort((a, b) => b.ddl.at_us - a.ddl.at_us).slice(0, 4);
+  card(section, "ddls", ddls, (s) => s.shard, (li, s) => lines(li, [`${clock(s.ddl.at_us)} ${s.shard}: ${s.ddl.kind}`, s.ddl.tables]));
   card(section, "stops", keyspace.stops, (s) => `${s.shard} ${s.since_us}`, fillStop);
 }
 

@@ -10,6 +10,7 @@ from producers.decoder.events.statements import (
     Statement,
     classify,
     declares_cascade,
+    definition_kind,
 )
 from producers.decoder.values.charset import charset_of, readable_text
 from tests.database_servers import DatabaseFixture
@@ -139,6 +140,22 @@ def test_statements_about_accounts(text: str) -> None:
 def test_tables_called_like_accounts(text: str) -> None:
     """A18: a table named user or role is a table."""
     assert classify(text.encode()) == Statement.DDL
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ALTER TABLE t ADD INDEX i (a), COMMENT 'secret'", "ALTER TABLE"),
+        ("/* secret */ CREATE OR REPLACE TEMPORARY TABLE t (a INT DEFAULT 7)", "CREATE TABLE"),
+        ("SET STATEMENT max_statement_time = 5 FOR DROP VIEW `table`", "DROP VIEW"),
+        ("CREATE DEFINER=view@event PROCEDURE shop.function() SELECT 1", "CREATE PROCEDURE"),
+        ("truncate orders", "TRUNCATE"),
+        ("DROP SCHEMA hr", "DROP SCHEMA"),
+    ],
+)
+def test_the_kind_of_a_definition_has_reserved_words_alone(text: str, kind: str) -> None:
+    """What operators are shown holds no name, comment, default or setting."""
+    assert definition_kind(text.encode(), 0) == kind
 
 
 ODD_STATEMENTS = (

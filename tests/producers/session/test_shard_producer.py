@@ -26,7 +26,9 @@ from tests.producers.session.producing import (
 from topics.kafka.client import open_producer
 from topics.kafka.errors import Fenced
 from topics.names import ShardTopics
+from topics.progress.committed_tail import last_progress
 from topics.records.vevent import Op
+from topics.schemas.registry import open_schema_ids
 
 
 def test_changes_reach_the_log_once_and_in_order(
@@ -203,6 +205,29 @@ def test_next_server_takes_over_when_the_first_is_away(
 
     with producing(both):
         wait_caught_up(settings)
+
+
+def test_the_last_ddl_is_told_over_restarts(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Progress tells kind, table and time of the last DDL, also in a life that has seen none."""
+    settings = settings_of(database, kafka, keyspace)
+    topics, told = ShardTopics(keyspace, settings.shard), []
+    with database.one_table() as (name, cursor):
+        for statement in ("ALTER TABLE t ADD secret INT DEFAULT 42 COMMENT 'pin'", "SELECT 1"):
+            with producing(settings) as producer:
+                cursor.execute(statement)
+                wait_caught_up(settings)
+                heartbeats = producer.statuses[-1].head_us
+                wait_for("a heartbeat", lambda: producer.statuses[-1].head_us > heartbeats)  # noqa: B023 - used at once
+            progress = last_progress(settings.kafka, topics, open_schema_ids(settings.kafka, None))
+            assert progress is not None
+            told.append(progress.ddl)
+    first, second = told
+
+    assert first is not None
+    assert (str(first), second) == (f"ALTER TABLE {name}.t", first)
+    assert first.at_us in {e.commit_us for e in read_log(settings).events}
 
 
 def test_purged_binlogs_stop_the_shard(

@@ -13,7 +13,7 @@ from topics.keyspace.topology import (
     Topology,
 )
 from topics.progress.copy_topic import CopyState, TableCopy
-from topics.progress.record import Progress
+from topics.progress.record import LastDdl, Progress
 from topics.readers.record import NamedReader, ReaderRecord
 
 HOP_S_AGO = 40
@@ -86,10 +86,13 @@ def busy_keyspace(keyspace: str, server: str = "db-a:3306") -> KeyspaceView:
         note=server,
         last_key_text={"card": "4242424242"},
     )
+    altered = shard_look(server=server)
+    assert altered.progress is not None
+    ddl = LastDdl(hop_us, "ALTER TABLE", server)
     looks = {
         "-40": shard_look(),
         "-80": shard_look(HOP_S_AGO),
-        "40-80": shard_look(server=server),
+        "40-80": replace(altered, progress=replace(altered.progress, ddl=ddl)),
         "80-": replace(shard_look(41, "db-b:3306"), ended_us={"high": hop_us}),
         "80-c0": replace(shard_look(1), copies=(copy,)),
         "c0-": ShardLook(),

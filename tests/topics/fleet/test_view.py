@@ -1,9 +1,11 @@
 from dataclasses import replace
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from event_token import KeyRange, ShardPosition, StreamPosition
-from shardstream.commands.fleet.words import headline
+from shardstream.commands.fleet.words import as_text, headline
 from topics.fleet.view import (
     HOPS_MAX,
     KeyspaceView,
@@ -15,7 +17,7 @@ from topics.fleet.view import (
 )
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
-from topics.progress.record import Progress
+from topics.progress.record import LastDdl, Progress
 from topics.readers.record import NamedReader, ReaderRecord
 
 NOW_US = 1_700_000_100_000_000
@@ -45,6 +47,24 @@ def view(looks: dict[str, ShardLook], *shards: ShardEntry) -> KeyspaceView:
     """The view of a keyspace of two shards, or of those."""
     entries = shards or (ShardEntry("-80"), ShardEntry("80-"))
     return keyspace_view(Topology("commerce", 3, entries), looks, NOW_US)
+
+
+def test_the_last_ddl_of_each_shard_is_told() -> None:
+    """The newest one first, with its kind and table."""
+    looks = {"-80": look(), "80-": look()}
+    for i, (shard, found) in enumerate(looks.items()):
+        assert found.progress is not None
+        ddl = LastDdl(NOW_US + i * SECOND_US, "ALTER TABLE", "shop.orders")
+        looks[shard] = replace(found, progress=replace(found.progress, ddl=ddl))
+    console = Console(width=200, record=True, file=StringIO())
+
+    console.print(as_text(view(looks), 10))
+
+    lines = [line for line in console.export_text().splitlines() if "DDL" in line]
+    assert [line.rpartition(",")[0] for line in lines] == [
+        "last DDL on 80-: ALTER TABLE shop.orders",
+        "last DDL on -80: ALTER TABLE shop.orders",
+    ]
 
 
 def test_the_frontier_is_the_lowest_watermark() -> None:

@@ -1,0 +1,40 @@
+"""Notes in the headers of progress records."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
+from topics.progress.codec import decode_progress, encode_progress
+from topics.progress.notes import note_headers
+from topics.progress.record import LastDdl, Progress
+
+PLAIN = Progress(1, 0, 0, "mysql", "", 5, (), None, "db-a:3306", 5, 0)
+
+
+def decoded(headers: list[tuple[str, bytes]]) -> Progress:
+    """What a reader makes of a record with these headers."""
+    ids = MemorySchemaIds()
+    return decode_progress(encode_progress(PLAIN, ids), ids, "the test", headers)
+
+
+def test_notes_come_back() -> None:
+    """Headers tell what the value does not."""
+    noted = replace(PLAIN, ddl=LastDdl(7, "ALTER TABLE", "shop.orders"))
+    headers = [(name, value) for name, value in note_headers(noted) if isinstance(value, bytes)]
+
+    assert decoded(headers) == noted
+    assert note_headers(PLAIN) == []
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"7", b'{"at_us": "x"}'])
+def test_what_is_not_understood_is_no_note(value: bytes) -> None:
+    """A note of a later release, or of somebody else, never stops a reader."""
+    assert decoded([("shardstream.ddl", value), ("traceparent", b"00")]) == PLAIN
+
+
+def test_a_later_release_may_say_more() -> None:
+    """Fields that are not known here are left out."""
+    noted = decoded([("shardstream.ddl", b'{"at_us": 7, "kind": "DROP TABLE", "by": "x"}')])
+
+    assert noted.ddl == LastDdl(7, "DROP TABLE", "")
