@@ -14,7 +14,7 @@ from topics.fleet.reader_views import ReaderView
 from topics.fleet.view import KeyspaceView, keyspace_view
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
-from topics.progress.record import Skipped
+from topics.progress.record import LastDdl, Skipped
 
 NOW_US = 1_700_000_100_000_000
 SECOND_US = 1_000_000
@@ -32,7 +32,8 @@ def busy_keyspace() -> KeyspaceView:
     copy = TableCopy("shop", "orders", "id", CopyState.COPYING, 1, 1, rows=30, rows_estimated=90)
     low = replace(shard_look(0.2), copies=(copy,))
     assert low.progress is not None
-    low = replace(low, progress=replace(low.progress, skipped=Skipped(2, 1)))
+    ddl = LastDdl(6_500_000, "ALTER TABLE", "shop.orders")
+    low = replace(low, progress=replace(low.progress, skipped=Skipped(2, 1), ddl=ddl))
     ended_us = time.time_ns() // 1_000 - 40 * SECOND_US
     high = replace(shard_look(41), ended_us={"split": ended_us})
     topology = Topology("commerce", 3, shards, reshards=(done, split))

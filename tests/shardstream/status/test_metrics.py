@@ -63,6 +63,8 @@ def test_the_fleet_is_told_from_its_topics() -> None:
     server = {**shard, "server": "db-a:3306", "flavor": "mysql"}
     assert value(found, "shardstream_shard_server_info", **server) == 1
     assert value(found, "shardstream_shard_skips_total", keyspace="commerce", shard="-80") == 2
+    altered = {"keyspace": "commerce", "shard": "-80"}
+    assert value(found, "shardstream_shard_ddl_timestamp_seconds", **altered) == 6.5
     assert value(found, "shardstream_hop_timestamp_seconds", keyspace="commerce") == 7.5
 
 
