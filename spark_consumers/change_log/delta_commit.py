@@ -26,6 +26,7 @@ from event_token.errors import UsageError
 from event_token.position import StreamPosition
 from spark_consumers.change_log.delta_files import FORMAT, FORMAT_MARK, check_format
 from spark_consumers.errors import ChangeLogConflict
+from spark_consumers.sink_query.origin import Origin
 
 TABLE_SETTINGS = {"delta.appendOnly": "true"}
 # Columns that change logs of version 0.1.0 lack.
@@ -141,10 +142,16 @@ def _check_follows(shard: str, span: SeqSpan, last: int | None, *, contiguous: b
         )
 
 
-def ensure_table(path: str, schema: pa.Schema, storage_options: Mapping[str, str]) -> None:
+def ensure_table(
+    path: str,
+    schema: pa.Schema,
+    storage_options: Mapping[str, str],
+    origin: Origin | None = None,
+) -> None:
     """Create the table unless it exists, and add columns that an earlier release did not write.
 
-    UsageError when its other columns are not those of the query.
+    `origin`: the stream that is written; TargetConflict if the table tells another one. UsageError
+    when its other columns are not those of the query.
     """
     DeltaTable.create(
         path,
@@ -152,10 +159,14 @@ def ensure_table(path: str, schema: pa.Schema, storage_options: Mapping[str, str
         mode="ignore",
         name="changelog",
         description="Every change of the merged stream once, appended in its order",
-        configuration=TABLE_SETTINGS,
+        configuration=TABLE_SETTINGS | ({} if origin is None else origin.properties()),
         storage_options=dict(storage_options),
+        raise_if_key_not_exists=False,
     )
     table = open_table(path, storage_options)
+    stored = table.metadata().configuration
+    if origin is not None and origin.is_in(stored):
+        origin.check(stored, f"the change log {path}")
     fields = Schema.from_arrow(schema).fields
     missing = [
         f for f in fields if f.name in ADDED_COLUMNS - {g.name for g in table.schema().fields}
@@ -177,6 +188,16 @@ def open_table(path: str, storage_options: Mapping[str, str]) -> DeltaTable:
     table = DeltaTable(path, storage_options=dict(storage_options))
     check_format(table)
     return table
+
+
+def record_origin(table: DeltaTable, origin: Origin) -> None:
+    """Let a change log of 0.1.0 tell its stream, of which it has just taken a batch.
+
+    Not before: a query of another stream must not leave its own name in a log that refuses it.
+    """
+    if not origin.is_in(table.metadata().configuration):
+        table.update_incremental()
+        table.alter.set_table_properties(origin.properties(), raise_if_not_exists=False)
 
 
 def commit(table: DeltaTable, schema: pa.Schema, batch: Batch) -> bool:

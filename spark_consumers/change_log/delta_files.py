@@ -50,17 +50,30 @@ def read_batches(
     storage_options: Mapping[str, str],
     columns: Sequence[str],
     only: ds.Expression | None = None,
+    paths: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all files, in any order; columns that a file lacks are null."""
+    """Yield the rows of files, in any order; columns that a file lacks are null.
+
+    `paths`: of the files that are read; None: all.
+    """
     target = table.table_uri
     handler: Any = DeltaStorageHandler(target, dict(storage_options))
-    actions = pa.table(table.get_add_actions(flatten=True))
+    if paths is None:
+        paths = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
     schema = pa.schema(table.schema().to_arrow())
     wanted = [name for name in columns if name in schema.names]
     found = ds.dataset(
-        actions["path"].to_pylist(),
+        paths,
         schema=schema,
         format="parquet",
         filesystem=fs.PyFileSystem(handler),
     )
     yield from found.to_batches(columns=wanted, filter=only, batch_size=_BATCH_ROWS)
+
+
+def file_bounds(table: DeltaTable, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the path of each file with `min.` and `max.` of columns, None where nothing tells."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = ["path", *(f"{end}.{column}" for end in ("min", "max") for column in columns)]
+    found = actions.select([name for name in names if name in actions.column_names])
+    return [dict.fromkeys(names) | file for file in found.to_pylist()]

@@ -10,6 +10,7 @@ from spark_consumers.change_log.delta_commit import ROWS_MARK, ensure_table, ope
 from spark_consumers.change_log.sink import SINK_FORMAT, arrow_schema
 from spark_consumers.errors import ChangeLogConflict
 from spark_consumers.sink_query.checkpoint_files import is_begun
+from spark_consumers.sink_query.origin import origin_of
 from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_query, triggered
 from spark_consumers.sink_query.secret_spec import secret_storage
 from spark_consumers.sink_query.spark_errors import translated
@@ -43,20 +44,20 @@ def run_changelog(
     ends once everything that was on Kafka is in the table, else when `stop` is set. A batch cut
     off by `stop` or a crash runs again from the checkpoint and is in the table once.
 
-    Raises the ShardstreamError that ended the query; a transient one only after RESTARTS_MAX
-    restarts.
+    The table keeps keyspace, key range and key scope; TargetConflict if it has others. Raises the
+    ShardstreamError that ended the query; a transient one only after RESTARTS_MAX restarts.
     """
     source = {"start": "earliest", **options, "keyspace": keyspace}
-    storage = dict(storage_options or {})
+    storage, origin = dict(storage_options or {}), origin_of(keyspace, options)
     frame = translated(lambda: spark.readStream.format(SOURCE_FORMAT).options(**source).load())
     check_table_is_there(target, checkpoint, storage)
-    ensure_table(target, arrow_schema(frame.schema), storage)
+    ensure_table(target, arrow_schema(frame.schema), storage, origin)
     sink = {
         "path": target,
         "checkpointLocation": checkpoint,
         # A filter leaves out seqs on purpose.
         "contiguous": "true" if "table" not in source else "false",
-        "keyRange": source.get("keyRange", "-"),
+        **origin.options(),
         **secret_storage(storage),
     }
     writer = (

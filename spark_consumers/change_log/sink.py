@@ -9,6 +9,7 @@ how replays are recognized). The rows need the columns timestamp_us, shard, seq 
 | checkpointLocation | the query's checkpoint (required, set on the query itself) |
 | contiguous | `true`: the query takes every record of its shards, so a hole is an error |
 | keyRange | the key range that the query reads; shards that reach beyond it may have holes |
+| keyspace, keyScope | what the query reads: the table keeps keyspace, range and key scope |
 | storage.*, secret.storage.* | storage options for delta-rs; Spark hides the latter |
 """
 
@@ -31,9 +32,11 @@ from spark_consumers.change_log.delta_commit import (
     ensure_table,
     join_spans,
     open_table,
+    record_origin,
 )
 from spark_consumers.change_log.parquet_files import write_files
 from spark_consumers.sink_query.checkpoint_files import batch_end, query_id
+from spark_consumers.sink_query.origin import Origin, given_origin
 from spark_consumers.sink_query.secret_spec import storage_of
 
 SINK_FORMAT = "shardstream_delta"
@@ -57,6 +60,7 @@ class SinkOptions:
     contiguous: bool
     key_range: KeyRange
     storage: dict[str, str]
+    origin: Origin | None = None
 
     @classmethod
     def parse(cls, options: Any) -> "SinkOptions":
@@ -74,7 +78,8 @@ class SinkOptions:
         storage = storage_of(options)
         is_contiguous = options.get("contiguous", "false") == "true"
         key_range = KeyRange.parse(options.get("keyRange", "-"))
-        return cls(path, checkpoint, is_contiguous, key_range, storage)
+        origin = given_origin(options)
+        return cls(path, checkpoint, is_contiguous, key_range, storage, origin)
 
 
 class ChangeLogSink(DataSource):
@@ -96,7 +101,7 @@ class ChangeLogSink(DataSource):
             raise UsageError(f"{SINK_FORMAT}: the rows lack {', '.join(missing)}")
         options = SinkOptions.parse(self.options)
         # Tasks write into the table's folder, so the table must exist before the first one.
-        ensure_table(options.path, arrow_schema(schema), options.storage)
+        ensure_table(options.path, arrow_schema(schema), options.storage, options.origin)
         return ChangeLogWriter(options, schema)
 
 
@@ -133,7 +138,9 @@ class ChangeLogWriter(DataSourceStreamArrowWriter):
             partial=frozenset(shard for shard in spans if not self._is_whole(shard)),
         )
         table = open_table(self._options.path, self._options.storage)
-        commit(table, arrow_schema(self._schema), batch)
+        is_added = commit(table, arrow_schema(self._schema), batch)
+        if is_added and self._options.origin is not None:
+            record_origin(table, self._options.origin)
 
     def _is_whole(self, shard: str) -> bool:
         return self._options.key_range.includes(ShardName.parse(shard).key_range)

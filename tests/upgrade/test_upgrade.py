@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.replay import replay_changelog
+from spark_consumers.sink_query.origin import Origin
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.copy.copying import (
     check_copied_log,
@@ -152,7 +153,7 @@ def check_stream(played: Flow, before: Before, logs: dict[str, WrittenLog], held
 
 
 def check_changelog_continues(played: Flow, before: Before, changes: int, held: Held) -> None:
-    """The change log goes on from its checkpoint, and its table holds every change once."""
+    """The change log goes on from its checkpoint, holds every change once, and tells its stream."""
     target = str(before.changelog)
     began_with = DeltaTable(target).count()
     assert 0 < began_with < changes
@@ -163,6 +164,8 @@ def check_changelog_continues(played: Flow, before: Before, changes: int, held: 
         return bool(running.lines) and running.lines[-1]["rows"] >= changes
 
     wait_for(f"the change log has {changes} rows", has_all, SPARK_S)
+    kept = DeltaTable(target).metadata().configuration
+    assert kept.items() >= Origin(KEYSPACE).properties().items()
     report = check_changelog(target)
     assert (report.changes, report.lost, report.repeated) == (changes, 0, 0)
     tables = replay_changelog(target)

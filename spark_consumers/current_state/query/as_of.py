@@ -47,8 +47,9 @@ def table_as_of(
     to the table. `accept_skip`: GTIDs of skipped transactions between the two without which the
     table is right.
 
-    UsageError: the target or the table is not there, or was not there yet, or the change log does
-    not have all changes from the frontier to the time. CannotApply: see `replay_changelog`.
+    UsageError: the target or the table is not there, or was not there yet, or the change log is of
+    another stream, or does not have all changes from the frontier to the time. CannotApply: see
+    `replay_changelog`.
     """
     target, storage = target.rstrip("/"), dict(storage_options or {})
     database, dot, name = table.partition(".")
@@ -67,7 +68,9 @@ def table_as_of(
         columns = [field.name for field in read.schema().fields if field.name not in KEPT]
         return TableAsOf(frontier.frontier_us, pa.table(read.scan(columns=columns)))
     _check_there(frontiers.newest() or frontier, place)
-    window = LogWindow(changelog.rstrip("/"), storage, frontier, timestamp_us, frontiers.key_scope)
+    window = LogWindow(
+        changelog.rstrip("/"), storage, frontier, timestamp_us, frontiers.kept_origin
+    )
     window.check(frontiers.first_at(timestamp_us))
     stored = _stored(place, frontier, storage)
     return TableAsOf(timestamp_us, replayed(stored, window, accept_skip))

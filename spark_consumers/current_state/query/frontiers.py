@@ -27,8 +27,7 @@ from event_token.errors import Halt
 from event_token.position import StreamPosition
 from spark_consumers.current_state.query.layout import FRONTIERS, HIDDEN, HISTORY
 from spark_consumers.current_state.storage import written_by_delta_rs
-from spark_consumers.decoding.key_scope import KeyScope
-from spark_consumers.sink_query.origin import Origin, key_scope_of
+from spark_consumers.sink_query.origin import Origin
 from spark_consumers.sink_query.resume import PlannedBatch, Step, TargetState, step_of
 from spark_consumers.sink_query.same_keys import SameKey, same_keys_of, same_keys_text
 
@@ -167,10 +166,10 @@ class Frontiers:
         )
 
     @property
-    def key_scope(self) -> KeyScope:
-        """The key scope with which the target was begun."""
+    def kept_origin(self) -> Mapping[str, str]:
+        """What the target keeps of the stream with which it was begun."""
         table = self._open()
-        return key_scope_of({} if table is None else table.metadata().configuration)
+        return {} if table is None else table.metadata().configuration
 
     def _open(self) -> DeltaTable | None:
         if self._table is not None:

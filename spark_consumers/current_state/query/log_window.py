@@ -1,6 +1,6 @@
 """What a change log has between the end of a batch and a time. Needs no Spark."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -26,10 +26,11 @@ from spark_consumers.change_log.delta_commit import (
     partial_mark,
     shard_mark,
 )
-from spark_consumers.change_log.delta_files import open_changelog, read_batches
+from spark_consumers.change_log.delta_files import file_bounds, open_changelog, read_batches
 from spark_consumers.current_state.query.frontiers import Frontier
 from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.scoped_rows import scoped_change
+from spark_consumers.sink_query.origin import key_scope_of, streams_differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,15 @@ class LogWindow:
         storage: Mapping[str, str],
         frontier: Frontier,
         timestamp_us: int,
-        key_scope: KeyScope = KeyScope.KEYSPACE,
+        kept_origin: Mapping[str, str],
     ) -> None:
-        """Open the change log; UsageError if it does not have the rows of all tables.
+        """Open the change log; UsageError if it is of another stream, or not of all tables.
 
-        `key_scope`: that of the current state.
+        `kept_origin`: what the current state keeps of its stream.
         """
-        self._key_scope = key_scope
+        self._key_scope = key_scope_of(kept_origin)
         self._table = open_changelog(target, storage)
+        _check_origin(target, self._table.metadata().configuration, kept_origin)
         self._storage = dict(storage)
         self._frontier = frontier
         self._timestamp_us = timestamp_us
@@ -109,7 +111,7 @@ class LogWindow:
         """Return the statements. CannotApply: see `replay_changelog`."""
         found = Statements(accept_skip)
         only = self._only(ds.field("type").isin(STATEMENT_TYPES))
-        for batch in read_batches(self._table, self._storage, STATEMENT_COLUMNS, only):
+        for batch in self._read(STATEMENT_COLUMNS, only):
             for record in batch.to_pylist():
                 if record["type"] != "DDL" or not is_swap(record["statement"], record["database"]):
                     found.add(record)
@@ -123,8 +125,7 @@ class LogWindow:
             & (ds.field("table") == table)
         )
         found: dict[str, list[Version]] = {}
-        columns = (*CHANGE_COLUMNS, "off_calendar")
-        for batch in read_batches(self._table, self._storage, columns, only):
+        for batch in self._read((*CHANGE_COLUMNS, "off_calendar"), only):
             for change in batch.to_pylist():
                 for key, version in self._versions(change):
                     found.setdefault(key, []).append(version)
@@ -137,6 +138,9 @@ class LogWindow:
             check_whole(change)
             change = scoped_change(change)
         return _versions(change)
+
+    def _read(self, columns: Sequence[str], only: ds.Expression) -> Iterator[pa.RecordBatch]:
+        return read_batches(self._table, self._storage, columns, only, self._files())
 
     def _only(self, what: ds.Expression) -> ds.Expression:
         return (ds.field("timestamp_us") < self._timestamp_us) & self._after & what
@@ -159,17 +163,52 @@ class LogWindow:
         return self._table.transaction_version(shard_mark(shard)) is not None
 
     def _first_seqs(self) -> dict[str, int]:
-        """Return the first seq of each shard after the frontier's position."""
+        """Return the first seq after the frontier's position, of each shard that it names.
+
+        Most files have one shard; the log's statistics tell what is in those after the position.
+        """
+        begin = {shard: at.seq for shard, at in self._frontier.position.shards.items()}
         found: dict[str, int] = {}
-        for batch in read_batches(self._table, self._storage, ("shard", "seq"), self._after):
+        unread: list[str] = []
+        for file in file_bounds(self._table, ("shard", "seq")):
+            shard, first, last = file["min.shard"], file["min.seq"], file["max.seq"]
+            if None in {shard, first, last} or shard != file["max.shard"]:
+                unread.append(file["path"])
+            elif shard in begin and first > begin[shard]:
+                found[shard] = min(first, found.get(shard, first))
+            elif shard in begin and last > begin[shard]:
+                unread.append(file["path"])
+        columns = ("shard", "seq")
+        for batch in read_batches(self._table, self._storage, columns, self._after, unread):
             firsts = pa.Table.from_batches([batch]).group_by("shard").aggregate([("seq", "min")])
             for row in firsts.to_pylist():
                 found[row["shard"]] = min(row["seq_min"], found.get(row["shard"], row["seq_min"]))
         return found
 
+    def _files(self) -> list[str]:
+        """Return the files that may have records from before the time."""
+        bounds = file_bounds(self._table, ("timestamp_us",))
+        firsts = ((file["path"], file["min.timestamp_us"]) for file in bounds)
+        return [path for path, first in firsts if first is None or first < self._timestamp_us]
+
     def _may_have_holes(self, shard: str) -> bool:
         marks = (hopped_mark(shard), partial_mark(shard))
         return any(self._table.transaction_version(mark) is not None for mark in marks)
+
+
+def _check_origin(target: str, logged: Mapping[str, str], kept: Mapping[str, str]) -> None:
+    """Refuse a log of another keyspace or key range; one of 0.1.0 does not tell its own."""
+    differs = streams_differ(logged, kept)
+    if differs is not None:
+        raise UsageError(
+            f"{target}: the change log is of {differs} as the current state: name a log of the "
+            f"same keyspace and key range"
+        )
+    if key_scope_of(logged) is KeyScope.SHARD:
+        raise UsageError(
+            f"{target}: the keys of this change log have keyspace ids (keyScope shard): name a "
+            f"log that was written without"
+        )
 
 
 def _after(frontier: Frontier) -> ds.Expression:

@@ -16,13 +16,13 @@ from spark_consumers.current_state.query.sink import PARTITIONS_DEFAULT, SINK_FO
 from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.sink_query.checkpoint_files import checkpoint_state
 from spark_consumers.sink_query.frame import routed, sink_frame
-from spark_consumers.sink_query.origin import Origin
+from spark_consumers.sink_query.origin import Origin, origin_of
 from spark_consumers.sink_query.resume import resumed
 from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_watched, triggered
 from spark_consumers.sink_query.same_keys import OnSameKey, SameKeyWatch
 from spark_consumers.sink_query.secret_spec import secret_storage
 from spark_consumers.sink_query.spark_errors import translated
-from spark_consumers.source.options import KAFKA_PREFIX, SourceOptions
+from spark_consumers.source.options import KAFKA_PREFIX
 
 # Time between batches: each costs a few files per table that it changes.
 INTERVAL_S = 1.0
@@ -109,12 +109,6 @@ def _lists(
     }
 
 
-def origin_of(keyspace: str, options: Mapping[str, str]) -> Origin:
-    """Return which stream the options of format `shardstream` name. UsageError: a bad option."""
-    parsed = SourceOptions.parse({**options, "keyspace": keyspace})
-    return Origin(keyspace, str(parsed.key_range), parsed.key_scope)
-
-
 def _layout(partitions: int, buckets: int, *, deletion_vectors: bool) -> dict[str, str]:
     vectors = "true" if deletion_vectors else "false"
     return {
@@ -152,12 +146,7 @@ def _passed_on(
         for name, text in options.items()
         if name.startswith(KAFKA_PREFIX) or name == "registryUrl"
     }
-    own = {
-        "keyspace": origin.keyspace,
-        "keyRange": origin.key_range,
-        "keyScope": origin.key_scope.value,
-    }
-    return shared | own | secret_storage(storage)
+    return shared | origin.options() | secret_storage(storage)
 
 
 def _applied(frontiers: Frontiers, watch: SameKeyWatch) -> Applied:

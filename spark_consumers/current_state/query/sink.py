@@ -43,7 +43,7 @@ from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.sink_query.batch_id import batch_id, task
 from spark_consumers.sink_query.checkpoint_files import batch_span, query_id
 from spark_consumers.sink_query.frame import ROUTE, SINK_COLUMNS
-from spark_consumers.sink_query.origin import Origin
+from spark_consumers.sink_query.origin import given_origin
 from spark_consumers.sink_query.resume import PlannedBatch
 from spark_consumers.sink_query.same_keys import OnSameKey
 from spark_consumers.sink_query.secret_spec import storage_of
@@ -108,7 +108,7 @@ class SinkOptions:
                 on_type_change=_choice(options, "onTypeChange", OnTypeChange.HALT),
                 histories=histories,
                 key_scope=_choice(options, "keyScope", KeyScope.KEYSPACE),
-                origin=_origin(options),
+                origin=given_origin(options),
                 on_same_key=_choice(options, "onSameKey", OnSameKey.STOP),
                 on_partial=on_partial,
             ),
@@ -131,14 +131,6 @@ def _table(name: str) -> tuple[str, str]:
     if not database or not table:
         raise UsageError(f"table {name!r}: name a table as database.table")
     return database, table
-
-
-def _origin(options: Any) -> Origin | None:
-    keyspace = options.get("keyspace")
-    if keyspace is None:
-        return None
-    scope = _choice(options, "keyScope", KeyScope.KEYSPACE)
-    return Origin(keyspace, options.get("keyRange", "-"), scope)
 
 
 def _choice(options: Any, name: str, default: _Choice) -> _Choice:

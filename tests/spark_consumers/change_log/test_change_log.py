@@ -21,13 +21,15 @@ from event_token.errors import UsageError
 from shardstream.local.processes import with_parent_guard
 from spark_consumers.change_log import job as change_log_job
 from spark_consumers.change_log.check import check_changelog
-from spark_consumers.change_log.delta_commit import POSITION_KEY
+from spark_consumers.change_log.delta_commit import POSITION_KEY, TABLE_SETTINGS, ensure_table
 from spark_consumers.change_log.replay import replay_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from spark_consumers.change_log.state import state_as_of
-from spark_consumers.errors import ChangeLogConflict
+from spark_consumers.errors import ChangeLogConflict, TargetConflict
 from spark_consumers.session import JVM_STACK
+from spark_consumers.sink_query.origin import Origin
 from tests.java_options import options_of_executors
+from tests.spark_consumers.change_log.log_rows import SCHEMA
 from tests.spark_consumers.queries import run_now
 from tests.spark_consumers.shop import SHARDS, Shop
 
@@ -93,10 +95,23 @@ def test_every_change_once_with_its_position(
     assert counts(tmp_path) == (100, 0, 0, 0)
     orders = replay_changelog(str(tmp_path / "log"))["shop", "orders"].by_key()
     assert Counter(order.shard for order in orders.values()) == dict.fromkeys(SHARDS, 50)
+    kept = DeltaTable(tmp_path / "log").metadata().configuration
+    assert kept == TABLE_SETTINGS | Origin(shop.keyspace).properties()
     commit = DeltaTable(tmp_path / "log").history(1)[0]
     end = StreamPosition.from_string(commit[POSITION_KEY])
     assert end.frontier_us == second.frontier_us
     assert {shard: at.seq for shard, at in end.shards.items()} == dict.fromkeys(SHARDS, 50)
+
+
+def test_a_log_of_another_keyspace_is_refused(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """With a new checkpoint too, whose seqs would follow on: nothing is written."""
+    ensure_table(str(tmp_path / "log"), SCHEMA, {}, Origin("users"))
+
+    with pytest.raises(TargetConflict, match=rf"begun with keyspace users.* has {shop.keyspace}:"):
+        run_now(spark, shop, tmp_path)
+    assert DeltaTable(tmp_path / "log").version() == 0
 
 
 def test_death_between_both_commits_repeats_nothing(

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from event_token.errors import Halt, UsageError
 from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.delta_commit import (
     ROWS_MARK,
+    TABLE_SETTINGS,
     Batch,
     SeqSpan,
     commit,
@@ -21,11 +23,14 @@ from spark_consumers.change_log.delta_commit import (
     join_spans,
     partial_mark,
     query_mark,
+    record_origin,
     shard_mark,
 )
 from spark_consumers.change_log.delta_files import FORMAT, FORMAT_MARK, open_changelog
 from spark_consumers.change_log.parquet_files import write_files
-from spark_consumers.errors import ChangeLogConflict
+from spark_consumers.decoding.key_scope import KeyScope
+from spark_consumers.errors import ChangeLogConflict, TargetConflict
+from spark_consumers.sink_query.origin import Origin
 from tests.spark_consumers.change_log.log_rows import SCHEMA, change, commit_rows
 
 
@@ -255,6 +260,41 @@ def test_a_commit_tells_where_the_stream_stands(target: str) -> None:
     for mark in (hopped_mark, partial_mark):
         assert table.transaction_version(mark("-80")) == 1
         assert table.transaction_version(mark("80-")) is None
+
+
+def test_a_log_keeps_its_keyspace_key_range_and_key_scope(target: str) -> None:
+    """A query of another stream is refused by what differs; one that names none goes on."""
+    own = Origin("commerce", "-80")
+    ensure_table(target, SCHEMA, {}, own)
+
+    for other, message in (
+        (replace(own, keyspace="users"), "begun with keyspace commerce, and this query has users"),
+        (replace(own, key_range="-"), "begun with --key-range -80, and this query has -:"),
+        (replace(own, key_scope=KeyScope.SHARD), "--key-scope keyspace, and this .* shard"),
+    ):
+        with pytest.raises(TargetConflict, match=message):
+            ensure_table(target, SCHEMA, {}, other)
+    ensure_table(target, SCHEMA, {}, own)
+    ensure_table(target, SCHEMA, {})
+
+
+def test_a_log_of_an_earlier_release_is_told_its_stream_by_its_next_batch(target: str) -> None:
+    """Until then any stream is taken; a refused batch of another one leaves nothing behind."""
+    own, other = Origin("commerce"), Origin("users")
+    commit_rows(target, [change(1)], 0)
+    ensure_table(target, SCHEMA, {}, other)
+    before = DeltaTable(target).metadata().configuration
+
+    commit_rows(target, [change(2)], 1)
+    record_origin(open_changelog(target, {}), own)
+    record_origin(open_changelog(target, {}), own)
+    commit_rows(target, [change(3)], 2)
+
+    kept = DeltaTable(target).metadata().configuration
+    assert (before, kept) == (TABLE_SETTINGS, TABLE_SETTINGS | own.properties())
+    assert DeltaTable(target).version() == 4
+    with pytest.raises(TargetConflict, match="begun with keyspace commerce"):
+        ensure_table(target, SCHEMA, {}, other)
 
 
 def test_columns_of_this_release_are_added(target: str) -> None:

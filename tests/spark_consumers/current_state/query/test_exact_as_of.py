@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -17,13 +18,16 @@ from event_token.errors import UsageError
 from spark_consumers.applying.changes import KnownTable
 from spark_consumers.applying.evolution import with_texts
 from spark_consumers.applying.tables import Change
+from spark_consumers.change_log.delta_commit import ensure_table
 from spark_consumers.change_log.replay import replay_changelog
 from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.json_images import typed_images
+from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.output_columns import choose_columns
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.decoding.shard_decoder import ShardDecoder
 from spark_consumers.errors import CannotApply
+from spark_consumers.sink_query.origin import Origin
 from tests.generated import examples
 from tests.spark_consumers.applying.batches import ORDERS, Source, event_of
 from tests.spark_consumers.applying.histories import START_US, History
@@ -54,6 +58,7 @@ class Followed:
         self.target, self.log = str(folder / "state"), str(folder / "log")
         self.records = sorted(log, key=lambda r: (r["timestamp_us"], r["shard"], r["seq"]))
         self.query = Query(folder / "state", Source())
+        self.query.target = replace(self.query.target, origin=Origin("commerce"))
         self.rows = self.query.source.rows(event_of(record) for record in self.records)
         self.batches = 0
 
@@ -189,6 +194,33 @@ def test_a_skip_must_be_accepted_again(followed: Followed) -> None:
     found = table_as_of(*asked, changelog=followed.log, accept_skip=["a:1"])
 
     assert found.rows.num_rows > 0
+
+
+def test_a_log_of_another_stream_is_refused(followed: Followed) -> None:
+    """A log that tells another keyspace or key range, or has keyspace ids in its keys."""
+    time_us = followed.times()[12]
+    for origin, message in (
+        (Origin("users"), "is of keyspace users, and not commerce as the current state"),
+        (Origin("commerce", "-80"), "is of key range -80, and not - as the current state"),
+        (Origin("commerce", "-", KeyScope.SHARD), "keys of this change log have keyspace ids"),
+    ):
+        followed.log += "x"
+        ensure_table(followed.log, SCHEMA, {}, origin)
+        with pytest.raises(UsageError, match=message):
+            followed.as_of(time_us)
+
+
+def test_a_log_that_others_have_compacted_is_read(followed: Followed) -> None:
+    """Files of several shards, of which statistics do not tell each shard's seqs."""
+    for begin, end in ((0, 9), (9, 20), (20, 30)):
+        times = [*followed.times(), ALL_US]
+        followed.keep(times[begin], times[end])
+    expected = followed.as_of(followed.times()[15])
+
+    DeltaTable(followed.log).optimize.compact()
+
+    assert len(DeltaTable(followed.log).file_uris()) == 1
+    assert followed.as_of(followed.times()[15]) == expected
 
 
 def test_a_log_of_structs_is_refused(followed: Followed) -> None:
