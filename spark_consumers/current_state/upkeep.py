@@ -38,14 +38,13 @@ def double_buckets(url: str, options: Mapping[str, str]) -> None:
         table.alter.set_table_properties(doubled, raise_if_not_exists=False)
 
 
-def vacuum(url: str, options: Mapping[str, str], older_than_s: int) -> list[str]:
-    """Delete files that no version of the last `older_than_s` seconds has; return their paths.
+def vacuum(url: str, options: Mapping[str, str], since_s: float) -> list[str]:
+    """Delete files that no version since a time has; return their paths.
 
     Readers of older versions would miss them. Files that no version ever had are deleted once they
     are STAGED_S_MAX old as well.
     """
     storage = Storage(url, options)
-    since_s = time.time() - older_than_s
     removed = removals(storage)
     in_use = {path for path, when in removed.items() if when / 1000 >= since_s}
     staged_since_s = min(since_s, time.time() - STAGED_S_MAX)

@@ -22,6 +22,7 @@ from shardstream.commands.sinks.common import (
 from shardstream.commands.sinks.reactions import Reactions
 from shardstream.settings.model import Settings
 from spark_consumers.current_state.query.as_of import table_as_of
+from spark_consumers.current_state.query.layout import FRONTIERS
 from spark_consumers.current_state.query.run import run_state
 from spark_consumers.current_state.query.sink import (
     PARTITIONS_DEFAULT,
@@ -137,6 +138,7 @@ def run_as_of(
 def run_maintain(target: str, tombstones_s: int, keep_s: int) -> None:
     """Remove old tombstones and files, and tell how many."""
     for removed in maintain_state(target, tombstones_s=tombstones_s, keep_s=keep_s):
-        typer.echo(
-            f"{removed.table}: {removed.tombstones} tombstones, {removed.files} files removed"
-        )
+        rows = f"{removed.tombstones} tombstones"
+        if removed.table == FRONTIERS:
+            rows = f"{removed.frontiers} frontiers"
+        typer.echo(f"{removed.table}: {rows}, {removed.files} files removed")

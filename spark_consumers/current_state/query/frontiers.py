@@ -5,7 +5,9 @@ target is as the databases were at one frontier, and the position from which a q
 batch without a row was cut off; it, or another query from the same position, is run again.
 """
 
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,7 @@ from deltalake import (
     Transaction,
     write_deltalake,
 )
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
@@ -43,13 +45,18 @@ SCHEMA = pa.schema(
         pa.field("position", pa.string(), nullable=False),
         pa.field("tables", pa.map_(pa.string(), pa.int64()), nullable=False),
         pa.field("rows", pa.map_(pa.string(), pa.int64()), nullable=False),
-        pa.field("same_keys", pa.string()),  # as JSON; null in targets of 0.1.0
+        pa.field("same_keys", pa.string()),  # as JSON; this and the next: null in 0.1.0's rows
+        pa.field("written_us", pa.int64()),  # by the clock of the driver, as its commits' times
     ]
 )
 # Rows, and so files and commits, after which the files are joined and the log gets a checkpoint.
 ROWS_PER_CHECKPOINT = 50
 # Files of this size are not joined again, so that a row is not copied for ever.
 FILE_BYTES = 1024 * 1024
+# Removals in the logs of tables have times in whole milliseconds.
+_REMOVAL_STEP_US = 1_000
+# Files that were joined stay for readers that have just looked for them.
+JOINED_FILES_H = 24
 # `tidy` does what is due.
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -204,14 +211,16 @@ class Frontiers:
         )
 
     def _rows(self, actions: pa.Table, only: ds.Expression) -> list[Frontier]:
+        return [_frontier(row) for row in self._dataset(actions).to_table(filter=only).to_pylist()]
+
+    def _dataset(self, actions: pa.Table) -> ds.Dataset:
         handler: Any = DeltaStorageHandler(self._path, self._storage)
-        files = ds.dataset(
+        return ds.dataset(
             actions["path"].to_pylist(),
             schema=SCHEMA,
             format="parquet",
             filesystem=fs.PyFileSystem(handler),
         )
-        return [_frontier(row) for row in files.to_table(filter=only).to_pylist()]
 
     def _write(self, frontier: Frontier) -> None:
         row = {
@@ -223,6 +232,7 @@ class Frontiers:
             "tables": list(frontier.tables.items()),
             "rows": list(frontier.rows.items()),
             "same_keys": same_keys_text(frontier.same_keys),
+            "written_us": time.time_ns() // 1_000,
         }
         rows = pa.Table.from_pylist([row], schema=SCHEMA)
         # Of two queries that write the same mark at once, the second one fails.
@@ -244,9 +254,39 @@ class Frontiers:
         """Join the files, and write a checkpoint of the log, once in ROWS_PER_CHECKPOINT rows."""
         table = self._open()
         if table is not None and table.version() % ROWS_PER_CHECKPOINT == 0:
-            with written_by_delta_rs(self._path):
+            # Where `prune` removes rows at this moment, the files are joined another time.
+            with written_by_delta_rs(self._path), suppress(CommitFailedError):
                 table.optimize.compact(target_size=FILE_BYTES)
                 table.create_checkpoint()
+
+    def prune(self, since_us: int) -> tuple[int, int]:
+        """Remove the frontiers that were written before a time, but the newest.
+
+        Of a frontier that was written later, a vacuum that keeps the files since then has left all:
+        they were removed from their tables by later batches. Returns the number of frontiers, and
+        of files of this table that are not needed. Retry: another program was quicker.
+        """
+        table = self._open()
+        if table is None:
+            return 0, 0
+        with written_by_delta_rs(self._path):
+            gone = self._prune(table, since_us)
+            files = table.vacuum(
+                JOINED_FILES_H, dry_run=False, enforce_retention_duration=False, full=True
+            )
+        return gone, len(files)
+
+    def _prune(self, table: DeltaTable, since_us: int) -> int:
+        actions = pa.table(table.get_add_actions(flatten=True))
+        rows = self._dataset(actions).to_table(columns=["number", "written_us"])
+        known = rows.filter(pc.is_valid(rows["written_us"]))
+        late = known.filter(pc.greater_equal(known["written_us"], since_us + _REMOVAL_STEP_US))
+        # Rows that do not tell are those before the first that does, or of a release put back.
+        first = pc.min(late["number"]) if late.num_rows else pc.max(known["number"])
+        gone = pc.sum(pc.less(rows["number"], first)).as_py() if known.num_rows else 0
+        if gone:
+            table.delete(f"number < {first}")
+        return int(gone)
 
 
 def _frontier(row: Mapping[str, Any]) -> Frontier:

@@ -6,23 +6,24 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from event_token.errors import UsageError
+from event_token.errors import Retry, UsageError
 from spark_consumers.applying.changes import DELETED, TIME
 from spark_consumers.current_state.commit import TRIES, Entry, commit
 from spark_consumers.current_state.create import open_table
 from spark_consumers.current_state.query.frontiers import Frontiers
-from spark_consumers.current_state.query.layout import place_of
+from spark_consumers.current_state.query.layout import FRONTIERS, place_of
 from spark_consumers.current_state.upkeep import vacuum
 from spark_consumers.errors import LakeConflict
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed from one table."""
+    """What was removed from one table; `frontiers`: from that of the frontiers alone."""
 
     table: str
     tombstones: int
     files: int
+    frontiers: int = 0
 
 
 def maintain_state(
@@ -32,27 +33,41 @@ def maintain_state(
     keep_s: int,
     storage_options: Mapping[str, str] | None = None,
 ) -> list[Removed]:
-    """Remove old tombstones and unused files; a query may write to the target meanwhile.
+    """Remove old tombstones, frontiers and files; a query may write to the target meanwhile.
 
     Tombstones of deletions of more than `tombstones_s` seconds ago are removed: a change from
-    before such a deletion that arrives later is applied again. Files go that no version of the last
-    `keep_s` seconds has; who reads an older version then, misses them. UsageError: there is no
-    current state at `target`.
+    before such a deletion that arrives later is applied again. Frontiers go that were written
+    more than `keep_s` seconds ago, but the newest, and files that no version since then has; who
+    reads an older version misses them. UsageError: there is no current state at `target`.
     """
     target, storage = target.rstrip("/"), dict(storage_options or {})
-    newest = Frontiers(target, storage).newest()
+    frontiers = Frontiers(target, storage)
+    newest = frontiers.newest()
     if newest is None:
         raise UsageError(f"{target} holds no current state: name the target of `shardstream state`")
+    since_s = time.time() - keep_s
     before_us = int((time.time() - tombstones_s) * 1_000_000)
-    found = []
+    # Before the files that they need.
+    pruned, joined = _prune(frontiers, int(since_s * 1_000_000))
+    found = [Removed(FRONTIERS, 0, joined, pruned)]
     for place in (place_of(target, name) for name in sorted(newest.visible)):
         tombstones = _remove_tombstones(place.hidden, storage, before_us)
         urls = [place.hidden, place.visible]
         if place.history_name in newest.tables:
             urls.append(place.history)
-        files = [path for url in urls for path in vacuum(url, storage, keep_s)]
+        files = [path for url in urls for path in vacuum(url, storage, since_s)]
         found.append(Removed(f"{place.database}.{place.table}", tombstones, len(files)))
     return found
+
+
+def _prune(frontiers: Frontiers, since_us: int) -> tuple[int, int]:
+    for tries_left in reversed(range(TRIES)):
+        try:
+            return frontiers.prune(since_us)
+        except Retry:  # the query has joined the files meanwhile
+            if not tries_left:
+                raise
+    return 0, 0
 
 
 def _remove_tombstones(url: str, storage: Mapping[str, str], before_us: int) -> int:

@@ -1,0 +1,107 @@
+"""What maintenance leaves of a target's frontiers, and what can still be read at them."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from spark_consumers.current_state.query import frontiers as frontiers_module
+from spark_consumers.current_state.query.as_of import table_as_of
+from spark_consumers.current_state.query.frontiers import SCHEMA, Frontiers
+from spark_consumers.current_state.query.layout import FRONTIERS
+from spark_consumers.current_state.query.upkeep import maintain_state
+from spark_consumers.current_state.upkeep import vacuum
+from tests.spark_consumers.applying.batches import Source, change
+from tests.spark_consumers.current_state.query.batch_queries import Query
+from topics.records.vevent import Row
+
+YEAR_S = 365 * 24 * 3600
+
+
+def followed(folder: Path, batches: int) -> Query:
+    """A target each of whose batches rewrites the files of the one before."""
+    query = Query(folder, Source(), vectors=False)
+    go_on(query, range(batches))
+    return query
+
+
+def go_on(query: Query, batches: range) -> None:
+    """Run batches, of which each gives the row its own number, in its own cell."""
+    for i in batches:
+        before: Row | None = {"id": 1, "value": i - 1} if i else None
+        event = change("-80", i + 1, 100 * (i + 1), before, {"id": 1, "value": i})
+        query.run(query.source.rows([event]), frontier_us=100 * (i + 2))
+
+
+def kept(folder: Path) -> list[dict[str, int]]:
+    """The frontiers in order: number, frontier and when each was written."""
+    rows = pa.table(DeltaTable(str(folder / FRONTIERS)).scan()).to_pylist()
+    return sorted(rows, key=lambda row: row["number"])
+
+
+def values(folder: Path, frontier_us: int) -> list[int]:
+    """The values of the table as of a frontier."""
+    rows = table_as_of(str(folder), "shop.orders", frontier_us).rows.to_pylist()
+    return [row["value"] for row in rows]
+
+
+def test_what_is_kept_can_be_read_after_a_vacuum(tmp_path: Path) -> None:
+    """Maintenance as of any moment: each frontier that it leaves has all files of its tables."""
+    followed(tmp_path / "state", 6)
+    written = kept(tmp_path / "state")
+    counts = []
+    for i, row in enumerate(written):
+        folder = tmp_path / str(i)
+        shutil.copytree(tmp_path / "state", folder)
+        since_us = row["written_us"]
+
+        gone, _ = Frontiers(str(folder), {}).prune(since_us)
+        for url in (folder / "shop" / "orders", folder / "_shardstream" / "shop" / "orders"):
+            vacuum(str(url), {}, since_us / 1e6)
+
+        left = kept(folder)
+        assert [each["number"] for each in left] == [*range(gone + 1, 7)]
+        for each in left:
+            assert values(folder, each["frontier_us"]) == [each["number"] - 1]
+        counts.append(len(left))
+
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] == 1
+
+
+def test_a_query_goes_on_from_the_frontier_that_is_left(tmp_path: Path) -> None:
+    """The newest stays however old it is, and the target keeps its position and rows."""
+    query = followed(tmp_path, 3)
+
+    removed = maintain_state(str(tmp_path), tombstones_s=YEAR_S, keep_s=0)
+    again = maintain_state(str(tmp_path), tombstones_s=YEAR_S, keep_s=YEAR_S)
+    go_on(query, range(3, 5))
+
+    assert [(each.table, each.frontiers) for each in removed] == [
+        (FRONTIERS, 2),
+        ("shop.orders", 0),
+    ]
+    assert [each.frontiers for each in again] == [0, 0]
+    assert [row["number"] for row in kept(tmp_path)] == [3, 4, 5]
+    assert [values(tmp_path, at) for at in (400, 500, 600)] == [[2], [3], [4]]
+
+
+def test_frontiers_that_do_not_tell_when_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of an earlier release go once a later one is old enough, and not before."""
+    with monkeypatch.context() as patch:
+        patch.setattr(frontiers_module, "SCHEMA", SCHEMA.remove(SCHEMA.names.index("written_us")))
+        query = followed(tmp_path, 3)
+    frontiers = Frontiers(str(tmp_path), {})
+    before = frontiers.prune(2**62)
+    go_on(query, range(3, 5))
+    [*_, first, last] = (row["written_us"] for row in kept(tmp_path))
+
+    assert first < last
+    assert before == (0, 0)
+    assert frontiers.prune(first - 1_000) == (3, 0)
+    assert frontiers.prune(last + 1) == (1, 0)
+    assert [row["number"] for row in kept(tmp_path)] == [5]
