@@ -2,6 +2,7 @@
 
     UsageError
     ├── NoBrokerAnswers     no broker answered at the first attempt
+    ├── SchemaRefused       a schema registry holds a schema for incompatible
     └── WrongTopic          an existing topic has settings that lose or reorder records
     Retry
     ├── BrokersUnreachable  no broker answered for longer than a reader waits
@@ -30,6 +31,10 @@ from event_token.errors import Halt, Rebuild, Retry, UsageError
 
 class NoBrokerAnswers(UsageError):  # noqa: N818 - named by what is wrong
     """Raised when no broker answers a command's first question; a producer waits for one."""
+
+
+class SchemaRefused(UsageError):  # noqa: N818 - named by what is wrong
+    """Raised when a registry's rule of compatibility refuses a schema."""
 
 
 class WrongTopic(UsageError):  # noqa: N818 - named by what is wrong

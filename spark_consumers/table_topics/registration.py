@@ -1,6 +1,7 @@
 """Registers the schemas of table topics: subjects TOPIC-key and TOPIC-value."""
 
 from event_token.errors import UsageError
+from topics.errors import SchemaRefused
 from topics.schemas.registry_client import RegistryClient
 
 
@@ -21,10 +22,11 @@ class SubjectIds:
         if found is None:
             try:
                 found = self._added(subject, text)
-            except UsageError as error:
+            except SchemaRefused as error:
                 raise UsageError(
-                    f"{error}. If the table's new version is not compatible with the one before, "
-                    f"set the compatibility of subject {subject} to NONE and restart the query"
+                    f"{error}. Older messages cannot be read with the table's new version: to "
+                    f"write it all the same, set the compatibility of subject {subject} to NONE "
+                    f"(of Apicurio Registry remove the global rule too) and restart the query"
                 ) from error
             self._ids[subject, text] = found
         return found
@@ -32,7 +34,7 @@ class SubjectIds:
     def _added(self, subject: str, text: str) -> int:
         try:
             return self._client.add_schema(subject, text)
-        except UsageError:
+        except SchemaRefused:
             # When two tasks register a new subject at the same time, Apicurio refuses one of them.
             # Then the schema is there, and the second call returns its id.
             return self._client.add_schema(subject, text)

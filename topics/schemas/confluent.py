@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from event_token.errors import Halt
+from event_token.errors import Halt, UsageError
+from topics.errors import SchemaRefused
 from topics.schemas.registry_client import RegistryClient
 
 
@@ -77,11 +78,22 @@ class RegistrySchemaIds:
 
     def _register(self, text: str) -> int:
         subject = self._subject_of(json.loads(text))
-        if subject not in self._subjects:
-            config = f"/config/{quote(subject, safe='')}"
-            self._client.must("PUT", config, {"compatibility": "NONE"})
+        config = f"/config/{quote(subject, safe='')}"
+        rule = {"compatibility": "NONE"}
+        if subject not in self._subjects and self._client.call("PUT", config, rule) is not None:
             self._subjects.add(subject)
-        schema_id = self._client.add_schema(subject, text)
+        try:
+            schema_id = self._client.add_schema(subject, text)
+        except SchemaRefused as error:
+            raise UsageError(
+                f"{error}. Versions of a table are what its DDL makes them, so nothing may check "
+                f"subject {subject}: remove the registry's global rule, which in Apicurio Registry "
+                f"holds in spite of a subject's NONE"
+            ) from error
+        if subject not in self._subjects:
+            # Apicurio has a rule only of a subject that exists; its first schema breaks none.
+            self._client.must("PUT", config, rule)
+            self._subjects.add(subject)
         # Readers must get exactly the registered schema, even if the registry normalises it.
         back = self._client.must("GET", f"/schemas/ids/{schema_id}", None)
         if json.loads(self._client.field(back, "schema", str)) != json.loads(text):

@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote, urlsplit
 from urllib.request import Request, urlopen
 
 from event_token.errors import Halt, Retry, UsageError
+from topics.errors import SchemaRefused
 from topics.records.wire import SCHEMA_ID_MAX
 
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -19,6 +20,7 @@ _REQUEST_TIMEOUT_S: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
 _TOO_MANY_REQUESTS: Final = 429
 _SERVER_FAULT: Final = 500
 
@@ -44,7 +46,10 @@ class RegistryClient:
             self._headers["Authorization"] = f"Basic {pair}"
 
     def add_schema(self, subject: str, text: str) -> int:
-        """Register an Avro schema as the newest version of a subject and return its id."""
+        """Register an Avro schema as the newest version of a subject and return its id.
+
+        SchemaRefused if it is not compatible with those that the subject has.
+        """
         answer = self.must(
             "POST",
             f"/subjects/{quote(subject, safe='')}/versions",
@@ -90,7 +95,8 @@ class RegistryClient:
             reason = error.read(500).decode(errors="replace")
             if error.code >= _SERVER_FAULT or error.code == _TOO_MANY_REQUESTS:
                 raise Retry(f"{doing}: {error.code} {reason}") from error
-            raise UsageError(f"{doing}: {error.code} {reason}") from error
+            refused = SchemaRefused if error.code == _CONFLICT else UsageError
+            raise refused(f"{doing}: {error.code} {reason}") from error
         except (URLError, TimeoutError, ConnectionError) as error:
             raise Retry(f"{doing}: the schema registry does not answer: {error}") from error
         except ValueError as error:

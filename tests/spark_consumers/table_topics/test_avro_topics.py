@@ -1,26 +1,53 @@
+"""Avro topics and a schema registry, Apicurio Registry."""
+
 import io
 import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
+from event_token.errors import UsageError
 from spark_consumers.table_topics.envelope.options import EnvelopeOptions, Format
-from tests.spark_consumers.shop import Shop
+from spark_consumers.table_topics.registration import SubjectIds
+from tests.faults.proxy import Proxy
+from tests.spark_consumers.shop import ORDERS, Change, Shop
 from tests.spark_consumers.table_topics.java_partitions import java_partition, murmur2
 from tests.spark_consumers.table_topics.topic_queries import (
     PARTITIONS,
+    READ_S_MAX,
     topic_options,
     write_topics,
 )
-from tests.topics.schemas.registry_server import registry_server
+from tests.topics.schemas.apicurio import CONFLUENT_PATH, apicurio
+from tests.topics.shard_writer import CELL_US
 from topics.kafka.client import ClientConfig, open_consumer
+from topics.records.table_shape import Column, TableShape, ValueKind, row_schema, schema_text
+from topics.records.vevent import Row
 from topics.records.wire import schema_id_of
+from topics.schemas.registry import RegistrySchemaIds
+from topics.schemas.registry_client import RegistryClient
 
-READ_S_MAX = 120.0
-ROWS = 10
+POLL_S = 0.05
+ID = Column("id", ValueKind.LONG, "bigint")
+NARROW = replace(ORDERS, columns=(ID, Column("amount", ValueKind.INT, "int")))
+WIDE = replace(
+    ORDERS,
+    columns=(
+        ID,
+        Column("amount", ValueKind.LONG, "bigint"),
+        Column("note", ValueKind.STRING, "text"),
+    ),
+)
+TEXT = replace(ORDERS, columns=(ID, Column("amount", ValueKind.STRING, "text")))
 # The vectors of Kafka's own test of Utils.murmur2.
 VECTORS = {
     b"21": -973932308,
@@ -30,6 +57,71 @@ VECTORS = {
     b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
     b"abc": 479470107,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A running registry behind a proxy."""
+
+    proxy: Proxy
+
+    @property
+    def url(self) -> str:
+        """Its address, as a user gives it."""
+        return f"http://127.0.0.1:{self.proxy.port}{CONFLUENT_PATH}"
+
+    def ask(self, path: str) -> Any:
+        """The answer to a GET; None when there is nothing."""
+        return RegistryClient(self.url).call("GET", path, None)
+
+    @contextmanager
+    def down_until_asked(self) -> Iterator[None]:
+        """Refuse connections until one has been tried."""
+        before, is_over = self.proxy.accepted, threading.Event()
+
+        def heal() -> None:
+            while self.proxy.accepted == before and not is_over.wait(POLL_S):
+                pass
+            self.proxy.heal()
+
+        self.proxy.refuse()
+        healing = threading.Thread(target=heal)
+        healing.start()
+        try:
+            yield
+            assert self.proxy.accepted > before
+        finally:
+            is_over.set()
+            healing.join()
+
+    def check(self, level: str, subject: str | None = None) -> None:
+        """Set the compatibility of a subject, or the global rule."""
+        path = "/config" if subject is None else f"/config/{subject}"
+        RegistryClient(self.url).must("PUT", path, {"compatibility": level})
+
+
+@pytest.fixture(scope="module")
+def registry(real_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """Apicurio Registry: its start is most of what these tests cost."""
+    with apicurio(tmp_path_factory.mktemp("apicurio")) as port, Proxy(port) as proxy:
+        yield Registry(proxy)
+
+
+def write_rows(shop: Shop, shape: TableShape, *rows: Row) -> None:
+    """Write orders of a version of their table, in turn to both shards."""
+    for i, row in enumerate(rows):
+        writer = list(shop.writers.values())[i % 2]
+        writer.write([Change(shop.now_us + i, after=row, shape=shape)])
+    shop.now_us += CELL_US
+    for writer in shop.writers.values():
+        writer.promise(shop.now_us)
+
+
+def write_avro(spark: SparkSession, shop: Shop, folder: Path, registry: Registry) -> None:
+    """Write what is on Kafka."""
+    envelope = EnvelopeOptions(shop.keyspace, shop.keyspace, format=Format.DEBEZIUM_AVRO)
+    topics = topic_options(shop.keyspace, envelope=envelope, registry_url=registry.url)
+    write_topics(spark, shop, folder, topics=topics)
 
 
 def read_messages(config: ClientConfig, topic: str, count: int) -> list[tuple[int, bytes, bytes]]:
@@ -50,27 +142,126 @@ def read_messages(config: ClientConfig, topic: str, count: int) -> list[tuple[in
     return found
 
 
-def test_avro_is_read_with_the_registry_from_javas_partitions(
-    spark: SparkSession, shop: Shop, tmp_path: Path
+def read_rows(registry: Registry, shop: Shop, count: int) -> list[Row]:
+    """The rows after the changes, as a consumer gets them that knows only the newest version.
+
+    Each lies in the partition of its key that Java's producers choose.
+    """
+    topic = f"{shop.keyspace}.shop.orders"
+
+    def decoded(message: bytes, part: str) -> Any:
+        written = registry.ask(f"/schemas/ids/{schema_id_of(message, topic)}")["schema"]
+        newest = registry.ask(f"/subjects/{topic}-{part}/versions/latest")["schema"]
+        body = io.BytesIO(message[5:])
+        return fastavro.schemaless_reader(body, json.loads(written), json.loads(newest))
+
+    rows = {}
+    for partition, key, value in read_messages(shop.config, topic, count):
+        assert partition == java_partition(key, PARTITIONS)
+        rows[decoded(key, "key")["id"]] = decoded(value, "value")["after"]
+    return [rows[key] for key in sorted(rows)]
+
+
+def test_topics_are_read_with_the_newest_schema_after_an_alter(
+    spark: SparkSession, shop: Shop, registry: Registry, tmp_path: Path
 ) -> None:
-    """Tasks register the schemas; a key's partition is the one that Java's producers choose."""
-    shop.write(ROWS)
-    envelope = EnvelopeOptions(shop.keyspace, shop.keyspace, format=Format.DEBEZIUM_AVRO)
-    with registry_server() as registry:
-        topics = topic_options(shop.keyspace, envelope=envelope, registry_url=registry.url)
-        write_topics(spark, shop, tmp_path, topics=topics)
-        topic = f"{shop.keyspace}.shop.orders"
-        messages = read_messages(shop.config, topic, 2 * ROWS)
+    """The registry is down when the query starts: the batch waits for it, and is written once.
 
-        def decoded(message: bytes) -> Any:
-            text = registry.schemas[schema_id_of(message, topic) - 1]
-            return fastavro.schemaless_reader(io.BytesIO(message[5:]), json.loads(text), None)
+    Then one shard is altered before the other; the wider version is the subject's second.
+    """
+    write_rows(shop, NARROW, {"id": 1, "amount": 1}, {"id": 2, "amount": None})
+    with registry.down_until_asked():
+        write_avro(spark, shop, tmp_path, registry)
+    subject = f"{shop.keyspace}.shop.orders-value"
+    registry.check("BACKWARD", subject)
+    write_rows(shop, WIDE, {"id": 3, "amount": 1 << 40, "note": "new"})
+    write_rows(shop, NARROW, {"id": 4, "amount": 4})
+    write_avro(spark, shop, tmp_path, registry)
 
-        assert set(registry.subjects) == {f"{topic}-key", f"{topic}-value"}
-        for partition, key, value in messages:
-            assert java_partition(key, PARTITIONS) == partition
-            assert decoded(value)["after"]["id"] == decoded(key)["id"]
-        assert {decoded(value)["source"]["shard"] for _, _, value in messages} == {"-80", "80-"}
+    assert read_rows(registry, shop, 4) == [
+        {"id": 1, "amount": 1, "note": None},
+        {"id": 2, "amount": None, "note": None},
+        {"id": 3, "amount": 1 << 40, "note": "new"},
+        {"id": 4, "amount": 4, "note": None},
+    ]
+    assert registry.ask(f"/subjects/{subject}/versions/latest")["version"] == 2
+
+
+def test_an_incompatible_version_stops_the_query_until_it_is_allowed(
+    spark: SparkSession, shop: Shop, registry: Registry, tmp_path: Path
+) -> None:
+    """Nothing of the batch is in the topic; the query goes on once the error's advice is taken."""
+    topic = f"{shop.keyspace}.shop.orders"
+    write_rows(shop, NARROW, {"id": 1, "amount": 1})
+    write_avro(spark, shop, tmp_path, registry)
+    registry.check("BACKWARD", f"{topic}-value")
+    write_rows(shop, TEXT, {"id": 2, "amount": "two"})
+
+    with pytest.raises(UsageError, match=rf"409 .* of subject {topic}-value to NONE"):
+        write_avro(spark, shop, tmp_path, registry)
+    registry.check("NONE", f"{topic}-value")
+    write_avro(spark, shop, tmp_path, registry)
+
+    ids = {schema_id_of(value, topic) for _, _, value in read_messages(shop.config, topic, 2)}
+    assert len(ids) == 2
+
+
+def test_a_schema_has_one_id_whoever_registers_it_and_when(registry: Registry) -> None:
+    """Tasks that begin at the same time agree; so does a late one with a version since widened."""
+    narrow, wide = (
+        json.dumps(
+            {
+                "type": "record",
+                "name": "R",
+                "fields": [{"name": "a", "type": ["null", kind], "default": None}],
+            }
+        )
+        for kind in ("int", "long")
+    )
+    tasks = [SubjectIds(registry.url) for _ in range(4)]
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        ids = set(threads.map(lambda task: task.register("agreed-value", narrow), tasks))
+    assert len(ids) == 1
+
+    assert SubjectIds(registry.url).register("agreed-value", wide) not in ids
+    assert SubjectIds(registry.url).register("agreed-value", narrow) in ids
+
+
+def test_shard_logs_keep_incompatible_versions_in_it(registry: Registry) -> None:
+    """A table's versions are what its DDL says, and read back as they were registered."""
+    ids = RegistrySchemaIds(registry.url)
+    texts = [schema_text(row_schema(shape, "commerce")) for shape in (WIDE, NARROW, TEXT)]
+
+    found = [ids.register(text) for text in texts]
+
+    assert len(set(found)) == len(texts)
+    reader = RegistrySchemaIds(registry.url)
+    assert [json.loads(reader.text_of(number)) for number in found] == list(map(json.loads, texts))
+    assert [RegistrySchemaIds(registry.url).register(text) for text in texts] == found
+    newest = reader.newest_of("commerce", "shop", "orders")
+    assert newest is not None
+    assert (newest[0], json.loads(newest[1])) == (found[-1], json.loads(texts[-1]))
+
+
+def test_a_global_rule_is_named_where_it_is_in_the_way(registry: Registry) -> None:
+    """In Apicurio Registry it holds in spite of a subject's NONE: the advice is to remove it."""
+    shapes = [replace(shape, table="ruled") for shape in (NARROW, TEXT)]
+    narrow, text = (schema_text(row_schema(shape, "commerce")) for shape in shapes)
+    registry.check("BACKWARD")
+    try:
+        logs, topics = RegistrySchemaIds(registry.url), SubjectIds(registry.url)
+        logs.register(narrow)
+        topics.register("ruled-value", narrow)
+        with pytest.raises(
+            UsageError, match=r"check subject shardstream\.commerce\.shop\.ruled: remove"
+        ):
+            logs.register(text)
+        with pytest.raises(UsageError, match=r"ruled-value to NONE .* remove the global rule too"):
+            topics.register("ruled-value", text)
+    finally:
+        registry.check("NONE")
+
+    assert logs.register(text) != topics.register("ruled-value", text)
 
 
 def test_partitions_are_computed_as_in_java() -> None:
