@@ -1,8 +1,9 @@
 """Writes and reads Delta tables with delta-spark, in a JVM of its own.
 
 It has no release for the newest Spark, so it runs with the oldest PySpark that is supported.
-As a program: JARS RESULT OPTIONS TABLE... merges what is on Kafka into the table RESULT/own, as a
-user would, and writes the rows of each table as Parquet.
+As a program: JARS RESULT OPTIONS HISTORY TABLE... merges what is on Kafka into the table
+RESULT/own, as a user would, and writes the rows of the history, of its view and of each table as
+Parquet.
 """
 
 import json
@@ -10,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,17 +34,29 @@ READ_S_MAX = 600
 
 
 OWN = "own"
+# The statement of docs/current-state.md: with the names that AUTO CDC gives a history.
+AUTO_CDC_VIEW = Path(__file__).with_name("auto_cdc_view.sql")
+VIEW, PATH_OF_PAGE = "orders_history", "lake/commerce/_shardstream_history/shop/orders"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows, in any order: of each table, and last of a user's own MERGE; of a history, its view."""
+
+    tables: list[pa.Table]
+    history: pa.Table
+    view: pa.Table
 
 
 def read_with_delta_spark(
-    tables: list[str], folder: Path, options: Mapping[str, str]
-) -> list[pa.Table]:
-    """Return the rows of each table, in any order, then those of a user's own MERGE.
+    tables: list[str], history: str, folder: Path, options: Mapping[str, str]
+) -> Found:
+    """Return what delta-spark reads.
 
     `folder` takes the results; `options`: of format shardstream, for the MERGE.
     """
     tables = [*tables, str(folder / OWN)]
-    arguments = [str(folder), json.dumps({**options}), *tables]
+    arguments = [str(folder), json.dumps({**options}), history, *tables]
     jars = fetch_all(f"maven-delta-spark-{DELTA_VERSION}", ARTIFACTS)
     kept = {k: v for k, v in os.environ.items() if k not in {"SPARK_HOME", "PYSPARK_PYTHON"}}
     done = subprocess.run(
@@ -55,10 +69,12 @@ def read_with_delta_spark(
         timeout=READ_S_MAX,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-5000:]
-    return [pq.read_table(folder / str(i)) for i in range(len(tables))]
+    names = [*map(str, range(len(tables))), "history", VIEW]
+    *found, versions, view = (pq.read_table(folder / name) for name in names)
+    return Found(found, versions, view)
 
 
-def main(jars: str, result: str, options: str, *tables: str) -> None:
+def main(jars: str, result: str, options: str, history: str, *tables: str) -> None:
     """Merge, then write the rows of each table as Parquet, below `result` by its number."""
     spark = build_session(
         "delta-spark",
@@ -69,13 +85,16 @@ def main(jars: str, result: str, options: str, *tables: str) -> None:
             "spark.jars": ",".join(str(jar) for jar in Path(jars).glob("*.jar")),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.sql.warehouse.dir": str(Path(result) / "warehouse"),
         },
     )
     checkpoint = str(Path(result) / "checkpoint")
     merge_what_is_there(spark, json.loads(options), str(Path(result) / OWN), checkpoint)
-    for number, table in enumerate(tables):
-        rows = spark.read.format("delta").load(table)
-        rows.coalesce(1).write.parquet(str(Path(result) / str(number)))
+    spark.sql(AUTO_CDC_VIEW.read_text().replace(PATH_OF_PAGE, history))
+    load = spark.read.format("delta").load
+    found = {str(number): load(table) for number, table in enumerate(tables)}
+    for name, rows in (found | {"history": load(history), VIEW: spark.table(VIEW)}).items():
+        rows.coalesce(1).write.parquet(str(Path(result) / name))
     spark.stop()
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -14,7 +15,8 @@ from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.upkeep import maintain_state
 from tests.shardstream.command_line import run
-from tests.spark_consumers.current_state.query.delta_spark import read_with_delta_spark
+from tests.spark_consumers.current_state.history.versions import as_of
+from tests.spark_consumers.current_state.query.delta_spark import Found, read_with_delta_spark
 from tests.spark_consumers.current_state.query.sales import Sales
 from tests.spark_consumers.current_state.query.states import rows_of, run_now, table_at
 from tests.spark_consumers.queries import run_now as run_changelog_now
@@ -29,12 +31,12 @@ def test_readers_agree_row_by_row(spark: SparkSession, shop: Shop, tmp_path: Pat
 
     So does a user's own MERGE, also of rows that move between the shards. A table as of the first
     batch's frontier has that batch's rows, also after maintenance; files without deletion vectors
-    have the same rows.
+    have the same rows. The history has them at any time.
     """
     sales = Sales(shop, seed=3, shape=SALES)
     for _ in range(2):
         sales.go_on(30)
-        run_now(spark, shop, tmp_path)
+        run_now(spark, shop, tmp_path, histories={"shop.sales": ()})
         if not sales.rows_then:
             sales.remember()
     (tmp_path / "plain").mkdir()
@@ -43,17 +45,44 @@ def test_readers_agree_row_by_row(spark: SparkSession, shop: Shop, tmp_path: Pat
     plain, path = (str(f / "state" / "shop" / "sales") for f in (tmp_path / "plain", tmp_path))
 
     own_options = shop.options(table="shop.sales", maxRowsPerBatch="60")
-    by_spark = read_with_delta_spark([path, plain], tmp_path / "read", own_options)
+    history = str(tmp_path / "state" / "_shardstream_history" / "shop" / "sales")
+    by_spark = read_with_delta_spark([path, plain], history, tmp_path / "read", own_options)
     replayed = replay_changelog(str(tmp_path / "log" / "log"))["shop", "sales"].rows()
 
     expected = sales.expected()
     assert rows_of(table_at(tmp_path, "shop/sales")) == expected
-    assert [rows_of(table) for table in by_spark] == [expected, expected, expected]
+    assert [rows_of(table) for table in by_spark.tables] == [expected, expected, expected]
     assert {row["id"]: (row["note"], row["price"]) for row in replayed} == {
         key: (row["note"], str(row["price"])) for key, row in expected.items()
     }
     assert "deletionVectors" not in (DeltaTable(plain).protocol().reader_features or ())
+    check_history(by_spark, history, str(tmp_path / "log" / "log"))
     check_earlier_state(tmp_path, sales)
+
+
+def check_history(by_spark: Found, history: str, log: str) -> None:
+    """delta-rs and delta-spark read the same versions: at any time, the rows of a replay.
+
+    Those of the view have AUTO CDC's names.
+    """
+    versions = pa.table(DeltaTable(history).scan()).to_pylist()
+    assert sorted(by_spark.history.to_pylist(), key=repr) == sorted(versions, key=repr)
+    times = {row[name] for row in versions for name in ("_from_us", "_to_us")} - {None}
+    for time_us in times:
+        replayed = replay_changelog(log, until_us=time_us + 1)["shop", "sales"].rows()
+        assert {
+            row["id"]: (row["note"], str(row["price"])) for row in as_of(versions, time_us).values()
+        } == {row["id"]: (row["note"], row["price"]) for row in replayed}
+
+    kept = [row for row in versions if row["_to_us"] != row["_from_us"]]
+    expected = [(row["id"], row["_from_us"], row["_to_us"]) for row in kept]
+    view = by_spark.view
+    for name in ("__START_AT", "__END_AT"):
+        microseconds = view[name].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        view = view.set_column(view.column_names.index(name), name, microseconds)
+    assert view.column_names == ["id", "note", "price", "__START_AT", "__END_AT"]
+    found = [(row["id"], row["__START_AT"], row["__END_AT"]) for row in view.to_pylist()]
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
 
 
 def check_earlier_state(tmp_path: Path, sales: Sales) -> None:
