@@ -1,7 +1,8 @@
 """The statements of a batch and what they do to tables. Pure."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +25,7 @@ class BatchStatements:
     """The DDL, skips and ends of copies in a batch, in merged order."""
 
     statements: Statements
-    renames: list[tuple[str, ColumnRename]] = field(default_factory=list)  # (shard, ...)
+    renames: list[tuple[str, int, ColumnRename]] = field(default_factory=list)  # (shard, seq, ...)
     swaps: list[tuple[Name, str]] = field(default_factory=list)  # (table, what is wrong)
     copies: dict[Name, list[str]] = field(default_factory=dict)
 
@@ -46,11 +47,12 @@ class BatchStatements:
                 found.statements.add(record)
             elif not is_swap(record["statement"], record["database"]):
                 found.statements.add(record)
-                found._add_renames(record["shard"], record["statement"], record["database"])
+                found._add_renames(record)
         return found
 
-    def _add_renames(self, shard: str, statement: str, database: str) -> None:
-        found = column_renames(statement, database)
+    def _add_renames(self, record: Mapping[str, Any]) -> None:
+        shard, statement = record["shard"], record["statement"]
+        found = column_renames(statement, record["database"])
         names = [(each.old.lower(), each.new.lower()) for each in found]
         others = [(old, new) for old, new in names if old != new]
         if not {old for old, _ in others}.isdisjoint(new for _, new in others):
@@ -63,7 +65,7 @@ class BatchStatements:
             )
             self.swaps.append(((table.database, str(table.table)), message))
             return
-        self.renames += [(shard, each) for each in found]
+        self.renames += [(shard, record["seq"], each) for each in found]
 
     @property
     def tables(self) -> set[Name]:
@@ -71,7 +73,7 @@ class BatchStatements:
         emptied = {
             removal.what for removals in self.statements.removals.values() for removal in removals
         }
-        named = emptied | {rename.table for _, rename in self.renames}
+        named = emptied | {rename.table for _, _, rename in self.renames}
         return {(n.database, n.table) for n in named if n.table is not None} | self.copies.keys()
 
     def check(self, tables: Collection[Name], follows: Callable[[Name], bool]) -> None:
@@ -99,8 +101,12 @@ class BatchStatements:
 
     def renames_of(self, name: Name) -> tuple[tuple[str, str, str], ...]:
         """Return (shard, old name, new name) of a table's columns, in merged order."""
+        return tuple((shard, old, new) for shard, _, old, new in self.placed_renames_of(name))
+
+    def placed_renames_of(self, name: Name) -> tuple[tuple[str, int, str, str], ...]:
+        """Return (shard, seq, old name, new name) of a table's columns, in merged order."""
         return tuple(
-            (shard, rename.old, rename.new)
-            for shard, rename in self.renames
+            (shard, seq, rename.old, rename.new)
+            for shard, seq, rename in self.renames
             if (rename.table.database, rename.table.table) == name
         )

@@ -199,12 +199,15 @@ def check_renames(known: KnownTable, renames: Iterable[tuple[str, str, str]]) ->
 
 
 def new_names(steps: Iterable[Rename]) -> dict[str, str]:
-    """Return the last name of each column (old: new); one that is renamed twice is there once."""
+    """Return the last name of each column (old: new); one that is renamed twice is there once.
+
+    One that got its first name back is not there.
+    """
     found: dict[str, str] = {}
     for step in steps:
         first = next((old for old, new in found.items() if new == step.old), step.old)
         found[first] = step.new
-    return found
+    return {old: new for old, new in found.items() if old != new}
 
 
 def known_names(renames: Mapping[str, str], more: Iterable[tuple[str, str, str]]) -> dict[str, str]:

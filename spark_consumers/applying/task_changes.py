@@ -27,6 +27,7 @@ from spark_consumers.applying.shadow_tables import is_shadow_table
 from spark_consumers.applying.tables import Removal
 from spark_consumers.applying.versions import (
     Decoded,
+    check_free_names,
     check_key,
     dates_of,
     ops_of_keys,
@@ -165,9 +166,14 @@ def _decoded(own: pa.Table, shape: TableShape, schema_id: int, decoder: RecordDe
 
 
 def _renames(
-    name: Name, known: KnownTable, parts: Iterable[Decoded], statements: BatchStatements
+    name: Name, known: KnownTable, parts: Sequence[Decoded], statements: BatchStatements
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return the renames of a table's columns, by the names that its versions have."""
+    """Return the renames of a table's columns, by the names that its versions have.
+
+    ShapeConflict: rows from before one of them have a column of the new name as well.
+    """
+    for part in parts:
+        check_free_names(part, statements.placed_renames_of(name))
     shapes = (known.shape, *(part.shape for part in parts))
     names = [column.name for shape in shapes for column in shape.columns]
     return as_declared(statements.renames_of(name), [*known.renames, *names])

@@ -1,7 +1,7 @@
 """Turns decoded rows of one table version into versions of keys: upserts and tombstones. Pure."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,26 @@ def check_key(shape: TableShape) -> None:
             f"apart: leave it out by naming the other tables with --table, or add a primary key "
             f"and start a new target from a copy taken after that"
         )
+
+
+def check_free_names(decoded: Decoded, renames: Iterable[tuple[str, int, str, str]]) -> None:
+    """ShapeConflict if a column got a name that another one had, of rows from before that.
+
+    `renames`: (shard, seq, old name, new name). Columns belong together by name, and the rows of
+    one column would keep their values under the name of another one.
+    """
+    names = {column.name.lower() for column in decoded.shape.columns}
+    for shard, seq, old, new in renames:
+        if old.lower() == new.lower() or not {old.lower(), new.lower()} <= names:
+            continue
+        rows = decoded.rows
+        if _flags(pc.and_(pc.equal(rows["shard"], shard), pc.less(rows["seq"], seq))).any():
+            raise ShapeConflict(
+                f"{decoded.shape.database}.{decoded.shape.table}, shard {shard}, seq {seq}: column "
+                f"'{old}' was renamed to '{new}', the name of another column that was renamed or "
+                f"dropped before, and by name the values of both cannot be told apart. Start a "
+                f"new target from a copy taken after all shards were altered"
+            )
 
 
 def dates_of(decoded: Decoded, into: TableShape) -> set[str]:

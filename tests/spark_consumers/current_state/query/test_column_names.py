@@ -52,6 +52,27 @@ def test_renames_in_one_batch(tmp_path: Path) -> None:
     assert {row["id"]: row["c"] for row in rows} == {1: 7, 2: 8}
 
 
+def test_a_rename_that_is_taken_back_in_one_batch(tmp_path: Path) -> None:
+    """Rows from before, between and after it have their values in the one column, in one run."""
+    source = Source()
+    query = Query(tmp_path, source)
+    query.run(source.rows([change("-80", 1, 100, None, {"id": 1, "value": 7})]))
+    query.run(
+        source.rows(
+            [
+                statement("-80", 2, 110, "ALTER TABLE orders RENAME COLUMN value TO b"),
+                change("-80", 3, 120, None, {"id": 2, "b": 8}, shape=with_value("b")),
+                statement("-80", 4, 130, "ALTER TABLE orders RENAME COLUMN b TO Value"),
+                statement("-80", 5, 140, "ALTER TABLE orders RENAME COLUMN Value TO value"),
+                change("-80", 6, 150, None, {"id": 3, "value": 9}),
+            ]
+        )
+    )
+
+    rows = pa.table(DeltaTable(str(tmp_path / "shop" / "orders")).scan()).to_pylist()
+    assert {row["id"]: row["value"] for row in rows} == {1: 7, 2: 8, 3: 9}
+
+
 def row_of(number: int, shape: TableShape) -> Row:
     """A row that has a note."""
     return {"id": number, "value": number, shape.columns[-1].name: f"note {number}"}
