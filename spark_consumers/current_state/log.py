@@ -30,6 +30,8 @@ KINDS = ("add", "txn", "metaData", "protocol")
 FEATURES = frozenset({"deletionVectors", "timestampNtz", "appendOnly", "invariants", "variantType"})
 # Number of requests at once for the log of a table on an object store.
 READERS = 16
+# Commits that are read one after the other before the log is listed.
+NEXT_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +146,14 @@ class Snapshot:
 
     def newest(self, storage: Storage) -> "Snapshot":
         """Return the newest version; Halt if the table asks for what is not known here."""
-        found = self
+        found, newer = self, next_commits
         if found.written is None or storage.written(commit_path(found.version)) != found.written:
             # Nothing is known yet, or the table has been replaced by another one.
             found = replace(self, version=-1, files={}, closed={}, marks={}).applied(
                 *_checkpoint(storage)
             )
-        for version, actions in commits(storage, found.version):
+            newer = commits
+        for version, actions in newer(storage, found.version):
             if version != found.version + 1:
                 raise Halt(f"{storage.url}: version {found.version + 1} is not in the table's log")
             found = found.applied(version, actions)
@@ -192,6 +195,21 @@ def commits(storage: Storage, after: int) -> Iterator[tuple[int, list[Action]]]:
     with ThreadPoolExecutor(READERS) as pool:
         contents = pool.map(lambda version: storage.read(commit_path(version)), versions)
         yield from zip(versions, map(parsed, contents), strict=True)
+
+
+def next_commits(storage: Storage, after: int) -> Iterator[tuple[int, list[Action]]]:
+    """Yield what `commits` does; `after` is a version that the log has.
+
+    There are hardly ever more than a few: these are asked for by name, because a file system lists
+    the whole folder of a log, with a file for each commit of the last weeks.
+    """
+    for version in range(after + 1, after + 1 + NEXT_MAX):
+        try:
+            content = storage.read(commit_path(version))
+        except FileNotFoundError:
+            return
+        yield version, parsed(content)
+    yield from commits(storage, after + NEXT_MAX)
 
 
 def _checkpoint(storage: Storage, kinds: Sequence[str] = KINDS) -> tuple[int, list[Action]]:
@@ -238,14 +256,19 @@ def _vector(action: Mapping[str, Any]) -> VectorPlace | None:
 
 
 def removals(storage: Storage) -> dict[str, int]:
-    """Return data files and files of vectors that commits removed, and when, in ms."""
+    """Return data files and files of vectors that commits removed, and when last, in ms.
+
+    Those that were removed a week before the newest checkpoint are no longer in the log.
+    """
     version, actions = _checkpoint(storage, ["remove"])
     found: dict[str, int] = {}
     for _, more in [(version, actions), *commits(storage, version)]:
         for action in more:
             if remove := action.get("remove"):
                 vector, when = _vector(remove), remove.get("deletionTimestamp") or 0
-                found[remove["path"]] = when
+                paths = [remove["path"]]
                 if vector and vector.storage == "u":
-                    found[vector.path] = when
+                    paths.append(vector.path)
+                for path in paths:  # a checkpoint has them in any order
+                    found[path] = max(when, found.get(path, 0))
     return found

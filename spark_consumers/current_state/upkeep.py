@@ -41,14 +41,17 @@ def double_buckets(url: str, options: Mapping[str, str]) -> None:
 def vacuum(url: str, options: Mapping[str, str], since_s: float) -> list[str]:
     """Delete files that no version since a time has; return their paths.
 
-    Readers of older versions would miss them. Files that no version ever had are deleted once they
-    are STAGED_S_MAX old as well.
+    It is at most a week ago: see `log.removals`. Commits go that are older than the table's setting
+    `delta.logRetentionDuration`, 30 days by default. Readers of older versions would miss what is
+    deleted. Files that no version ever had are deleted once they are STAGED_S_MAX old as well.
     """
     storage = Storage(url, options)
     removed = removals(storage)
     in_use = {path for path, when in removed.items() if when / 1000 >= since_s}
     staged_since_s = min(since_s, time.time() - STAGED_S_MAX)
     newest = Snapshot().newest(storage)
+    if newest.version < 0:
+        return []
     for file in (*newest.files.values(), *newest.closed.values()):
         in_use.add(file.path)
         if file.vector and file.vector.storage == "u":
@@ -61,4 +64,6 @@ def vacuum(url: str, options: Mapping[str, str], since_s: float) -> list[str]:
         and modified.timestamp() < (since_s if path in removed else staged_since_s)
     ]
     storage.delete(unused)
+    with written_by_delta_rs(url):
+        DeltaTable(url, storage_options=dict(options)).cleanup_metadata()
     return unused

@@ -23,6 +23,7 @@ from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.errors import DatabaseRefuses, DuplicateValue, ShapeConflict, TargetConflict
 from spark_consumers.second_database.catalog import FOLLOWING, Catalog
 from spark_consumers.second_database.dialect import Dialect
+from spark_consumers.second_database.ended_copies import EndedCopies
 from spark_consumers.second_database.names import TargetTable
 from spark_consumers.second_database.staging import Staged, carry, stage, stage_prefix
 from spark_consumers.second_database.table_changes import TableWriter
@@ -84,6 +85,7 @@ class SqlDatabase:
                 f"cannot be put aside: leave out --on-bad-row"
             )
         self._catalog = Catalog(self._dialect, options.follower)
+        self._ended_copies = EndedCopies(self._dialect, options.follower)
         digest = hashlib.sha256(options.follower.encode()).hexdigest()[:16]
         self._prefix = stage_prefix(digest)
 
@@ -116,6 +118,7 @@ class SqlDatabase:
     def _prepare(self) -> None:
         with self._transaction() as connection:
             self._catalog.create(connection)
+            self._ended_copies.create(connection)
             begun = {"deletes": self._options.deletes, "schema": self._options.schema or ""}
             if self._options.key_scope is KeyScope.SHARD:
                 begun["key_scope"] = KeyScope.SHARD
@@ -258,6 +261,7 @@ class SqlDatabase:
     ) -> None:
         soft = self._options.deletes == "soft"
         frontier_us = batch.end.frontier_us
+        ended = self._ended(connection, staged)
         for source, table, stages in self._fitted(connection, staged):
             removals = tuple(dict.fromkeys(r for each in stages for r in each.removals))
             writer = TableWriter(
@@ -269,15 +273,30 @@ class SqlDatabase:
                 keys = writer.same_keys(SAME_KEYS_MAX) if is_on else ()
                 self._catalog.set_same_keys(connection, source, keys)
             self._catalog.reject(connection, source, (r for each in stages for r in each.rejected))
-            ended = {shard for each in stages for shard in each.ended_copies}
-            if ended:
+            shards = ended.pop(source, None)
+            if shards:
                 now = self._catalog.tables(connection)[source]
                 whole = self._options.key_range
-                self._catalog.end_copies(connection, now, ended, whole, frontier_us)
+                self._catalog.end_copies(connection, now, shards, whole, frontier_us)
+        for source, shards in ended.items():
+            self._ended_copies.add(connection, source, shards)
         if batch.batch_id % EXPIRE_EVERY == EXPIRE_EVERY - 1:
             for known in self._catalog.tables(connection).values():
                 writer = TableWriter(connection, self._dialect, known.table, soft=soft)
                 writer.expire(frontier_us - self._options.tombstones_us)
+
+    def _ended(
+        self, connection: Connection, staged: Iterable[Staged]
+    ) -> dict[tuple[str, str], set[str]]:
+        """Return the shards whose copies have ended in a batch, or before the table's first row."""
+        before = self._ended_copies.shards(connection)
+        found: dict[tuple[str, str], set[str]] = {}
+        for source, stages in _by_table(staged).items():
+            ended = {shard for each in stages for shard in each.ended_copies}
+            if ended or source in before:
+                found[source] = ended | before.get(source, set())
+                self._ended_copies.remove(connection, source)
+        return found
 
     def _fit_before(self, batch: PlannedBatch, staged: Sequence[Staged]) -> None:
         """Fit the tables. Retry if another follower registered a table at the same moment."""

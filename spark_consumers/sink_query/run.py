@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -16,8 +17,10 @@ from spark_consumers.source.stream_offset import StreamOffset
 
 Trigger = Literal["availableNow", "processingTime"]
 
-# How often progress is reported, and so how soon a stop is noticed.
+# How often the query is looked at, and so how soon a stop is noticed.
 LOOK_S = 0.2
+# The target is asked after each batch, and this often while there is none.
+ASK_S = 2.0
 # A query that fails on a transient fault (brokers unreachable) restarts from its checkpoint. After
 # this many restarts without a batch in between, the fault is not transient.
 RESTARTS_MAX = 10
@@ -69,8 +72,9 @@ def run_query(
 ) -> SinkProgress:
     """Run the query that `start` starts until it ends or `stop` is set; return the final progress.
 
-    `applied` asks the target, a few times per second. Raises the ShardstreamError that ended the
-    query; a transient one only after RESTARTS_MAX restarts without a batch between them.
+    `applied` asks the target, after each batch and every ASK_S seconds. Raises the ShardstreamError
+    that ended the query; a transient one only after RESTARTS_MAX restarts without a batch between
+    them.
     """
     return _Run(applied, on_progress, stop or threading.Event()).until_done(start)
 
@@ -108,6 +112,8 @@ class _Run:
         self._on_progress = on_progress
         self._stop = stop
         self._last = SinkProgress(0, None, -1, "")
+        self._batch: object = None
+        self._ask_again_s = 0.0
 
     def until_done(self, start: Callable[[], StreamingQuery]) -> SinkProgress:
         """Run the query until it ends or `stop` is set."""
@@ -129,7 +135,7 @@ class _Run:
     def _watch(self, query: StreamingQuery) -> None:
         try:
             while query.isActive and not self._stop.is_set():
-                self._tell(query)
+                self._look(query)
                 self._stop.wait(LOOK_S)
             failure = query.exception()
             if failure is not None:
@@ -137,6 +143,14 @@ class _Run:
             self._tell(query)
         finally:
             query.stop()
+
+    def _look(self, query: StreamingQuery) -> None:
+        """Report progress if the query has ended a batch, and from time to time."""
+        progress, now_s = query.lastProgress, time.monotonic()
+        batch = None if progress is None else (progress["batchId"], progress["timestamp"])
+        if batch != self._batch or now_s >= self._ask_again_s:
+            self._tell(query)
+            self._batch, self._ask_again_s = batch, now_s + ASK_S
 
     def _tell(self, query: StreamingQuery) -> None:
         found = _progress_of(query, self._applied(), self._last)

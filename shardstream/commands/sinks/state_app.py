@@ -180,7 +180,7 @@ def maintain(
         typer.Option("--tombstones", help="How long a deleted key is remembered, for late rows"),
     ] = "7d",
     keep: Annotated[
-        str, typer.Option("--keep", help="How long files of earlier versions stay for readers")
+        str, typer.Option("--keep", help="How long files of earlier versions stay: 12h, at most 7d")
     ] = "7d",
 ) -> None:
     """Remove old tombstones, and files that no version needs; a query may run meanwhile."""

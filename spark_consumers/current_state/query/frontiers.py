@@ -6,7 +6,7 @@ batch without a row was cut off; it, or another query from the same position, is
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +57,9 @@ FILE_BYTES = 1024 * 1024
 _REMOVAL_STEP_US = 1_000
 # Files that were joined stay for readers that have just looked for them.
 JOINED_FILES_H = 24
+# Nobody reads earlier versions of this table. Its log is listed in each batch, and a file system
+# lists all of it.
+SETTINGS = {"delta.logRetentionDuration": "interval 1 hours"}
 # `tidy` does what is due.
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -114,27 +117,26 @@ class Frontiers:
         if not actions.num_rows:  # killed before the first frontier
             return None
         newest = pc.max(actions["max.number"]).as_py()
-        if newest is None:
-            return None
-        return self._rows(actions, pc.field("number") == newest)[0]
+        return None if newest is None else self._row(actions, newest)
 
     def before(self, timestamp_us: int) -> Frontier | None:
         """Return the newest of the frontiers at or before a time, None if all are later."""
-        table = self._open()
-        if table is None:
-            return None
-        actions = pa.table(table.get_add_actions(flatten=True))
-        found = self._rows(actions, pc.field("frontier_us") <= timestamp_us)
-        return max(found, key=lambda frontier: frontier.number, default=None)
+        return self._found(pc.field("frontier_us") <= timestamp_us, pc.max)
 
     def first_at(self, timestamp_us: int) -> Frontier | None:
         """Return the first of the frontiers at or after a time, None if all are earlier."""
+        return self._found(pc.field("frontier_us") >= timestamp_us, pc.min)
+
+    def _found(
+        self, only: ds.Expression, choose: Callable[[pa.ChunkedArray], pa.Scalar]
+    ) -> Frontier | None:
+        """Return the frontier whose number is chosen of some; all other columns are read of it."""
         table = self._open()
         if table is None:
             return None
         actions = pa.table(table.get_add_actions(flatten=True))
-        found = self._rows(actions, pc.field("frontier_us") >= timestamp_us)
-        return min(found, key=lambda frontier: frontier.number, default=None)
+        number = choose(self._dataset(actions).to_table(["number"], filter=only)["number"]).as_py()
+        return None if number is None else self._row(actions, number)
 
     def state(self) -> TargetState | None:
         """Return the last batch that the target holds."""
@@ -204,14 +206,21 @@ class Frontiers:
             mode="ignore",
             name="frontiers",
             description="The versions of the tables that belong together",
-            configuration=None if self._origin is None else self._origin.properties(),
+            configuration=SETTINGS | ({} if self._origin is None else self._origin.properties()),
             storage_options=self._storage,
             commit_properties=CommitProperties(app_transactions=marks),
             raise_if_key_not_exists=False,
         )
 
-    def _rows(self, actions: pa.Table, only: ds.Expression) -> list[Frontier]:
-        return [_frontier(row) for row in self._dataset(actions).to_table(filter=only).to_pylist()]
+    def _row(self, actions: pa.Table, number: int) -> Frontier:
+        """Return a row. Files tell by their bounds which of them may have it."""
+        may_have_it = pc.and_(
+            pc.less_equal(actions["min.number"], number),
+            pc.greater_equal(actions["max.number"], number),
+        )
+        files = self._dataset(actions.filter(pc.fill_null(may_have_it, True)))
+        [row] = files.to_table(filter=pc.field("number") == number).to_pylist()
+        return _frontier(row)
 
     def _dataset(self, actions: pa.Table) -> ds.Dataset:
         handler: Any = DeltaStorageHandler(self._path, self._storage)
@@ -251,13 +260,14 @@ class Frontiers:
             )
 
     def tidy(self) -> None:
-        """Join the files, and write a checkpoint of the log, once in ROWS_PER_CHECKPOINT rows."""
+        """Join the files, and shorten the log, once in ROWS_PER_CHECKPOINT rows."""
         table = self._open()
         if table is not None and table.version() % ROWS_PER_CHECKPOINT == 0:
             # Where `prune` removes rows at this moment, the files are joined another time.
             with written_by_delta_rs(self._path), suppress(CommitFailedError):
                 table.optimize.compact(target_size=FILE_BYTES)
                 table.create_checkpoint()
+                table.cleanup_metadata()
 
     def prune(self, since_us: int) -> tuple[int, int]:
         """Remove the frontiers that were written before a time, but the newest.

@@ -15,6 +15,9 @@ from spark_consumers.current_state.query.layout import FRONTIERS, place_of
 from spark_consumers.current_state.upkeep import vacuum
 from spark_consumers.errors import LakeConflict
 
+# For as long Delta's checkpoints tell which files were removed, and when.
+KEEP_S_MAX = 7 * 24 * 3600
+
 
 @dataclass(frozen=True, slots=True)
 class Removed:
@@ -38,8 +41,14 @@ def maintain_state(
     Tombstones of deletions of more than `tombstones_s` seconds ago are removed: a change from
     before such a deletion that arrives later is applied again. Frontiers go that were written
     more than `keep_s` seconds ago, but the newest, and files that no version since then has; who
-    reads an older version misses them. UsageError: there is no current state at `target`.
+    reads an older version misses them. Commits in logs go after 30 days. UsageError: there is no
+    current state at `target`, or `keep_s` is longer than KEEP_S_MAX.
     """
+    if keep_s > KEEP_S_MAX:
+        raise UsageError(
+            f"--keep {keep_s} s: at most {KEEP_S_MAX} s (7d): after that, the logs of the tables "
+            f"do not tell which versions had a file"
+        )
     target, storage = target.rstrip("/"), dict(storage_options or {})
     frontiers = Frontiers(target, storage)
     newest = frontiers.newest()

@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from event_token.errors import Halt, Retry
 from spark_consumers.current_state.commit import QUERY_MARK, Entry, commit
 from spark_consumers.current_state.create import add_columns
 from spark_consumers.current_state.files import write_file
+from spark_consumers.current_state.storage import Storage
 from spark_consumers.current_state.stored_table import Staged
 from spark_consumers.errors import LakeConflict, StaleBatch
 from tests.faults.disks import filled, small_disk
@@ -199,6 +202,32 @@ def test_a_table_that_was_replaced_is_read_again(lake: Lake, tmp_path: Path) -> 
 
     assert stale.snapshot == again.driver.snapshot
     assert stale.read(stale.everything(range(2))).num_rows == 4
+
+
+def test_a_batch_does_not_list_the_log(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch, also one behind others, asks for new commits by name: a log may have a million."""
+    listed = []
+    names = Storage.names
+
+    def noted(self: Storage, *args: str) -> Iterator[tuple[str, datetime]]:
+        listed.append(args)
+        return names(self, *args)
+
+    monkeypatch.setattr(Storage, "names", noted)
+    stale = lake.open()
+    lake.run(1, second_batch())
+    before = len(listed)
+
+    for number in range(2, 8):
+        lake.run(number, Batch([row(number, number)]))
+    stale.refresh()
+    assert len(listed) == before
+    for number in range(8, 20):
+        lake.run(number, Batch([row(number, number)]))
+    stale.refresh()
+
+    assert len(listed) == before + 1
+    assert stale.snapshot == lake.driver.snapshot
 
 
 def test_a_full_disk_is_named_and_waited_for(tmp_path: Path) -> None:

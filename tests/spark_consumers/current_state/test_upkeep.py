@@ -7,7 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from spark_consumers.current_state.log import DataFile, commit_path, removals, serialized
+from spark_consumers.current_state.storage import Storage
 from spark_consumers.current_state.upkeep import vacuum
+from spark_consumers.current_state.vectors import VECTORS_FOLDER, VectorPlace, to_z85
 from tests.spark_consumers.current_state.lake_rows import Batch, Lake, Rows, row
 
 DAY_S = 24 * 3600
@@ -81,6 +84,17 @@ def test_a_vacuum_leaves_what_a_batch_has_staged(tmp_path: Path) -> None:
     batch.apply(model)
     assert removed
     assert lake.read() == model
+
+
+def test_a_shared_file_of_vectors_was_removed_with_its_last_vector(tmp_path: Path) -> None:
+    """Checkpoints name removed files in any order; a file of vectors is there once per vector."""
+    place = VectorPlace("u", VECTORS_FOLDER + to_z85(bytes(16)), 1, 34, 1)
+    storage = Storage(str(tmp_path), {})
+    for version, (path, when_ms) in enumerate((("a", 100), ("b", 300), ("c", 200))):
+        removed = DataFile(path, 1, 1, 0, place).removal(when_ms, data_change=True)
+        storage.write(commit_path(version), serialized([removed]))
+
+    assert removals(storage) == {"a": 100, "b": 300, "c": 200, place.path: 300}
 
 
 def by_version(url: str, version: int) -> list[object]:

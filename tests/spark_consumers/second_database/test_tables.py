@@ -25,6 +25,7 @@ from tests.spark_consumers.second_database.followed import (
     ON_FILES_TOO,
     ON_MARIADB_AND_GENERAL_TOO,
     ON_MYSQL_TOO,
+    ON_SQLITE_TOO,
     Followed,
     Item,
     TargetServer,
@@ -191,6 +192,29 @@ def test_tombstones_are_forgotten_after_their_time(
     tombstones = "SELECT _seq FROM _shardstream.homes_{} WHERE _deleted"
     assert followed.rows(tombstones.format(1)) == []
     assert followed.rows(tombstones.format(2)) == [(4,)]
+
+
+@ON_SQLITE_TOO
+def test_copies_of_a_table_without_rows_count(target_server: TargetServer) -> None:
+    """A copy that ends before the table's first row is remembered, until all have ended."""
+    followed = Followed(target_server, state="loading")
+    followed.database.prepare()
+    query = "SELECT source_table, state, complete_at_us FROM _shardstream.tables"
+    empty = TableShape("shop", "items", ())
+    with followed.database.claimed():
+        followed.apply([], shape=empty, ended_copies=("-40",))
+        followed.apply([], shape=replace(empty, table="others"), ended_copies=("-",))
+        followed.apply([], shape=empty, ended_copies=("-40", "40-80"))
+        assert followed.rows(query) == []
+        followed.apply([Item(1, 1, 100)])
+        assert followed.rows(query) == [("items", "loading", None)]
+        followed.apply([], shape=empty, ended_copies=("80-",))
+        followed.apply([Item(2, 1, 100)], shape=replace(ITEMS, table="others"))
+
+    assert sorted(followed.rows(query)) == [
+        ("items", "complete", 5_000),
+        ("others", "complete", 6_000),
+    ]
 
 
 @ON_MYSQL_TOO

@@ -1,18 +1,23 @@
 """What maintenance leaves of a target's frontiers, and what can still be read at them."""
 
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from event_token.errors import UsageError
+from event_token.position import ShardPosition, StreamPosition
 from spark_consumers.current_state.query import frontiers as frontiers_module
 from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.frontiers import SCHEMA, Frontiers
 from spark_consumers.current_state.query.layout import FRONTIERS
-from spark_consumers.current_state.query.upkeep import maintain_state
+from spark_consumers.current_state.query.upkeep import KEEP_S_MAX, maintain_state
 from spark_consumers.current_state.upkeep import vacuum
+from spark_consumers.sink_query.resume import PlannedBatch
 from tests.spark_consumers.applying.batches import Source, change
 from tests.spark_consumers.current_state.query.batch_queries import Query
 from topics.records.vevent import Row
@@ -76,7 +81,7 @@ def test_a_query_goes_on_from_the_frontier_that_is_left(tmp_path: Path) -> None:
     query = followed(tmp_path, 3)
 
     removed = maintain_state(str(tmp_path), tombstones_s=YEAR_S, keep_s=0)
-    again = maintain_state(str(tmp_path), tombstones_s=YEAR_S, keep_s=YEAR_S)
+    again = maintain_state(str(tmp_path), tombstones_s=YEAR_S, keep_s=KEEP_S_MAX)
     go_on(query, range(3, 5))
 
     assert [(each.table, each.frontiers) for each in removed] == [
@@ -86,6 +91,50 @@ def test_a_query_goes_on_from_the_frontier_that_is_left(tmp_path: Path) -> None:
     assert [each.frontiers for each in again] == [0, 0]
     assert [row["number"] for row in kept(tmp_path)] == [3, 4, 5]
     assert [values(tmp_path, at) for at in (400, 500, 600)] == [[2], [3], [4]]
+
+
+def test_many_frontiers_leave_a_short_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch lists the log, so what is old goes; all frontiers can be found, also by time."""
+    monkeypatch.setattr(frontiers_module, "ROWS_PER_CHECKPOINT", 5)
+    found = Frontiers(str(tmp_path), {})
+    add(found, range(1, 21))
+    old_s = time.time() - 2 * 3600
+    log = [*tmp_path.rglob("*.json")]
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (old_s, old_s))
+
+    add(found, range(21, 26))
+
+    assert len([path for path in log if path.exists()]) < 10 < len(log)
+    again = Frontiers(str(tmp_path), {})
+    newest = again.newest()
+    assert newest is not None
+    assert (newest.number, newest.position) == (25, end(25))
+    for number in (1, 17, 24):
+        before, after = again.before(1000 * number + 500), again.first_at(1000 * number + 500)
+        assert before is not None
+        assert after is not None
+        assert (before.number, after.number) == (number, number + 1)
+    assert again.before(999) is None
+    assert again.first_at(25_001) is None
+
+
+def end(number: int) -> StreamPosition:
+    """The position after a number of batches."""
+    return StreamPosition(0, 1000 * number, {"-80": ShardPosition(10 * number, 0, None)})
+
+
+def add(found: Frontiers, numbers: range) -> None:
+    """Add frontiers, each one batch after the last."""
+    for number in numbers:
+        found.add(PlannedBatch("q", number - 1, end(number - 1), end(number)), {}, {})
+        found.tidy()
+
+
+def test_files_are_kept_for_a_week_at_most(tmp_path: Path) -> None:
+    """After a week the log does not tell which versions had a file, so no longer time is taken."""
+    with pytest.raises(UsageError, match=r"--keep 604801 s: at most 604800 s \(7d\)"):
+        maintain_state(str(tmp_path), tombstones_s=0, keep_s=KEEP_S_MAX + 1)
 
 
 def test_frontiers_that_do_not_tell_when_they_were_written(
