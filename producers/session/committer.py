@@ -162,6 +162,7 @@ class Committer:
         committed.end_offset = progress.end_offset
         committed.lag_ms = progress.lag_ms
         committed.ddl = progress.ddl
+        committed.progress = progress
         committed.rows_total += count
         committed.commits += 1
         self._count(summary, size, self.committed_s - began_s)

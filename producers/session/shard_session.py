@@ -1,6 +1,7 @@
 """One session of a shard's producer: from fencing and resuming to a stop or the first fault."""
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
@@ -11,10 +12,12 @@ from producers.session.commit_pace import CELL_GAP_S, is_backlog, rest_s
 from producers.session.context import SessionContext
 from producers.session.parts import SessionParts, open_parts
 from producers.session.status import Committed
+from producers.session.stop_reason import leave_reason
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
 from producers.start.choose_start import choose_start
 from topics.progress.codec import PROGRESS_SCHEMA_TEXT
+from topics.progress.committed_tail import read_committed_tail
 from topics.records.table_shape import ddl_schema, schema_text
 
 # Less is not waited for: a wait costs as much.
@@ -54,9 +57,12 @@ class ShardSession:
             )
             opened.callback(publisher.close)
             publisher.fence()
-            start = choose_start(
-                context.settings, context.topics, context.schema_ids, servers, publisher.abort_open
+            progress, tail = read_committed_tail(
+                context.settings.kafka, context.topics, context.schema_ids, publisher.abort_open
             )
+            self.committed.progress = progress
+            opened.push(self._leaving_reason(publisher))
+            start = choose_start(context.settings, context.topics, servers, progress, tail)
             if start.is_new and context.has_committed.is_set():
                 raise LogDisagrees(
                     f"{context.topics.log} is empty, but this producer has written to it: the "
@@ -70,6 +76,7 @@ class ShardSession:
                 point.end_offset,
                 skipped=point.skipped,
                 ddl=point.ddl,
+                progress=progress,
             )
             context.report(ProducerState.STARTING, self.committed, start.note)
             parts = open_parts(context, start, publisher, self.committed, opened)
@@ -78,6 +85,15 @@ class ShardSession:
             while not context.stop.is_set():
                 turns.next()
             parts.committer.commit_rest()
+
+    def _leaving_reason(self, publisher: Publisher) -> Callable[..., None]:
+        """Return what leaves the reason in the progress topic when an error ends the session."""
+
+        def leave(_kind: object, error: BaseException | None, _trace: object) -> None:
+            if error is not None and self.committed.progress is not None:
+                leave_reason(publisher, self.committed.progress, self._context.schema_ids, error)
+
+        return leave
 
     def _is_stopping(self) -> bool:
         """Waits for Kafka ask it again and again: they are turns of the loop, too."""

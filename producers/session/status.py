@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from producers.settings import ProducerState, ProducerStatus
-from topics.progress.record import LastDdl, Skipped
+from topics.progress.record import LastDdl, Progress, Skipped
 
 # Rates are averaged over at least this time.
 RATE_S: Final = 1.0
@@ -16,7 +16,7 @@ OnStatus = Callable[[ProducerStatus], None]
 
 @dataclass(slots=True)
 class Committed:
-    """What one session knows to be committed on Kafka."""
+    """What one session knows to be committed on Kafka; `progress`: the last record."""
 
     position: str
     head_us: int
@@ -26,6 +26,7 @@ class Committed:
     commits: int = 0
     skipped: Skipped | None = None
     ddl: LastDdl | None = None
+    progress: Progress | None = None
 
 
 Report = Callable[[ProducerState, Committed, str], None]

@@ -87,6 +87,7 @@ class Publisher:
         self._last_offset = -1
         self._failure: KafkaError | None = None
         self._indefinite: str = ""
+        self._is_committing = False
         settings: dict[str, Any] = {
             "compression.type": "lz4",
             "linger.ms": "5",
@@ -219,11 +220,28 @@ class Publisher:
         """Add the progress record and commit; check `spent` afterwards."""
         self.write(self.topics.progress, key, progress, head_ms, headers)
         began_s = time.monotonic()
+        self._is_committing = True
         self._repeat("committing", self._commit_transaction, self._transaction_timeout_s)
-        self._in_transaction = False
+        self._in_transaction = self._is_committing = False
         elapsed_s = time.monotonic() - began_s
         if elapsed_s >= self._slow_commit_s:
             self._indefinite = f"a commit took {elapsed_s:.0f} s"
+
+    def leave(self, progress: bytes, key: bytes, head_ms: int, headers: Written) -> None:
+        """Abort what is open, and commit a last progress record without rows.
+
+        Nothing where the outcome of an earlier commit is not known: the record might repeat an
+        older position. Raises as other methods do.
+        """
+        if self._is_committing or self._indefinite:
+            return
+        if self._in_transaction:
+            self._repeat("aborting", self._abort_transaction, STOP_S_MAX)
+            self._in_transaction = False
+        self.begin()
+        self.write(self.topics.progress, key, progress, head_ms, headers)
+        self._repeat("committing", self._commit_transaction, STOP_S_MAX)
+        self._in_transaction = False
 
     def abort_open(self) -> None:
         """Abort a transaction with a record in each topic of the shard; only after fencing.

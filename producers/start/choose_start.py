@@ -1,6 +1,5 @@
 """Chooses the server that a session follows, and the position it starts from."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,8 +14,8 @@ from producers.start.last_transaction import check_last
 from producers.start.position_at_time import find_position
 from producers.start.resume_point import ResumePoint, first_point, resume_point
 from topics.names import ShardTopics
-from topics.progress.committed_tail import read_committed_tail
-from topics.records.schema_ids import SchemaIds
+from topics.progress.committed_tail import LogTail
+from topics.progress.record import Progress
 from topics.start.start_forms import GtidStart, StartWord, parse_producer_start
 
 _REPLICA_NOTE: Final = (
@@ -45,16 +44,14 @@ class ChosenStart:
 def choose_start(
     settings: ShardProducerSettings,
     topics: ShardTopics,
-    schema_ids: SchemaIds,
     servers: ServerList,
-    abort_open: Callable[[], None],
+    progress: Progress | None,
+    tail: LogTail,
 ) -> ChosenStart:
-    """Read what is committed, and choose a server that can continue from there.
+    """Choose a server that can continue from what is committed: `progress`, and the log's `tail`.
 
-    Only after fencing; `abort_open` as for `read_committed_tail`. Raises what `ServerList.choose`,
-    `resume_point` and `find_position` raise.
+    Raises what `ServerList.choose`, `resume_point` and `find_position` raise.
     """
-    progress, tail = read_committed_tail(settings.kafka, topics, schema_ids, abort_open)
     point = resume_point(topics, settings.flavor, progress, tail)
     is_new = point is None
     if point is None:

@@ -1,13 +1,13 @@
 """Which shards have stood still since this process looks: what an operator asks for in the morning.
 
-Pure. A producer that stops says why in its own log; what Kafka shows is since when, and until when.
+Pure. Kafka shows since when, and until when; and of a producer that an error has ended, why.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from topics.fleet.view import KeyspaceView, ShardCondition
+from topics.fleet.view import KeyspaceView, ShardCondition, ShardView
 
 # More than anybody reads; enough for a night.
 STOPS_MAX: Final = 20
@@ -17,13 +17,15 @@ STOPS_MAX: Final = 20
 class Stop:
     """A shard whose producer wrote nothing for long. `until_us` None: it still does not.
 
-    `since_us`: when it wrote last. `server`: whom it had streamed from.
+    `since_us`: when it wrote last. `server`: whom it had streamed from. `reason`: what its producer
+    said when an error ended it, "" if it could say nothing.
     """
 
     shard: str
     since_us: int
     until_us: int | None
     server: str
+    reason: str = ""
 
 
 def next_stops(stops: Sequence[Stop], view: KeyspaceView, now_us: int) -> tuple[Stop, ...]:
@@ -35,15 +37,24 @@ def next_stops(stops: Sequence[Stop], view: KeyspaceView, now_us: int) -> tuple[
         shard.shard: shard for shard in view.shards if shard.condition is ShardCondition.SILENT
     }
     known = [
-        stop
-        if stop.until_us is not None or stop.shard in silent
-        else replace(stop, until_us=now_us)
+        _after(stop, silent.get(stop.shard), now_us) if stop.until_us is None else stop
         for stop in stops
     ]
     going_on = {stop.shard for stop in known if stop.until_us is None}
     new = [
-        Stop(shard.shard, shard.written_us, None, shard.server)
+        Stop(shard.shard, shard.written_us, None, shard.server, _reason(shard))
         for shard in silent.values()
         if shard.written_us is not None and shard.shard not in going_on
     ]
     return (*new, *known)[:STOPS_MAX]
+
+
+def _after(stop: Stop, silent: ShardView | None, now_us: int) -> Stop:
+    """Return a stop that went on at the look before; `silent`: the shard if it still does."""
+    if silent is None:
+        return replace(stop, until_us=now_us)
+    return replace(stop, reason=_reason(silent) or stop.reason)
+
+
+def _reason(shard: ShardView) -> str:
+    return str(shard.stopped) if shard.stopped is not None else ""

@@ -12,7 +12,7 @@ from typing import Final
 from topics.fleet.reader_views import ReaderView, reader_views
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
-from topics.progress.record import GRID_US, LastDdl, Progress, Skipped
+from topics.progress.record import GRID_US, LastDdl, Progress, Skipped, StopReason
 from topics.readers.record import NamedReader
 
 # A producer advances its watermark every 250 ms, so this is forty missing heartbeats.
@@ -20,6 +20,11 @@ SILENT_MS: Final = 10_000
 
 # Of hops; a timeline of some days in a keyspace that is resharded often.
 HOPS_MAX: Final = 50
+
+# What stops one producer mostly stops all of them; the first ones say what it is.
+REASONS_MAX: Final = 3
+# Where its sections are found by the error's class.
+RUNBOOK: Final = "docs/runbook.md#errors-that-stop-a-process"
 
 _UNDER_WAY: Final = frozenset((ReshardState.RUNNING.value, ReshardState.SWITCHED.value))
 _COPYING: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
@@ -60,7 +65,8 @@ class ShardView:
     `source_lag_ms` is the age of the newest transaction when the producer read it. `silent_ms` is
     how long the producer has written nothing, `written_us` since when; None if it never has.
     `flavor` is mysql or mariadb, "" while unknown. `skipped`: the log's SKIP records. `ddl`: its
-    last DDL, None before the first, and while a release without it produces.
+    last DDL, None before the first, and while a release without it produces. `stopped`: the reason
+    that the producer has left when an error ended it, until the next one commits.
     """
 
     shard: str
@@ -76,6 +82,7 @@ class ShardView:
     written_us: int | None = None
     flavor: str = ""
     ddl: LastDdl | None = None
+    stopped: StopReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +228,7 @@ def _shard_view(shard: str, state: ShardState, look: ShardLook, now_us: int) -> 
         condition = ShardCondition.FILLING
     elif state is ShardState.RETIRED:
         condition = ShardCondition.ENDED
-    elif silent_ms is None or silent_ms > SILENT_MS:
+    elif silent_ms is None or silent_ms > SILENT_MS or (progress and progress.stopped):
         condition = ShardCondition.SILENT
     if progress is None:
         return ShardView(shard, condition, None, None, 0, 0.0, 0, silent_ms, "")
@@ -241,6 +248,7 @@ def _shard_view(shard: str, state: ShardState, look: ShardLook, now_us: int) -> 
         look.written_us,
         progress.flavor,
         progress.ddl,
+        progress.stopped,
     )
 
 
@@ -253,7 +261,9 @@ def _held_by(serving: list[ShardView]) -> tuple[tuple[str, ...], str]:
     if silent:
         silent_s = max(view.silent_ms or 0 for view in silent) // 1_000
         servers = ", ".join(sorted({view.server for view in silent}))
-        return _names(silent), f"no progress for {silent_s} s, last from {servers}"
+        reasons = [f"; {view.shard} has stopped: {view.stopped}" for view in silent if view.stopped]
+        text = f"no progress for {silent_s} s, last from {servers}{''.join(reasons[:REASONS_MAX])}"
+        return _names(silent), text + (f"; see {RUNBOOK}" if reasons else "")
     late = [view for view in serving if (view.behind_ms or 0) > SILENT_MS]
     if late:
         behind_s = max(view.behind_ms or 0 for view in late) // 1_000

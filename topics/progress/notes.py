@@ -9,19 +9,23 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Final, TypeAlias
 
-from topics.progress.record import LastDdl, Progress
+from topics.progress.record import LastDdl, Progress, StopReason
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
 Written: TypeAlias = list[tuple[str, str | bytes | None]]
 
 _DDL: Final = "shardstream.ddl"
+_STOPPED: Final = "shardstream.stopped"
 
 
 def note_headers(progress: Progress) -> Written:
     """Return the headers of a progress record, as Kafka's client takes them."""
-    if progress.ddl is None:
-        return []
-    return [(_DDL, json.dumps(asdict(progress.ddl)).encode())]
+    written: Written = []
+    if progress.ddl is not None:
+        written.append((_DDL, json.dumps(asdict(progress.ddl)).encode()))
+    if progress.stopped is not None:
+        written.append((_STOPPED, json.dumps(asdict(progress.stopped)).encode()))
+    return written
 
 
 def with_notes(progress: Progress, headers: Headers) -> Progress:
@@ -30,12 +34,24 @@ def with_notes(progress: Progress, headers: Headers) -> Progress:
         with suppress(ValueError, TypeError, AttributeError):
             if name == _DDL:
                 progress = replace(progress, ddl=_ddl(json.loads(value)))
+            elif name == _STOPPED:
+                progress = replace(progress, stopped=_stopped(json.loads(value)))
     return progress
 
 
+# A later release may say more.
+
+
 def _ddl(fields: dict[str, object]) -> LastDdl:
-    """A later release may say more."""
+    return LastDdl(_time(fields), str(fields.get("kind", "")), str(fields.get("tables", "")))
+
+
+def _stopped(fields: dict[str, object]) -> StopReason:
+    return StopReason(_time(fields), str(fields.get("error", "")), str(fields.get("text", "")))
+
+
+def _time(fields: dict[str, object]) -> int:
     at_us = fields.get("at_us")
     if not isinstance(at_us, int):
         raise TypeError(at_us)
-    return LastDdl(at_us, str(fields.get("kind", "")), str(fields.get("tables", "")))
+    return at_us

@@ -109,6 +109,19 @@ class LastDdl:
 
 
 @dataclass(frozen=True, slots=True)
+class StopReason:
+    """Why a producer has stopped: when (host clock), the class of the error, and its text."""
+
+    at_us: int
+    error: str
+    text: str
+
+    def __str__(self) -> str:
+        """As status lines say it."""
+        return f"{self.text} [{self.error}]"
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """One progress record. A heartbeat covers no records: its `last_seq` is `first_seq - 1`.
 
@@ -118,7 +131,8 @@ class Progress:
     is None before the first transaction, and in records of layout 1. `identity` is that of the
     shard's MariaDB servers, "" where the log holds none. `skipped` is None before the first skip,
     and in a log whose skips were all written by a release without it. `ddl` is in a header of the
-    record: None before the first DDL, and where a release without it wrote last.
+    record: None before the first DDL, and where a release without it wrote last. So is `stopped`,
+    of the last record before an error ended the producer; it covers no records.
     """
 
     first_seq: int
@@ -136,3 +150,4 @@ class Progress:
     identity: str = ""
     skipped: Skipped | None = None
     ddl: LastDdl | None = None
+    stopped: StopReason | None = None

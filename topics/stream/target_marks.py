@@ -141,6 +141,7 @@ class TargetMarks:
             head_us=at_us,
             ticks=(Tick(cell_us, offset),) if cell_us > cell_start_us(last_us) else (),
             mark=replace(cancel, offset=offset),
+            stopped=None,
         )
         record = encode_progress(progress, self._schema_ids)
         producer.produce(

@@ -217,7 +217,9 @@ function fillHop(li, hop) {
 
 function fillStop(li, stop) {
   const end = stop.until_us === null ? "until now" : `for ${seconds((stop.until_us - stop.since_us) / 1000)}`;
-  lines(li, [`${clock(stop.since_us)} ${stop.shard}: no progress ${end}`, `${stop.server}; docs/runbook.md#shardsilent`]);
+  const anchor = stop.reason ? "errors-that-stop-a-process" : "shardsilent";
+  lines(li, [`${clock(stop.since_us)} ${stop.shard}: no progress ${end}`,
+    ...(stop.reason ? [stop.reason] : []), `${stop.server}; docs/runbook.md#${anchor}`]);
 }
 
 // The whole page

@@ -7,7 +7,7 @@ import pytest
 from databases.errors import ServerRefused
 from event_token import Halt, UsageError
 from producers.errors import BinlogPurged, SameServerId, ServerBehindLog
-from producers.settings import ProducerState, ServerSettings
+from producers.settings import ProducerState, ServerSettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
@@ -29,6 +29,21 @@ from topics.names import ShardTopics
 from topics.progress.committed_tail import last_progress
 from topics.records.vevent import Op
 from topics.schemas.registry import open_schema_ids
+
+
+def check_reason(settings: ShardProducerSettings, error: BaseException) -> None:
+    """The last progress says why the producer has stopped, and nothing new beside that."""
+    *_, before, last = read_log(settings).progress
+    schema_ids = open_schema_ids(settings.kafka, None)
+    told = last_progress(settings.kafka, ShardTopics(settings.keyspace, settings.shard), schema_ids)
+    assert told is not None
+    assert told.stopped is not None
+    assert told.stopped.error == type(error).__name__
+    assert str(error).startswith(told.stopped.text[:50])
+    assert last == replace(
+        before, first_seq=before.last_seq + 1, last_seq=before.last_seq, ticks=()
+    )
+    check_progress(read_log(settings))
 
 
 def test_changes_reach_the_log_once_and_in_order(
@@ -248,6 +263,7 @@ def test_purged_binlogs_stop_the_shard(
 
     assert isinstance(error, BinlogPurged)
     assert purged.rpartition(":")[0] in str(error)
+    check_reason(settings, error)
 
 
 def test_server_that_lost_transactions_stops_the_shard(
@@ -334,6 +350,7 @@ def test_statement_in_the_binlog_stops_the_shard(
     assert uuid in str(error)
     check_log(log)
     assert sorted(replay(log, name, "t")) == [1]
+    check_reason(settings, error)
 
 
 def test_gtids_added_by_hand_are_looked_into(

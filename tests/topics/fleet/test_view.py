@@ -6,6 +6,7 @@ from rich.console import Console
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from shardstream.commands.fleet.words import as_text, headline
+from shardstream.status.stops import next_stops
 from topics.fleet.view import (
     HOPS_MAX,
     KeyspaceView,
@@ -17,7 +18,7 @@ from topics.fleet.view import (
 )
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
-from topics.progress.record import LastDdl, Progress
+from topics.progress.record import LastDdl, Progress, StopReason
 from topics.readers.record import NamedReader, ReaderRecord
 
 NOW_US = 1_700_000_100_000_000
@@ -47,6 +48,25 @@ def view(looks: dict[str, ShardLook], *shards: ShardEntry) -> KeyspaceView:
     """The view of a keyspace of two shards, or of those."""
     entries = shards or (ShardEntry("-80"), ShardEntry("80-"))
     return keyspace_view(Topology("commerce", 3, entries), looks, NOW_US)
+
+
+def test_a_producer_that_an_error_has_ended_is_named_with_its_reason() -> None:
+    """At once, and with the place where the runbook says what to do."""
+    ended = look()
+    assert ended.progress is not None
+    reason = StopReason(NOW_US, "BinlogPurged", "db-b has purged binlogs")
+    looks = {"-80": look(), "80-": replace(ended, progress=replace(ended.progress, stopped=reason))}
+
+    found = view(looks)
+
+    assert found.shards[1].condition is ShardCondition.SILENT
+    assert found.held_by == ("80-",)
+    assert found.reason == (
+        "no progress for 0 s, last from db-a:3306; 80- has stopped: db-b has purged binlogs "
+        "[BinlogPurged]; see docs/runbook.md#errors-that-stop-a-process"
+    )
+    [stop] = next_stops((), found, NOW_US)
+    assert stop.reason == "db-b has purged binlogs [BinlogPurged]"
 
 
 def test_the_last_ddl_of_each_shard_is_told() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
 from topics.progress.codec import decode_progress, encode_progress
 from topics.progress.notes import note_headers
-from topics.progress.record import LastDdl, Progress
+from topics.progress.record import LastDdl, Progress, StopReason
 
 PLAIN = Progress(1, 0, 0, "mysql", "", 5, (), None, "db-a:3306", 5, 0)
 
@@ -20,7 +20,11 @@ def decoded(headers: list[tuple[str, bytes]]) -> Progress:
 
 def test_notes_come_back() -> None:
     """Headers tell what the value does not."""
-    noted = replace(PLAIN, ddl=LastDdl(7, "ALTER TABLE", "shop.orders"))
+    noted = replace(
+        PLAIN,
+        ddl=LastDdl(7, "ALTER TABLE", "shop.orders"),
+        stopped=StopReason(8, "BinlogPurged", "binlogs are gone"),
+    )
     headers = [(name, value) for name, value in note_headers(noted) if isinstance(value, bytes)]
 
     assert decoded(headers) == noted
@@ -30,7 +34,9 @@ def test_notes_come_back() -> None:
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"7", b'{"at_us": "x"}'])
 def test_what_is_not_understood_is_no_note(value: bytes) -> None:
     """A note of a later release, or of somebody else, never stops a reader."""
-    assert decoded([("shardstream.ddl", value), ("traceparent", b"00")]) == PLAIN
+    headers = [(name, value) for name in ("shardstream.ddl", "shardstream.stopped", "traceparent")]
+
+    assert decoded(headers) == PLAIN
 
 
 def test_a_later_release_may_say_more() -> None:
