@@ -8,10 +8,10 @@ from sqlalchemy.exc import DBAPIError
 from event_token.errors import Retry, ShardstreamError, UsageError
 from spark_consumers.errors import BadValue, DatabaseRefuses, DuplicateValue
 
-# Cannot connect, lost, shutting down, killed, too many connections, locks, full, read-only.
+# Cannot connect, lost, shutting down, killed, too many connections, locks, read-only.
 _TRANSIENT = frozenset(
     {
-        *(0, 1021, 1040, 1053, 1077, 1079, 1080, 1114, 1158, 1159, 1160, 1161, 1180, 1184, 1203),
+        *(0, 1040, 1053, 1077, 1079, 1080, 1158, 1159, 1160, 1161, 1180, 1184, 1203),
         *(1205, 1213, 1226, 1290, 1317, 1836, 1927, 1969, 2002, 2003, 2006, 2013, 2014, 2055),
         *(3024, 3100, 3169, 4031),
     }
@@ -24,6 +24,10 @@ _BAD_VALUE = frozenset(
 )
 _DUPLICATE = frozenset({1062, 1586})
 _TOO_WIDE = 1118
+# A write, a new file, a tablespace; where only the storage engine's number tells why, it is in the
+# message: 28 of the system, 135 of InnoDB.
+_FULL = frozenset({20, 1021, 1114, 3675})
+_FULL_BY_NUMBER = re.compile(r"\b(?:errno|errcode|error):? (?:28|135)\b", re.IGNORECASE)
 # What a message quotes of a row.
 _VALUE = re.compile(r"(entry|value:?) '.*' (for|at)", re.DOTALL)
 
@@ -68,6 +72,8 @@ def translated(place: str, error: DBAPIError) -> ShardstreamError:
     said = without_values(said_of(error))
     if code in _REFUSED:
         return UsageError(f"{place}: {said} (docs/second-database.md lists the rights)")
+    if code in _FULL or _FULL_BY_NUMBER.search(said):
+        return Retry(f"{place}: its disk is full, make room: {said}")
     if error.connection_invalidated or code in _TRANSIENT:
         return Retry(f"{place}: {said}")
     if code in _BAD_VALUE:

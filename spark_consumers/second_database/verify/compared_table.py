@@ -1,7 +1,7 @@
 """A followed table, and the SQL that compares it with staged rows of its source."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -141,63 +141,69 @@ class ComparedTable:
         return [tuple(row) for row in found]
 
     def pairs(self, connection: Connection, part: StagedPart) -> list[Pair]:
-        """Return every staged row with its best match: equal, differing, or none."""
-        d = self._dialect
-        by_key = d.same_key("t", "s", self.table.key)
-        hidden = f"t.{d.quote(KEY)} = s.{d.quote(KEY)} AND NOT t.{d.quote(DELETED)}"
-        found = self._joined(connection, part, self._place, self._matching("t", by_key))
-        more = self._joined(connection, part, self._homes, f"{hidden} AND {self._same_home()}")
-        dead = f"t.{d.quote(KEY)} = s.{d.quote(KEY)} AND t.{d.quote(DELETED)}"
-        tombstones = {
-            tuple(row[:-1]): row[-1]
-            for row in rows_of(
-                connection,
-                f"SELECT {d.listed(self.table.key, 's.')}, t.{d.quote(TOKEN)} "
-                f"FROM {part.place} s JOIN {self._homes} t ON {dead} AND {self._same_home()}",
-            )
-        }
+        """Return every staged row with its best match: equal, differing, or none.
+
+        One statement sees the table, the hidden rows and the tombstones at one moment. Between
+        two of them the writer may move a row from one to the other, and it would seem missing.
+        """
+        d, key = self._dialect, self.table.key
+        same_key = f"t.{d.quote(KEY)} = s.{d.quote(KEY)} AND {self._same_home()} AND"
+        deleted = f"t.{d.quote(DELETED)}"
+        visible = self._matching("t", d.same_key("t", "s", key))
+        joined = [
+            self._joined(part, f"LEFT JOIN {self._place} t ON {visible}"),
+            self._joined(part, f"LEFT JOIN {self._homes} t ON {same_key} NOT {deleted}"),
+            self._joined(part, f"JOIN {self._homes} t ON {same_key} {deleted}", is_dead=True),
+        ]
         best: dict[tuple[Key, bytes | None], Pair] = {}
-        for pair in (*found, *more):
+        tombstones: dict[Key, str | None] = {}
+        for is_dead, pair in self._pairs(connection, part, " UNION ALL ".join(joined)):
+            if is_dead:
+                tombstones[pair.key] = pair.token
+                continue
             there = best.get((pair.key, pair.home))
-            if there is None or (pair.is_there and not pair.differing):
+            if there is None or (pair.is_there and not (there.is_there and pair.differing)):
                 best[pair.key, pair.home] = pair
         return [
             pair if pair.is_there else replace(pair, token=tombstones.get(pair.key))
             for pair in best.values()
         ]
 
-    def _joined(
-        self, connection: Connection, part: StagedPart, place: str, condition: str
-    ) -> list[Pair]:
-        """`place`: the table or its other homes, joined as `t`."""
+    def _joined(self, part: StagedPart, join: str, *, is_dead: bool = False) -> str:
+        """Return the query of staged rows with what is joined to them as `t`."""
         d, key = self._dialect, self.table.key
         flags = [
-            f"CASE WHEN {self._differs(each)} THEN 1 ELSE 0 END" for each in part.columns.values()
+            "0" if is_dead else f"CASE WHEN {self._differs(each)} THEN 1 ELSE 0 END"
+            for each in part.columns.values()
         ]
         told = [
+            "1" if is_dead else "0",
             d.listed(key, "s."),
             f"s.{d.quote(HOME)}",
             f"CASE WHEN t.{d.quote(key[0])} IS NULL THEN 0 ELSE 1 END",
             f"t.{d.quote(TOKEN)}",
             *flags,
         ]
-        found = []
-        for row in rows_of(
-            connection,
-            f"SELECT {', '.join(told)} FROM {part.place} s LEFT JOIN {place} t ON {condition}",
-        ):
-            values, (home, is_there, token, *differs) = tuple(row[: len(key)]), row[len(key) :]
+        return f"SELECT {', '.join(told)} FROM {part.place} s {join}"
+
+    def _pairs(
+        self, connection: Connection, part: StagedPart, query: str
+    ) -> Iterator[tuple[bool, Pair]]:
+        """Yield what queries of `_joined` return, and whether it is a tombstone's."""
+        width = len(self.table.key)
+        for is_dead, *row in rows_of(connection, query):
+            home, is_there, token, *differs = row[width:]
             names = zip(part.columns, differs, strict=True)
-            found.append(
+            yield (
+                bool(is_dead),
                 Pair(
-                    values,
+                    tuple(row[:width]),
                     None if home is None else bytes(home),
                     bool(is_there),
                     tuple(name for name, flag in names if flag) if is_there else (),
                     token,
-                )
+                ),
             )
-        return found
 
     def live_rows(self, connection: Connection, keys: Sequence[Key]) -> list[LiveRow]:
         """Return the visible and the hidden rows that have these keys."""

@@ -15,9 +15,11 @@ from spark_consumers.second_database.catalog import LOADING, Catalog, KnownTarge
 from spark_consumers.second_database.urls import dialect_of
 from spark_consumers.second_database.verify.compared_table import ComparedTable
 from spark_consumers.second_database.verify.sources import Name, ShardSource
+from spark_consumers.sink_query.resume import TargetState
 from topics.kafka.deadline import Deadline
 
-# A query applies a batch every second or two; after a restart it has to catch up.
+# A query applies a batch every second or two. However far it has to go, it is waited for as long as
+# it moves: this is how long it may stand still, and how long a log may be behind.
 WAIT_S_MAX = 120.0
 _POLL_S = 0.1
 
@@ -121,9 +123,12 @@ class TargetSession:
             return self._catalog.applied(connection)[1] or 0
 
     def wait_for(self, executed: dict[ShardSource, GtidSet]) -> None:
-        """Wait until the position contains what these shards had executed; Retry if it does not."""
-        deadline = Deadline(self._target.wait_s)
+        """Wait until the position contains what these shards had executed.
+
+        Retry: a log does not reach it in time, or the position stands still for as long.
+        """
         for source, gtids in executed.items():
+            deadline = Deadline(self._target.wait_s)
             while (seq := source.logged_seq(gtids)) is None:
                 if deadline.passed:
                     raise Retry(
@@ -131,16 +136,27 @@ class TargetSession:
                         f"{deadline.seconds:g} s: is its producer running?"
                     )
                 time.sleep(_POLL_S)
-            while not self._holds(source.shard, seq):
-                if deadline.passed:
-                    raise Retry(
-                        f"{self._catalog.where} has not reached seq {seq} of shard {source.shard} "
-                        f"within {deadline.seconds:g} s: is `shardstream database` running?"
-                    )
-                time.sleep(_POLL_S)
+            self._wait_for_seq(source.shard, seq)
 
-    def _holds(self, shard: str, seq: int) -> bool:
+    def _wait_for_seq(self, shard: str, seq: int) -> None:
+        """Wait for as long as the target comes nearer, however far it is behind."""
+        held, deadline = self._held(), Deadline(self._target.wait_s)
+        while (at := _seq_of(held, shard)) < seq:
+            time.sleep(_POLL_S)
+            before, held = held, self._held()
+            if held != before:
+                deadline = Deadline(self._target.wait_s)
+            elif deadline.passed:
+                raise Retry(
+                    f"{self._catalog.where} has stood still for {deadline.seconds:g} s at seq {at} "
+                    f"of shard {shard}, before seq {seq}: is `shardstream database` running?"
+                )
+
+    def _held(self) -> TargetState | None:
         with self.transaction() as connection:
-            held = self._catalog.held(connection)
-        there = None if held is None else held.position.shards.get(shard)
-        return there is not None and there.seq >= seq
+            return self._catalog.held(connection)
+
+
+def _seq_of(held: TargetState | None, shard: str) -> int:
+    there = None if held is None else held.position.shards.get(shard)
+    return -1 if there is None else there.seq

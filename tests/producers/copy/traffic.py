@@ -36,8 +36,11 @@ def key_of(table: str, i: int) -> tuple[str, ...]:
 class Traffic:
     """Writers that run until stopped. Column `v` gets a different number at each write."""
 
-    def __init__(self, database: DatabaseFixture, name: str, *, keys: int, seed: int) -> None:
-        """Create the tables and fill them."""
+    def __init__(
+        self, database: DatabaseFixture, name: str, *, keys: int, seed: int, pause_s: float = 0.003
+    ) -> None:
+        """Create the tables and fill them. `pause_s`: of each writer between transactions."""
+        self._pause_s = pause_s
         self._database = database
         self._name = name
         self._keys = keys
@@ -69,7 +72,7 @@ class Traffic:
                         # Deadlock, lock wait, duplicate key, snapshot too old (MariaDB).
                         if error.args[0] not in {1213, 1205, 1062, 1020}:
                             raise
-                    self._stop.wait(0.003)
+                    self._stop.wait(self._pause_s)
         except BaseException as error:  # noqa: BLE001 - the test checks it
             self.errors.append(error)
 

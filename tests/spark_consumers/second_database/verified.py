@@ -26,6 +26,8 @@ from topics.stream.subscriber import StreamSubscriber
 
 QUERY = "without Spark"
 WAIT_S_MAX = 120.0
+# A target that falls behind gets larger batches, as of the query.
+ROWS_MAX = 10_000
 
 
 @contextmanager
@@ -36,7 +38,7 @@ def feeding(database: SqlDatabase, keyspace: str, config: ClientConfig) -> Itera
 
         def follow() -> None:
             try:
-                for number, batch in enumerate(Batches(reader, rows=500, ms=100)):
+                for number, batch in enumerate(Batches(reader, rows=ROWS_MAX, ms=100)):
                     following = Following(
                         known=database.known(), on_type_change=OnTypeChange.NEW_COLUMN
                     )
