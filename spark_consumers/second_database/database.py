@@ -38,6 +38,7 @@ TOMBSTONES_US = 7 * 24 * 3600 * 1_000_000
 EXPIRE_EVERY = 500
 
 WHOLE = KeyRange.parse("-")
+_KEPT_TOO = ", or let it leave out the rows that are deleted (_deleted), which keep their values"
 Deletes = Literal["hard", "soft"]
 
 
@@ -220,6 +221,7 @@ class SqlDatabase:
             raise DatabaseRefuses(
                 f"{error}. The rows of the sources have a value twice that a unique "
                 f"index of the target allows once, as rows of two shards may: drop that index"
+                f"{_KEPT_TOO if self._options.deletes == 'soft' else ''}"
             ) from None
 
     def apply_arrow(self, batch: PlannedBatch, changes: Iterable[TableChanges]) -> bool:

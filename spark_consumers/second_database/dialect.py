@@ -62,6 +62,8 @@ class Dialect:
     name_unit: ClassVar[Literal["bytes", "characters"]] = "bytes"
     # Columns that every table has, so that no other one may be called so.
     system_columns: ClassVar[frozenset[str]] = frozenset()
+    # Whether columns whose names differ by case alone are one column.
+    folds_case: ClassVar[bool] = False
     # What locks the rows of a SELECT; empty: an UPDATE of the row must do.
     row_lock: ClassVar[str] = " FOR UPDATE"
     # Whether tasks stage side by side. Else they give their rows to the driver, which stages them

@@ -141,7 +141,7 @@ def check_names(dialect: Dialect, shape: TableShape) -> None:
     where = f"{shape.database}.{shape.table}"
     taken = {*RESERVED, *dialect.system_columns}
     for name in (column.name for column in shape.columns):
-        if name in taken:
+        if (name.lower() if dialect.folds_case else name) in taken:
             raise UsageError(
                 f"{where}: column '{name}' has a name that the target needs for itself "
                 f"({', '.join(sorted(taken))}): rename the column, or leave the table out"

@@ -21,6 +21,7 @@ _ROWS = "shardstream_rows"
 class DuckdbDialect(GeneralDialect):
     """A database file of this process."""
 
+    folds_case = True
     is_shared = False
     has_savepoints = False
     number_type = f"BIGINT DEFAULT nextval('{_NUMBERS}')"

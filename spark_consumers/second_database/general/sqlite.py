@@ -46,6 +46,7 @@ _REFUSED = ("SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_READONLY", "SQLITE_PERM"
 class SqliteDialect(GeneralDialect):
     """A database file."""
 
+    folds_case = True
     types = _TYPES
     number_type = "INTEGER PRIMARY KEY"
 

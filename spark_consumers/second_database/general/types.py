@@ -89,6 +89,13 @@ def plain(rows: pa.Table, shape: TableShape, types: Mapping[str, SqlType]) -> pa
         elif pa.types.is_timestamp(values.type):
             values = values.cast(pa.timestamp("us"))
         elif pa.types.is_decimal(values.type) and isinstance(types[column.name], sa.Text):
-            values = values.cast(pa.string())
+            values = _decimal_texts(values)
         rows = rows.set_column(i, column.name, values)
     return rows
+
+
+def _decimal_texts(values: pa.ChunkedArray) -> pa.Array:
+    """Return decimals as texts with all their digits: Arrow's cast writes 0.00 as `0E-10`."""
+    return pa.array(
+        (None if value is None else f"{value:f}" for value in values.to_pylist()), pa.string()
+    )

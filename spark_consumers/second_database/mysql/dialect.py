@@ -46,6 +46,7 @@ class MysqlDialect(Dialect):
 
     name_max = 64
     name_unit = "characters"
+    folds_case = True
     has_transactional_ddl = False
     meta_types: Mapping[str, str] = types.META_TYPES
 

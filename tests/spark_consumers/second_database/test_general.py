@@ -1,7 +1,9 @@
 """Databases of which only SQLAlchemy's dialect is known: what they can hold, and what stops."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,16 @@ from spark_consumers.second_database.general.sqlite import SqliteDialect
 from spark_consumers.second_database.general.types import TYPES
 from spark_consumers.second_database.urls import dialect_of, parse_url
 from tests.database_servers import DatabaseFixture
-from tests.spark_consumers.second_database.followed import FILES, Followed, Item, changes
+from tests.spark_consumers.second_database.followed import (
+    FILES,
+    ITEMS,
+    Followed,
+    Item,
+    changes,
+)
 from tests.spark_consumers.second_database.kinds import OTHERS, kinds
 from tests.spark_consumers.second_database.mysql_targets import MysqlTargets
-from topics.records.table_shape import ValueKind
+from topics.records.table_shape import Column, ValueKind
 
 GENERAL = pytest.mark.parametrize("target_server", [*FILES, "standard"], indirect=True)
 STANDARD = pytest.mark.parametrize("target_server", ["standard"], indirect=True)
@@ -55,6 +63,20 @@ def _as_texts(followed: Followed) -> Mapping[str, object]:
         "datetime": "9999-12-31 23:59:59.999999",
         "timestamp": "1970-01-01 00:00:01.000000",
     }
+
+
+@pytest.mark.parametrize("target_server", ["sqlite"], indirect=True)
+def test_small_decimals_keep_their_digits(followed: Followed) -> None:
+    """Where decimals are texts, 0.0000001 is no `1E-7`, and zero no `0E-10`."""
+    column = Column("price", ValueKind.DECIMAL, "decimal(20,10)", 20, 10)
+    shape = replace(ITEMS, columns=(*ITEMS.columns, column))
+    prices = ("0.0000000000", "0.0000001000", "-12345.0000000001")
+    items = [Item(i, i, 100, more={"price": Decimal(text)}) for i, text in enumerate(prices)]
+
+    followed.apply(items, shape=shape)
+
+    found = followed.rows("SELECT price FROM shop.items ORDER BY id")
+    assert found == [(text,) for text in prices]
 
 
 @pytest.mark.parametrize("target_server", ["sqlite"], indirect=True)

@@ -24,6 +24,7 @@ from tests.spark_consumers.second_database.followed import (
     ON_ALL,
     ON_FILES_TOO,
     ON_MARIADB_AND_GENERAL_TOO,
+    ON_MARIADB_TOO,
     ON_MYSQL_TOO,
     ON_SQLITE_TOO,
     Followed,
@@ -151,6 +152,31 @@ def test_a_key_on_two_shards_with_any_column(followed: Followed, column: str) ->
     followed.check()
 
     assert followed.rows(f'SELECT note, "{column}" FROM shop.items') == [("a", 1)]
+
+
+@ON_MARIADB_TOO
+def test_a_value_that_a_deleted_row_keeps_names_the_way_on(target_server: TargetServer) -> None:
+    """With soft deletes a deleted row keeps its unique value; only an index of the others fits."""
+    followed = Followed(target_server, deletes="soft")
+    followed.database.prepare()
+    followed.apply([Item(1, 1, 100, note="a")])
+    followed.rows("CREATE UNIQUE INDEX only_once ON shop.items (note)")
+    followed.apply([Item(1, 2, 200, deleted=True)])
+
+    with pytest.raises(DatabaseRefuses, match=r"only_once.* leave out the rows that are deleted"):
+        followed.apply([Item(2, 3, 300, note="a")])
+
+
+@pytest.mark.parametrize(
+    ("target_server", "column"),
+    [("mysql_a", "_KEY"), ("sqlite", "_Shard"), ("duckdb", "_HOME")],
+    indirect=["target_server"],
+)
+def test_a_reserved_name_in_another_case_is_refused(followed: Followed, column: str) -> None:
+    """Where `a` and `A` are one column, so are `_key` and `_KEY`; PostgreSQL has both."""
+    shape = replace(ITEMS, columns=(*ITEMS.columns, Column(column, ValueKind.INT, "int")))
+    with pytest.raises(UsageError, match=f"shop.items: column '{column}' has a name"):
+        followed.apply([Item(1, 1, 100)], shape=shape)
 
 
 @pytest.mark.parametrize("column", ["xmin", "_contested", "_origin"])
