@@ -105,6 +105,10 @@ SameKeyOption = Annotated[
         help="At a key that keeps live rows on several shards, stop, or show the newest row",
     ),
 ]
+DropColumns = Annotated[
+    bool,
+    typer.Option("--drop-columns", help="Drop a column once no shard has it any more"),
+]
 RequiredCheckpoint = Annotated[
     str, typer.Option("--checkpoint", help="Folder or URL of Spark's checkpoint")
 ]

@@ -7,8 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_consumers.applying.homes import Version
 from spark_consumers.applying.shadow_tables import is_swap
-from spark_consumers.applying.statements import ColumnRename, column_renames
+from spark_consumers.applying.statements import (
+    ColumnDrop,
+    ColumnRename,
+    column_drops,
+    column_renames,
+)
 from spark_consumers.applying.tables import STATEMENT_TYPES, Removal, Statements
 from spark_consumers.errors import ShapeConflict
 
@@ -28,6 +34,7 @@ class BatchStatements:
     renames: list[tuple[str, int, ColumnRename]] = field(default_factory=list)  # (shard, seq, ...)
     swaps: list[tuple[Name, str]] = field(default_factory=list)  # (table, what is wrong)
     copies: dict[Name, list[str]] = field(default_factory=dict)
+    drops: list[tuple[ColumnDrop, Version]] = field(default_factory=list)
 
     @classmethod
     def of(cls, routed: pa.Table, accept_skip: Collection[str]) -> "BatchStatements":
@@ -48,6 +55,10 @@ class BatchStatements:
             elif not is_swap(record["statement"], record["database"]):
                 found.statements.add(record)
                 found._add_renames(record)
+                place = (record["shard"], record["seq"], record["timestamp_us"])
+                at = Version(*place, None, None, record.get("token"))
+                drops = column_drops(record["statement"], record["database"])
+                found.drops += [(each, at) for each in drops]
         return found
 
     def _add_renames(self, record: Mapping[str, Any]) -> None:
@@ -109,4 +120,12 @@ class BatchStatements:
             (shard, seq, rename.old, rename.new)
             for shard, seq, rename in self.renames
             if (rename.table.database, rename.table.table) == name
+        )
+
+    def drops_of(self, name: Name) -> tuple[tuple[str, Version], ...]:
+        """Return the columns of a table that were dropped, and where, in merged order."""
+        return tuple(
+            (drop.name, at)
+            for drop, at in self.drops
+            if (drop.table.database, drop.table.table) == name
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from spark_consumers.applying.homes import Version
 from spark_consumers.applying.tables import Removal
 from topics.records.table_shape import TableShape
 
@@ -49,6 +50,33 @@ class KnownTable:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenVersion:
+    """A version of a table in a batch, with the places of its first and last row on a shard."""
+
+    shape: TableShape
+    first: Version
+    last: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a batch tells of the columns that shards have: versions, and columns dropped there.
+
+    Only filled where columns are to be dropped. Names are those of the shards.
+    """
+
+    seen: tuple[SeenVersion, ...] = ()
+    dropped: tuple[tuple[str, Version], ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether it tells anything."""
+        return bool(self.seen or self.dropped)
+
+
+NOTHING_TOLD = Told()
+
+
+@dataclass(frozen=True, slots=True)
 class TableChanges:
     """What a batch changes in one table, as far as it concerns one task.
 
@@ -68,6 +96,8 @@ class TableChanges:
 
     `versions`: where the sink keeps a history of the table, what every change of the batch leaves,
     in any order: columns as `rows`, then OP, the op of the change. None where it keeps none.
+
+    `told`: which columns the shards have.
     """
 
     database: str
@@ -78,6 +108,7 @@ class TableChanges:
     ended_copies: tuple[str, ...] = ()
     renames: tuple[tuple[str, str, str], ...] = ()
     versions: pa.Table | None = None
+    told: Told = NOTHING_TOLD
 
     @property
     def has_rows(self) -> bool:

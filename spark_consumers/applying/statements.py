@@ -25,6 +25,11 @@ _PARTITION_WORDS = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "CONVERT"})
 _TABLESPACE_WORDS = frozenset({"IMPORT", "DISCARD"})
 # What follows RENAME where no table is renamed.
 _NOT_A_TABLE = frozenset({"COLUMN", "INDEX", "KEY"})
+# What follows DROP where no column is dropped.
+_NOT_A_COLUMN = frozenset(
+    {"CHECK", "CONSTRAINT", "DEFAULT", "FOREIGN", "INDEX", "KEY", "PARTITION", "PERIOD"}
+    | {"PRIMARY", "SYSTEM"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,14 @@ class ColumnRename:
     table: TableName
     old: str
     new: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDrop:
+    """A column that an ALTER TABLE dropped."""
+
+    table: TableName
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,23 @@ def column_renames(statement: str, database: str) -> list[ColumnRename]:
         new = tokens.name()
         if old != new:
             found.append(ColumnRename(table, old, new))
+    return found
+
+
+def column_drops(statement: str, database: str) -> list[ColumnDrop]:
+    """Return the columns that an ALTER TABLE drops."""
+    tokens = _Tokens.of(statement, database)
+    if not tokens.take("ALTER"):
+        return []
+    table = tokens.altered()
+    found = []
+    while table is not None and (token := tokens.next()) is not None:
+        if not token.is_word("DROP"):
+            continue
+        if not tokens.take("COLUMN") and tokens.take(*_NOT_A_COLUMN):
+            continue
+        tokens.take_all("IF", "EXISTS")
+        found.append(ColumnDrop(table, tokens.name()))
     return found
 
 

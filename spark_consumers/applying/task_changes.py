@@ -8,7 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_consumers.applying.batch_statements import BatchStatements
-from spark_consumers.applying.changes import META, OP, KnownTable, TableChanges
+from spark_consumers.applying.changes import (
+    META,
+    NOTHING_TOLD,
+    OP,
+    KnownTable,
+    TableChanges,
+    Told,
+)
 from spark_consumers.applying.evolution import (
     as_declared,
     check_renames,
@@ -24,6 +31,7 @@ from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.reduce import reduce_changes
 from spark_consumers.applying.removals import removed
 from spark_consumers.applying.shadow_tables import is_shadow_table
+from spark_consumers.applying.shard_columns import told_of, without_dropped
 from spark_consumers.applying.tables import Removal
 from spark_consumers.applying.versions import (
     Decoded,
@@ -49,6 +57,7 @@ class Following:
     `tables`: (database, table) of those that it follows; None: all but the shadow tables of online
     schema changes. `known`: those that it has. `accept_skip`: GTIDs of skipped transactions without
     which the tables are right. `histories`: the tables of which it keeps every version.
+    `drop_columns`: columns that no shard has any more are dropped.
     """
 
     tables: Collection[Name] | None = None
@@ -58,6 +67,7 @@ class Following:
     on_truncate: OnTruncate = OnTruncate.APPLY
     histories: Collection[Name] = ()
     on_partial: OnPartial = OnPartial.STOP
+    drop_columns: bool = False
 
     def follows(self, name: Name) -> bool:
         """Tell whether the sink follows a table."""
@@ -103,26 +113,42 @@ def changes_of(
             by_table.setdefault(name, []).append(_decoded(own, shape, schema_id, decoder))
     names = {*by_table, *following.known, *filter(following.follows, statements.tables)}
     statements.check({name for name in names if following.follows(name)}, following.follows)
+    told = told_of(routed, decoder, statements) if following.drop_columns else {}
     found = []
     for name in sorted(names):
-        known = following.known.get(name, KnownTable(TableShape(*name, ())))
-        parts = by_table.get(name, [])
-        renames = _renames(name, known, parts, statements)
-        removals = statements.removals_of(name)
-        shape, versions = _shape_and_rows(known, parts, renames, following.on_type_change)
-        following.check_removals(name, removals, versions)
-        batch = TableChanges(
-            *name,
-            shape,
-            reduce_changes(".".join(name), versions, removals, following.on_partial),
-            removals,
-            statements.ended_copies_of(name),
-            renames,
-            _with_ops(versions, parts) if name in following.histories else None,
+        batch = _table_changes(
+            *(name, by_table.get(name, []), statements, following), told.get(name, NOTHING_TOLD)
         )
-        if batch.has_rows or batch.removals or batch.ended_copies or batch.renames:
+        if batch.has_rows or batch.removals or batch.ended_copies or batch.renames or batch.told:
             found.append(batch)
     return found
+
+
+def _table_changes(
+    name: Name,
+    parts: Sequence[Decoded],
+    statements: BatchStatements,
+    following: Following,
+    told: Told,
+) -> TableChanges:
+    known = following.known.get(name, KnownTable(TableShape(*name, ())))
+    renames = _renames(name, known, parts, statements)
+    removals = statements.removals_of(name)
+    shape, versions = _shape_and_rows(known, parts, renames, following.on_type_change)
+    following.check_removals(name, removals, versions)
+    if name not in following.histories:
+        after = KnownTable(shape, known_names(known.renames, renames))
+        versions = without_dropped(versions, told, after)
+    return TableChanges(
+        *name,
+        shape,
+        reduce_changes(".".join(name), versions, removals, following.on_partial),
+        removals,
+        statements.ended_copies_of(name),
+        renames,
+        _with_ops(versions, parts) if name in following.histories else None,
+        told,
+    )
 
 
 def _with_ops(versions: pa.Table, parts: Iterable[Decoded]) -> pa.Table:

@@ -8,6 +8,7 @@
 | `rejected` | changes with values that the target cannot hold, if they are not to stop the query |
 | `ended_copies` | shards whose copy of a table ended before it had a row (`ended_copies.py`) |
 | `same_keys` | keys that have live rows on several shards, if they are to stop the query |
+| `lacking` | columns that shards lack, so that those that none has can be dropped |
 | `homes_N` | of table N: hidden rows of keys with several homes, and tombstones |
 | `stage_*` | the changes of one task of one batch, until the batch is applied |
 """

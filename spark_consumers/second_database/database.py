@@ -5,7 +5,7 @@ that also moves the position (`apply`). Nothing here needs Spark.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,10 +22,18 @@ from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.errors import DatabaseRefuses, DuplicateValue, ShapeConflict, TargetConflict
 from spark_consumers.second_database.catalog import FOLLOWING, Catalog
+from spark_consumers.second_database.columns.dropping import ColumnDropper
 from spark_consumers.second_database.dialect import Dialect
 from spark_consumers.second_database.ended_copies import EndedCopies
 from spark_consumers.second_database.names import TargetTable
-from spark_consumers.second_database.staging import Staged, carry, stage, stage_prefix
+from spark_consumers.second_database.staging import (
+    Staged,
+    by_table,
+    carry,
+    first_of_tables,
+    stage,
+    stage_prefix,
+)
 from spark_consumers.second_database.table_changes import TableWriter
 from spark_consumers.second_database.target_tables import TargetTables
 from spark_consumers.second_database.urls import dialect_of
@@ -54,8 +62,8 @@ class TargetOptions:
     `on_bad_row`: `table` puts changes with values that the target cannot hold into the table of
     rejected ones, instead of stopping. `on_type_change`: as of the `Following` of the changes.
     `key_scope`: that of the changes' decoder; it cannot change. `on_same_key`: `stop` lists
-    keys that have live rows on several shards (`SqlDatabase.same_keys`). `on_partial`: as of the
-    `Following` of the changes.
+    keys that have live rows on several shards (`SqlDatabase.same_keys`). `on_partial`,
+    `drop_columns`: as of the `Following` of the changes.
     """
 
     follower: str
@@ -70,6 +78,7 @@ class TargetOptions:
     key_scope: KeyScope = KeyScope.KEYSPACE
     on_same_key: OnSameKey = OnSameKey.STOP
     on_partial: OnPartial = OnPartial.STOP
+    drop_columns: bool = False
 
 
 class SqlDatabase:
@@ -87,6 +96,7 @@ class SqlDatabase:
             )
         self._catalog = Catalog(self._dialect, options.follower)
         self._ended_copies = EndedCopies(self._dialect, options.follower)
+        self._dropper = ColumnDropper(self._dialect, self._catalog, options.follower)
         digest = hashlib.sha256(options.follower.encode()).hexdigest()[:16]
         self._prefix = stage_prefix(digest)
 
@@ -124,6 +134,9 @@ class SqlDatabase:
             if self._options.key_scope is KeyScope.SHARD:
                 begun["key_scope"] = KeyScope.SHARD
             self._catalog.settle_options(connection, begun)
+            self._dropper.create(connection)
+            if not self._options.drop_columns:
+                self._dropper.forget(connection)
 
     def held(self) -> TargetState | None:
         """Return what the target holds of the follower, None if nothing."""
@@ -163,7 +176,7 @@ class SqlDatabase:
                     f"stop it, or wait until the server has noticed its end"
                 )
             connection.commit()
-            self.drop_stages()
+            self.clean_up()
             try:
                 yield
             finally:
@@ -171,11 +184,26 @@ class SqlDatabase:
                 with suppress(DBAPIError):
                     self._dialect.release_claims(connection)
 
+    def clean_up(self) -> None:
+        """Do what batches that were cut off have left to be done, before tasks stage the next."""
+        self.drop_stages()
+        self.drop_columns()
+
     def drop_stages(self) -> None:
         """Drop the staging tables of batches that were cut off; they take the target's room."""
         with self._transaction() as connection:
             for name in self._dialect.stages(connection, self._prefix):
                 self._dialect.drop_stage(connection, name)
+
+    def drop_columns(self) -> bool:
+        """Drop the columns that no shard has any more; tell whether there were some.
+
+        It is done between batches: what tasks have staged does not know of it.
+        """
+        if not self._options.drop_columns:
+            return False
+        with self._transaction() as connection:
+            return self._dropper.drop(connection)
 
     def stage(self, changes: Iterable[TableChanges]) -> list[Staged]:
         """Stage the changes of one task. BadValue names the first value that does not fit.
@@ -197,6 +225,9 @@ class SqlDatabase:
         TargetConflict: the batch does not begin where the target ends. Retry: it must be staged
         again.
         """
+        if self.drop_columns():  # a batch was cut off between its commit and this
+            self._drop(staged)
+            raise Retry(f"{self.where}: a column was dropped, and the batch is run again")
         try:
             if not self._dialect.has_transactional_ddl:
                 self._fit_before(batch, staged)
@@ -204,7 +235,7 @@ class SqlDatabase:
         except ShapeConflict as error:
             if self._options.on_type_change is OnTypeChange.HALT:
                 raise
-            self._fit_tables(batch, _first_of_tables(staged))
+            self._fit_tables(batch, first_of_tables(staged))
             self._drop(staged)
             raise Retry(f"{error}. The column is there now, and the batch is run again") from None
         except DuplicateValue:
@@ -212,6 +243,7 @@ class SqlDatabase:
             # which the source had, does not.
             done = self._apply_replacing(batch, staged)
         self._drop(staged)
+        self.drop_columns()
         return done
 
     def _apply_replacing(self, batch: PlannedBatch, staged: Sequence[Staged]) -> bool:
@@ -282,6 +314,8 @@ class SqlDatabase:
                 self._catalog.end_copies(connection, now, shards, whole, frontier_us)
         for source, shards in ended.items():
             self._ended_copies.add(connection, source, shards)
+        if self._options.drop_columns:
+            self._dropper.follow(connection, staged, batch.end.shards, soft=soft)
         if batch.batch_id % EXPIRE_EVERY == EXPIRE_EVERY - 1:
             for known in self._catalog.tables(connection).values():
                 writer = TableWriter(connection, self._dialect, known.table, soft=soft)
@@ -293,7 +327,7 @@ class SqlDatabase:
         """Return the shards whose copies have ended in a batch, or before the table's first row."""
         before = self._ended_copies.shards(connection)
         found: dict[tuple[str, str], set[str]] = {}
-        for source, stages in _by_table(staged).items():
+        for source, stages in by_table(staged).items():
             ended = {shard for each in stages for shard in each.ended_copies}
             if ended or source in before:
                 found[source] = ended | before.get(source, set())
@@ -323,7 +357,7 @@ class SqlDatabase:
         soft = self._options.deletes == "soft"
         tables = TargetTables(self._dialect, self._catalog, schema=self._options.schema, soft=soft)
         known = self._catalog.tables(connection)
-        for source, stages in sorted(_by_table(staged).items()):
+        for source, stages in sorted(by_table(staged).items()):
             there = known.get(source)
             shapes = [each.shape for each in stages if each.shape.columns]
             if there is None and not shapes:
@@ -360,19 +394,3 @@ class SqlDatabase:
 def _engine_of(url: str) -> Engine:
     """One pool of connections per process: tasks come with objects of their own."""
     return dialect_of(url).open_engine()
-
-
-def _first_of_tables(staged: Iterable[Staged]) -> list[Staged]:
-    """Return what one task has of each table: the others will know its columns.
-
-    Tasks that meet a new column do not know in which order others have met its types.
-    """
-    with_columns = (each for each in staged if each.shape.columns)
-    return [stages[0] for stages in _by_table(with_columns).values()]
-
-
-def _by_table(staged: Iterable[Staged]) -> Mapping[tuple[str, str], list[Staged]]:
-    found: dict[tuple[str, str], list[Staged]] = {}
-    for each in staged:
-        found.setdefault((each.database, each.table), []).append(each)
-    return found

@@ -164,6 +164,10 @@ class Dialect:
         names = f"{self.quote(old)} TO {self.quote(new)}"
         run(connection, f"ALTER TABLE {place} RENAME COLUMN {names}")
 
+    def drop_column(self, connection: Connection, place: str, name: str) -> None:
+        """Drop a column."""
+        run(connection, f"ALTER TABLE {place} DROP COLUMN {self.quote(name)}")
+
     def stages(self, connection: Connection, prefix: str) -> list[str]:
         """Return the names of the staging tables that begin so."""
         schema, begin = self.internal_name(prefix)

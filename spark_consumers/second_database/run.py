@@ -69,7 +69,7 @@ def run_database(
     database.prepare_for_tasks()
 
     def start() -> StreamingQuery:
-        database.drop_stages()
+        database.clean_up()
         begin = resumed(source, database.where, database.held(), checkpoint_state(checkpoint, {}))
         return triggered(_writer(spark, keyspace, spec, begin), trigger, interval_s).start()
 

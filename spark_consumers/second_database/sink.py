@@ -98,6 +98,7 @@ class DatabaseWriter(DataSourceStreamArrowWriter):
             spec.target.on_type_change,
             spec.on_truncate,
             on_partial=spec.target.on_partial,
+            drop_columns=spec.target.drop_columns,
         )
         changes = changes_of(
             pa.Table.from_batches(batches),

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -15,7 +16,9 @@ from spark_consumers.applying.changes import (
     DELETED,
     KEY,
     META,
+    NOTHING_TOLD,
     TableChanges,
+    Told,
 )
 from spark_consumers.applying.tables import Removal
 from spark_consumers.errors import BadValue
@@ -49,6 +52,7 @@ class Staged:
     renames: tuple[tuple[str, str, str], ...] = ()
     rejected: tuple[Rejected, ...] = ()
     carried: TableChanges | None = None
+    told: Told = NOTHING_TOLD
 
 
 def stage_prefix(follower_digest: str) -> str:
@@ -109,6 +113,7 @@ def _of_tables(changes: TableChanges) -> Staged:
         removals=changes.removals,
         ended_copies=changes.ended_copies,
         renames=changes.renames,
+        told=changes.told,
     )
 
 
@@ -199,3 +204,20 @@ def _absent_sets(rows: pa.Table) -> tuple[tuple[str, ...], ...]:
 
 def _count(flags: pa.ChunkedArray) -> int:
     return int(pc.sum(flags.cast(pa.int64())).as_py() or 0)
+
+
+def first_of_tables(staged: Iterable[Staged]) -> list[Staged]:
+    """Return what one task has of each table: the others will know its columns.
+
+    Tasks that meet a new column do not know in which order others have met its types.
+    """
+    with_columns = (each for each in staged if each.shape.columns)
+    return [stages[0] for stages in by_table(with_columns).values()]
+
+
+def by_table(staged: Iterable[Staged]) -> Mapping[tuple[str, str], list[Staged]]:
+    """Return what tasks have staged, by database and table of the source."""
+    found: dict[tuple[str, str], list[Staged]] = {}
+    for each in staged:
+        found.setdefault((each.database, each.table), []).append(each)
+    return found

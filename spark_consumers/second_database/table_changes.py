@@ -16,7 +16,7 @@ from spark_consumers.applying.changes import (
     SHARD,
     TIME,
 )
-from spark_consumers.applying.homes import range_of
+from spark_consumers.applying.homes import Version, range_of
 from spark_consumers.applying.removals import home_bounds
 from spark_consumers.applying.tables import Removal
 from spark_consumers.decoding.on_partial import OnPartial
@@ -297,10 +297,31 @@ class TableWriter:
         )
         return int(count)
 
+    def clear(self, column: str, at: Version) -> None:
+        """Set a column to NULL in the rows that are older than its DROP on a shard."""
+        where, values = self._older_there(at)
+        name = self._dialect.quote(column)
+        for place in (self._place, self._homes):
+            clear = f"UPDATE {place} SET {name} = NULL WHERE {name} IS NOT NULL AND {where}"
+            run(self._connection, clear, values)
+
     def _remove(self, removal: Removal) -> None:
         """Remove the stored rows of a shard that a TRUNCATE or DROP removed there."""
-        d, at = self._dialect, removal.at
-        q = d.quote
+        q = self._dialect.quote
+        where, values = self._older_there(removal.at)
+        run(self._connection, f"DELETE FROM {self._homes} WHERE {where}", values)
+        if self._soft:
+            change = (
+                f"UPDATE {self._place} SET {q(DELETED)} = TRUE "
+                f"WHERE {q(DELETED)} = FALSE AND {where}"
+            )
+        else:
+            change = f"DELETE FROM {self._place} WHERE {where}"
+        run(self._connection, change, values)
+
+    def _older_there(self, at: Version) -> tuple[str, dict[str, object]]:
+        """Return the condition, and its values, that a row is at home on a shard and older."""
+        q = self._dialect.quote
         lower, upper = home_bounds(at.shard)
         shards = rows_of(
             self._connection,
@@ -325,12 +346,4 @@ class TableWriter:
             f"({q(SHARD)} <> :shard AND {q(SHARD)} IN ({listed}) AND "
             f"(({at_home}) OR {q(HOME)} IS NULL) AND {q(TIME)} <= :time))"
         )
-        run(self._connection, f"DELETE FROM {self._homes} WHERE {where}", values)
-        if self._soft:
-            change = (
-                f"UPDATE {self._place} SET {q(DELETED)} = TRUE "
-                f"WHERE {q(DELETED)} = FALSE AND {where}"
-            )
-        else:
-            change = f"DELETE FROM {self._place} WHERE {where}"
-        run(self._connection, change, values)
+        return where, values

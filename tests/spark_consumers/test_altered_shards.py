@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from event_token import ShardPosition, StreamPosition
 from spark_consumers.applying.task_changes import Following
 from spark_consumers.table_topics.envelope.options import EnvelopeOptions
 from spark_consumers.table_topics.envelope.table_encoder import TableEncoder
@@ -42,37 +43,48 @@ def batches_of(altered: AlteredShards, *, together: bool) -> Iterator[Sequence[V
         yield from ([event] for event in altered.events)
 
 
-@pytest.mark.parametrize(("together", "vectors"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    ("together", "vectors", "drop_columns"),
+    [(True, True, False), (False, True, True), (False, False, False)],
+)
 def test_current_state(
-    altered: AlteredShards, tmp_path: Path, *, together: bool, vectors: bool
+    altered: AlteredShards, tmp_path: Path, *, together: bool, vectors: bool, drop_columns: bool
 ) -> None:
     """New, wider, renamed and dropped columns of the one shard beside the old ones of the other."""
-    query = Query(tmp_path, Source(), vectors=vectors)
+    query = Query(tmp_path, Source(), vectors=vectors, drop_columns=drop_columns)
+    both = {shard: ShardPosition(0, 0, None) for shard in ("-80", "80-")}
+    query.position = StreamPosition(0, 0, both)
 
     for events in batches_of(altered, together=together):
         query.run_until_done(query.source.rows(events))
 
     rows = pa.table(DeltaTable(str(tmp_path / "shop" / "items")).scan()).to_pylist()
+    assert {"gone" in row for row in rows} == {not drop_columns}
     found = {row["id"]: tuple(row[name] for name in COLUMNS.split(", ")) for row in rows}
     assert found == altered.rows
 
 
-@pytest.mark.parametrize("together", TOGETHER)
+@pytest.mark.parametrize(
+    ("together", "drop_columns"), [(True, False), (False, False), (False, True)]
+)
 def test_second_database(
-    altered: AlteredShards, postgres: PostgresFixture, *, together: bool
+    altered: AlteredShards, postgres: PostgresFixture, *, together: bool, drop_columns: bool
 ) -> None:
     """New, wider, renamed and dropped columns of the one shard beside the old ones of the other."""
-    followed = Followed(postgres)
+    followed = Followed(postgres, drop_columns=drop_columns)
     followed.database.prepare()
     source = Source()
 
     for number, events in enumerate(batches_of(altered, together=together)):
-        following = Following(known=followed.database.known())
+        known = followed.database.known()
+        following = Following(known=known, drop_columns=drop_columns)
         changes = source.changes(events, following, partitions=PARTITIONS)
         assert followed.database.apply_arrow(batch(number), changes)
 
     rows = followed.rows(f"SELECT {COLUMNS} FROM shop.items")
     assert {row[0]: row for row in rows} == altered.rows
+    [table] = followed.database.known().values()
+    assert ("gone" in {column.name for column in table.shape.columns}) is not drop_columns
 
 
 @pytest.mark.parametrize("together", TOGETHER)

@@ -46,6 +46,7 @@ def run_database_command(config: Path | None, options: DatabaseOptions) -> None:
         key_scope=options.keys.scope,
         on_same_key=options.keys.on_same_key,
         on_partial=options.reactions.on_partial,
+        drop_columns=options.reactions.drop_columns,
     )
     # Before Spark: account, rights and options are told at once.
     SqlDatabase(url, target).prepare_for_tasks()

@@ -10,6 +10,7 @@ from shardstream.commands.options import (
     AcceptSkip,
     AvailableNow,
     Config,
+    DropColumns,
     Every,
     Json,
     KeyRangeOption,
@@ -149,6 +150,7 @@ def database(
     name: ReaderName = None,
     every_s: Every = None,
     *,
+    drop_columns: DropColumns = False,
     available_now: AvailableNow = False,
     as_json: Json = False,
 ) -> None:
@@ -158,9 +160,8 @@ def database(
     options = DatabaseOptions(
         keyspace=keyspace,
         checkpoint=checkpoint,
-        key_range=key_range,
         keys=KeyRules(key_scope, on_same_key),
-        **reading(start, max_rows_per_batch, max_hold_ms, name),
+        **reading(start, max_rows_per_batch, max_hold_ms, name, key_range),
         available_now=available_now,
         lines=LineOptions(as_json, every_s),
         url=url,
@@ -169,7 +170,7 @@ def database(
         tables=tuple(tables or ()),
         partitions=partitions,
         accept_skip=tuple(accept_skip or ()),
-        reactions=Reactions(on_type_change, on_truncate, partial),
+        reactions=Reactions(on_type_change, on_truncate, partial, drop_columns),
     )
     run_database_command(config, options)
 

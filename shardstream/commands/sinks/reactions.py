@@ -9,8 +9,12 @@ from spark_consumers.decoding.on_partial import OnPartial
 
 @dataclass(frozen=True, slots=True)
 class Reactions:
-    """What follows a type that does not fit, an emptied table, and a row without stored columns."""
+    """What follows a type that does not fit, an emptied table, and a row without stored columns.
+
+    `drop_columns`: columns that no shard has any more are dropped.
+    """
 
     on_type_change: OnTypeChange = OnTypeChange.HALT
     on_truncate: OnTruncate = OnTruncate.APPLY
     on_partial: OnPartial = OnPartial.STOP
+    drop_columns: bool = False

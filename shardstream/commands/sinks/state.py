@@ -80,6 +80,7 @@ def run_state_command(settings: Settings, options: StateOptions) -> None:
             on_type_change=options.reactions.on_type_change,
             on_truncate=options.reactions.on_truncate,
             on_partial=options.reactions.on_partial,
+            drop_columns=options.reactions.drop_columns,
             on_same_key=options.keys.on_same_key,
             **watching,
         )

@@ -12,6 +12,7 @@ from shardstream.commands.options import (
     AvailableNow,
     Checkpoint,
     Config,
+    DropColumns,
     Every,
     Json,
     KeyRangeOption,
@@ -28,6 +29,7 @@ from shardstream.commands.options import (
     TypeChangeOption,
 )
 from shardstream.commands.sinks.reactions import Reactions
+from shardstream.commands.sinks.reading import reading
 from shardstream.commands.sinks.run_by_default import RunByDefault
 from shardstream.commands.status_lines import LineOptions
 from spark_consumers.applying.on_truncate import OnTruncate
@@ -104,6 +106,7 @@ def run(
     name: ReaderName = None,
     every_s: Every = None,
     *,
+    drop_columns: DropColumns = False,
     available_now: AvailableNow = False,
     as_json: Json = False,
 ) -> None:
@@ -119,13 +122,9 @@ def run(
         histories=histories_of(history, track, tables),
         layout=_layout(partitions, buckets, deletion_vectors),
         accept_skip=tuple(accept_skip or ()),
-        reactions=Reactions(on_type_change, on_truncate, partial),
-        key_range=key_range,
+        reactions=Reactions(on_type_change, on_truncate, partial, drop_columns),
         keys=KeyRules(key_scope, on_same_key),
-        start=start,
-        max_rows_per_batch=max_rows_per_batch,
-        max_hold_ms=max_hold_ms,
-        name=name,
+        **reading(start, max_rows_per_batch, max_hold_ms, name, key_range),
         available_now=available_now,
         lines=LineOptions(as_json, every_s),
     )

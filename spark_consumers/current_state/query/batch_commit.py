@@ -23,6 +23,7 @@ from spark_consumers.current_state.query.columns import (
     known_table,
     visible_schema,
 )
+from spark_consumers.current_state.query.dropping import drop_columns, lacking_after
 from spark_consumers.current_state.query.frontiers import Frontier, Frontiers
 from spark_consumers.current_state.query.layout import (
     BATCH_KEY,
@@ -54,6 +55,9 @@ def commit_batch(target: Target, works: Sequence[TableWork], batch: PlannedBatch
     newest = frontiers.newest()
     _check_versions(target, by_place, newest)
     check_histories(target.path, newest, {".".join(name) for name in target.histories})
+    held = drop_columns(target, newest)
+    if held.is_rewritten:  # a batch was cut off between its frontier and this
+        raise Retry(f"{target.path}: a column was dropped, and the batch is run again")
     changed = [place for place, of in by_place.items() if not _prepare(target, place, of)]
     if changed:
         names = ", ".join(f"{place.database}.{place.table}" for place in changed)
@@ -61,13 +65,16 @@ def commit_batch(target: Target, works: Sequence[TableWork], batch: PlannedBatch
             f"{target.path}: columns of {names} have got another type or name; the tables were "
             f"rewritten, and the batch is run again"
         )
-    versions: dict[str, int] = {}
+    versions = dict(held.versions)
     rows: dict[str, int] = {}
     for place, of in by_place.items():
         snapshots = _commit_table(place, of, batch, target)
         versions |= {name: snapshot.version for name, snapshot in snapshots.items()}
         rows[place.name] = live_rows(snapshots[place.name])
-    frontiers.add(batch, versions, rows, _same_keys(target, works, newest))
+    lacking = lacking_after(target, works, held.lacking, batch.end.shards)
+    frontiers.add(batch, versions, rows, _same_keys(target, works, newest), lacking)
+    if lacking is not None:
+        drop_columns(target, frontiers.newest())
     frontiers.tidy()
 
 

@@ -47,6 +47,7 @@ SCHEMA = pa.schema(
         pa.field("rows", pa.map_(pa.string(), pa.int64()), nullable=False),
         pa.field("same_keys", pa.string()),  # as JSON; this and the next: null in 0.1.0's rows
         pa.field("written_us", pa.int64()),  # by the clock of the driver, as its commits' times
+        pa.field("lacking", pa.string()),  # as JSON; null where no shard lacks a column
     ]
 )
 # Rows, and so files and commits, after which the files are joined and the log gets a checkpoint.
@@ -70,7 +71,8 @@ class Frontier:
 
     `number` counts the rows of the target from 1. By place below the target, `tables` has the
     version of each table, also of those of hidden rows and of histories, `rows` the number of
-    visible rows. `same_keys`: some of the keys that have several live rows.
+    visible rows. `same_keys`: some of the keys that have several live rows. `lacking`: which
+    columns shards lack, as `dropping` writes it.
     """
 
     number: int
@@ -81,6 +83,7 @@ class Frontier:
     tables: Mapping[str, int]
     rows: Mapping[str, int]
     same_keys: tuple[SameKey, ...] = ()
+    lacking: str | None = None
 
     @property
     def visible(self) -> Mapping[str, int]:
@@ -153,6 +156,7 @@ class Frontiers:
         tables: Mapping[str, int],
         rows: Mapping[str, int],
         same_keys: tuple[SameKey, ...] = (),
+        lacking: str | None = None,
     ) -> None:
         """Add the frontier at the end of a batch; `tables`, `rows`: of what it wrote.
 
@@ -171,6 +175,7 @@ class Frontiers:
                 {**({} if last is None else last.tables), **tables},
                 {**({} if last is None else last.rows), **rows},
                 same_keys,
+                lacking,
             )
         )
 
@@ -242,6 +247,7 @@ class Frontiers:
             "rows": list(frontier.rows.items()),
             "same_keys": same_keys_text(frontier.same_keys),
             "written_us": time.time_ns() // 1_000,
+            "lacking": frontier.lacking,
         }
         rows = pa.Table.from_pylist([row], schema=SCHEMA)
         # Of two queries that write the same mark at once, the second one fails.
@@ -309,4 +315,5 @@ def _frontier(row: Mapping[str, Any]) -> Frontier:
         dict(row["tables"]),
         dict(row["rows"]),
         same_keys_of(row["same_keys"]),
+        row["lacking"],
     )

@@ -5,13 +5,14 @@ them. Such ALTERs are rare and rewrite the source's table as well.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from deltalake import Schema
 
 from event_token.errors import Retry
+from spark_consumers.applying.shard_columns import Dropped, cleared
 from spark_consumers.current_state.create import (
     DELETION_VECTORS,
     FEATURES_PROTOCOL,
@@ -25,11 +26,18 @@ from spark_consumers.current_state.storage import Storage
 
 
 def rewrite(
-    url: str, options: Mapping[str, str], schema: pa.Schema, renames: Mapping[str, str]
+    url: str,
+    options: Mapping[str, str],
+    schema: pa.Schema,
+    renames: Mapping[str, str],
+    *,
+    dropped: Sequence[Dropped] = (),
+    marks: Mapping[str, int] | None = None,
 ) -> None:
     """Give a table, if there is one, the columns of a schema. Retry when another commit came first.
 
-    `renames`: columns that get another name (old: new).
+    `renames`: columns that get another name (old: new). `dropped`: columns that lose the values of
+    rows that are older than these changes. `marks`: of the commit.
     """
     table = open_table(url, options)
     if table is None:
@@ -39,11 +47,17 @@ def rewrite(
     now_ms = int(time.time() * 1000)
     metadata = {**snapshot.metadata, "schemaString": Schema.from_arrow(schema).to_json()}
     actions: list[Action] = [{"metaData": metadata}]
+    actions += [
+        {"txn": {"appId": mark, "version": number, "lastUpdated": now_ms}}
+        for mark, number in (marks or {}).items()
+    ]
     actions += _protocol(snapshot.protocol, wider.snapshot.protocol)
     files = (*snapshot.files.values(), *snapshot.closed.values())
     actions += [file.removal(now_ms, data_change=False) for file in files]
     for bucket in range(snapshot.buckets):
         rows = _as(schema, renames, table.read(table.everything([bucket])))
+        for column, at in dropped:
+            rows = cleared(rows, column, at)
         staged = wider.stage(None, rows, compact=False)
         actions += [file.action(data_change=False) for file in staged.added]
     for file in snapshot.closed.values():

@@ -63,6 +63,7 @@ def run_state(
     on_truncate: OnTruncate = OnTruncate.APPLY,
     on_same_key: OnSameKey = OnSameKey.STOP,
     on_partial: OnPartial = OnPartial.STOP,
+    drop_columns: bool = False,
     trigger: Trigger = "processingTime",
     interval_s: float = INTERVAL_S,
     storage_options: Mapping[str, str] | None = None,
@@ -75,7 +76,6 @@ def run_state(
     `start` applies only to a new target: with a new checkpoint the query goes on where the target
     ends. `histories`: by `database.table`, the columns that are tracked. The others are options of
     `sink`. The run ends when `stop` is set, with `availableNow` once all of Kafka is applied.
-
     Raises the ShardstreamError that ended the query, a transient one after RESTARTS_MAX restarts.
     """
     target, storage = target.rstrip("/"), dict(storage_options or {})
@@ -88,7 +88,7 @@ def run_state(
         **_passed_on(options, storage, origin_of(keyspace, options)),
         "path": target,
         "checkpointLocation": checkpoint,
-        **_layout(partitions, buckets or partitions, deletion_vectors=deletion_vectors),
+        **_layout(partitions, buckets or partitions, deletion_vectors, drop_columns),
         **_choices(on_truncate, on_type_change, on_same_key, on_partial),
         **_lists(tables, histories or {}, accept_skip),
     }
@@ -109,12 +109,17 @@ def _lists(
     }
 
 
-def _layout(partitions: int, buckets: int, *, deletion_vectors: bool) -> dict[str, str]:
-    vectors = "true" if deletion_vectors else "false"
+def _layout(
+    partitions: int,
+    buckets: int,
+    deletion_vectors: bool,
+    drop_columns: bool,
+) -> dict[str, str]:
     return {
         "partitions": str(partitions),
         "buckets": str(buckets),
-        "deletionVectors": vectors,
+        "deletionVectors": json.dumps(deletion_vectors),
+        "dropColumns": json.dumps(drop_columns),
     }
 
 

@@ -18,6 +18,7 @@ rows must be those of `run.state_frame`.
 | onTruncate | `apply` (default), or `stop` at a TRUNCATE or DROP of a table |
 | onSameKey | `stop` (default): list keys that have several live rows, or `newest` |
 | onPartial | `stop` (default) where a partial row image meets no stored row, or `insert-nulls` |
+| dropColumns | `true`: drop columns that no shard has any more (default: `false`) |
 | storage.*, secret.storage.* | storage options for the tables; Spark hides the latter |
 """
 
@@ -36,6 +37,8 @@ from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.current_state.query.batch_commit import commit_batch
 from spark_consumers.current_state.query.begin_histories import begin_histories
+from spark_consumers.current_state.query.dropping import drop_columns
+from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.task import TableWork, Target, TaskTables
 from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.on_partial import OnPartial
@@ -92,16 +95,13 @@ class SinkOptions:
         on_partial = _choice(options, "onPartial", OnPartial.STOP)
         histories = _histories(json.loads(options.get("history", "{}")))
         check_partial(histories, on_partial)
-        vectors = options.get("deletionVectors", "true")
-        if vectors not in {"true", "false"}:
-            raise UsageError(f"{SINK_FORMAT}: option deletionVectors is {vectors!r}: true or false")
         return cls(
             Target(
                 path.rstrip("/"),
                 storage_of(options),
                 partitions,
                 buckets,
-                deletion_vectors=vectors == "true",
+                deletion_vectors=_flag(options, "deletionVectors", "true"),
                 accept_skip=frozenset(filter(None, options.get("acceptSkip", "").split(","))),
                 on_truncate=_choice(options, "onTruncate", OnTruncate.APPLY),
                 tables=_tables(json.loads(options.get("tables", "[]"))),
@@ -111,6 +111,7 @@ class SinkOptions:
                 origin=given_origin(options),
                 on_same_key=_choice(options, "onSameKey", OnSameKey.STOP),
                 on_partial=on_partial,
+                drop_columns=_flag(options, "dropColumns", "false"),
             ),
             checkpoint,
             ClientConfig(_prefixed(options, KAFKA_PREFIX)),
@@ -140,6 +141,13 @@ def _choice(options: Any, name: str, default: _Choice) -> _Choice:
     except ValueError:
         allowed = " or ".join(type(default))
         raise UsageError(f"{SINK_FORMAT}: option {name} is {text!r}: {allowed}") from None
+
+
+def _flag(options: Any, name: str, default: str) -> bool:
+    text = options.get(name, default)
+    if text not in {"true", "false"}:
+        raise UsageError(f"{SINK_FORMAT}: option {name} is {text!r}: true or false")
+    return bool(text == "true")
 
 
 def _prefixed(options: Any, prefix: str) -> dict[str, str]:
@@ -201,6 +209,7 @@ class StateSink(DataSource):
                 f"state_frame(token=True)"
             )
         begin_histories(parsed.target)
+        drop_columns(parsed.target, Frontiers(parsed.target.path, parsed.target.storage).newest())
         return StateWriter(parsed)
 
 

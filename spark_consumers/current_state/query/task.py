@@ -13,10 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from event_token.errors import UsageError
-from spark_consumers.applying.changes import HOME, KEY, SEQ, SHARD, TIME, KnownTable, TableChanges
+from spark_consumers.applying.batch_statements import BatchStatements
+from spark_consumers.applying.changes import (
+    HOME,
+    KEY,
+    NOTHING_TOLD,
+    SEQ,
+    SHARD,
+    TIME,
+    KnownTable,
+    TableChanges,
+    Told,
+)
 from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.removals import removed
+from spark_consumers.applying.shard_columns import told_of
 from spark_consumers.applying.tables import Removal
 from spark_consumers.applying.task_changes import Following, changes_of
 from spark_consumers.current_state.create import new_table, open_table
@@ -63,7 +75,8 @@ class Target:
     (database, table) of those whose history is kept, and the columns whose changes begin a version,
     none for all. `key_scope`: that of the source. `origin`: what the target keeps of the stream.
     `on_same_key`: what follows a key that keeps live rows on several shards.
-    `on_partial`: what follows a partial image that meets no stored row.
+    `on_partial`: what follows a partial image that meets no stored row. `drop_columns`: columns
+    that no shard has any more are dropped, but not where a history is kept.
     """
 
     path: str
@@ -80,6 +93,7 @@ class Target:
     origin: Origin | None = None
     on_same_key: OnSameKey = OnSameKey.STOP
     on_partial: OnPartial = OnPartial.STOP
+    drop_columns: bool = False
 
 
 SettledKey = tuple[str, tuple[str, ...]]
@@ -92,7 +106,7 @@ class TableWork:
     `shape`, `renames`: of the batch. `visible`, `hidden`, `history`: what it staged; without
     `visible` the table has the batch at version `version`, or, if that is None, must be rewritten
     with other types or names before the batch can be merged. `settled`: the keys whose rows it
-    compared, and the shards of the live ones.
+    compared, and the shards of the live ones. `told`: which columns the shards have.
     """
 
     place: TablePlace
@@ -103,6 +117,7 @@ class TableWork:
     history: Staged | None = None
     version: int | None = None
     settled: tuple[SettledKey, ...] = ()
+    told: Told = NOTHING_TOLD
 
 
 class TaskTables:
@@ -137,16 +152,34 @@ class TaskTables:
                 self.target.on_truncate,
                 self.target.histories,
                 self.target.on_partial,
+                self.target.drop_columns,
             ),
         )
-        works = {}
+        works: dict[TablePlace, TableWork] = {}
         if fresh.num_rows < rows.num_rows:
             works = {place: _done(place, table) for place, table in tables.items()}
         for changes in found:
             work = self._work(changes, batch, task)
             if work is not None:
                 works[work.place] = work
+        if self.target.drop_columns:
+            self._tell(rows, decoder, tables, works)
         return [*works.values()]
+
+    def _tell(
+        self,
+        rows: pa.Table,
+        decoder: RecordDecoder,
+        tables: Mapping[TablePlace, StoredTable],
+        works: dict[TablePlace, TableWork],
+    ) -> None:
+        """Add what a batch tells of columns, also by rows that tables have already."""
+        statements = BatchStatements.of(rows, self.target.accept_skip)
+        for name, told in told_of(rows, decoder, statements).items():
+            place = TablePlace(self.target.path, *name)
+            if place in works or place in tables:
+                work = works.get(place) or _done(place, tables[place])
+                works[place] = replace(work, told=told)
 
     def _tables(self, rows: pa.Table) -> dict[TablePlace, StoredTable]:
         """Return the tables that rows and statements may concern, as far as the target has them."""

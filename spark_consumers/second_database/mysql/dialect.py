@@ -217,6 +217,11 @@ class MysqlDialect(Dialect):
         if old in columns and new not in columns:
             super().rename_column(connection, place, old, new)
 
+    def drop_column(self, connection: Connection, place: str, name: str) -> None:
+        """Drop a column, unless that was done before and then cut off."""
+        if name in _columns_of(connection, place):
+            super().drop_column(connection, place, name)
+
     def upsert(
         self,
         connection: Connection,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_consumers.applying.statements import Effect, TableName, effect_of
+from spark_consumers.applying.statements import Effect, TableName, column_drops, effect_of
 
 ORDERS = TableName("shop", "orders")
 
@@ -78,3 +78,24 @@ def test_between_which_tables_rows_go(statement: str, received: list[tuple[str, 
     """A14: a table that gets the name or the partition of another one has the rows of that one."""
     found = effect_of(statement, "shop").received
     assert [(old.table, new.table) for old, new in found] == received
+
+
+@pytest.mark.parametrize(
+    ("statement", "columns"),
+    [
+        ("ALTER TABLE orders DROP COLUMN a", ["a"]),
+        ("alter table shop.orders drop `index`, add index (b), DROP c", ["index", "c"]),
+        ("ALTER TABLE orders DROP COLUMN IF EXISTS a, DROP INDEX b, DROP KEY c", ["a"]),
+        ("ALTER TABLE orders DROP PRIMARY KEY, DROP FOREIGN KEY a, DROP CONSTRAINT b", []),
+        ("ALTER TABLE orders DROP CHECK a, ALTER COLUMN b DROP DEFAULT", []),
+        ("ALTER TABLE orders DROP PARTITION a, ADD c INT COMMENT 'DROP COLUMN d'", []),
+        ("ALTER TABLE orders /*! DROP COLUMN a */", ["a"]),
+        ("DROP TABLE orders", []),
+        ("DROP INDEX a ON orders", []),
+    ],
+)
+def test_which_columns_are_dropped(statement: str, columns: list[str]) -> None:
+    """DROP COLUMN: indexes, keys, partitions and defaults are no columns."""
+    found = column_drops(statement, "shop")
+
+    assert [(each.table, each.name) for each in found] == [(ORDERS, name) for name in columns]

@@ -30,7 +30,13 @@ class Query:
     """A query that may die between two commits, or lose its checkpoint, and then goes on."""
 
     def __init__(
-        self, folder: Path, source: Source, *, vectors: bool = True, history: bool = False
+        self,
+        folder: Path,
+        source: Source,
+        *,
+        vectors: bool = True,
+        history: bool = False,
+        drop_columns: bool = False,
     ) -> None:
         self.target = Target(
             str(folder),
@@ -39,6 +45,7 @@ class Query:
             PARTITIONS,
             deletion_vectors=vectors,
             histories={("shop", "orders"): ()} if history else {},
+            drop_columns=drop_columns,
         )
         self.tasks = [TaskTables(self.target) for _ in range(PARTITIONS)]
         self.source = source
