@@ -10,7 +10,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from spark_consumers.change_log.sink import ChangeLogSink
-from spark_consumers.current_state.query.sink import StateSink
+from spark_consumers.current_state.query.sink import HistorySink, StateSink
 from spark_consumers.sink_query.spark_errors import SPARK_ERRORS
 from spark_consumers.source.data_source import ShardstreamSource
 
@@ -36,7 +36,7 @@ SETTINGS = {
 
 def register(spark: SparkSession) -> None:
     """Register the source `shardstream` and the formats of all sinks with a session."""
-    for source in (ShardstreamSource, ChangeLogSink, StateSink):
+    for source in (ShardstreamSource, ChangeLogSink, StateSink, HistorySink):
         spark.dataSource.register(source)
 
 

@@ -20,16 +20,25 @@ rows must be those of `run.state_frame`.
 | onPartial | `stop` (default) where a partial row image meets no stored row, or `insert-nulls` |
 | dropColumns | `true`: drop columns that no shard has any more (default: `false`) |
 | storage.*, secret.storage.* | storage options for the tables; Spark hides the latter |
+
+`writeStream.format("shardstream_history")` does the same for one table and keeps its history. It
+has options `table` (required, `database.table`) and `track` (JSON list of the tracked columns)
+instead of `tables` and `history`.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
+    DataSource,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from event_token.errors import UsageError
@@ -57,6 +66,7 @@ from topics.kafka.client import ClientConfig
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 SINK_FORMAT = "shardstream_state"
+HISTORY_FORMAT = "shardstream_history"
 # As many tasks as a small machine has processors.
 PARTITIONS_DEFAULT = 2
 NEEDED = (*(name for name in SINK_COLUMNS if name != "token"), ROUTE)
@@ -83,11 +93,11 @@ class SinkOptions:
         """Parse the options; UsageError when one is missing or bad."""
         path, checkpoint = options.get("path"), options.get("checkpointLocation")
         if not path:
-            raise UsageError(f"{SINK_FORMAT}: set option path to the folder or URL of the target")
+            raise UsageError("set option path to the folder or URL of the target")
         if not checkpoint:
             raise UsageError(
-                f"{SINK_FORMAT}: set option checkpointLocation on the query: the checkpoint tells "
-                f"where batches begin and end"
+                "set option checkpointLocation on the query: the checkpoint tells where batches "
+                "begin and end"
             )
         partitions = _number(options, "partitions", PARTITIONS_DEFAULT)
         buckets = _number(options, "buckets", partitions)
@@ -140,13 +150,13 @@ def _choice(options: Any, name: str, default: _Choice) -> _Choice:
         return type(default)(text)
     except ValueError:
         allowed = " or ".join(type(default))
-        raise UsageError(f"{SINK_FORMAT}: option {name} is {text!r}: {allowed}") from None
+        raise UsageError(f"option {name} is {text!r}: {allowed}") from None
 
 
 def _flag(options: Any, name: str, default: str) -> bool:
     text = options.get(name, default)
     if text not in {"true", "false"}:
-        raise UsageError(f"{SINK_FORMAT}: option {name} is {text!r}: true or false")
+        raise UsageError(f"option {name} is {text!r}: true or false")
     return bool(text == "true")
 
 
@@ -158,7 +168,7 @@ def _prefixed(options: Any, prefix: str) -> dict[str, str]:
 def _number(options: Any, name: str, default: int) -> int:
     text = options.get(name, str(default))
     if not text.isdecimal():
-        raise UsageError(f"{SINK_FORMAT}: option {name} is {text!r}, not a number")
+        raise UsageError(f"option {name} is {text!r}, not a number")
     return int(text)
 
 
@@ -183,6 +193,20 @@ def check_partitions(partitions: int, buckets: int) -> None:
         )
 
 
+def _check_token(histories: Collection[object], columns: Collection[str]) -> None:
+    """UsageError if rows lack the column that a history keeps."""
+    if histories and "token" not in columns:
+        raise UsageError("a history needs column token: write rows of state_frame(token=True)")
+
+
+def _check_rows(schema: StructType, *, overwrite: bool) -> None:
+    if overwrite:
+        raise UsageError("only output mode append is supported")
+    missing = [name for name in NEEDED if name not in schema.names]
+    if missing:
+        raise UsageError(f"the rows lack {', '.join(missing)}: write those of state_frame")
+
+
 class StateSink(DataSource):
     """The data source that `register` registers with Spark."""
 
@@ -195,22 +219,40 @@ class StateSink(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> "StateWriter":
         """Return the writer of a query; UsageError on bad options or missing columns."""
-        if overwrite:
-            raise UsageError(f"{SINK_FORMAT} supports output mode append only")
-        missing = [name for name in NEEDED if name not in schema.names]
-        if missing:
-            raise UsageError(
-                f"{SINK_FORMAT}: the rows lack {', '.join(missing)}: write those of state_frame"
-            )
-        parsed = SinkOptions.parse(self.options)
-        if parsed.target.histories and "token" not in schema.names:
-            raise UsageError(
-                f"{SINK_FORMAT}: a history needs column token: write rows of "
-                f"state_frame(token=True)"
-            )
+        try:
+            _check_rows(schema, overwrite=overwrite)
+            parsed = SinkOptions.parse(self.sink_options())
+            _check_token(parsed.target.histories, schema.names)
+        except UsageError as error:
+            raise UsageError(f"{self.name()}: {error}") from error
         begin_histories(parsed.target)
         drop_columns(parsed.target, Frontiers(parsed.target.path, parsed.target.storage).newest())
         return StateWriter(parsed)
+
+    def sink_options(self) -> MutableMapping[str, str]:
+        """Return the options that the query has, under the names of this module."""
+        return CaseInsensitiveDict(self.options)
+
+
+class HistorySink(StateSink):
+    """The format for one table whose history is kept, in the same query as its present rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return HISTORY_FORMAT
+
+    def sink_options(self) -> MutableMapping[str, str]:
+        """Return the options of the table. UsageError where they are those of several."""
+        options = super().sink_options()
+        table, tracked = options.get("table"), json.loads(options.get("track", "[]"))
+        if not table or "tables" in options or "history" in options:
+            raise UsageError(
+                f"set option table to one table, as database.table; {SINK_FORMAT} has options "
+                f"tables and history for several"
+            )
+        options["tables"], options["history"] = json.dumps([table]), json.dumps({table: tracked})
+        return options
 
 
 class StateWriter(DataSourceStreamArrowWriter):

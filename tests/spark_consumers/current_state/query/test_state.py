@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from event_token.errors import UsageError
 from spark_consumers.current_state.query.frontiers import Frontiers
+from spark_consumers.current_state.query.run import state_frame
+from spark_consumers.current_state.query.sink import HistorySink
 from spark_consumers.errors import TargetConflict
 from tests.spark_consumers.current_state.query.sales import Sales
 from tests.spark_consumers.current_state.query.states import (
@@ -16,6 +19,8 @@ from tests.spark_consumers.current_state.query.states import (
     table_at,
 )
 from tests.spark_consumers.shop import Shop
+
+QUERY_S_MAX = 300
 
 
 def test_random_changes_on_two_shards_leave_the_true_rows(
@@ -65,3 +70,31 @@ def test_a_lost_checkpoint_loses_nothing_and_a_foreign_one_is_refused(
     with pytest.raises(TargetConflict, match=r"query \S+ does not continue there"):
         run_now(spark, shop, tmp_path)
     assert rows_of(table_at(tmp_path)) == sales.expected()
+
+
+def test_a_query_of_ones_own_keeps_a_history(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """Format `shardstream_history` has the table's rows, and those of each moment."""
+    sales = Sales(shop, seed=5)
+    sales.go_on(10)
+    first_us, first = sales.settled_us, sales.expected()
+    sales.go_on(10)
+    rows = state_frame(spark, shop.keyspace, shop.options(), ["shop.orders"], token=True)
+    query = (
+        rows.writeStream.format("shardstream_history")
+        .option("path", str(tmp_path / "state"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .option("kafka.bootstrap.servers", shop.bootstrap_servers)
+        .option("table", "shop.orders")
+        .trigger(availableNow=True)
+        .start()
+    )
+
+    assert query.awaitTermination(QUERY_S_MAX)
+
+    assert rows_of(table_at(tmp_path)) == sales.expected() == history_at(tmp_path, None)
+    assert history_at(tmp_path, first_us) == first
+    several = HistorySink({"path": "lake", "table": "shop.orders", "tables": "[]"})
+    with pytest.raises(UsageError, match="shardstream_history: set option table to one table"):
+        several.streamWriter(rows.schema, overwrite=False)
