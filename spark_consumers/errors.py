@@ -32,7 +32,7 @@ class LakeConflict(Halt):
 
 
 class StaleBatch(Retry):
-    """Raised when another program rewrote files of a table that a batch rewrites: run it again."""
+    """Raised when another program rewrote files of a table that a batch changes: run it again."""
 
 
 class DatabaseRefuses(Halt):

@@ -2,7 +2,8 @@
 
 The entry is written only if there is none of its version. The marks (`txn`) of queries fence: where
 one has moved since the tasks read the table, another driver writes to it. A commit that moves none
-(OPTIMIZE, ALTER TABLE) is built upon.
+is built upon (ALTER TABLE), or, where it rewrote a file that the batch changes (OPTIMIZE), the
+batch runs again.
 """
 
 import time
@@ -15,7 +16,6 @@ from pyroaring import BitMap64
 
 from event_token.errors import Halt
 from spark_consumers.current_state.copy_on_write import commit_by_delta_rs
-from spark_consumers.current_state.key_index import SHARD
 from spark_consumers.current_state.log import (
     Action,
     DataFile,
@@ -28,12 +28,7 @@ from spark_consumers.current_state.log import (
 from spark_consumers.current_state.storage import Storage
 from spark_consumers.current_state.stored_table import Staged, StoredTable
 from spark_consumers.current_state.upkeep import after_commit
-from spark_consumers.current_state.vectors import (
-    read_vectors,
-    to_bitmap,
-    to_rows,
-    write_vectors,
-)
+from spark_consumers.current_state.vectors import write_vectors
 from spark_consumers.errors import LakeConflict, StaleBatch
 
 # The marks that fence; the rest of the name is the id of a query.
@@ -115,10 +110,10 @@ def _actions(table: StoredTable, staged: Sequence[Staged], entry: Entry) -> list
                 raise StaleBatch(f"{storage.url}: another program changed {path} meanwhile")
             actions.append(file.removal(now_ms, data_change=task.data_change))
         actions += [file.action(data_change=task.data_change) for file in task.added]
-    deleted = _deleted(table, staged)
+    deleted = _deleted(storage, snapshot, staged)
     files = [snapshot.files[path] for path in deleted]
     actions += [file.removal(now_ms, data_change=True) for file in files]
-    left = _with_vectors(storage, files, deleted)
+    left = _with_vectors(table, files, deleted)
     return actions + [file.action(data_change=True) for file in left]
 
 
@@ -133,34 +128,25 @@ def _check_once(storage: Storage, staged: Sequence[Staged]) -> None:
         )
 
 
-def _deleted(table: StoredTable, staged: Sequence[Staged]) -> dict[str, BitMap64]:
-    """Return the rows that a batch deletes, by file, also where they have been moved since."""
+def _deleted(storage: Storage, snapshot: Snapshot, staged: Sequence[Staged]) -> dict[str, BitMap64]:
+    """Return the rows that a batch deletes, by file."""
     found: dict[str, BitMap64] = defaultdict(BitMap64)
     for task in staged:
         for path, rows in task.deleted.items():
+            if path not in snapshot.files:
+                raise StaleBatch(f"{storage.url}: another program rewrote {path} meanwhile")
             found[path] |= BitMap64.deserialize(rows)
-    gone = {path: found.pop(path) for path in [*found] if path not in table.snapshot.files}
-    if gone and SHARD not in table.schema.names:
-        # Several versions of a key are alike there.
-        raise StaleBatch(f"{table.storage.url}: another program joined files meanwhile")
-    for path, bitmap in gone.items():
-        for now, moved in table.find_moved(path, to_rows(bitmap)).items():
-            found[now] |= to_bitmap(moved)
     return found
 
 
 def _with_vectors(
-    storage: Storage, files: Sequence[DataFile], deleted: Mapping[str, BitMap64]
+    table: StoredTable, files: Sequence[DataFile], deleted: Mapping[str, BitMap64]
 ) -> Iterator[DataFile]:
     """Return the files with vectors of their deleted rows; a file without live rows is left out."""
-    places = [file.vector for file in files if file.vector]
-    before = dict(zip(places, read_vectors(storage, places), strict=True))
-    dead = {}
-    for file in files:
-        rows = before[file.vector] if file.vector else BitMap64()
-        dead[file.path] = rows | deleted[file.path]
+    before = table.dead(files)
+    dead = {f.path: before.get(f.path, BitMap64()) | deleted[f.path] for f in files}
     left = [file for file in files if len(dead[file.path]) < file.rows]
-    vectors = write_vectors(storage, {file.path: dead[file.path] for file in left})
+    vectors = write_vectors(table.storage, {file.path: dead[file.path] for file in left})
     return (replace(file, vector=vectors[file.path]) for file in left)
 
 

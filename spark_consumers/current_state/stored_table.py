@@ -28,7 +28,6 @@ from spark_consumers.current_state.key_index import (
     KeyCache,
     buckets_of,
     is_alive,
-    is_same,
     joined,
     key_hashes,
 )
@@ -113,7 +112,7 @@ class StoredTable:
             for bucket in range(buckets):
                 asked[bucket, buckets] = by_hash[order[cuts[bucket] : cuts[bucket + 1]]]
         files = [f for f in self.snapshot.files.values() if len(asked[f.bucket])]
-        dead = self._dead(files)
+        dead = self.dead(files)
         parts = []
         for i, file in enumerate(files):
             mine = asked[file.bucket]
@@ -132,7 +131,7 @@ class StoredTable:
             for file in self.snapshot.files.values()
             if any(bucket % file.bucket[1] == file.bucket[0] for bucket in buckets)
         ]
-        dead = self._dead(files)
+        dead = self.dead(files)
         parts = []
         for i, file in enumerate(files):
             rows = np.arange(file.rows, dtype=np.int64)
@@ -191,15 +190,6 @@ class StoredTable:
             bool(removed or insert.num_rows),
         )
 
-    def find_moved(self, path: str, rows: Rows) -> dict[str, Rows]:
-        """Return, by file, where rows are now that a file had before it left the table."""
-        names = [name for name in INDEXED if name in self.schema.names]
-        had = read_file(self.storage, path, self.schema, names).take(pa.array(rows))
-        found = self.find(had[KEY])
-        was = had.take(pa.array(found.change))
-        same = [is_same(was[name], found.stored[name]) for name in names]
-        return found.where(np.logical_and.reduce(same)).by_path()
-
     def _write(self, rows: pa.Table) -> Iterable[DataFile]:
         buckets, rows = self.snapshot.buckets, rows.combine_chunks()
         hashes = key_hashes(rows[KEY])
@@ -215,7 +205,7 @@ class StoredTable:
             yield file
 
     def _live(self, files: list[DataFile], removed: Mapping[str, Rows]) -> Iterable[pa.Table]:
-        dead = self._dead(files)
+        dead = self.dead(files)
         for file in files:
             removed_too = to_bitmap(removed.get(file.path, np.empty(0, np.int64)))
             gone = dead.get(file.path, BitMap64()) | removed_too
@@ -231,7 +221,8 @@ class StoredTable:
             self._keys.put(file.path, keys)
         return keys
 
-    def _dead(self, files: Iterable[DataFile]) -> dict[str, BitMap64]:
+    def dead(self, files: Iterable[DataFile]) -> dict[str, BitMap64]:
+        """Return the deleted rows of files that have some."""
         places = {file.path: file.vector for file in files if file.vector}
         missing = [place for place in places.values() if place not in self._vectors]
         self._vectors |= zip(missing, read_vectors(self.storage, missing), strict=True)

@@ -13,7 +13,7 @@ from spark_consumers.current_state.create import open_table
 from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.layout import FRONTIERS, place_of
 from spark_consumers.current_state.upkeep import vacuum
-from spark_consumers.errors import LakeConflict
+from spark_consumers.errors import LakeConflict, StaleBatch
 
 # For as long Delta's checkpoints tell which files were removed, and when.
 KEEP_S_MAX = 7 * 24 * 3600
@@ -83,7 +83,7 @@ def _remove_tombstones(url: str, storage: Mapping[str, str], before_us: int) -> 
     for tries_left in reversed(range(TRIES)):
         try:
             return _try_remove_tombstones(url, storage, before_us)
-        except LakeConflict:  # the query has committed a batch meanwhile
+        except (LakeConflict, StaleBatch):  # a batch, or an OPTIMIZE, was committed meanwhile
             if not tries_left:
                 raise
     return 0
