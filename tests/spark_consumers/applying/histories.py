@@ -48,6 +48,7 @@ class History:
     """Executes random operations on true rows and logs what each server would log."""
 
     random: Random
+    keys: int = KEYS
     shards: list[Shard] = field(default_factory=list)
     log: list[Change] = field(default_factory=list)
     # The true rows: by key and home.
@@ -75,7 +76,7 @@ class History:
 
     def put(self) -> None:
         """Insert or update a row."""
-        self._put(self.random.randrange(KEYS), self.random.choice(HOMES))
+        self._put(self.random.randrange(self.keys), self.random.choice(HOMES))
 
     def _put(self, key: int, home: bytes) -> None:
         shard = self._shard_of(home)
@@ -122,7 +123,7 @@ class History:
 
     def rename(self) -> None:
         """Give a row another key."""
-        key = self.random.randrange(KEYS)
+        key = self.random.randrange(self.keys)
         if not self.rows:
             return
         old_key, home = self.random.choice(sorted(self.rows))

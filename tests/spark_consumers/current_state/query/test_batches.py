@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,7 +16,8 @@ from spark_consumers.current_state.query.task import TaskTables
 from spark_consumers.errors import CannotApply
 from tests.generated import examples
 from tests.spark_consumers.applying.batches import Source, change, event_of, statement
-from tests.spark_consumers.applying.histories import History
+from tests.spark_consumers.applying.histories import History, applied
+from tests.spark_consumers.applying.late_rows import held_back, merged
 from tests.spark_consumers.current_state.query.batch_queries import (
     PARTITIONS,
     Died,
@@ -57,6 +59,42 @@ def test_any_batches_and_deaths_leave_the_rows(random: Random, steps: int, vecto
     # Of a row that is moving, both homes are live for a while.
     assert found.keys() == values.keys()
     assert all(found[key] in of for key, of in values.items())
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(5, 50), st.booleans())
+def test_late_rows_and_replays_leave_the_rows(random: Random, steps: int, vectors: bool) -> None:
+    """Late rows, possible duplicates, batches that run again or that another query reads again."""
+    history = History(random)
+    history.run(steps)
+    source = Source()
+    rows = held_back(random, source, merged(history.log))
+    with tempfile.TemporaryDirectory() as folder:
+        query = Query(Path(folder), source, vectors=vectors)
+        while rows:
+            batch, rows = rows[: (size := random.randint(1, 25))], rows[size:]
+            again = query.position, query.batch_id
+            with suppress(Died):
+                query.run(batch, commits=random.choice([None, 0, 1, 2]))
+            if query.batch_id == again[1] and again[1] and random.random() < 0.5:
+                # Another batch of another query is run in the place of the one that was cut off.
+                query.lose_checkpoint()
+                cut = random.randint(1, len(batch))
+                query.run(batch[:cut])
+                batch = batch[cut:]
+                again = query.position, query.batch_id
+            if batch:
+                # Spark runs a batch again if it does not know that it has ended.
+                query.position, query.batch_id = again
+                query.run(batch)
+                replayed = query.position, query.batch_id
+                query.position, query.batch_id = again
+                query.run(batch)
+                assert replayed == (query.position, query.batch_id)
+
+        found = visible(Path(folder))
+    true_rows = applied(history.log).by_key()
+    assert found == {key: json.loads(str(row.row))["value"] for key, row in true_rows.items()}
 
 
 def test_a_skip_stops_the_query_until_it_is_accepted(tmp_path: Path) -> None:
