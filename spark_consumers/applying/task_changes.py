@@ -111,8 +111,9 @@ def changes_of(
             check_key(shape)
             own = rows.filter(pc.equal(rows["schema_id"], schema_id))
             by_table.setdefault(name, []).append(_decoded(own, shape, schema_id, decoder))
-    names = {*by_table, *following.known, *filter(following.follows, statements.tables)}
-    statements.check({name for name in names if following.follows(name)}, following.follows)
+    concerned = {*by_table, *following.known, *statements.tables}
+    names = {name for name in concerned if following.follows(name)}
+    statements.check(names, following.follows)
     told = told_of(routed, decoder, statements) if following.drop_columns else {}
     found = []
     for name in sorted(names):

@@ -47,7 +47,7 @@ TYPES: Mapping[ValueKind, str] = {
     ValueKind.DATETIME: "timestamp",
     ValueKind.TIMESTAMP: "timestamptz",
 }
-# A row of 100 MB takes this long on a slow line.
+# For the network, a proxy and a server that is starting or busy.
 CONNECT_S_MAX = 30
 _KEEPALIVES = {
     "keepalives_idle": KEEPALIVE_IDLE_S,

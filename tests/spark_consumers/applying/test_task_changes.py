@@ -229,6 +229,18 @@ def test_truncate_stops_a_sink_that_is_to_stop(text: str) -> None:
     assert changes.rows.num_rows == 1
 
 
+def test_statements_of_tables_that_are_not_followed_do_nothing() -> None:
+    """--table leaves out a table that the target has: it is not emptied, and the sink goes on."""
+    only = Following({("shop", "users")}, {("shop", "orders"): KnownTable(ORDERS)})
+    statements = [
+        statement("-80", 2, 110, "TRUNCATE orders"),
+        statement("-80", 3, 110, "ALTER TABLE orders RENAME COLUMN value TO amount"),
+    ]
+
+    assert Source().changes(statements, only) == []
+    assert Source().changes(statements, replace(only, on_truncate=OnTruncate.STOP)) == []
+
+
 def test_the_end_of_a_copy_is_told() -> None:
     """COPY_COMPLETED names the shards whose rows of the table are all there."""
     [changes] = Source().changes(
