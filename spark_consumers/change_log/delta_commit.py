@@ -35,6 +35,8 @@ FRONTIER_KEY = "shardstream.frontier_us"
 POSITION_KEY = "shardstream.position"
 BATCH_KEY = "shardstream.batch_id"
 ROWS_MARK = "shardstream.rows"
+# Each commit is a file, and a log may have a million. More commits by others are hardly ever last.
+LOOKED_AT_FIRST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +244,12 @@ def end_position(table: DeltaTable) -> str | None:
 
     Commits by others, such as OPTIMIZE, have none.
     """
-    positions = (commit.get(POSITION_KEY) for commit in table.history())
-    return next((found for found in positions if found is not None), None)
+    for commits_max in (LOOKED_AT_FIRST, None):
+        positions = (commit.get(POSITION_KEY) for commit in table.history(commits_max))
+        found = next((position for position in positions if position is not None), None)
+        if found is not None:
+            return str(found)
+    return None
 
 
 def _way_on(table: DeltaTable) -> str:

@@ -9,6 +9,7 @@ from deltalake.exceptions import DeltaError
 
 from event_token import ShardPosition, StreamPosition
 from event_token.errors import Halt, UsageError
+from spark_consumers.change_log import delta_commit
 from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.delta_commit import (
     ROWS_MARK,
@@ -260,6 +261,21 @@ def test_a_commit_tells_where_the_stream_stands(target: str) -> None:
     for mark in (hopped_mark, partial_mark):
         assert table.transaction_version(mark("-80")) == 1
         assert table.transaction_version(mark("80-")) is None
+
+
+def test_the_end_is_found_behind_the_commits_of_others(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last commits tell it; all are read only where others have made these."""
+    monkeypatch.setattr(delta_commit, "LOOKED_AT_FIRST", 2)
+    end = StreamPosition(0, 70, {"-80": ShardPosition(2, 1, None)})
+    commit_rows(target, [change(1)], 0, end=end)
+    found = []
+    for _ in range(3):
+        found.append(delta_commit.end_position(DeltaTable(target)))
+        DeltaTable(target).alter.set_table_description("by somebody else")
+
+    assert found == [end.to_string()] * 3
 
 
 def test_a_log_keeps_its_keyspace_key_range_and_key_scope(target: str) -> None:
