@@ -1,5 +1,6 @@
 """`shardstream state`: keeps the present rows of all tables in Delta tables."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -131,7 +132,13 @@ def run_as_of(
     if not isinstance(moment, int):
         raise UsageError(f"TIME {time!r} is a position: name a time, such as 2026-01-31T12:00:00Z")
     found = table_as_of(target, table, moment, changelog=changelog, accept_skip=accept_skip)
-    pq.write_table(found.rows, to)
+    try:
+        pq.write_table(found.rows, to)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        raise UsageError(
+            f"--to {to}: {os.strerror(error.errno or 0)}: name a file in a folder that is there "
+            f"and can be written"
+        ) from error
     at = datetime.fromtimestamp(found.frontier_us / 1e6, tz=UTC).isoformat(timespec="microseconds")
     typer.echo(f"{to}: {found.rows.num_rows:,} rows of {table}, exact as of {at}")
 

@@ -11,7 +11,7 @@ from spark_consumers.applying.changes import HOME, KEY, SEQ, SHARD, TIME
 from spark_consumers.applying.evolution import renamed, spelled_as, united
 from spark_consumers.current_state.query.columns import hidden_schema, known_table, visible_schema
 from spark_consumers.current_state.query.frontiers import Frontier, Frontiers
-from spark_consumers.current_state.query.layout import TablePlace
+from spark_consumers.current_state.query.layout import TablePlace, place_of
 from spark_consumers.current_state.query.log_window import LogWindow
 from spark_consumers.current_state.query.merging import conformed
 from spark_consumers.current_state.query.replaying import StoredVersions, replayed
@@ -58,6 +58,8 @@ def table_as_of(
     place = TablePlace(target, database, name)
     frontiers = Frontiers(target, storage)
     frontier = frontiers.before(timestamp_us)
+    if frontier is None and frontiers.newest() is None:
+        raise UsageError(f"{target} holds no current state: name the target of `shardstream state`")
     if frontier is None:
         raise UsageError(f"{target} holds no current state of that time: its frontiers begin later")
     if changelog is None:
@@ -78,7 +80,8 @@ def table_as_of(
 
 def _check_there(frontier: Frontier, place: TablePlace) -> None:
     if place.name not in frontier.tables:
-        known = ", ".join(sorted(frontier.visible)) or "none"
+        places = (place_of(place.target, there) for there in frontier.visible)
+        known = ", ".join(sorted(f"{each.database}.{each.table}" for each in places)) or "none"
         name = f"{place.database}.{place.table}"
         raise UsageError(f"{place.target} had no table {name} then; it had: {known}")
 

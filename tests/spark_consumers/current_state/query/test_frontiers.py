@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from event_token.errors import UsageError
 from event_token.position import ShardPosition, StreamPosition
+from shardstream.commands.sinks.state import run_as_of
 from spark_consumers.current_state.query import frontiers as frontiers_module
 from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.frontiers import SCHEMA, Frontiers
@@ -154,3 +155,15 @@ def test_frontiers_that_do_not_tell_when_they_were_written(
     assert frontiers.prune(first - 1_000) == (3, 0)
     assert frontiers.prune(last + 1) == (1, 0)
     assert [row["number"] for row in kept(tmp_path)] == [5]
+
+
+def test_a_file_that_cannot_be_written_and_a_target_that_is_none_are_named(tmp_path: Path) -> None:
+    """`state as-of` ends with one sentence."""
+    followed(tmp_path / "state", 1)
+    target, none = str(tmp_path / "state"), str(tmp_path / "none")
+
+    for place in (tmp_path, tmp_path / "no" / "rows.parquet"):
+        with pytest.raises(UsageError, match=f"--to {place}: .*: name a file in a folder"):
+            run_as_of(target, "shop.orders", "latest", place)
+    with pytest.raises(UsageError, match=f"{none} holds no current state: name the target"):
+        run_as_of(none, "shop.orders", "latest", tmp_path / "rows.parquet")

@@ -100,7 +100,7 @@ def check_earlier_state(tmp_path: Path, sales: Sales) -> None:
     assert run("state", "maintain", target).returncode == 0
     with pytest.raises(UsageError, match="its frontiers begin later"):
         table_as_of(target, "shop.sales", 1)
-    with pytest.raises(UsageError, match="it had: shop/sales"):
+    with pytest.raises(UsageError, match=r"it had: shop\.sales"):
         table_as_of(target, "shop.items", first_us)
 
 
