@@ -1,5 +1,6 @@
 """What a decoder has produced since the last summary."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from topics.progress.record import LastDdl, Mark
@@ -16,7 +17,8 @@ class BatchSummary:
     caller that promised more keeps that promise (`Decoder.advance_head`).
     `ticks`: (start of the 10 ms cell, seq of its first record), of cells that began here only.
     `mark`: the mark of a reshard that ends the batch; its `offset` is the seq of its record.
-    `ddl`: the last DDL record of the batch.
+    `ddl`: the last DDL record of the batch. `rows_filtered`: rows that its filter rules left out.
+    `prepared_us`: the times of the PREPAREs of XA transactions that wait for their decision.
     `gtid`, `last_commit_us`: the last transaction and its raw commit time; "" and 0 before the
     first. `binlog_pos`: where it begins in `binlog_file`.
     """
@@ -33,3 +35,5 @@ class BatchSummary:
     transactions: int
     mark: Mark | None = None
     ddl: LastDdl | None = None
+    rows_filtered: int = 0
+    prepared_us: Sequence[int] = ()

@@ -210,11 +210,14 @@ class Decoder:
             transactions=transaction.count,
             mark=self._internal.mark,
             ddl=transaction.ddl,
+            rows_filtered=int(self._events.filtered_rows.left_out),
+            prepared_us=self._events.xa.prepared_us(),
         )
         self._output.begin_batch()
         self._stamp.ticks = []
         transaction.count = 0
         transaction.ddl = None
+        self._events.filtered_rows.left_out = 0
         self._internal.mark = None
         self._batch_first_seq = next_seq
         return summary

@@ -180,6 +180,8 @@ class Committer:
         counters.committed(
             records=records, transactions=summary.transactions, size=size, took_s=took_s
         )
+        counters.rows_filtered += summary.rows_filtered
+        counters.prepared_us = summary.prepared_us
         if records and summary.transactions:
             age_us = self._server_clock_us() - summary.last_commit_us
             counters.event_age_s.observe(max(0, age_us) / 1e6)

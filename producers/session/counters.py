@@ -45,6 +45,8 @@ class ProducerCounters:
     """Sums since the process began, over all its sessions.
 
     `records`: of the log. `transactions`: of the database, with those whose rows filters exclude.
+    `rows_filtered`: rows that WHERE conditions exclude. `prepared_us`: when the XA transactions
+    were prepared that now wait for their decision.
     `binlog_bytes`: decoded. `produced_bytes`: of records. `event_age_s`: age of the newest
     transaction of a commit, by the server's clock, when Kafka had it. `reconnects`: by class of the
     fault that ended a session. `server_changes`: sessions on another server than the one before.
@@ -56,6 +58,8 @@ class ProducerCounters:
     records: int = 0
     transactions: int = 0
     commits: int = 0
+    rows_filtered: int = 0
+    prepared_us: Sequence[int] = ()
     binlog_bytes: int = 0
     produced_bytes: int = 0
     server: str = ""

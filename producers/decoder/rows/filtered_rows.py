@@ -29,6 +29,7 @@ class FilteredRows:
 
     def __init__(self, record: RecordWriter) -> None:
         """`record` writes the rows that pass."""
+        self.left_out: i64 = 0  # rows of the stream that did not pass, in the open batch
         self._record: RecordWriter = record
         self._values: ValueReader = ValueReader()
         self._places: i64 = 0
@@ -58,6 +59,7 @@ class FilteredRows:
             has_before = rows.has_before and self._passes(plan, rows.before, buf, self._before)
             has_after = rows.has_after and self._passes(plan, rows.after, buf, self._after)
             if not has_before and not has_after:
+                self.left_out += 1
                 continue
             if begin_records is not None:
                 begin_records()

@@ -109,9 +109,10 @@ class EventSpool:
 class Prepared:
     """A transaction between PREPARE and COMMIT."""
 
-    def __init__(self, gtid: str, spool: EventSpool) -> None:
-        """`gtid`: of the PREPARE."""
+    def __init__(self, gtid: str, spool: EventSpool, at_us: int) -> None:
+        """`gtid` and `at_us`: of the PREPARE."""
         self.gtid: str = gtid
+        self.at_us: int = at_us
         self.spool: EventSpool = spool
 
 
@@ -142,3 +143,7 @@ class PreparedTransactions:
     def gtids(self) -> list[str]:
         """Return the GTIDs of their PREPAREs."""
         return [prepared.gtid for prepared in self._by_xid.values()]
+
+    def times_us(self) -> list[int]:
+        """Return the times of their PREPAREs."""
+        return [prepared.at_us for prepared in self._by_xid.values()]

@@ -34,6 +34,10 @@ class XaTransactions:
         """Return the GTIDs of all PREPAREs that wait for a decision."""
         return self._prepared.gtids()
 
+    def prepared_us(self) -> list[int]:
+        """Return when those were prepared."""
+        return self._prepared.times_us()
+
     def statement(self, statement: bytes) -> None:
         """Take an XA statement."""
         verb, xid = parse_xa(statement)
@@ -71,7 +75,7 @@ class XaTransactions:
             self._replay(spool)
             return
         gtid = transaction.position.gtid()
-        self._prepared.put(xid, Prepared(gtid, spool))
+        self._prepared.put(xid, Prepared(gtid, spool, int(transaction.commit_us)))
         transaction.position.remove(gtid)
         transaction.end()
 

@@ -27,6 +27,7 @@ def producer_families(
     yield state_set(f"{name}_state", "1 for the present state", _STATES, [(labels, state.value)])
     for suffix, says, value in (
         ("rows", "Records written to the log", counters.records),
+        ("rows_filtered", "Rows that WHERE conditions exclude", counters.rows_filtered),
         ("transactions", "Transactions of the database read", counters.transactions),
         ("commits", "Kafka transactions committed", counters.commits),
         ("binlog_bytes", "Bytes of the binlog decoded", counters.binlog_bytes),
@@ -44,6 +45,13 @@ def producer_families(
     if counters.binlog_kept_s is not None:
         kept = gauge(f"{name}_binlog_kept_seconds", "For how long the server keeps binlogs")
         yield one(kept, labels, counters.binlog_kept_s)
+    prepared_us = counters.prepared_us
+    prepared = gauge(f"{name}_prepared_xa", "XA transactions that wait for their decision")
+    yield one(prepared, labels, len(prepared_us))
+    if prepared_us:
+        says = "When the oldest of them was prepared"
+        oldest = gauge(f"{name}_oldest_prepared_xa_timestamp_seconds", says)
+        yield one(oldest, labels, min(prepared_us) / 1e6)
     compiled = gauge(f"{name}_decoder_compiled", "Whether the decoder is compiled")
     yield one(compiled, labels, float(IS_COMPILED))
     yield histogram(

@@ -36,7 +36,10 @@ def test_restart_between_prepare_and_commit(table: tuple[DatabaseFixture, str, s
     decoder.feed(stream, 0, len(stream), ALL_ROWS)
     everything = executed_set(server)
     assert decoder.reached(everything)
-    position = decoder.take_batch().position
+    batch = decoder.take_batch()
+    position = batch.position
+    [prepared_us] = batch.prepared_us
+    assert 0 < prepared_us <= batch.last_commit_us
     missing = MysqlGtidSet.parse(everything).subtract(MysqlGtidSet.parse(position))
     run_statements(server, name, ("XA COMMIT '1'", "INSERT INTO t VALUES (6)"))
     second, summary = decode(capture(server, position), Flavor.MYSQL, position)
@@ -45,6 +48,7 @@ def test_restart_between_prepare_and_commit(table: tuple[DatabaseFixture, str, s
     assert len(str(missing).split(":")) == 2
     assert str(missing).rpartition(":")[2].isdigit()
     assert [e.after for e in second.events()] == [{"id": 1}, {"id": 6}]
+    assert summary.prepared_us == []
     assert summary.position == executed_set(server)
     assert str(missing) not in first.events()[0].token.to_string()
 
@@ -103,10 +107,12 @@ def test_too_many_prepared_at_once_stop_by_name() -> None:
     """Nothing grows without a bound."""
     spools = prepared.PreparedTransactions()
     for i in range(prepared.PREPARED_MAX):
-        spools.put(f"X'{i}'", prepared.Prepared("u:1", prepared.EventSpool(spools, YEAR_HAS_SIGN)))
+        spools.put(
+            f"X'{i}'", prepared.Prepared("u:1", prepared.EventSpool(spools, YEAR_HAS_SIGN), 7)
+        )
 
     with pytest.raises(UnsupportedEvent, match="XA RECOVER"):
-        spools.put("X'ff'", prepared.Prepared("u:1", prepared.EventSpool(spools, YEAR_HAS_SIGN)))
+        spools.put("X'ff'", prepared.Prepared("u:1", prepared.EventSpool(spools, YEAR_HAS_SIGN), 7))
 
 
 def test_any_format_id(table: tuple[DatabaseFixture, str, str]) -> None:

@@ -56,6 +56,7 @@ def fleet() -> FleetState:
 def counted() -> ProducerCounters:
     """What a producer has counted."""
     counters = ProducerCounters(binlog_bytes=900, clock_ahead_us=-250_000)
+    counters.rows_filtered, counters.prepared_us = 11, (9_500_000, 8_500_000)
     counters.committed(records=5, transactions=2, size=640, took_s=0.01)
     counters.committed(records=1, transactions=1, size=60, took_s=99)
     counters.reconnects = Counter({"ServerLost": 3})

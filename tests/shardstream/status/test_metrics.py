@@ -100,6 +100,10 @@ def test_a_producers_counters_are_sums_over_its_sessions() -> None:
     assert value(found, "shardstream_producer_binlog_kept_seconds", **shard) == 86_400
     assert value(found, "shardstream_producer_clock_offset_seconds", **shard) == -0.25
     assert value(found, "shardstream_producer_state", **shard, state="reconnecting") == 1
+    assert value(found, "shardstream_producer_rows_filtered_total", **shard) == 11
+    assert value(found, "shardstream_producer_prepared_xa", **shard) == 2
+    oldest = "shardstream_producer_oldest_prepared_xa_timestamp_seconds"
+    assert value(found, oldest, **shard) == 8.5
     faults = value(found, "shardstream_producer_reconnects_total", **shard, reason="ServerLost")
     assert faults == 3
     buckets = [
