@@ -125,8 +125,9 @@ def _check_key(known: TableShape, version: TableShape) -> None:
         raise ShapeConflict(
             f"{known.database}.{known.table}: the primary key is ({_declared(version)}) in one "
             f"version of the table and ({_declared(known)}) in another, so rows cannot be told "
-            f"apart. Start a new target from a copy taken after all shards were altered, or leave "
-            f"the table out"
+            f"apart. Leave the table out by naming the others with --table: they go on where they "
+            f"are. Follow it again, once all shards were altered, in a new target from a copy "
+            f"taken after that"
         )
 
 

@@ -177,7 +177,8 @@ class TaskTables:
         statements = BatchStatements.of(rows, self.target.accept_skip)
         for name, told in told_of(rows, decoder, statements).items():
             place = TablePlace(self.target.path, *name)
-            if place in works or place in tables:
+            is_there = place in works or place in tables
+            if is_there and Following(self.target.tables).follows(name):
                 work = works.get(place) or _done(place, tables[place])
                 works[place] = replace(work, told=told)
 

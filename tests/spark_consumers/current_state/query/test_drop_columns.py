@@ -1,6 +1,7 @@
 """`--drop-columns`: a column leaves the table once no live shard has it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from spark_consumers.current_state.query.dropping import drop_columns
 from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.rewriting import rewrite
 from spark_consumers.current_state.query.sink import SinkOptions
+from spark_consumers.current_state.query.task import TaskTables
 from spark_consumers.sink_query.resume import PlannedBatch
 from tests.spark_consumers.applying.batches import Source, change
 from tests.spark_consumers.applying.dropped_columns import (
@@ -25,7 +27,7 @@ from tests.spark_consumers.applying.dropped_columns import (
     dropped,
     insert,
 )
-from tests.spark_consumers.current_state.query.batch_queries import Died, Query
+from tests.spark_consumers.current_state.query.batch_queries import PARTITIONS, Died, Query
 from topics.records.vevent import Row, VEvent
 
 Values = dict[int, tuple[object, ...]]
@@ -243,6 +245,18 @@ def test_a_column_that_came_again_is_not_dropped_when_its_batch_is_run_again(
 
 def _die(*_: object) -> None:
     raise Died
+
+
+def test_a_table_that_is_left_out_keeps_its_columns(tmp_path: Path) -> None:
+    """--table names others: statements reach the query, and concern the tables it follows."""
+    query = dropping_query(tmp_path)
+    take(query, FIRST)
+    query.target = replace(query.target, tables=frozenset({("shop", "items")}))
+    query.tasks = [TaskTables(query.target) for _ in range(PARTITIONS)]
+
+    take(query, [dropped("-80", 3), dropped("80-", 3)])
+
+    assert "gone" in columns(tmp_path)
 
 
 def test_the_option_is_true_or_false() -> None:
