@@ -82,8 +82,8 @@ class TargetTables:
         )
         if inspect(connection).has_table(table.name, schema=schema or None):
             raise UsageError(
-                f"table {schema}.{table.name} exists in the target and was not created for this "
-                f"stream: rename it, or give another --schema"
+                f"table {'.'.join(filter(None, (schema, table.name)))} exists in the target and "
+                f"was not created for this stream: rename it, or give another --schema"
             )
         dialect.check_columns(connection, shape.columns)
         self._create_both(connection, table)

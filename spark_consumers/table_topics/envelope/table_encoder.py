@@ -124,7 +124,8 @@ class TableEncoder:
         raise PartialRow(
             f"shard {rows['shard'][i]}, seq {rows['seq'][i]} (GTID {rows['gtid'][i]}): a row of "
             f"{self._table} lacks columns ({absent[i]}), and a message has the whole row: set "
-            f"binlog_row_image=FULL on the server, and copy the table again"
+            f"binlog_row_image=FULL on the server, copy the table again, and begin new topics "
+            f"behind it (another --prefix and checkpoint, --from copy), or leave the table out"
         )
 
 

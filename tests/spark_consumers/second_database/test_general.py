@@ -114,6 +114,15 @@ def test_a_database_whose_ddl_commits_is_refused(mysql_a: DatabaseFixture) -> No
 
 
 @pytest.mark.parametrize("target_server", ["sqlite"], indirect=True)
+def test_a_table_of_somebody_else_is_not_taken(followed: Followed) -> None:
+    """It keeps its rows; the error names it, without a schema where there are none."""
+    followed.rows("CREATE TABLE shop.items (other INT)")
+
+    with pytest.raises(UsageError, match=r"^table items exists in the target"):
+        followed.apply([Item(1, 1, 100)])
+
+
+@pytest.mark.parametrize("target_server", ["sqlite"], indirect=True)
 def test_a_second_query_on_a_file_is_refused(followed: Followed) -> None:
     """The lock lies in a file beside the database."""
     other = SqlDatabase(followed.url, followed.options)
