@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from spark_consumers.applying.changes import KnownTable
 from spark_consumers.applying.on_type_change import OnTypeChange
-from spark_consumers.applying.widening import widest
+from spark_consumers.applying.widening import has_same_text, widest
 from spark_consumers.errors import ShapeConflict
 from topics.records.table_shape import Column, TableShape, ValueKind
 
@@ -121,7 +121,7 @@ def _target_name(
 def _check_key(known: TableShape, version: TableShape) -> None:
     old, new = key_names(known), key_names(version)
     types = [(known.columns[i], version.columns[j]) for i, j in _zip(known, version)]
-    if old != new or any(widest(*both) is None for both in types):
+    if old != new or not all(widest(*both) and has_same_text(*both) for both in types):
         raise ShapeConflict(
             f"{known.database}.{known.table}: the primary key is ({_declared(version)}) in one "
             f"version of the table and ({_declared(known)}) in another, so rows cannot be told "

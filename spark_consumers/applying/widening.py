@@ -14,6 +14,8 @@ _ORDERS = (
     (ValueKind.FLOAT, ValueKind.DOUBLE),
 )
 _TEXTS = frozenset({ValueKind.ENUM, ValueKind.JSON, ValueKind.STRING})
+# Their text has as many digits after the second as the column.
+_FRACTIONS = frozenset({ValueKind.DATETIME, ValueKind.TIME, ValueKind.TIMESTAMP})
 # What a text column is called that took the values of two kinds.
 _TEXT = "longtext"
 
@@ -41,6 +43,19 @@ def widest(a: Column, b: Column) -> Column | None:
         if a.kind in order and b.kind in order:
             return replace(max(a, b, key=lambda each: order.index(each.kind)), name=a.name)
     return None
+
+
+def has_same_text(a: Column, b: Column) -> bool:
+    """Tell whether a value that two versions of a column hold has one text in keys."""
+    if a.kind is not b.kind:
+        return not {a.kind, b.kind} <= {ValueKind.FLOAT, ValueKind.DOUBLE}
+    if a.kind in _FRACTIONS or (a.kind is ValueKind.BYTES and _is_padded(a, b)):
+        return a.sql_type == b.sql_type
+    return True
+
+
+def _is_padded(*columns: Column) -> bool:
+    return any(column.sql_type.startswith("binary") for column in columns)
 
 
 def _same_kind(a: Column, b: Column) -> Column | None:

@@ -306,6 +306,36 @@ def test_a_new_column_never_takes_the_name_of_another_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kinds", "types", "is_refused"),
+    [
+        (["datetime", "datetime"], ("datetime", "datetime(3)"), True),
+        (["timestamp", "timestamp"], ("timestamp(6)", "timestamp"), True),
+        (["time", "time"], ("time", "time(1)"), True),
+        (["float", "double"], ("float", "double"), True),
+        (["bytes", "bytes"], ("binary(4)", "binary(8)"), True),
+        (["bytes", "bytes"], ("varbinary(4)", "binary(8)"), True),
+        (["bytes", "bytes"], ("varbinary(4)", "varbinary(8)"), False),
+        (["datetime", "datetime"], ("datetime(3)", "datetime(3)"), False),
+        (["int", "long"], ("int", "bigint"), False),
+    ],
+)
+def test_a_type_that_changes_the_text_of_keys_stops(
+    kinds: list[str], types: tuple[str, str], is_refused: bool
+) -> None:
+    """`10:00:00` becomes `10:00:00.000`: the row would stay beside itself under another key."""
+    stored, version = (
+        TableShape(*NAME, (Column("at", ValueKind(kind), sql_type), number("a")), (0,))
+        for kind, sql_type in zip(kinds, types, strict=True)
+    )
+
+    if is_refused:
+        with pytest.raises(ShapeConflict, match=r"shop\.orders: the primary key is \(at "):
+            united(stored, version)
+    else:
+        assert united(stored, version).columns[0].kind is ValueKind(kinds[1])
+
+
+@pytest.mark.parametrize(
     "version",
     [
         table(text("a"), key=(0, 1)),
