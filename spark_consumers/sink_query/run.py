@@ -5,12 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from event_token.errors import Rebuild, Retry
+from spark_consumers.sink_query.frame import LEFT_OUT
 from spark_consumers.sink_query.same_keys import SameKeyWatch
 from spark_consumers.sink_query.spark_errors import ended_with_spark, original_error, translated
 from spark_consumers.source.stream_offset import StreamOffset
@@ -46,7 +47,8 @@ class SinkProgress:
 
     `frontier_us` is None before the first batch; `waiting` is "" when no shard is waited for;
     `rejected` counts changes that the target could not hold and that were put aside. `seqs` has the
-    last record of each shard log that the newest batch of this run has read.
+    last record of each shard log that the newest batch of this run has read. `left_out` names the
+    tables of online schema changes (`database.table`) whose rows this run has left out.
     """
 
     rows: int
@@ -55,6 +57,7 @@ class SinkProgress:
     waiting: str
     rejected: int = 0
     seqs: Mapping[str, int] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
 def triggered(writer: DataStreamWriter, trigger: Trigger, interval_s: float) -> DataStreamWriter:
@@ -175,7 +178,18 @@ def _progress_of(query: StreamingQuery, applied: Applied, last: SinkProgress) ->
         frontier_us = position.frontier_us if applied.frontier_us is None else frontier_us
     waiting = str(_document(source["latestOffset"]).get("waiting", ""))
     batch_id = int(progress["batchId"])
-    return SinkProgress(applied.rows, frontier_us, batch_id, waiting, applied.rejected, seqs)
+    # Several batches may have ended since the last look.
+    batches = [progress] if batch_id <= last.batch_id + 1 else query.recentProgress
+    names = (name for each in batches for name in _left(each))
+    left_out = tuple(sorted({*last.left_out, *names}))
+    rejected = applied.rejected
+    return SinkProgress(applied.rows, frontier_us, batch_id, waiting, rejected, seqs, left_out)
+
+
+def _left(progress: Mapping[str, Any]) -> list[str]:
+    """Return the tables whose rows a batch left out."""
+    found = progress["observedMetrics"].get(LEFT_OUT)
+    return [] if found is None else list(found["tables"])
 
 
 def _document(value: object) -> dict[str, object]:

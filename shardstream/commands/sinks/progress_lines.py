@@ -29,6 +29,7 @@ class ProgressPrinter:
     """Prints what it waits for at once, progress when a line is due, and the end.
 
     While copies are being applied it shows how far they are: as bars on a terminal, else in lines.
+    Tables that are left out by rule are named once, when the first row of them was; JSON has all.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class ProgressPrinter:
         self._watch = watch
         self._bars = bars
         self._at_once: object = None
+        self._named: frozenset[str] = frozenset()
 
     def __call__(self, progress: SinkProgress) -> None:
         """Print it, if a line is due or what it waits for has changed."""
         dumps = self._watch.look(progress.seqs)
-        at_once = (progress.waiting, [(dump.table, dump.state) for dump in dumps])
+        copies = [(dump.table, dump.state) for dump in dumps]
+        at_once = (progress.waiting, copies, progress.left_out)
         self._report(progress, dumps, at_once=at_once != self._at_once)
         self._at_once = at_once
 
@@ -65,6 +68,7 @@ class ProgressPrinter:
             text += f"; {more} more tables" if more > 0 else ""
         else:
             self._bars.show(dumps)
+        text += self._left_out(progress)
         copies = [{**asdict(dump), "percent": dump.percent} for dump in dumps]
         fields = {"keyspace": self._keyspace, **asdict(progress), "copies": copies}
         del fields["seqs"]
@@ -76,3 +80,13 @@ class ProgressPrinter:
             level=logging.WARNING if progress.waiting else logging.INFO,
         )
         self._lines.report(line, at_once=at_once)
+
+    def _left_out(self, progress: SinkProgress) -> str:
+        """Return the words about tables that were not named before."""
+        new = [name for name in progress.left_out if name not in self._named]
+        self._named |= {*new}
+        if not new:
+            return ""
+        more = len(new) - TABLES_SHOWN_MAX
+        names = ", ".join(new[:TABLES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+        return f"; left out as tables of an online schema change: {names}"

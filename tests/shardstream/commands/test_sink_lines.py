@@ -1,9 +1,15 @@
 """What the commands of sinks say while they run."""
 
+import io
+import json
+
 import pytest
 
-from shardstream.commands.sinks.progress_lines import progress_text
+from shardstream.commands.sinks.dump_watch import DumpWatch
+from shardstream.commands.sinks.progress_lines import ProgressPrinter, progress_text
+from shardstream.commands.status_lines import StatusLines
 from spark_consumers.sink_query.run import SinkProgress
+from topics.kafka.client import ClientConfig
 
 
 @pytest.mark.parametrize(
@@ -27,3 +33,26 @@ def test_progress_counts_rejected_rows() -> None:
     progress = SinkProgress(1200, 0, 3, "", rejected=2)
 
     assert progress_text(progress) == "1,200 rows, 2 rejected, complete up to -"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_tables_that_are_left_out_are_named_once(*, as_json: bool) -> None:
+    """At once, and only in the first line after their first row; JSON has all in each line."""
+    out = io.StringIO()
+    lines = StatusLines(as_json=as_json, every_s=3600, out=out)
+    watch = DumpWatch(ClientConfig({"bootstrap.servers": "127.0.0.1:1"}), "commerce", ())
+    printer = ProgressPrinter("commerce", lines, watch, None)
+    first, both = ("shop._a_gho",), ("shop._a_gho", "shop._b_new")
+
+    for batch_id, (waiting, left_out) in enumerate(
+        [("", ()), ("", first), ("", first), ("80-", first), ("80-", both)]
+    ):
+        printer(SinkProgress(10, 0, batch_id, waiting, left_out=left_out))
+
+    printed = out.getvalue().splitlines()
+    words = "; left out as tables of an online schema change: "
+    texts = [json.loads(line)["event"] for line in printed] if as_json else printed
+    assert [text.partition(words)[2] for text in texts] == ["", *first, "", both[1]]
+    if as_json:
+        named = [json.loads(line)["left_out"] for line in printed]
+        assert named == [[], [*first], [*first], [*both]]

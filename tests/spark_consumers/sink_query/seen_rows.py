@@ -1,7 +1,7 @@
 """A sink that writes down which task got which row, and a query into it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_consumers.sink_query.batch_id import batch_id, task
 from spark_consumers.sink_query.frame import routed, sink_frame
+from spark_consumers.sink_query.run import Applied, SinkProgress, run_query
 
 SEEN_FORMAT = "seen_rows"
 
@@ -58,6 +59,8 @@ def seen_rows(
     options: Mapping[str, str],
     partitions: int,
     tables: tuple[str, ...] = (),
+    *,
+    on_progress: Callable[[SinkProgress], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Run a routed query over what is on Kafka; return the rows with their `batch` and `task`."""
     spark.dataSource.register(SeenRows)
@@ -65,15 +68,14 @@ def seen_rows(
     rows.mkdir(parents=True, exist_ok=True)
     source = dict(options)
     frame = sink_frame(spark, source.pop("keyspace"), source, tables=tables)
-    query = (
+    writer = (
         routed(frame, partitions)
         .writeStream.format(SEEN_FORMAT)
         .option("path", str(rows))
         .option("checkpointLocation", f"{folder}/checkpoint")
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    run_query(writer.start, lambda: Applied(0), on_progress)
     return [
         json.loads(line)
         for path in sorted(rows.iterdir())

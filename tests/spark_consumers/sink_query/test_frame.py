@@ -9,6 +9,7 @@ from event_token.errors import Halt, UsageError
 from spark_consumers.sink_query.batch_id import batch_id
 from spark_consumers.sink_query.checkpoint_files import batch_span, checkpoint_state
 from spark_consumers.sink_query.frame import PARTITIONS_MAX, routed, sink_frame
+from spark_consumers.sink_query.run import SinkProgress
 from tests.spark_consumers.shop import ORDERS, SHARDS, Change, Shop
 from tests.spark_consumers.sink_query.seen_rows import seen_rows
 from tests.topics.shard_writer import CELL_US
@@ -17,24 +18,40 @@ from tests.topics.shard_writer import CELL_US
 def test_a_sink_gets_the_rows_of_its_tables_and_all_statements(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """A sink reads all tables or some; not what an online ALTER prepares; always all statements."""
+    """A sink reads all tables or some; not what an online ALTER prepares; always all statements.
+
+    What it leaves out is in its progress, also of batches that end between two looks.
+    """
     writer = shop.writers["-80"]
     names = ("orders", "_orders_gho", "_orders_new", "carts")
     events = [
-        replace(writer.row(i, 0, shape=replace(ORDERS, table=name)), table=name, after={"id": 1})
+        replace(writer.row(i * CELL_US, shape=replace(ORDERS, table=name)), after={"id": 1})
         for i, name in enumerate(names)
     ]
+    shop.now_us += len(names) * CELL_US
     writer.commit_events(events)
     writer.write([Change(shop.now_us + 9, statement="DROP TABLE carts")])
     shop.now_us += CELL_US
     for each in shop.writers.values():
         each.promise(shop.now_us)
 
-    every = seen_rows(spark, str(tmp_path / "all"), shop.options(), 1)
-    some = seen_rows(spark, str(tmp_path / "some"), shop.options(), 1, ("shop._orders_gho",))
+    told: list[SinkProgress] = []
+    small = shop.options(maxRowsPerBatch="1")
+    every = seen_rows(spark, str(tmp_path / "all"), small, 1, on_progress=told.append)
+    left_out = told[-1].left_out
+    some = seen_rows(
+        spark,
+        str(tmp_path / "some"),
+        shop.options(),
+        1,
+        ("shop._orders_gho",),
+        on_progress=told.append,
+    )
 
     assert [row["table"] for row in every] == ["orders", "carts", ""]
     assert [row["table"] for row in some] == ["_orders_gho", ""]
+    assert left_out == ("shop._orders_gho", "shop._orders_new")
+    assert told[-1].left_out == ()
     assert {row["statement"] for row in some} == {None, "DROP TABLE carts"}
 
 
