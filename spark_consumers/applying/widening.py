@@ -36,9 +36,7 @@ def widest(a: Column, b: Column) -> Column | None:
     if a.kind is b.kind:
         return _same_kind(a, b)
     if {a.kind, b.kind} <= _TEXTS:
-        kept = next((each for each in (a, b) if each.kind is ValueKind.STRING), None)
-        sql_type = _TEXT if kept is None else kept.sql_type
-        return replace(a, kind=ValueKind.STRING, sql_type=sql_type, labels=())
+        return replace(a, kind=ValueKind.STRING, sql_type=_text_for(a, b), labels=())
     for order in _ORDERS:
         if a.kind in order and b.kind in order:
             return replace(max(a, b, key=lambda each: order.index(each.kind)), name=a.name)
@@ -56,6 +54,15 @@ def has_same_text(a: Column, b: Column) -> bool:
 
 def _is_padded(*columns: Column) -> bool:
     return any(column.sql_type.startswith("binary") for column in columns)
+
+
+def _text_for(a: Column, b: Column) -> str:
+    """Return the type of a text that holds the values of two kinds, of which one may be a text."""
+    kept = next((each for each in (a, b) if each.kind is ValueKind.STRING), None)
+    if kept is None or ValueKind.JSON in {a.kind, b.kind}:
+        return _TEXT
+    longest = max((len(label) for label in (*a.labels, *b.labels)), default=0)
+    return _TEXT if longest > _size(kept)[0] else kept.sql_type
 
 
 def _same_kind(a: Column, b: Column) -> Column | None:

@@ -22,7 +22,7 @@ from spark_consumers.second_database.mysql import refusals, types
 from spark_consumers.second_database.mysql.loading import LoadingConnection
 from spark_consumers.second_database.mysql.staging import StagedRows
 from spark_consumers.second_database.names import INTERNAL, KEPT, NUMBER, ORIGIN, TargetTable
-from topics.records.table_shape import Column, TableShape
+from topics.records.table_shape import Column, TableShape, ValueKind
 
 CONNECT_S_MAX = 30
 # An ALTER that waits for a long query keeps all later ones waiting.
@@ -288,7 +288,8 @@ class MysqlDialect(Dialect):
         indexes: str = "",
     ) -> None:
         """Create a table: `what` are kind and place."""
-        fitting = types.fitting(columns, key)
+        declared = {name: _declared(connection, kind) for name, kind in columns.items()}
+        fitting = types.fitting(declared, key)
         keys = f"PRIMARY KEY ({self.listed(key)}){indexes}"
         run(
             connection, f"CREATE {what} ({self.definitions(fitting)}, {keys}){_options(connection)}"
@@ -297,12 +298,22 @@ class MysqlDialect(Dialect):
     def _alter(self, connection: Connection, statement: str, kind: str, more: str = "") -> None:
         """Run an ALTER TABLE with a type; a long one if the row is too large for it."""
         try:
-            run(connection, f"{statement} {kind}{more}")
+            run(connection, f"{statement} {_declared(connection, kind)}{more}")
         except DBAPIError as error:
             long = types.stored_apart(kind)
             if long is None or not refusals.is_too_wide(error):
                 raise
             run(connection, f"{statement} {long}{more}")
+
+
+def _declared(connection: Connection, kind: str) -> str:
+    """Return the type as this server has it.
+
+    MariaDB's JSON is a text with a CHECK that refuses what is nested deeper than 32 levels. MySQL's
+    may have 100.
+    """
+    is_mariadb = getattr(connection.dialect, "is_mariadb", False)
+    return types.TYPES[ValueKind.STRING] if kind == "json" and is_mariadb else kind
 
 
 def _numbered(columns: Mapping[str, str]) -> dict[str, str]:
