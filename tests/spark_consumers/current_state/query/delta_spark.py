@@ -82,6 +82,8 @@ def main(jars: str, result: str, options: str, history: str, *tables: str) -> No
         {
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "1",
+            # By default it divides even the log of a small table among 50 tasks.
+            "spark.databricks.delta.snapshotPartitions": "1",
             "spark.jars": ",".join(str(jar) for jar in Path(jars).glob("*.jar")),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
