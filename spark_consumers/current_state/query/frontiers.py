@@ -72,7 +72,8 @@ class Frontier:
     `number` counts the rows of the target from 1. By place below the target, `tables` has the
     version of each table, also of those of hidden rows and of histories, `rows` the number of
     visible rows. `same_keys`: some of the keys that have several live rows. `lacking`: which
-    columns shards lack, as `dropping` writes it.
+    columns shards lack, as `dropping` writes it. `written_us`: None before it is written, and in
+    rows of 0.1.0.
     """
 
     number: int
@@ -84,6 +85,7 @@ class Frontier:
     rows: Mapping[str, int]
     same_keys: tuple[SameKey, ...] = ()
     lacking: str | None = None
+    written_us: int | None = None
 
     @property
     def visible(self) -> Mapping[str, int]:
@@ -316,4 +318,5 @@ def _frontier(row: Mapping[str, Any]) -> Frontier:
         dict(row["rows"]),
         same_keys_of(row["same_keys"]),
         row["lacking"],
+        row.get("written_us"),
     )

@@ -58,6 +58,10 @@ def maintain_state(
     before_us = int((time.time() - tombstones_s) * 1_000_000)
     # Before the files that they need.
     pruned, joined = _prune(frontiers, int(since_s * 1_000_000))
+    if newest.written_us is not None:
+        # A table may have been rewritten after it, for a column that was dropped; the times of
+        # removals are whole milliseconds.
+        since_s = min(since_s, newest.written_us // 1_000 / 1_000)
     found = [Removed(FRONTIERS, 0, joined, pruned)]
     for place in (place_of(target, name) for name in sorted(newest.visible)):
         tombstones = _remove_tombstones(place.hidden, storage, before_us)

@@ -12,10 +12,12 @@ from deltalake import DeltaTable
 from event_token.errors import UsageError
 from event_token.position import ShardPosition, StreamPosition
 from shardstream.commands.sinks.state import run_as_of
+from spark_consumers.current_state.create import open_table
 from spark_consumers.current_state.query import frontiers as frontiers_module
 from spark_consumers.current_state.query.as_of import table_as_of
 from spark_consumers.current_state.query.frontiers import SCHEMA, Frontiers
 from spark_consumers.current_state.query.layout import FRONTIERS
+from spark_consumers.current_state.query.rewriting import rewrite
 from spark_consumers.current_state.query.upkeep import KEEP_S_MAX, maintain_state
 from spark_consumers.current_state.upkeep import vacuum
 from spark_consumers.sink_query.resume import PlannedBatch
@@ -92,6 +94,23 @@ def test_a_query_goes_on_from_the_frontier_that_is_left(tmp_path: Path) -> None:
     assert [each.frontiers for each in again] == [0, 0]
     assert [row["number"] for row in kept(tmp_path)] == [3, 4, 5]
     assert [values(tmp_path, at) for at in (400, 500, 600)] == [[2], [3], [4]]
+
+
+def test_the_newest_frontier_can_be_read_after_a_rewrite(tmp_path: Path) -> None:
+    """A table rewritten after its last batch, as for a dropped column, keeps that batch's files."""
+    query = followed(tmp_path, 2)
+    before = kept(tmp_path)[-1]["frontier_us"]
+    url = str(tmp_path / "shop" / "orders")
+    table = open_table(url, {})
+    assert table is not None
+    rewrite(url, {}, table.schema, {})
+
+    maintain_state(str(tmp_path), tombstones_s=YEAR_S, keep_s=0)
+
+    assert values(tmp_path, before) == [1]
+    go_on(query, range(2, 3))
+    maintain_state(str(tmp_path), tombstones_s=YEAR_S, keep_s=0)
+    assert [values(tmp_path, row["frontier_us"]) for row in kept(tmp_path)] == [[2]]
 
 
 def test_many_frontiers_leave_a_short_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
