@@ -35,7 +35,12 @@ from shardstream.commands.reshard.app import app as reshard_app
 from shardstream.commands.sinks.database_app import app as database_app
 from shardstream.commands.sinks.state_app import app as state_app
 from shardstream.commands.sinks.table_topics_app import table_topics
-from shardstream.commands.status_lines import LineOptions, library_formatter, print_line
+from shardstream.commands.status_lines import (
+    SPARK_LOGGER,
+    LineOptions,
+    library_formatter,
+    print_line,
+)
 from shardstream.commands.topology import app as topology_app
 
 # Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 3 for a producer or
@@ -73,7 +78,8 @@ def _root(
     debug: Annotated[
         bool,
         typer.Option(
-            "--debug", help="Show the traceback of an error, and the Kafka client's messages"
+            "--debug",
+            help="Show the traceback of an error, and the messages of Spark and the Kafka client",
         ),
     ] = False,
 ) -> None:
@@ -337,7 +343,8 @@ def main() -> None:
     # The Kafka client logs every transient fault; those that matter are raised as errors.
     # librdkafka's fatal errors are critical lines of its log; they arrive as exceptions, too.
     quiet = logging.CRITICAL + 1
-    logging.getLogger("shardstream.kafka").setLevel(logging.DEBUG if debug else quiet)
+    for name in ("shardstream.kafka", SPARK_LOGGER):
+        logging.getLogger(name).setLevel(logging.DEBUG if debug else quiet)
     try:
         app(args=[a for a in arguments if a != "--debug"])
     except KeyboardInterrupt:

@@ -16,6 +16,8 @@ from structlog.typing import EventDict, Processor
 FIRST_INTERVAL_S: Final = 1.0
 BUSY_INTERVAL_S: Final = 10.0
 IDLE_INTERVAL_S: Final = 60.0
+# Its level tells whether Spark may write to the log (`--debug`).
+SPARK_LOGGER: Final = "shardstream.spark"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """What all sinks' commands share: options, the checks before Spark starts, the run itself."""
 
+import logging
 import re
 import sys
 import threading
@@ -17,7 +18,7 @@ from shardstream.commands.http.probe import Probe, Watched
 from shardstream.commands.machine_limits import check_writable
 from shardstream.commands.sinks.dump_watch import DumpBars, DumpWatch
 from shardstream.commands.sinks.progress_lines import ProgressPrinter
-from shardstream.commands.status_lines import LineOptions, StatusLines
+from shardstream.commands.status_lines import SPARK_LOGGER, LineOptions, StatusLines
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from spark_consumers.session import build_session, end_session
@@ -158,6 +159,10 @@ def run_sink(
             spark = build_session(f"{name} {options.keyspace}", LOCAL_MASTER)
             # Spark has replaced the handler of SIGINT by one that raises inside its own calls.
             stop_on_signals(stop)
+            if not logging.getLogger(SPARK_LOGGER).isEnabledFor(logging.DEBUG):
+                # What ends a query arrives as an exception; Spark writes its stack trace as well,
+                # once for each try of a task, before the one sentence that tells what to do.
+                spark.sparkContext.setLogLevel("FATAL")
         except KeyboardInterrupt:  # between the two
             return
         try:

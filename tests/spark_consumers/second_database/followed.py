@@ -1,7 +1,7 @@
 """Batches of hand-made changes for a second database, and what it holds afterwards."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -139,6 +139,14 @@ class Followed:
         self.database = SqlDatabase(self.url, self.options)
         self.model: dict[int, Settled] = {}
         self.number = -1
+
+    @property
+    def strict_shape(self) -> TableShape:
+        """ITEMS with a column `doc`: it takes "1", and no text over three characters but JSON."""
+        column = Column("doc", ValueKind.JSON, "json")
+        if self.url.startswith("mariadb"):  # it keeps JSON as text
+            column = Column("doc", ValueKind.STRING, "varchar(3)")
+        return replace(ITEMS, columns=(*ITEMS.columns, column))
 
     def apply(self, *tasks: Sequence[Item], **more: Any) -> None:
         """Apply the changes of several tasks as the next batch, to database and model."""
