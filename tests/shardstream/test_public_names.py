@@ -40,7 +40,7 @@ PARAMETERS = {
     "StreamPosition.from_string": "text",
     "EventToken.from_string": "text",
     "ShardPosition": "offset seq token",
-    "read_topology": "config keyspace",
+    "read_topology": "config keyspace consumer",
     "watch_topology": "config keyspace interval_s stop",
     "vindex_named": "name",
     "event_to_json_dict": "event",
@@ -72,7 +72,7 @@ PARAMETERS = {
     "SqlDatabase.apply_arrow": "self batch changes",
     "SqlDatabase.held": "self",
     "TargetOptions": "follower schema deletes nul_text key_range state tombstones_us on_bad_row "
-    "on_type_change key_scope on_same_key on_partial",
+    "on_type_change key_scope on_same_key on_partial drop_columns",
     "PlannedBatch": "query_id batch_id begin end",
     "replay_changelog": "target until_us accept_skip storage_options",
     "state_as_of": "log timestamp_us accept_skip",
