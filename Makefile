@@ -52,8 +52,9 @@ check: $(STAMP)  ## lint, types, layout, budgets and the words of the docs, unde
 quick: build  ## the tests that need no servers, under a minute
 	$(BIN)/python -m pytest -q --numprocesses $(JOBS) --hypothesis-profile=quick -m 'not servers and not slow' tests
 
-# Tests mostly wait for servers. Each job starts its own, which with Spark take about 6 GB.
-JOBS ?= 2
+# Tests mostly wait for servers, so two cores have time for three jobs. Each starts its own, which
+# with Spark take about 6 GB.
+JOBS ?= 3
 
 test: build  ## all tests, on real servers
 	@$(MAKE) --no-print-directory --jobs 2 $(OLD_SPARK)/.installed $(JAVA_CLASSES)
