@@ -23,7 +23,7 @@ def rows_at(url: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("vectors", ["vectors", "whole files"])
 def test_kills_before_each_write_leave_the_rows(vectors: str, tmp_path: Path) -> None:
-    """Each batch is cut off before each file, commit, frontier and checkpoint; nothing is lost."""
+    """F30: Cut off before each file, commit, frontier and checkpoint, no batch loses a row."""
     command = [sys.executable, "-m", killed_lake.__name__, str(tmp_path), vectors]
     subprocess.run(command, check=True, cwd=ROOT)
 
