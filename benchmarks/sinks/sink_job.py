@@ -4,6 +4,7 @@ A separate process, so that its JVM ends with it.
 """
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,8 @@ def job_command(folder: Path, **job: object) -> list[str]:
     """Return the command that runs a job in a process of its own.
 
     `keyspace` and `source` (options of the source), and `url` of a database, or the `prefix` of
-    topics and whether their messages have `schemas`.
+    topics and whether their messages have `schemas`; if it `stays`, it ends when it is killed, so
+    that its CPU time can be read to the last row.
     """
     path = folder / "job.json"
     path.write_text(json.dumps(job))
@@ -46,6 +48,8 @@ def main(job_path: Path) -> None:
         envelope = EnvelopeOptions(job["prefix"], job["keyspace"], schemas=job["schemas"])
         topics = TopicOptions(envelope=envelope, tasks=TASKS, partitions=PARTITIONS)
         run_table_topics(spark, checkpoint, job["source"], topics, trigger="availableNow")
+        if job.get("stays"):
+            signal.pause()
     finally:
         spark.stop()
 

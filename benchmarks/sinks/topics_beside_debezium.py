@@ -79,7 +79,8 @@ class _TopicsBenchmark(DrainBenchmark):
         process = ServerProcess("spark", folder, die_with_parent=True)
         rows_per_batch = str(waiting.rows // BATCHES)
         source = {"kafka.bootstrap.servers": self._brokers, "maxRowsPerBatch": rows_per_batch}
-        job = {"keyspace": keyspace, "prefix": prefix, "schemas": False, "source": source}
+        job: dict[str, object] = {"keyspace": keyspace, "prefix": prefix, "schemas": False}
+        job |= {"source": source, "stays": True}
         begun_s = time.monotonic()
         process.launch(job_command(folder, **job))
         try:
