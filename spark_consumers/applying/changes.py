@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -114,3 +115,20 @@ class TableChanges:
     def has_rows(self) -> bool:
         """Whether it changes rows; for a history also if the batch has removed them all again."""
         return self.rows.num_rows > 0 or (self.versions is not None and self.versions.num_rows > 0)
+
+
+def version_of(row: Mapping[str, Any], kept: object) -> Version:
+    """Return a change or a stored row, by its columns of META, as a version.
+
+    `kept`: what the version keeps of the row, unless it is a tombstone.
+    """
+    is_deleted = bool(row.get(DELETED))
+    return Version(
+        row[SHARD],
+        row[SEQ],
+        row[TIME],
+        row[HOME],
+        None if is_deleted else kept,
+        row.get(TOKEN),
+        is_partial=not is_deleted and row.get(ABSENT) is not None,
+    )

@@ -8,7 +8,7 @@ columns, go through the rule of `spark_consumers.applying.homes` step by step.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +28,16 @@ from spark_consumers.applying.changes import (
     TIME,
     TOKEN,
     TableChanges,
+    version_of,
 )
 from spark_consumers.applying.homes import Version, apply_change, in_order
-from spark_consumers.applying.reduce import rank_codes
+from spark_consumers.applying.reduce import Layers, rank_codes
 from spark_consumers.applying.settle import contested, no_stored_row
 from spark_consumers.applying.tables import Removal, removes
 from spark_consumers.current_state.query.merging import StoredRows, conformed
 
 Indexes = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-# The numbers of the rows that a row is made of, the newest first: one, unless it was partial.
-_Layers = tuple[int, ...]
 _ORDER = (SHARD, SEQ, TIME, HOME)
 _STATEMENT = "DDL"
 
@@ -76,7 +75,7 @@ class _Step:
     """What a change leaves of its key: the visible row."""
 
     key: int
-    row: _Layers
+    row: Layers
     time_us: int
     token: str | None
     op: str
@@ -180,7 +179,7 @@ class _Walk:
             names = [name for name in (*_ORDER, DELETED) if name in each.rows.column_names]
             rows = each.rows.select(names).to_pylist()
             for key, row in zip(each.key_of.tolist(), rows, strict=True):
-                self._stored.setdefault(key, []).append(_version(row, number))
+                self._stored.setdefault(key, []).append(version_of(row, (number,)))
                 number += 1
 
     def steps(self, key: int) -> Iterator[_Step]:
@@ -204,7 +203,7 @@ class _Walk:
             at, _, op = group[-1]
             if at.seq > self._batch.done.get(at.shard, -1):
                 shown = next((v for v in in_order(kept)[::-1] if v.row is not None), None)
-                row = () if shown is None else cast("_Layers", shown.row)
+                row = () if shown is None else cast("Layers", shown.row)
                 yield _Step(key, row, at.timestamp_us, at.token, op)
 
     def _changes(self, key: int) -> Iterator[tuple[Version, Removal | None, str]]:
@@ -213,31 +212,18 @@ class _Walk:
         for number, row in enumerate(rows, int(start)):
             if row[ABSENT] is not None:
                 self.absent[number] = row[ABSENT]
-            yield _version(row, number), None, row[OP]
-
-
-def _version(row: Mapping[str, Any], number: int) -> Version:
-    is_deleted = bool(row.get(DELETED))
-    return Version(
-        row[SHARD],
-        row[SEQ],
-        row[TIME],
-        row[HOME],
-        None if is_deleted else (number,),
-        row.get(TOKEN),
-        is_partial=not is_deleted and row.get(ABSENT) is not None,
-    )
+            yield version_of(row, (number,)), None, row[OP]
 
 
 def _lay_over(name: str, key: str, base: Version | None, change: Version) -> Version:
     if base is None or base.row is None:
         raise no_stored_row(name, key, change)
-    layers = (*cast("_Layers", change.row), *cast("_Layers", base.row))
+    layers = (*cast("Layers", change.row), *cast("Layers", base.row))
     return replace(change, row=layers, is_partial=False)
 
 
 def _laid_over(
-    values: pa.Table, rows: Sequence[_Layers], absent: Mapping[int, Sequence[str]]
+    values: pa.Table, rows: Sequence[Layers], absent: Mapping[int, Sequence[str]]
 ) -> pa.Table:
     """Return rows that are made of several ones: each column is that of the newest with it."""
     columns = [

@@ -22,8 +22,7 @@ from spark_consumers.applying.changes import (
     KEY,
     SEQ,
     SHARD,
-    TIME,
-    TOKEN,
+    version_of,
 )
 from spark_consumers.applying.homes import LayOver, Version
 from spark_consumers.applying.settle import Settled, contested, no_stored_row, settle
@@ -192,13 +191,13 @@ def _settle_keys(
             images.setdefault(_identity_of(row), _Image(row)).visible = index
         for index, row in hidden.get(key, ()):
             images.setdefault(_identity_of(row), _Image(row)).hidden = index
-        stored = [_version(image.row) for image in images.values()]
+        stored = [version_of(image.row, image.row) for image in images.values()]
         for row in changes.get(key, ()):
             images.setdefault(_identity_of(row), _Image(row))
         text = next(iter(images.values())).row[KEY]
         settled = settle(
             stored,
-            [_version(row) for row in changes.get(key, ())],
+            [version_of(row, row) for row in changes.get(key, ())],
             lay_over,
         )
         live = [version.shard for version in settled.versions if version.row is not None]
@@ -229,20 +228,6 @@ def _apply(merged: Merged, images: dict[_Identity, _Image], settled: Settled) ->
             merged.visible.remove(image.visible)
         if image.hidden is not None and identity not in stays_hidden:
             merged.hidden.remove(image.hidden)
-
-
-def _version(row: Row) -> Version:
-    """Return a change or a stored row as a version."""
-    is_deleted = bool(row.get(DELETED))
-    return Version(
-        row[SHARD],
-        row[SEQ],
-        row[TIME],
-        row[HOME],
-        None if is_deleted else row,
-        row.get(TOKEN),
-        is_partial=not is_deleted and row.get(ABSENT) is not None,
-    )
 
 
 def _row(version: Version, image: _Image) -> Row:

@@ -1,12 +1,15 @@
 """Removes what a target does not need any more: old tombstones, files that no version uses."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import pyarrow.compute as pc
 
-from event_token.errors import Retry, UsageError
+from event_token.errors import Retry, ShardstreamError, UsageError
 from spark_consumers.applying.changes import DELETED, TIME
 from spark_consumers.current_state.commit import TRIES, Entry, commit
 from spark_consumers.current_state.create import open_table
@@ -17,6 +20,7 @@ from spark_consumers.errors import LakeConflict, StaleBatch
 
 # For as long Delta's checkpoints tell which files were removed, and when.
 KEEP_S_MAX = 7 * 24 * 3600
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +60,18 @@ def maintain_state(
         raise UsageError(f"{target} holds no current state: name the target of `shardstream state`")
     since_s = time.time() - keep_s
     before_us = int((time.time() - tombstones_s) * 1_000_000)
-    # Before the files that they need.
-    pruned, joined = _prune(frontiers, int(since_s * 1_000_000))
+    # Before the files that they need. The query may join the files of frontiers meanwhile.
+    prune = partial(frontiers.prune, int(since_s * 1_000_000))
+    pruned, joined = _tried(prune, Retry)
     if newest.written_us is not None:
         # A table may have been rewritten after it, for a column that was dropped; the times of
         # removals are whole milliseconds.
         since_s = min(since_s, newest.written_us // 1_000 / 1_000)
     found = [Removed(FRONTIERS, 0, joined, pruned)]
     for place in (place_of(target, name) for name in sorted(newest.visible)):
-        tombstones = _remove_tombstones(place.hidden, storage, before_us)
+        # A batch, or an OPTIMIZE, may be committed meanwhile.
+        remove = partial(_remove_tombstones, place.hidden, storage, before_us)
+        tombstones = _tried(remove, LakeConflict, StaleBatch)
         urls = [place.hidden, place.visible]
         if place.history_name in newest.tables:
             urls.append(place.history)
@@ -73,27 +80,15 @@ def maintain_state(
     return found
 
 
-def _prune(frontiers: Frontiers, since_us: int) -> tuple[int, int]:
-    for tries_left in reversed(range(TRIES)):
-        try:
-            return frontiers.prune(since_us)
-        except Retry:  # the query has joined the files meanwhile
-            if not tries_left:
-                raise
-    return 0, 0
+def _tried(attempt: Callable[[], _T], *conflicts: type[ShardstreamError]) -> _T:
+    """Return what one of TRIES attempts returns: another program may write at the same moment."""
+    for _ in range(TRIES - 1):
+        with suppress(*conflicts):
+            return attempt()
+    return attempt()
 
 
 def _remove_tombstones(url: str, storage: Mapping[str, str], before_us: int) -> int:
-    for tries_left in reversed(range(TRIES)):
-        try:
-            return _try_remove_tombstones(url, storage, before_us)
-        except (LakeConflict, StaleBatch):  # a batch, or an OPTIMIZE, was committed meanwhile
-            if not tries_left:
-                raise
-    return 0
-
-
-def _try_remove_tombstones(url: str, storage: Mapping[str, str], before_us: int) -> int:
     table = open_table(url, storage)
     if table is None:
         return 0
