@@ -9,7 +9,13 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from topics.kafka.client import ClientConfig
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import TOPIC_GONE, kafka_errors
-from topics.kafka.partition_reader import StoredRecord, next_message, offset_of, stored_record
+from topics.kafka.partition_reader import (
+    StoredRecord,
+    is_last,
+    next_message,
+    offset_of,
+    stored_record,
+)
 from topics.kafka.requests import retry_request
 
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -71,14 +77,13 @@ def read_ranges(
             consumer.assign([TopicPartition(topic, 0, ranges[topic][0]) for topic in left])
         while left:
             message = next_message(consumer, config, deadline, doing)
-            topic, offset = str(message.topic()), offset_of(message)
+            topic = str(message.topic())
             upper = left.get(topic)
             if upper is None:  # it has been read, and is written to
                 continue
-            if message.error() is None and offset < upper:
+            if message.error() is None and offset_of(message) < upper:
                 yield topic, stored_record(message)
-            # As PartitionReader does: an end of partition below `upper` is not the end.
-            if offset >= upper - (message.error() is None):
+            if is_last(message, upper):
                 del left[topic]
     finally:
         consumer.unassign()

@@ -200,12 +200,9 @@ class PartitionReader:
             self._consumer.assign([TopicPartition(self._topic, self._partition, lower)])
         while True:
             message = next_message(self._consumer, self._config, self._deadline, doing)
-            offset = offset_of(message)
-            if message.error() is None and offset < upper:
+            if message.error() is None and offset_of(message) < upper:
                 yield stored_record(message)
-            # A leader that does not know the last stable offset yet reports an end of partition
-            # below `upper`; more records follow.
-            if offset >= upper - (message.error() is None):
+            if is_last(message, upper):
                 return
 
     def last_between(self, lower: int, upper: int) -> StoredRecord | None:
@@ -231,6 +228,15 @@ class PartitionReader:
         """Yield the committed records that the partition has now, the newest first."""
         for begin, end in _windows(*self.bounds(), _BACKWARDS_WINDOW, 1):
             yield from reversed(list(self.records(begin, end)))
+
+
+def is_last(message: Message, upper: int) -> bool:
+    """Tell whether after a record, or an end of partition, nothing below a stable `upper` follows.
+
+    A leader that does not know the last stable offset yet reports an end of partition below
+    `upper`; more records follow.
+    """
+    return offset_of(message) >= upper - (message.error() is None)
 
 
 def next_message(

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 from event_token import KeyRange, StreamPosition
+from tests.topics.fleet.looks import shard_look as shard_look_at
 from topics.fleet.view import KeyspaceView, ShardLook, keyspace_view
 from topics.keyspace.topology import (
     ReshardEntry,
@@ -13,7 +14,7 @@ from topics.keyspace.topology import (
     Topology,
 )
 from topics.progress.copy_topic import CopyState, TableCopy
-from topics.progress.record import LastDdl, Progress
+from topics.progress.record import LastDdl
 from topics.readers.record import NamedReader, ReaderRecord
 
 HOP_S_AGO = 40
@@ -26,21 +27,7 @@ def now_us() -> int:
 
 def shard_look(head_s_ago: float = 0.2, server: str = "db-a:3306") -> ShardLook:
     """The end of the topics of a shard whose producer wrote last so long ago."""
-    head_us = now_us() - round(head_s_ago * 1e6)
-    progress = Progress(
-        first_seq=7,
-        last_seq=7,
-        end_offset=7,
-        flavor="mysql",
-        position="",
-        head_us=head_us,
-        ticks=(),
-        mark=None,
-        server=server,
-        server_time_us=head_us,
-        lag_ms=0,
-    )
-    return ShardLook(progress, head_us, 3.5)
+    return shard_look_at(now_us(), head_s_ago=head_s_ago, written_s_ago=head_s_ago, server=server)
 
 
 def two_shards(keyspace: str, **head_s_ago: float) -> KeyspaceView:

@@ -7,6 +7,7 @@ from rich.console import Console
 from event_token import KeyRange, ShardPosition, StreamPosition
 from shardstream.commands.fleet.words import as_text, headline
 from shardstream.status.stops import next_stops
+from tests.topics.fleet.looks import SECOND_US, shard_look
 from topics.fleet.view import (
     HOPS_MAX,
     KeyspaceView,
@@ -18,30 +19,15 @@ from topics.fleet.view import (
 )
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
-from topics.progress.record import LastDdl, Progress, StopReason
+from topics.progress.record import LastDdl, StopReason
 from topics.readers.record import NamedReader, ReaderRecord
 
 NOW_US = 1_700_000_100_000_000
-SECOND_US = 1_000_000
 
 
 def look(*, head_s_ago: float = 0.2, written_s_ago: float = 0.1, seq: int = 7) -> ShardLook:
     """The end of a shard's topics with this watermark, written then."""
-    head_us = NOW_US - round(head_s_ago * SECOND_US)
-    progress = Progress(
-        first_seq=seq,
-        last_seq=seq,
-        end_offset=seq,
-        flavor="mysql",
-        position="",
-        head_us=head_us,
-        ticks=(),
-        mark=None,
-        server="db-a:3306",
-        server_time_us=head_us,
-        lag_ms=0,
-    )
-    return ShardLook(progress, NOW_US - round(written_s_ago * SECOND_US), 3.5)
+    return shard_look(NOW_US, head_s_ago=head_s_ago, written_s_ago=written_s_ago, seq=seq)
 
 
 def view(looks: dict[str, ShardLook], *shards: ShardEntry) -> KeyspaceView:
