@@ -44,6 +44,21 @@ class Watched:
         )
         return found
 
+    def is_drawn(self, keyspace: str, mark: dict[str, Any]) -> bool:
+        """Whether the middle of a mark has the color of ink on the canvas."""
+        found: bool = self.page.evaluate(
+            "([keyspace, mark]) => {"
+            " const canvas = sections.get(keyspace).querySelector('canvas');"
+            " const at = [mark.x, mark.y].map((px) => Math.round(px * devicePixelRatio));"
+            " const ink = document.createElement('canvas').getContext('2d');"
+            " ink.fillStyle = color('--ink'); ink.fillRect(0, 0, 1, 1);"
+            " const wanted = ink.getImageData(0, 0, 1, 1).data;"
+            " const drawn = canvas.getContext('2d').getImageData(...at, 1, 1).data;"
+            " return drawn.every((value, i) => value === wanted[i]); }",
+            [keyspace, mark],
+        )
+        return found
+
     def faults_of_axe(self) -> list[str]:
         """What axe-core finds wrong."""
         self.page.evaluate(AXE.read_text("utf-8"))

@@ -18,7 +18,10 @@ function levelOf(shard, sinceMs) {
   return stillMs > AMBER_MS ? "amber" : "ok";
 }
 
-/** The lanes in key-range order, and the reshards whose hop is in sight; times in microseconds. */
+/**
+ * The lanes in key-range order, with their last DDL, and the reshards whose hop is in sight; times
+ * in microseconds. Drawing adds where each fork's marks lie: `marks`.
+ */
 function timelineOf(keyspace, nowUs, sinceMs) {
   const fromUs = nowUs - WINDOW_US;
   const hops = keyspace.hops.filter((hop) => hop.hop_time_us > fromUs);
@@ -33,6 +36,7 @@ function timelineOf(keyspace, nowUs, sinceMs) {
       level: levelOf(shard, sinceMs),
       fromUs: begin ? begin.hop_time_us : fromUs,
       toUs: Math.min(nowUs, Math.max(fromUs, end ? end.hop_time_us : watermarkUs)),
+      ddlUs: shard.ddl && shard.ddl.at_us > fromUs ? shard.ddl.at_us : null,
     });
   }
   const seen = new Set(lanes.map((lane) => lane.shard));
@@ -108,6 +112,10 @@ function drawLane(ink, lane, xOf, y, color) {
   } else if (to > from) {
     ink.fillRect(from, y - BAR_PX / 2, to - from, BAR_PX);
   }
+  if (lane.ddlUs !== null) {
+    ink.fillStyle = color("--ink");
+    ink.fillRect(Math.round(xOf(lane.ddlUs)) - 1, y - BAR_PX / 2 - 3, 2, BAR_PX + 6);
+  }
   if (lane.level !== "ended" && to > from) {
     ink.textAlign = "center";
     ink.fillStyle = color(`--${lane.level}`);
@@ -115,7 +123,7 @@ function drawLane(ink, lane, xOf, y, color) {
   }
 }
 
-/** Curves from each source to each target at the hop time, and a diamond at each end. */
+/** Curves from each source to each target at the hop time; diamonds for the ENDs and the BEGINs. */
 function drawFork(ink, fork, x, rows, color) {
   ink.strokeStyle = ink.fillStyle = color("--ink");
   ink.lineWidth = 1.5;
@@ -127,9 +135,11 @@ function drawFork(ink, fork, x, rows, color) {
       ink.stroke();
     }
   }
-  const ends = [...fork.sources.map((s) => [x - 12, s]), ...fork.targets.map((s) => [x + 12, s])];
-  for (const [at, shard] of ends) {
-    const y = rows.get(shard);
+  fork.marks = [
+    ...fork.sources.map((shard) => ({ kind: "END", shard, x: x - 12, y: rows.get(shard) })),
+    ...fork.targets.map((shard) => ({ kind: "BEGIN", shard, x: x + 12, y: rows.get(shard) })),
+  ];
+  for (const { x: at, y } of fork.marks) {
     ink.beginPath();
     ink.moveTo(at - 5, y);
     ink.lineTo(at, y - 5);
