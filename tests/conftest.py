@@ -31,6 +31,9 @@ collect_ignore = [] if PROGRAM_VARIABLE in os.environ else ["ecosystem"]
 # Distinct ids, none of which a producer under test would choose.
 SERVER_IDS = {"mysql_a": 9001, "mysql_b": 9002, "mariadb_a": 9003}
 
+# Hundreds of commands are started: where this is set, each would compile all of its modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # On a busy machine an example takes any time.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
