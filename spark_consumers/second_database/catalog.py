@@ -34,8 +34,9 @@ from topics.records.table_shape import TableShape, row_schema, schema_text, shap
 
 # A key, as JSON, and the shards of its live rows.
 SettledKey = tuple[str, tuple[str, ...]]
-# What is known of a table: nothing was copied, its copy runs, or it is whole.
-FOLLOWING, LOADING, COMPLETE = "following", "loading", "complete"
+# What is known of a table: nothing was copied, its copy runs, it is whole, or a query did not
+# follow it any more.
+FOLLOWING, LOADING, COMPLETE, LEFT = "following", "loading", "complete", "left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +332,16 @@ class Catalog:
             f"UPDATE {self._tables} SET shape = :shape, renames = :renames WHERE number = :number",
             {"shape": _text(table.shape), "renames": json.dumps(renames), "number": table.number},
         )
+
+    def leave(self, connection: Connection, tables: Iterable[tuple[str, str]]) -> None:
+        """Store that these tables are not followed any more."""
+        for database, table in tables:
+            run(
+                connection,
+                f"UPDATE {self._tables} SET state = :left WHERE follower = :follower AND "
+                f"source_database = :database AND source_table = :table AND state <> :left",
+                {"left": LEFT, "follower": self._follower, "database": database, "table": table},
+            )
 
     def end_copies(
         self,

@@ -63,7 +63,8 @@ class TargetOptions:
     rejected ones, instead of stopping. `on_type_change`: as of the `Following` of the changes.
     `key_scope`: that of the changes' decoder; it cannot change. `on_same_key`: `stop` lists
     keys that have live rows on several shards (`SqlDatabase.same_keys`). `on_partial`,
-    `drop_columns`: as of the `Following` of the changes.
+    `drop_columns`: as of the `Following` of the changes. `left`: (database, table) of those that
+    the target has and the query does not follow.
     """
 
     follower: str
@@ -79,6 +80,7 @@ class TargetOptions:
     on_same_key: OnSameKey = OnSameKey.STOP
     on_partial: OnPartial = OnPartial.STOP
     drop_columns: bool = False
+    left: tuple[tuple[str, str], ...] = ()
 
 
 class SqlDatabase:
@@ -135,8 +137,6 @@ class SqlDatabase:
                 begun["key_scope"] = KeyScope.SHARD
             self._catalog.settle_options(connection, begun)
             self._dropper.create(connection)
-            if not self._options.drop_columns:
-                self._dropper.forget(connection)
 
     def held(self) -> TargetState | None:
         """Return what the target holds of the follower, None if nothing."""
@@ -316,6 +316,9 @@ class SqlDatabase:
             self._ended_copies.add(connection, source, shards)
         if self._options.drop_columns:
             self._dropper.follow(connection, staged, batch.end.shards, soft=soft)
+        else:  # what it remembers is not kept up to date; a query that only tried changes nothing
+            self._dropper.forget(connection)
+        self._catalog.leave(connection, self._options.left)
         if batch.batch_id % EXPIRE_EVERY == EXPIRE_EVERY - 1:
             for known in self._catalog.tables(connection).values():
                 writer = TableWriter(connection, self._dialect, known.table, soft=soft)

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from event_token.errors import ShardstreamError
 from spark_consumers.applying.changes import DELETED, HOME, SHARD
 from spark_consumers.second_database.names import CONTESTED, INTERNAL, META_KINDS, TargetTable
+from topics.progress.record import Progress
 from topics.records.table_shape import Column, TableShape
 
 # The connection that holds a follower's lock is silent for as long as the query runs. Firewalls
@@ -69,6 +70,8 @@ class Dialect:
     # Whether tasks stage side by side. Else they give their rows to the driver, which stages them
     # in the transaction that applies them.
     stages_in_tasks: ClassVar[bool] = True
+    # Whether a server of this kind may be a shard of the stream.
+    may_be_source: ClassVar[bool] = False
     # Whether other processes can use the database at the same time.
     is_shared: ClassVar[bool] = True
     # Whether a statement that fails can be undone within its transaction.
@@ -91,6 +94,14 @@ class Dialect:
 
     def check_server(self, engine: Engine) -> None:
         """UsageError if the database cannot do what a target must."""
+
+    def source_shard(
+        self,
+        connection: Connection,  # noqa: ARG002 - as of others
+        shards: Mapping[str, Progress],  # noqa: ARG002 - as of others
+    ) -> str | None:
+        """Return the shard whose server this is, by its newest progress; None if it is none."""
+        return None
 
     def check_columns(self, connection: Connection, columns: Sequence[Column]) -> None:
         """UsageError if the database would change values of a new table or column."""

@@ -14,6 +14,8 @@ from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.second_database.catalog import FOLLOWING, LOADING
 from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.second_database.sink import DATABASE_FORMAT, DatabaseSink, DatabaseSpec
+from spark_consumers.second_database.start.left_tables import left_tables
+from spark_consumers.second_database.start.own_source import refuse_own_source
 from spark_consumers.sink_query.checkpoint_files import checkpoint_state
 from spark_consumers.sink_query.frame import routed, sink_frame
 from spark_consumers.sink_query.resume import resumed
@@ -59,6 +61,7 @@ def run_database(
     source = {"start": "earliest", **options}
     parsed = SourceOptions.parse({**source, "keyspace": keyspace})
     target = _with_source(target or TargetOptions(keyspace), parsed, on_type_change)
+    target = _prepared(url, target, tables, parsed)
     spec = DatabaseSpec(
         *(url, target, parsed.kafka, parsed.registry_url, checkpoint, partitions),
         tables=frozenset(tables) or None,
@@ -66,7 +69,6 @@ def run_database(
         on_truncate=on_truncate,
     )
     database = SqlDatabase(url, target)
-    database.prepare_for_tasks()
 
     def start() -> StreamingQuery:
         database.clean_up()
@@ -79,6 +81,16 @@ def run_database(
         return run_watched(
             start, applied, watch, trigger=trigger, on_progress=on_progress, stop=stop
         )
+
+
+def _prepared(
+    url: str, target: TargetOptions, tables: Collection[tuple[str, str]], source: SourceOptions
+) -> TargetOptions:
+    """Check and prepare the target; return its options with the tables that it leaves out."""
+    if not tables:
+        refuse_own_source(url, source)
+    SqlDatabase(url, target).prepare_for_tasks()
+    return replace(target, left=left_tables(url, target.follower, tables))
 
 
 def _with_source(

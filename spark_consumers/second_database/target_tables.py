@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, text
 
 from event_token.errors import UsageError
 from spark_consumers.applying.changes import KEY
@@ -114,14 +114,16 @@ class TargetTables:
 
     def _step(self, connection: Connection, table: TargetTable, step: Step) -> TargetTable:
         dialect = self._dialect
+        # The table of homes comes first: a column that the other one has alone is somebody else's.
         places = (
-            dialect.table(table.schema, table.name),
             dialect.internal(table.homes),
+            dialect.table(table.schema, table.name),
         )
         columns = list(table.shape.columns)
         key = set(table.key)
         match step:
             case AddColumn(column):
+                self._check_free(connection, table, column.name)
                 dialect.check_columns(connection, [column])
                 for place in places:
                     dialect.add_column(connection, place, column)
@@ -134,10 +136,40 @@ class TargetTables:
                         dialect.widen_column(connection, place, after, is_key=is_key)
                 columns = [after if c.name == before.name else c for c in columns]
             case Rename(old, new):
+                self._check_free(connection, table, new, old)
                 for place in places:
                     dialect.rename_column(connection, place, old, new)
                 columns = [replace(c, name=new) if c.name == old else c for c in columns]
         return replace(table, shape=_with_columns(table.shape, columns))
+
+    def _check_free(
+        self, connection: Connection, table: TargetTable, name: str, old: str | None = None
+    ) -> None:
+        """UsageError if somebody else has given a column of the table this name.
+
+        A batch that was cut off outside of a transaction may have: then the table of homes has
+        that column too, or the table's column is not called `old` any more.
+        """
+        dialect = self._dialect
+        there = _names_of(connection, dialect.table(table.schema, table.name))
+        is_new = name.lower() in there and name.lower() != (old or "").lower()
+        if old is None:
+            is_own = not is_new or name.lower() in _names_of(
+                connection, dialect.internal(table.homes)
+            )
+        else:
+            is_own = not is_new or old.lower() not in there
+        if not is_own:
+            raise UsageError(
+                f"table {'.'.join(filter(None, (table.schema, table.name)))} of the target has a "
+                f"column '{name}' that was not made for this stream, and the source has one of "
+                f"that name now: rename or drop the target's, and start again"
+            )
+
+
+def _names_of(connection: Connection, place: str) -> set[str]:
+    found = connection.execute(text(f"SELECT * FROM {place} WHERE 1 = 0"))
+    return {name.lower() for name in found.keys()}  # noqa: SIM118 - it has rows
 
 
 def _check_repeatable(table: TargetTable, steps: Sequence[Step]) -> None:

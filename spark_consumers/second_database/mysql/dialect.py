@@ -18,10 +18,11 @@ from sqlalchemy.exc import DBAPIError
 from event_token.errors import ShardstreamError, UsageError
 from spark_consumers.applying.changes import ABSENT, DELETED, KEY, TIME
 from spark_consumers.second_database.dialect import Dialect, Update, rows_of, run
-from spark_consumers.second_database.mysql import refusals, types
+from spark_consumers.second_database.mysql import own_source, refusals, types
 from spark_consumers.second_database.mysql.loading import LoadingConnection
 from spark_consumers.second_database.mysql.staging import StagedRows
 from spark_consumers.second_database.names import INTERNAL, KEPT, NUMBER, ORIGIN, TargetTable
+from topics.progress.record import Progress
 from topics.records.table_shape import Column, TableShape, ValueKind
 
 CONNECT_S_MAX = 30
@@ -47,6 +48,7 @@ class MysqlDialect(Dialect):
     name_max = 64
     name_unit = "characters"
     folds_case = True
+    may_be_source = True
     has_transactional_ddl = False
     meta_types: Mapping[str, str] = types.META_TYPES
 
@@ -78,6 +80,10 @@ class MysqlDialect(Dialect):
     def type_of(self, column: Column, *, is_key: bool = False) -> str:
         """Return the type of a column."""
         return types.type_of(column, is_key=is_key)
+
+    def source_shard(self, connection: Connection, shards: Mapping[str, Progress]) -> str | None:
+        """Ask the server who it is: a URL may name it in many ways."""
+        return own_source.shard_of(connection, shards)
 
     def check_key(self, shape: TableShape) -> None:
         """Refuse it before anything is created: DDL commits by itself."""

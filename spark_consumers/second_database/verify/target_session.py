@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from event_token import GtidSet, KeyRange
 from event_token.errors import Retry, UsageError
 from spark_consumers.decoding.key_scope import KeyScope
-from spark_consumers.second_database.catalog import LOADING, Catalog, KnownTarget
+from spark_consumers.second_database.catalog import LEFT, LOADING, Catalog, KnownTarget
 from spark_consumers.second_database.urls import dialect_of
 from spark_consumers.second_database.verify.compared_table import ComparedTable
 from spark_consumers.second_database.verify.sources import Name, ShardSource
@@ -94,7 +94,13 @@ class TargetSession:
                 f"{self._catalog.where} has no table {'.'.join(missing[0])}: it follows "
                 f"{', '.join(sorted('.'.join(name) for name in known)) or 'none yet'}"
             )
-        found = {name: each for name, each in known.items() if name in tables or not tables}
+        left = {name for name, each in known.items() if each.state == LEFT}
+        found = {name: known[name] for name in tables or known.keys() - left}
+        if left & found.keys():
+            raise UsageError(
+                f"{self._catalog.where} does not follow {'.'.join(min(left & found.keys()))} any "
+                f"more (--table of its query): verify the others"
+            )
         loading = sorted(".".join(name) for name, each in found.items() if each.state == LOADING)
         if loading:
             raise Retry(

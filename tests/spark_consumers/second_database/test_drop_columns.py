@@ -228,11 +228,29 @@ def test_what_shards_lack_is_forgotten_without_the_option(dropping: Dropping) ->
     dropping.take(FIRST)
     dropping.take([dropped("-80", 3)])
 
-    SqlDatabase(dropping.url, TargetOptions(dropping.options.follower)).prepare()
+    without = SqlDatabase(dropping.url, TargetOptions(dropping.options.follower))
+    without.prepare()
+    begin, dropping.number, dropping.end = (
+        dropping.end,
+        dropping.number + 1,
+        dropping.end_of(SHARDS),
+    )
+    assert without.apply_arrow(PlannedBatch(QUERY, dropping.number, begin, dropping.end), [])
     dropping.take([dropped("80-", 4)])
 
     assert "gone" in dropping.columns()
     dropping.take([dropped("-80", 5)])
+    assert dropping.columns() == {"id", "note"}
+
+
+def test_a_second_query_without_the_option_forgets_nothing(dropping: Dropping) -> None:
+    """One that is refused, because the first runs, leaves alone what shards lack."""
+    dropping.take(FIRST)
+    dropping.take([dropped("-80", 3)])
+
+    SqlDatabase(dropping.url, TargetOptions(dropping.options.follower)).prepare()
+    dropping.take([dropped("80-", 4)])
+
     assert dropping.columns() == {"id", "note"}
 
 

@@ -1,0 +1,85 @@
+"""What others do to the tables of a second database while nothing follows."""
+
+from dataclasses import replace
+
+import pytest
+
+from event_token.errors import UsageError
+from spark_consumers.second_database.database import SqlDatabase
+from spark_consumers.second_database.start.left_tables import left_tables
+from spark_consumers.second_database.verify.target_session import TargetSession, VerifyTarget
+from tests.spark_consumers.second_database.followed import (
+    EVERYWHERE,
+    ITEMS,
+    ON_ALL,
+    Followed,
+    Item,
+    batch,
+    changes,
+)
+from topics.records.table_shape import Column, ValueKind
+
+PRICE = Column("price", ValueKind.DECIMAL, "decimal(9,5)", precision=9, scale=5)
+ITEMS_TABLE = ("shop", "items")
+
+
+@ON_ALL
+@pytest.mark.parametrize("renames", [(), (("-80", "amount", "price"),)])
+def test_a_column_that_somebody_added_is_not_taken(
+    followed: Followed, renames: tuple[tuple[str, str, str], ...]
+) -> None:
+    """The source gets a column of the name, or one gets the name: the message says whose it is."""
+    followed.apply([Item(1, 1, 100, amount=7)])
+    followed.rows("ALTER TABLE shop.items ADD COLUMN Price decimal(9,1)")
+    columns = ITEMS.columns[:3] if renames else ITEMS.columns
+    price = replace(ITEMS.columns[3], name="price") if renames else PRICE
+    shape = replace(ITEMS, columns=(*columns, price))
+
+    for _ in range(2):  # nothing of a first try lets a second one pass
+        with pytest.raises(UsageError, match=r"items.* a column 'price' that was not made for"):
+            followed.apply([Item(1, 2, 200, more={"price": 1})], shape=shape, renames=renames)
+        followed.number -= 1
+
+    followed.rows("ALTER TABLE shop.items DROP COLUMN Price")
+    followed.apply([Item(2, 3, 300)], shape=shape, renames=renames)
+    assert followed.rows("SELECT id, price FROM shop.items ORDER BY id") == [
+        (1, 7 if renames else None),
+        (2, None),
+    ]
+
+
+@EVERYWHERE
+def test_a_table_that_was_left_out_is_not_followed_again(followed: Followed) -> None:
+    """Its rows lack the changes of the time between, so the run that names it again is refused."""
+
+    def left_by(tables: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        return left_tables(followed.url, followed.options.follower, tables)
+
+    followed.apply([Item(1, 1, 100, note="a")])
+    assert left_by([]) == ()
+    assert left_by([ITEMS_TABLE]) == ()
+    left = left_by([("shop", "users")])
+    assert left == (ITEMS_TABLE,)
+
+    # A run that has not applied anything has left nothing out.
+    assert left_by([]) == ()
+    other = SqlDatabase(followed.url, replace(followed.options, left=left))
+    assert other.apply_arrow(batch(1), [])
+
+    for tables in ([], [ITEMS_TABLE]):
+        with pytest.raises(UsageError, match=r"left out shop.items .*homes_1.*delete its row"):
+            left_by(tables)
+    assert left_by([("shop", "users")]) == (ITEMS_TABLE,)
+    assert followed.rows("SELECT state FROM _shardstream.tables") == [("left",)]
+    session = TargetSession(VerifyTarget(followed.url, followed.options.follower))
+    assert session.chosen([]) == {}
+    with pytest.raises(UsageError, match=r"does not follow shop\.items any more"):
+        session.chosen([ITEMS_TABLE])
+
+    # What the message says.
+    followed.rows("DROP TABLE shop.items")
+    followed.rows("DROP TABLE _shardstream.homes_1")
+    followed.rows("DELETE FROM _shardstream.tables WHERE source_table = 'items'")
+    assert left_by([]) == ()
+    assert followed.database.apply_arrow(batch(2), [changes([Item(2, 5, 300, note="b")])])
+    assert followed.rows("SELECT id, note FROM shop.items") == [(2, "b")]
