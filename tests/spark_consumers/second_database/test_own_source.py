@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from event_token.errors import UsageError
-from spark_consumers.second_database.start.own_source import refuse_shard
+from spark_consumers.second_database.start.own_source import refuse_own_source, refuse_shard
+from spark_consumers.source.options import SourceOptions
 from tests.spark_consumers.second_database.followed import Followed
+from tests.spark_consumers.shop import Shop
 from topics.progress.record import LastTransaction, Progress
 
 ON_BOTH = pytest.mark.parametrize("target_server", ["mysql_a", "mariadb_a"], indirect=True)
@@ -52,3 +54,14 @@ def test_a_server_of_a_shard_is_no_target(followed: Followed) -> None:
             refuse_shard(followed.url, {"-80": other[0], "80-": at})
     for at in other:
         refuse_shard(followed.url, {"-80": at})
+
+
+@ON_BOTH
+def test_the_progress_of_all_shards_is_asked(shop: Shop, followed: Followed) -> None:
+    """The newest progress of the shards that serve is read from Kafka; none is of this server."""
+    shop.write(1)
+    options = {name: value for name, value in shop.options().items() if name != "keyspace"}
+
+    refuse_own_source(
+        followed.url, SourceOptions.parse({**options, "keyspace": shop.keyspace, "start": "latest"})
+    )
