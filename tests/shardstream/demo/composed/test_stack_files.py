@@ -1,13 +1,18 @@
 """The files of docker/ agree with the product that they run."""
 
+import json
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from event_token import Flavor
 from resharding.grants import NEEDED_TO_SWITCH
@@ -105,6 +110,28 @@ def test_grafana_finds_the_dashboard_and_prometheus() -> None:
     assert all(path.exists() for path in mounts.values())
     assert f"{provider['options']['path']}/shardstream.json" in mounts
     assert source["url"].removeprefix("http://").partition(":")[0] in SERVICES
+
+
+def test_grafana_knows_every_field_of_the_dashboard() -> None:
+    """Grafana's own model of a dashboard, of its panels and of their queries keeps all of it."""
+    register_default_plugins()
+    dashboard = json.loads((DOCKER / "grafana" / "shardstream.json").read_text())
+
+    kept = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
+
+    assert list(_missing(dashboard, kept, "dashboard")) == []
+
+
+def _missing(wanted: Any, kept: Any, where: str) -> Iterator[str]:
+    """Name each field whose value is not among what was kept."""
+    if isinstance(wanted, dict) and isinstance(kept, dict):
+        for name, value in wanted.items():
+            yield from _missing(value, kept.get(name, ...), f"{where}.{name}")
+    elif isinstance(wanted, list) and isinstance(kept, list) and len(wanted) == len(kept):
+        for i, (one, other) in enumerate(zip(wanted, kept, strict=True)):
+            yield from _missing(one, other, f"{where}[{i}]")
+    elif wanted != kept:
+        yield where
 
 
 def test_the_account_that_reshards_has_the_grants_that_it_needs() -> None:
