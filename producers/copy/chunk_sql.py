@@ -4,9 +4,6 @@ import struct
 from dataclasses import replace
 from typing import Final
 
-import sqlglot
-from sqlglot.errors import TokenError
-
 from databases.sql import quoted
 from producers.copy.definition import KeyColumn, TableDefinition
 from producers.decoder.tables.plan import ColumnPlan, TablePlan
@@ -56,6 +53,11 @@ def _selected(definition: TableDefinition, column: ColumnPlan) -> str:
 
 def is_one_condition(where: str) -> bool:
     """Whether a condition is still one in brackets: `1) OR (1` would cancel those beside it."""
+    if not where:
+        return True
+    import sqlglot  # noqa: PLC0415 - a fifth of a start's CPU time, for copies with a WHERE alone
+    from sqlglot.errors import TokenError  # noqa: PLC0415 - likewise
+
     try:
         tokens = sqlglot.tokenize(where, read="mysql")
     except TokenError:
@@ -65,7 +67,7 @@ def is_one_condition(where: str) -> bool:
         depth += _BRACKETS.get(token.token_type.name, 0)
         if depth < 0 or token.comments or token.token_type.name == "SEMICOLON":
             return False
-    return depth == 0 and (bool(tokens) or not where)
+    return depth == 0 and bool(tokens)
 
 
 def keys_alone(definition: TableDefinition) -> TableDefinition:

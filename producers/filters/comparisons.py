@@ -16,7 +16,7 @@ from typing import Any, Final
 from producers.filters.collations import BINARY, BY_NAME, BinaryCollation, collation_named
 from producers.filters.errors import RuleError
 from producers.filters.source_column import SourceColumn
-from producers.filters.where_syntax import ColumnRef, Literal
+from producers.filters.where_tree import ColumnRef, Literal
 from topics.records.table_shape import ValueKind
 
 Raw = int | float | str | bytes

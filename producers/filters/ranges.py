@@ -9,7 +9,7 @@ from typing import Final
 
 from producers.filters.comparisons import Bounded, comparison
 from producers.filters.source_column import SourceColumn
-from producers.filters.where_syntax import AllOf, Between, Compare, Condition, IsNull, Not
+from producers.filters.where_tree import AllOf, Between, Compare, Condition, IsNull, Not
 from topics.records.table_shape import DECIMAL_FIXED_DIGITS, ValueKind
 
 # The limits of 64 bits; constants near them are left to the compiled predicate.

@@ -10,7 +10,7 @@ from functools import cached_property
 from databases.internal_tables import INTERNAL_DATABASE
 from producers.filters.errors import RuleError
 from producers.filters.masks import KEY_BYTES_MIN, Mask, MaskKind
-from producers.filters.where_syntax import Condition, parse_where
+from producers.filters.where_tree import Condition
 
 # A regular expression that begins with the name of one database and a full stop.
 _DATABASE = re.compile(r"([\w$-]+)(?:\\\.|\[\.\])(.*)", re.DOTALL)
@@ -93,6 +93,8 @@ class Rule:
         """The parsed WHERE."""
         if not self.where:
             return None
+        from producers.filters.where_syntax import parse_where  # noqa: PLC0415 - loads sqlglot
+
         try:
             return parse_where(self.where)
         except RuleError as error:

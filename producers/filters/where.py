@@ -19,7 +19,7 @@ from producers.filters.comparisons import (
 from producers.filters.errors import RuleError
 from producers.filters.like import bytes_like_test, like_test
 from producers.filters.source_column import SourceColumn
-from producers.filters.where_syntax import (
+from producers.filters.where_tree import (
     AllOf,
     AnyOf,
     Between,

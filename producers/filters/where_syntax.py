@@ -6,7 +6,6 @@ is refused by name: a rule that means something else to the server would give a 
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import sqlglot
@@ -15,6 +14,20 @@ from sqlglot.errors import SqlglotError
 
 from event_token import KeyRange
 from producers.filters.errors import RuleError
+from producers.filters.where_tree import (
+    AllOf,
+    AnyOf,
+    Between,
+    ColumnRef,
+    Compare,
+    Condition,
+    In,
+    InKeyRange,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+)
 
 # Nobody writes longer texts, and sqlglot parses by recursion.
 TEXT_CHARS_MAX: Final = 10_000
@@ -31,97 +44,6 @@ _OPERATORS: Final[dict[type[exp.Expression], str]] = {
 }
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _KEY_RANGE_FUNCTION: Final = "in_keyrange"
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A constant. `kind`: `number` (digits, a point), `float` (with an exponent), `text`, `hex`."""
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnRef:
-    """A column, and the collation that COLLATE gives it."""
-
-    name: str
-    collation: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """Column, operator, constant; a comparison with the constant on the left is mirrored."""
-
-    operator: str
-    column: ColumnRef
-    literal: Literal
-
-
-@dataclass(frozen=True, slots=True)
-class In:
-    """`column IN (constants)`."""
-
-    column: ColumnRef
-    literals: tuple[Literal, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """`column BETWEEN low AND high`."""
-
-    column: ColumnRef
-    low: Literal
-    high: Literal
-
-
-@dataclass(frozen=True, slots=True)
-class Like:
-    """`column LIKE pattern ESCAPE escape`; "" for no escape character."""
-
-    column: ColumnRef
-    pattern: str
-    escape: str
-
-
-@dataclass(frozen=True, slots=True)
-class IsNull:
-    """`column IS NULL`."""
-
-    column: ColumnRef
-
-
-@dataclass(frozen=True, slots=True)
-class InKeyRange:
-    """`in_keyrange('-80')`, or with a column and the name of a vindex in front."""
-
-    key_range: KeyRange
-    column: ColumnRef | None = None
-    vindex: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    """`NOT term`."""
-
-    term: "Condition"
-
-
-@dataclass(frozen=True, slots=True)
-class AllOf:
-    """Terms joined by AND."""
-
-    terms: "tuple[Condition, ...]"
-
-
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """Terms joined by OR."""
-
-    terms: "tuple[Condition, ...]"
-
-
-Condition = Compare | In | Between | Like | IsNull | InKeyRange | Not | AllOf | AnyOf
 
 
 def parse_where(text: str) -> Condition:

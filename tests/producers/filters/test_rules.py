@@ -15,7 +15,8 @@ from producers.filters.ranges import Range, split_ranges
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.source_column import SourceColumn
 from producers.filters.where import compile_where
-from producers.filters.where_syntax import AllOf, parse_where
+from producers.filters.where_syntax import parse_where
+from producers.filters.where_tree import AllOf
 from topics.keyspace.vindexes import vindex_named
 from topics.records.table_shape import Column, ValueKind
 
