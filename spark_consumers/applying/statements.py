@@ -1,8 +1,8 @@
 """What a DDL statement does to the rows of tables: TRUNCATE and DROP remove them. Pure.
 
 A statement that changes rows or keys in another way without logging row changes (RENAME, partition
-and tablespace operations, a new primary key) cannot be applied. ALTERs of columns leave rows as
-they are: a row has the columns that it had at its last change.
+and tablespace operations, a new primary key, `ALTER IGNORE`) cannot be applied. ALTERs of columns
+leave rows as they are: a row has the columns that it had at its last change.
 """
 
 import re
@@ -167,6 +167,9 @@ def _effect_of_create(tokens: "_Tokens") -> Effect:
 
 
 def _effect_of_alter(tokens: "_Tokens") -> Effect:
+    tokens.take_all("ONLINE")
+    # MariaDB: rows that a new unique key does not allow are removed.
+    is_ignore = tokens.take("IGNORE")
     table = tokens.altered()
     if table is None:
         return Effect()
@@ -183,6 +186,7 @@ def _effect_of_alter(tokens: "_Tokens") -> Effect:
             (token.is_word(*_PARTITION_WORDS) and tokens.take("PARTITION"))
             or (token.is_word(*_TABLESPACE_WORDS) and tokens.take("PARTITION", "TABLESPACE"))
             or (token.is_word("PRIMARY") and tokens.take("KEY"))
+            or (is_ignore and token.is_word("UNIQUE"))
         )
         if token.is_word("TABLE"):  # EXCHANGE PARTITION ... WITH TABLE, CONVERT TABLE ... TO
             is_changed = True

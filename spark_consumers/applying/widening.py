@@ -16,6 +16,8 @@ _ORDERS = (
 _TEXTS = frozenset({ValueKind.ENUM, ValueKind.JSON, ValueKind.STRING})
 # Their text has as many digits after the second as the column.
 _FRACTIONS = frozenset({ValueKind.DATETIME, ValueKind.TIME, ValueKind.TIMESTAMP})
+# Their values have one text, and a CHAR that becomes one may have had another: capital letters.
+_ONE_TEXT = frozenset({"inet4", "inet6", "uuid"})
 # What a text column is called that took the values of two kinds.
 _TEXT = "longtext"
 
@@ -47,7 +49,10 @@ def has_same_text(a: Column, b: Column) -> bool:
     """Tell whether a value that two versions of a column hold has one text in keys."""
     if a.kind is not b.kind:
         return not {a.kind, b.kind} <= {ValueKind.FLOAT, ValueKind.DOUBLE}
-    if a.kind in _FRACTIONS or (a.kind is ValueKind.BYTES and _is_padded(a, b)):
+    if a.kind is ValueKind.DECIMAL:
+        return a.scale == b.scale
+    is_padded = a.kind is ValueKind.BYTES and _is_padded(a, b)
+    if a.kind in _FRACTIONS or is_padded or {a.sql_type, b.sql_type} & _ONE_TEXT:
         return a.sql_type == b.sql_type
     return True
 
@@ -67,15 +72,26 @@ def _text_for(a: Column, b: Column) -> str:
 
 def _same_kind(a: Column, b: Column) -> Column | None:
     if a.kind is ValueKind.DECIMAL:
-        if a.scale != b.scale or _is_text(a) != _is_text(b):
-            return None
-        return replace(max(a, b, key=lambda each: each.precision), name=a.name)
+        return _widest_decimal(a, b)
     labels = tuple(dict.fromkeys((*a.labels, *b.labels)))
     if labels:
         # The longer list is the newer one, because labels are seldom taken away.
         sql_type = b.sql_type if len(b.labels) > len(a.labels) else a.sql_type
         return replace(a, labels=labels, sql_type=sql_type)
     return replace(a, sql_type=b.sql_type if _size(b) > _size(a) else a.sql_type)
+
+
+def _widest_decimal(a: Column, b: Column) -> Column | None:
+    """Return a DECIMAL with the digits of both before the point and behind it; None: a text."""
+    scale = max(a.scale, b.scale)
+    precision = scale + max(a.precision - a.scale, b.precision - b.scale)
+    widest_of = replace(max(a, b, key=lambda each: (each.scale, each.precision)), name=a.name)
+    if (widest_of.precision, widest_of.scale) != (precision, scale):
+        sql_type = f"decimal({precision},{scale})"
+        widest_of = replace(widest_of, sql_type=sql_type, precision=precision, scale=scale)
+    # A text has the digits of its own version.
+    is_text = {_is_text(each) for each in (a, b, widest_of)}
+    return None if len(is_text) > 1 or (is_text == {True} and a.scale != b.scale) else widest_of
 
 
 def _is_text(column: Column) -> bool:

@@ -65,9 +65,9 @@ def widened(old: Column, new: Column, *values: object) -> SchemaChange:
     )
 
 
-def decimal(precision: int) -> Column:
-    """A DECIMAL with two digits behind the point."""
-    return Column("a", ValueKind.DECIMAL, f"decimal({precision},2)", precision, 2)
+def decimal(precision: int, scale: int = 2) -> Column:
+    """A DECIMAL."""
+    return Column("a", ValueKind.DECIMAL, f"decimal({precision},{scale})", precision, scale)
 
 
 NO_TYPE = r"shop.orders: column 'a' is .* no type holds both"
@@ -121,6 +121,9 @@ SCHEMA_CHANGES: dict[str, SchemaChange] = {
     "wider_float": widened(FLOAT, DOUBLE, 0.5, 1e300),
     "wider_varchar": widened(TEXT, replace(TEXT, sql_type="varchar(400)"), "x", "y" * 300),
     "wider_decimal": widened(decimal(8), decimal(12), Decimal("1.50"), Decimal("1234567890.25")),
+    "finer_decimal": widened(
+        decimal(12), decimal(8, 4), Decimal("1234567890.25"), Decimal("1.2345")
+    ),
     "another_type_stops": SchemaChange(
         [[row("-80", 1, table(TEXT), a="x")], [row("-80", 2, table(INT), a=2)]], error=NO_TYPE
     ),

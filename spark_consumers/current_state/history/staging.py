@@ -34,7 +34,7 @@ def stage_history(
     marks = table.snapshot.marks
     done = {shard: seq for mark, seq in marks.items() if (shard := shard_of_mark(mark)) is not None}
     own, keys = own_columns(table.schema), before.keys
-    columns = _known(tracked, own, f"{changes.database}.{changes.table}")
+    columns = tracked_columns(tracked, own, f"{changes.database}.{changes.table}")
     steps = visible_steps(changes, before, done, own)
     found = table.find(keys)
     rows = table.read(found)
@@ -49,8 +49,8 @@ def stage_history(
     return with_closed(table, staged, edit.closed, part)
 
 
-def _known(tracked: Sequence[str], own: pa.Schema, table: str) -> list[str]:
-    """Return the columns that are tracked, as the table spells them."""
+def tracked_columns(tracked: Sequence[str], own: pa.Schema, table: str) -> list[str]:
+    """Return the columns that are tracked, as the table spells them. UsageError if one is not."""
     names = {name.lower(): name for name in own.names}
     unknown = [name for name in tracked if name.lower() not in names]
     if unknown:

@@ -15,7 +15,6 @@ from spark_consumers.current_state.create import add_columns, create_table, open
 from spark_consumers.current_state.history.columns import history_schema
 from spark_consumers.current_state.history.staging import FLOOR_MARK
 from spark_consumers.current_state.log import Snapshot
-from spark_consumers.current_state.query.begin_histories import check_histories
 from spark_consumers.current_state.query.columns import (
     evolved,
     hidden_schema,
@@ -25,6 +24,7 @@ from spark_consumers.current_state.query.columns import (
 )
 from spark_consumers.current_state.query.dropping import drop_columns, lacking_after
 from spark_consumers.current_state.query.frontiers import Frontier, Frontiers
+from spark_consumers.current_state.query.kept_tables import check_kept, left_out_after
 from spark_consumers.current_state.query.layout import (
     BATCH_KEY,
     FRONTIER_KEY,
@@ -54,7 +54,8 @@ def commit_batch(target: Target, works: Sequence[TableWork], batch: PlannedBatch
         by_place.setdefault(work.place, []).append(work)
     newest = frontiers.newest()
     _check_versions(target, by_place, newest)
-    check_histories(target.path, newest, {".".join(name) for name in target.histories})
+    histories = {".".join(name) for name in target.histories}
+    check_kept(target.path, newest, target.tables, histories)
     held = drop_columns(target, newest)
     if held.is_rewritten:  # a batch was cut off between its frontier and this
         raise Retry(f"{target.path}: a column was dropped, and the batch is run again")
@@ -72,7 +73,9 @@ def commit_batch(target: Target, works: Sequence[TableWork], batch: PlannedBatch
         versions |= {name: snapshot.version for name, snapshot in snapshots.items()}
         rows[place.name] = live_rows(snapshots[place.name])
     lacking = lacking_after(target, works, held.lacking, batch.end.shards)
-    frontiers.add(batch, versions, rows, _same_keys(target, works, newest), lacking)
+    left_out = left_out_after(target.path, newest, target.tables)
+    same_keys = _same_keys(target, works, newest)
+    frontiers.add(batch, versions, rows, same_keys, lacking, left_out=left_out)
     if lacking is not None:
         drop_columns(target, frontiers.newest())
     frontiers.tidy()

@@ -5,8 +5,9 @@ target is as the databases were at one frontier, and the position from which a q
 batch without a row was cut off; it, or another query from the same position, is run again.
 """
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,7 @@ SCHEMA = pa.schema(
         pa.field("same_keys", pa.string()),  # as JSON; this and the next: null in 0.1.0's rows
         pa.field("written_us", pa.int64()),  # by the clock of the driver, as its commits' times
         pa.field("lacking", pa.string()),  # as JSON; null where no shard lacks a column
+        pa.field("left_out", pa.string()),  # as JSON; null where no table was left out
     ]
 )
 # Rows, and so files and commits, after which the files are joined and the log gets a checkpoint.
@@ -73,7 +75,8 @@ class Frontier:
     version of each table, also of those of hidden rows and of histories, `rows` the number of
     visible rows. `same_keys`: some of the keys that have several live rows. `lacking`: which
     columns shards lack, as `dropping` writes it. `written_us`: None before it is written, and in
-    rows of 0.1.0.
+    rows of 0.1.0. `left_out`: tables that the target had, and that a query did not follow: they
+    lack its changes, and are not in `tables` any more.
     """
 
     number: int
@@ -86,6 +89,7 @@ class Frontier:
     same_keys: tuple[SameKey, ...] = ()
     lacking: str | None = None
     written_us: int | None = None
+    left_out: frozenset[str] = frozenset()
 
     @property
     def visible(self) -> Mapping[str, int]:
@@ -159,14 +163,20 @@ class Frontiers:
         rows: Mapping[str, int],
         same_keys: tuple[SameKey, ...] = (),
         lacking: str | None = None,
+        *,
+        left_out: Collection[str] = (),
     ) -> None:
         """Add the frontier at the end of a batch; `tables`, `rows`: of what it wrote.
 
-        TargetConflict as `is_replay`; Retry if another query was quicker.
+        `left_out`: the tables that lack the batch, or an earlier one. TargetConflict as
+        `is_replay`; Retry if another query was quicker.
         """
         if self.is_replay(batch):
             return
         last = self.newest()
+        gone = {f"{part}{name}" for name in left_out for part in ("", f"{HIDDEN}/", f"{HISTORY}/")}
+        versions = {**({} if last is None else last.tables), **tables}
+        counts = {**({} if last is None else last.rows), **rows}
         self._write(
             Frontier(
                 1 if last is None else last.number + 1,
@@ -174,10 +184,11 @@ class Frontiers:
                 batch.batch_id,
                 batch.end.frontier_us,
                 batch.end,
-                {**({} if last is None else last.tables), **tables},
-                {**({} if last is None else last.rows), **rows},
+                {name: at for name, at in versions.items() if name not in gone},
+                {name: count for name, count in counts.items() if name not in gone},
                 same_keys,
                 lacking,
+                left_out=frozenset(left_out),
             )
         )
 
@@ -250,6 +261,7 @@ class Frontiers:
             "same_keys": same_keys_text(frontier.same_keys),
             "written_us": time.time_ns() // 1_000,
             "lacking": frontier.lacking,
+            "left_out": json.dumps(sorted(frontier.left_out)) if frontier.left_out else None,
         }
         rows = pa.Table.from_pylist([row], schema=SCHEMA)
         # Of two queries that write the same mark at once, the second one fails.
@@ -319,4 +331,5 @@ def _frontier(row: Mapping[str, Any]) -> Frontier:
         same_keys_of(row["same_keys"]),
         row["lacking"],
         row.get("written_us"),
+        frozenset(json.loads(row["left_out"] or "[]")),
     )

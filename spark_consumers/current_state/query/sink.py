@@ -44,8 +44,8 @@ from pyspark.sql.types import StructType
 from event_token.errors import UsageError
 from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.on_type_change import OnTypeChange
+from spark_consumers.current_state.history.begin import begin_histories
 from spark_consumers.current_state.query.batch_commit import commit_batch
-from spark_consumers.current_state.query.begin_histories import begin_histories
 from spark_consumers.current_state.query.dropping import drop_columns
 from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.task import TableWork, Target, TaskTables
@@ -177,7 +177,7 @@ def check_partial(histories: Collection[object], on_partial: OnPartial) -> None:
     if histories and on_partial is OnPartial.INSERT_NULLS:
         raise UsageError(
             "--partial insert-nulls: a history would keep values that no row had as those of a "
-            "version. Leave it out, or keep no --history"
+            "version. Leave it out, or keep no --history, in a new target"
         )
 
 

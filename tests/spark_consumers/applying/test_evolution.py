@@ -223,6 +223,10 @@ WIDER = [
         Column("n", ValueKind.DECIMAL, "decimal(12,2)", 12, 2),
     ),
     (
+        Column("n", ValueKind.DECIMAL, "decimal(8,2)", 8, 2),
+        Column("n", ValueKind.DECIMAL, "decimal(10,4)", 10, 4),
+    ),
+    (
         Column("n", ValueKind.ENUM, "enum('a')", labels=("a",)),
         Column("n", ValueKind.ENUM, "enum('a','b')", labels=("a", "b")),
     ),
@@ -256,10 +260,10 @@ def test_rows_of_a_narrower_version_have_the_wide_type() -> None:
 
 OTHER = [
     (text("n"), number("n")),
-    (Column("n", ValueKind.DECIMAL, "decimal(8,2)", 8, 2), number("n")),
+    (Column("n", ValueKind.DECIMAL, "decimal(30,2)", 30, 2), number("n")),
     (
-        Column("n", ValueKind.DECIMAL, "decimal(8,2)", 8, 2),
-        Column("n", ValueKind.DECIMAL, "decimal(8,3)", 8, 3),
+        Column("n", ValueKind.DECIMAL, "decimal(30,2)", 30, 2),
+        Column("n", ValueKind.DECIMAL, "decimal(30,20)", 30, 20),
     ),
     (
         Column("n", ValueKind.DECIMAL, "decimal(38,2)", 38, 2),
@@ -313,6 +317,9 @@ def test_a_new_column_never_takes_the_name_of_another_one() -> None:
         (["time", "time"], ("time", "time(1)"), True),
         (["float", "double"], ("float", "double"), True),
         (["bytes", "bytes"], ("binary(4)", "binary(8)"), True),
+        (["string", "string"], ("char(36)", "uuid"), True),
+        (["string", "string"], ("inet6", "varchar(39)"), True),
+        (["string", "string"], ("uuid", "uuid"), False),
         (["bytes", "bytes"], ("varbinary(4)", "binary(8)"), True),
         (["bytes", "bytes"], ("varbinary(4)", "varbinary(8)"), False),
         (["datetime", "datetime"], ("datetime(3)", "datetime(3)"), False),

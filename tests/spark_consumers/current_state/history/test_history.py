@@ -9,9 +9,9 @@ import pytest
 from event_token.errors import UsageError
 from spark_consumers.current_state.compact import FILES_OF_A_SIZE_MAX
 from spark_consumers.current_state.create import open_table
+from spark_consumers.current_state.history.begin import begin_histories
 from spark_consumers.current_state.history.closed_files import FULL_BYTES, due_closed
 from spark_consumers.current_state.log import DataFile
-from spark_consumers.current_state.query.begin_histories import begin_histories
 from spark_consumers.current_state.query.task import TaskTables
 from spark_consumers.errors import ShapeConflict
 from tests.spark_consumers.applying.batches import ORDERS, Source, change, statement
@@ -219,9 +219,14 @@ def test_a_column_named_as_one_of_a_history_is_refused(query: Query) -> None:
 
 
 def test_a_history_begins_with_the_rows_that_are_there(tmp_path: Path) -> None:
-    """Each is visible since its last change. From then on no run may leave the history out."""
+    """Each is visible since its last change. From then on no run may leave the history out.
+
+    A column to track that the table does not have is named before the first batch.
+    """
     query = Query(tmp_path, Source())
     run(query, *(change("-80", i, 100 + i, None, {"id": i, "value": i}) for i in range(1, 9)))
+    with pytest.raises(UsageError, match=r"--track: shop\.orders has no column 'values', but id"):
+        begin_histories(replace(query.target, histories={("shop", "orders"): ["values"]}))
     query.target = replace(query.target, histories={("shop", "orders"): ()})
     for _ in range(2):  # The second start finds it begun.
         begin_histories(query.target)
