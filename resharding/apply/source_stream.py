@@ -51,5 +51,6 @@ def source_stream(
         planner=_UnmarkedPlanner(start, whole),
         feed=ProgressFeed(config, keyspace, schema_ids),
         open_reader=lambda shard: ShardLogReader(config, keyspace, shard),
-        delivery=Delivery(RecordDecoder(schema_ids), whole, None, start),
+        decoder=RecordDecoder(schema_ids),
+        delivery=Delivery(whole, None, start),
     )

@@ -1,8 +1,10 @@
 """The merged order (timestamp_us, shard, offset), and the checks that it depends on."""
 
-import heapq
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush, heapreplace
+from itertools import chain
+from typing import Generic, NamedTuple, TypeVar
 
 from topics.errors import LogGap, LogRepeat, ProgressBroken
 
@@ -46,24 +48,97 @@ def seq_error(where: str, expected: int, seq: int) -> LogGap | LogRepeat:
     return LogRepeat(f"{found}: the log repeats a record")
 
 
+def check_time(record: RawRecord, before_us: int, frontier_us: int) -> None:
+    """ProgressBroken unless a record is not older than the one before it, but than the batch's end.
+
+    Otherwise the progress of its shard was wrong, and the order cannot be kept.
+    """
+    if not before_us <= record.timestamp_us < frontier_us:
+        raise ProgressBroken(
+            f"shard {record.shard}, offset {record.offset}, seq {record.seq}: time "
+            f"{record.timestamp_us} us is not in [{before_us}, {frontier_us}), as "
+            f"the previous record and the progress of the shard imply",
+        )
+
+
+Item = TypeVar("Item")
+# Successive items of one shard, and their times.
+Run = tuple[Sequence[Item], Sequence[int]]
+
+
+class RunMerge(Generic[Item]):
+    """Merges the runs of shards into the order (timestamp_us, shard, offset).
+
+    Works on stretches of runs, not on single items: shards rarely take turns row by row.
+    """
+
+    def __init__(self, streams: Mapping[str, Iterator[Run[Item]]]) -> None:
+        """Each stream yields the runs of one shard, in order; it is read when it is needed."""
+        self._streams = [streams[shard] for shard in sorted(streams)]
+        self._runs: list[Run[Item]] = [((), ()) for _ in self._streams]
+        self._at = [0] * len(self._streams)
+        self._ended = list(range(len(self._streams)))  # those whose next run is to be read
+        self._heads: list[tuple[int, int]] = []  # a heap of (time of the next item, stream)
+
+    def take(self, items_max: int) -> list[Item]:
+        """Return the next items: none at the end, else at least one.
+
+        An error of a stream is raised when all that comes before it has been taken.
+        """
+        self._read_on()
+        taken: list[Item] = []
+        while self._heads and not self._ended and len(taken) < items_max:
+            self._take_stretch(taken, items_max)
+        return taken
+
+    def _read_on(self) -> None:
+        """Read the next runs of the streams whose runs are used up."""
+        while self._ended:
+            i = self._ended[-1]
+            run = next(self._streams[i], None)
+            self._ended.pop()
+            if run is not None:
+                self._runs[i], self._at[i] = run, 0
+                heappush(self._heads, (run[1][0], i))
+
+    def _take_stretch(self, taken: list[Item], items_max: int) -> None:
+        """Take the items of the least stream up to the head of the next one."""
+        heads = self._heads
+        _, i = heads[0]
+        items, times_us = self._runs[i]
+        begin, end = self._at[i], len(items)
+        if len(heads) > 1:
+            next_us, other = min(heads[1:3])
+            find = bisect_right if i < other else bisect_left
+            end = find(times_us, next_us, begin)
+        end = min(end, begin + items_max - len(taken))
+        taken += items[begin:end]
+        self._at[i] = end
+        if end < len(items):
+            heapreplace(heads, (times_us[end], i))
+        else:
+            heappop(heads)
+            self._ended.append(i)
+
+
 def merge(streams: Iterable[Iterator[RawRecord]], frontier_us: int) -> Iterator[RawRecord]:
     """Yield the records of a batch in the merged order; each stream is the range of one shard.
 
-    ProgressBroken when the times of a shard decrease, or a record is not older than the frontier
-    of the batch: its progress was wrong, and the order cannot be kept.
+    ProgressBroken as of `check_time`.
     """
-    checked = [_checked(stream, frontier_us) for stream in streams]
-    return checked[0] if len(checked) == 1 else heapq.merge(*checked)
+    runs: dict[str, Iterator[Run[RawRecord]]] = {}
+    for stream in streams:
+        for first in stream:
+            runs[first.shard] = _runs_of_one(chain((first,), stream), frontier_us)
+            break
+    merged = RunMerge(runs)
+    while taken := merged.take(1):
+        yield from taken
 
 
-def _checked(stream: Iterator[RawRecord], frontier_us: int) -> Iterator[RawRecord]:
+def _runs_of_one(records: Iterable[RawRecord], frontier_us: int) -> Iterator[Run[RawRecord]]:
     before_us = 0
-    for record in stream:
-        if not before_us <= record.timestamp_us < frontier_us:
-            raise ProgressBroken(
-                f"shard {record.shard}, offset {record.offset}, seq {record.seq}: time "
-                f"{record.timestamp_us} us is not in [{before_us}, {frontier_us}), as "
-                f"the previous record and the progress of the shard imply",
-            )
+    for record in records:
+        check_time(record, before_us, frontier_us)
         before_us = record.timestamp_us
-        yield record
+        yield (record,), (before_us,)

@@ -51,6 +51,7 @@ class EnvelopeReader:
         self.last: bool = False
         self.database_at: i64 = 0
         self.table_at: i64 = 0
+        self.op_at: i64 = 0
         self.op: i64 = 0
         self.keyspace_id_before_at: i64 = NULL
         self.keyspace_id_after_at: i64 = NULL
@@ -114,6 +115,7 @@ class EnvelopeReader:
         cursor.skip_bytes()
         self.table_at = cursor.at
         cursor.skip_bytes()
+        self.op_at = cursor.at
         self.op = cursor.take_long()
         kind = self.type
         op = self.op

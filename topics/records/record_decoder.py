@@ -1,11 +1,11 @@
 """Decodes the records of shard logs into VEvents."""
 
 import json
-from typing import Any, Final
+from typing import Any
 
-from topics.errors import CorruptRecord, UnknownEnvelope
+from topics.errors import UnknownEnvelope
 from topics.records.envelope import EnvelopeReader
-from topics.records.record_reader import RecordReader
+from topics.records.record_reader import BROKEN, RecordReader, broken_record
 from topics.records.schema_ids import SchemaIds
 from topics.records.table_shape import (
     SKIP_ENVELOPE_VERSION,
@@ -20,9 +20,6 @@ from topics.records.table_shape import (
 )
 from topics.records.vevent import VEvent
 from topics.records.wire import schema_id_of
-
-# Raised by reading bytes that do not follow the schema.
-_BROKEN: Final = (IndexError, OverflowError, ValueError)
 
 
 class RecordDecoder:
@@ -43,18 +40,20 @@ class RecordDecoder:
         does not read records of that schema.
         """
         schema_id = schema_id_of(value, f"log of shard {shard}", offset)
-        reader = self._readers.get(schema_id)
-        if reader is None:
-            reader = self._readers[schema_id] = self._reader_of(schema_id, shard, offset)
+        reader = self.reader_of(schema_id, shard, offset)
         try:
             return reader.read(value or b"", shard, offset)
-        except _BROKEN as error:
-            raise CorruptRecord(
-                f"log of shard {shard}, offset {offset}: the record does not follow its schema "
-                f"{schema_id}: {type(error).__name__} {error}",
-            ) from error
+        except BROKEN as error:
+            raise broken_record(value, shard, offset, error) from error
 
-    def _reader_of(self, schema_id: int, shard: str, offset: int) -> RecordReader:
+    def reader_of(self, schema_id: int, shard: str, offset: int) -> RecordReader:
+        """Return the reader of a schema's records; shard and offset are for errors."""
+        reader = self._readers.get(schema_id)
+        if reader is None:
+            reader = self._readers[schema_id] = self._new_reader(schema_id, shard, offset)
+        return reader
+
+    def _new_reader(self, schema_id: int, shard: str, offset: int) -> RecordReader:
         schema = json.loads(self._schema_ids.text_of(schema_id))
         version = schema.get("envelope", 0) if isinstance(schema, dict) else 0
         types = TYPES_BY_ENVELOPE.get(version)

@@ -1,7 +1,9 @@
 """Reads the records of one schema into VEvents. Typed for mypyc, and correct uncompiled too."""
 
+from collections.abc import Callable
 from typing import Final
 
+from topics.errors import CorruptRecord
 from topics.records.envelope import EnvelopeReader
 from topics.records.table_shape import TableShape
 from topics.records.values import RowReader
@@ -14,6 +16,12 @@ from topics.records.vevent import (
     Row,
     VEvent,
 )
+from topics.records.wire import schema_id_of
+
+# Raised by reading bytes that do not follow the schema.
+BROKEN: Final = (IndexError, OverflowError, ValueError)
+# The row images before and after a change.
+Images = tuple[Row | None, Row | None]
 
 _TYPES: Final[list[EventType]] = list(TYPES_BY_INDEX)
 _OPS: Final[list[Op]] = list(OPS_BY_INDEX)
@@ -30,9 +38,13 @@ class RecordReader:
 
     def __init__(self, shape: TableShape | None, envelope: EnvelopeReader) -> None:
         """`envelope` may be shared with the readers of other schemas."""
-        self._shape: TableShape | None = shape
         self._rows: RowReader | None = None if shape is None else RowReader(shape)
         self._envelope: EnvelopeReader = envelope
+        # Images may be asked for from any thread, so each reading takes an envelope of its own.
+        self._idle: list[EnvelopeReader] = []
+        self.is_of_rows: bool = shape is not None
+        self.shape: TableShape | None = shape
+        self.images_of: Callable[[VEvent], Images] = self.images
 
     def read(self, record: bytes, shard: str, offset: int) -> VEvent:
         """Read a record, including its wire header.
@@ -52,7 +64,7 @@ class RecordReader:
         table = envelope.text_at(envelope.table_at)
         keyspace_id_before = envelope.keyspace_id_at(envelope.keyspace_id_before_at)
         keyspace_id_after = envelope.keyspace_id_at(envelope.keyspace_id_after_at)
-        before, after = self._images()
+        before, after = self._images(envelope)
         statement = cursor.take_text() if self._rows is None else None
         if cursor.at != cursor.end:
             raise ValueError("bytes are left after the last field")
@@ -73,7 +85,7 @@ class RecordReader:
             before,
             after,
             statement,
-            self._shape,
+            self.shape,
             shard,
             offset,
             False,
@@ -82,9 +94,30 @@ class RecordReader:
             record,
         )
 
-    def _images(self) -> tuple[Row | None, Row | None]:
+    def images(self, event: VEvent) -> Images:
+        """Return the images (before, after) of an event that was read without them.
+
+        From any thread. CorruptRecord when the bytes of its record do not follow the schema.
+        """
+        try:
+            envelope = self._idle.pop()
+        except IndexError:
+            envelope = EnvelopeReader()
+        try:
+            envelope.open(event.record)
+            envelope.take_token()
+            envelope.take_rest()
+            found = self._images(envelope)
+            if envelope.cursor.at != envelope.cursor.end:
+                raise ValueError("bytes are left after the last field")
+        except BROKEN as error:
+            raise broken_record(event.record, event.shard, event.offset, error) from error
+        envelope.cursor.close()
+        self._idle.append(envelope)
+        return found
+
+    def _images(self, envelope: EnvelopeReader) -> Images:
         """Read the row images that follow the envelope."""
-        envelope = self._envelope
         cursor = envelope.cursor
         kind = _TYPES[envelope.type]
         op = envelope.op
@@ -105,3 +138,12 @@ class RecordReader:
         if (envelope.dates_before and before is None) or (envelope.dates_after and after is None):
             raise ValueError("an invalid date belongs to an image that the record lacks")
         return before, after
+
+
+def broken_record(value: bytes | None, shard: str, offset: int, error: Exception) -> CorruptRecord:
+    """Return the error for a record that its schema does not describe."""
+    where = f"log of shard {shard}"
+    return CorruptRecord(
+        f"{where}, offset {offset}: the record does not follow its schema "
+        f"{schema_id_of(value, where, offset)}: {type(error).__name__} {error}",
+    )

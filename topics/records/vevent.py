@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from event_token import EventToken, Flavor, StreamPosition, UsageError, parse_gtid_set
 from topics.errors import CorruptRecord
@@ -96,8 +98,31 @@ class TokenText:
         return self._token
 
 
+class Places(Protocol):
+    """The positions after the events of a run, built on demand."""
+
+    def position_after(self, count: int) -> StreamPosition:
+        """Return the position after the first `count` events of the run."""
+
+
+class EventFields:
+    """An event while it is being read: the memory of a VEvent, which cannot be assigned to.
+
+    Its reader fills it in and turns it into a VEvent by assigning `__class__`, which takes a third
+    of the time of the constructor of a frozen class. What is left out is found when it is asked
+    for: both row images by `read_images`, the source of the position by `run_place`.
+    """
+
+    __slots__ = (
+        *("type", "seq", "token_text", "commit_us", "gtid", "row_index", "last", "database"),
+        *("table", "op", "keyspace_id_before", "keyspace_id_after", "before", "after", "statement"),
+        *("shape", "shard", "offset", "late", "possible_duplicate", "position_source", "record"),
+        *("read_images", "run_place"),
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class VEvent:
+class VEvent(EventFields):
     """One record of a shard log.
 
     `commit_us` is the commit time of the server; `token.timestamp_us` never decreases in a log.
@@ -151,12 +176,29 @@ class VEvent:
         """The position after this event; None outside of a merged stream."""
         return None if self.position_source is None else self.position_source()
 
-    def deliver(self, source: Callable[[], StreamPosition], *, late: bool = False) -> None:
-        """Make this event part of a merged stream; `source` returns its position on demand.
+    def deliver(self, run: Places, count: int, *, late: bool = False) -> None:
+        """Make this event part of a merged stream, the `count`th event of a run.
 
-        Only for the stream that has decoded it, before it is delivered. Copying each event instead
-        would cost a tenth of the read throughput.
+        Only for the stream that has decoded it, before it is delivered.
         """
-        object.__setattr__(self, "position_source", source)
+        object.__setattr__(self, "position_source", partial(run.position_after, count))
         if late:
             object.__setattr__(self, "late", True)
+
+    if not TYPE_CHECKING:  # a type checker must refuse names that are no fields
+
+        def __getattr__(self, name: str) -> object:
+            """Find a field that the reader left out; it is kept."""
+            if name in {"before", "after"}:
+                images = self.read_images(self)
+                for image, row in zip(("before", "after"), images, strict=True):
+                    object.__setattr__(self, image, row)
+            elif name == "position_source":
+                place = getattr(self, "run_place", None)
+                if place is None:  # not delivered yet
+                    return None
+                object.__setattr__(self, name, partial(place[0].position_after, place[1]))
+            else:
+                message = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(message)
+            return object.__getattribute__(self, name)

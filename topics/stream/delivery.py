@@ -1,22 +1,17 @@
-"""Turns merged records into the events that a subscriber receives, each with its position."""
+"""Turns merged events into those that a subscriber receives, each with its position."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from event_token import EventToken, KeyRange, ShardName, ShardPosition, StreamPosition
 from topics.errors import ProgressBroken
 from topics.reading.key_filter import in_key_range
-from topics.reading.merge import RawRecord
 from topics.reading.seen_before import SeenBefore
-from topics.records.record_decoder import RecordDecoder
+from topics.records.run_reader import Step, deliver_run
 from topics.records.vevent import TokenText, VEvent
-
-# Ends a run of events, so that large rows do not make a large run.
-RUN_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class _At(NamedTuple):
@@ -25,11 +20,6 @@ class _At(NamedTuple):
     offset: int
     seq: int
     token: TokenText | EventToken | None
-
-
-# How a delivered event moves its shard: (shard, next offset, seq, token). Without a token, inside a
-# MySQL transaction, the previous one stays.
-_Step = tuple[str, int, int, TokenText | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +79,7 @@ class Trail:
     def __init__(self, base: Place) -> None:
         """Begin before the first event of the run."""
         self._base = base
-        self._steps: list[_Step] = []
+        self._steps: list[Step] = []
 
     def add(self, event: VEvent) -> int:
         """Append a delivered event; return its count, for `after`."""
@@ -97,11 +87,21 @@ class Trail:
         self._steps.append((event.shard, event.offset + 1, event.seq, token))
         return len(self._steps)
 
+    def deliver(self, events: list[VEvent]) -> None:
+        """Give the events of a whole run, which were just read, their places."""
+        deliver_run(events, self, self._steps)
+
     def after(self, count: int) -> Place:
         """Return the place after the first `count` events."""
+        ends: dict[str, Step] = {}
+        tokens: dict[str, TokenText] = {}
+        for step in islice(self._steps, count):
+            ends[step[0]] = step
+            if step[3] is not None:
+                tokens[step[0]] = step[3]
         shards = dict(self._base.shards)
-        for shard, offset, seq, token in self._steps[:count]:
-            shards[shard] = _At(offset, seq, token or shards[shard].token)
+        for shard, (_, offset, seq, _) in ends.items():
+            shards[shard] = _At(offset, seq, tokens.get(shard) or shards[shard].token)
         return Place(self._base.epoch, self._base.frontier_us, shards)
 
     def position_after(self, count: int) -> StreamPosition:
@@ -114,7 +114,7 @@ class Trail:
 
 
 class Delivery:
-    """Decodes records, filters them by table and key range, and marks late ones.
+    """Filters events by table and key range, marks late ones, and gives each its position.
 
     Shards that reach beyond `key_range` are filtered by keyspace id. `tables` are (database,
     table) pairs, None for all; events without a table (DDL) always pass. The last remaining
@@ -123,7 +123,6 @@ class Delivery:
 
     def __init__(
         self,
-        codec: RecordDecoder,
         key_range: KeyRange,
         tables: frozenset[tuple[str, str]] | None,
         position: StreamPosition,
@@ -133,7 +132,6 @@ class Delivery:
 
         `unmarked`: shards to which the reader hopped without marks, and what it had seen by then.
         """
-        self._codec = codec
         self._key_range = key_range
         self._unmarked = unmarked or {}
         self._tables = tables
@@ -151,30 +149,38 @@ class Delivery:
             if not self._key_range.includes(ShardName.parse(shard).key_range)
         }
         self._passed = frozenset(shards) - self._filters.keys() - self._unmarked.keys()
+        self._passes_all = self._tables is None and self._passed == frozenset(shards)
 
     @property
     def place(self) -> Place:
         """The place after the last event made ready."""
         return self._trail.end()
 
-    def run(
-        self, records: Iterator[RawRecord], rows_max: int, place: Place, ready: deque[VEvent]
-    ) -> int:
-        """Append the events of at most `rows_max` records to `ready`; return the records' number.
+    def run(self, events: list[VEvent], place: Place, ready: deque[VEvent]) -> None:
+        """Append what is to be delivered of a run of events to `ready`.
 
         `place` is the end of the previous run. Its frontier is that at the start of the batch:
-        records older than that are late. Appended events stay if this raises.
+        events older than that are late. Appended events stay if this raises.
         """
         self._trail = Trail(place)
         self._newest_us = max(self._newest_us, place.frontier_us)
-        rows = size = 0
-        for record in islice(records, rows_max):
-            self._take(record, ready)
-            rows += 1
-            size += len(record.value)
-            if size >= RUN_BYTES_MAX:
-                break
-        return rows
+        if self._passes_whole(events):
+            self._trail.deliver(events)
+            ready.extend(events)
+            return
+        for event in events:
+            self._take(event, ready)
+
+    def _passes_whole(self, events: Sequence[VEvent]) -> bool:
+        """Tell whether all events of a run are delivered as they are; the usual case."""
+        if not self._passes_all or not events or self._is_any_late(events):
+            return False
+        self._newest_us = max(self._newest_us, events[-1].timestamp_us)
+        return True
+
+    def _is_any_late(self, events: Sequence[VEvent]) -> bool:
+        """Tell whether an event of a run may be late: times of a run never decrease."""
+        return events[0].timestamp_us < self._newest_us
 
     def end_ranges(self, shards: Iterable[str]) -> None:
         """Raise ProgressBroken unless the ranges of these shards end with a transaction."""
@@ -184,24 +190,23 @@ class Delivery:
                 f"transaction, at seq {held.seq}: its records do not have the same time",
             )
 
-    def _take(self, record: RawRecord, ready: deque[VEvent]) -> None:
-        decoded = self._codec.decode(record.value, record.shard, record.offset)
-        if self._tables is None and record.shard in self._passed:
-            ready.append(self._delivered(decoded))
+    def _take(self, read: VEvent, ready: deque[VEvent]) -> None:
+        if self._tables is None and read.shard in self._passed:
+            ready.append(self._delivered(read))
             return
-        event = self._visible(decoded)
-        held = self._held.pop(record.shard, None)
+        event = self._visible(read)
+        held = self._held.pop(read.shard, None)
         if held is not None:
             # The records of a shard's transaction are contiguous, so this one is of the same.
-            if event is None and not record.last:
-                self._held[record.shard] = held
+            if event is None and not read.last:
+                self._held[read.shard] = held
                 return
             ready.append(self._delivered(held if event else replace(held, last=True)))
         if event is not None:
             if event.last:
                 ready.append(self._delivered(event))
             else:
-                self._held[record.shard] = event
+                self._held[read.shard] = event
 
     def _visible(self, event: VEvent) -> VEvent | None:
         tables = self._tables
@@ -219,7 +224,7 @@ class Delivery:
     def _delivered(self, event: VEvent) -> VEvent:
         late = self._is_late(event.timestamp_us)
         count = self._trail.add(event)
-        event.deliver(partial(self._trail.position_after, count), late=late)
+        event.deliver(self._trail, count, late=late)
         return event
 
     def _is_late(self, timestamp_us: int) -> bool:
@@ -234,4 +239,7 @@ class UnmergedDelivery(Delivery):
     """The delivery of a stream that promises no order between shards: nothing is late."""
 
     def _is_late(self, timestamp_us: int) -> bool:  # noqa: ARG002 - the same for every time
+        return False
+
+    def _is_any_late(self, events: Sequence[VEvent]) -> bool:  # noqa: ARG002 - as above
         return False

@@ -5,7 +5,8 @@ of the partition, the reader waits for the rest of the range.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from confluent_kafka import Message
@@ -15,9 +16,12 @@ from topics.kafka.client import ClientConfig
 from topics.kafka.consumer import QUEUE_KBYTES_MAX, OffsetOutOfRangeError, StreamConsumer
 from topics.kafka.deadline import Deadline
 from topics.names import ShardTopics
-from topics.reading.merge import RawRecord, SeqChecker
+from topics.reading.merge import RawRecord, Run, SeqChecker, check_time
 from topics.reading.planner import ShardRange
 from topics.records.envelope import read_envelope, read_seq
+from topics.records.record_decoder import RecordDecoder
+from topics.records.run_reader import ANY_TIME, Expected, RunReader
+from topics.records.vevent import VEvent
 
 # Markers arrive within milliseconds of each other; a broker restart takes some seconds.
 ROWS_WAIT_S: Final = 60.0
@@ -25,6 +29,8 @@ ROWS_WAIT_S: Final = 60.0
 POLL_S: Final = 0.1
 # Messages per call to librdkafka: enough to amortise the call.
 TAKE_MAX: Final = 1_000
+# Events per run: those of a shard that wait for other shards are in memory.
+RUN_ROWS_MAX: Final = 256
 # Ends a list of messages, so that large records do not make large lists.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -74,21 +80,79 @@ class ShardLogReader:
 
     def read(self, part: ShardRange) -> Iterator[RawRecord]:
         """Yield the records of a range in order; the caller may stop at any record."""
-        for message in self._messages(part):
-            value = message.value() or b""
-            offset = message.offset() or 0
-            _, seq, timestamp_us, last = read_envelope(value, self.topic, offset)
-            self._check(seq, offset, part)
-            yield RawRecord(
-                timestamp_us,
-                self.shard,
-                offset,
-                seq,
-                last,
-                message.timestamp()[1],
-                message.key(),
-                value,
+        self._begin(part)
+        for _ in range(part.rows):
+            if not self._taken:
+                self._take(part)
+            yield self._checked(self._taken.popleft(), part)
+
+    def runs(
+        self, part: ShardRange, into: RunReader, decoder: RecordDecoder, frontier_us: int | None
+    ) -> Iterator[Run[VEvent]]:
+        """Yield the events of a range in order, in runs of what can be read without waiting.
+
+        `frontier_us`: ProgressBroken when times decrease or reach it; None: of any time. An error
+        is raised once the events before it have been yielded.
+        """
+        self._begin(part)
+        left, before_us = part.rows, 0
+        to_us = ANY_TIME if frontier_us is None else frontier_us
+        while left > 0:
+            if not self._taken:
+                self._take(part)
+            messages = list(islice(self._taken, min(left, RUN_ROWS_MAX)))
+            count = into.read(
+                [message.value() or b"" for message in messages],
+                [message.offset() or 0 for message in messages],
+                Expected(part.last_seq - left + 1, part.end_offset, before_us, to_us),
             )
+            self._passed(messages[:count], part, left)
+            left -= count
+            if count == 0:
+                into.add(self._odd_event(part, decoder, before_us, frontier_us))
+                left -= 1
+            before_us = into.times_us[-1]
+            yield into.events, into.times_us
+
+    def _passed(self, messages: Sequence[Message], part: ShardRange, left: int) -> None:
+        """Go past messages whose seqs and offsets are as expected."""
+        if not messages:
+            return
+        for _ in messages:
+            self._taken.popleft()
+        self._open_seqs().next_seq = part.last_seq - left + 1 + len(messages)
+        self._passed_retention = False
+        self._next_offset = (messages[-1].offset() or 0) + 1
+
+    def _odd_event(
+        self,
+        part: ShardRange,
+        decoder: RecordDecoder,
+        before_us: int,
+        frontier_us: int | None,
+    ) -> VEvent:
+        """Return the event of a record that is not a plain row, or raise what is wrong with it."""
+        record = self._checked(self._taken.popleft(), part)
+        if frontier_us is not None:
+            check_time(record, before_us, frontier_us)
+        return decoder.decode(record.value, self.shard, record.offset)
+
+    def _checked(self, message: Message, part: ShardRange) -> RawRecord:
+        """Return a record whose seq and offset are those expected."""
+        value = message.value() or b""
+        offset = message.offset() or 0
+        _, seq, timestamp_us, last = read_envelope(value, self.topic, offset)
+        self._check(seq, offset, part)
+        return RawRecord(
+            timestamp_us,
+            self.shard,
+            offset,
+            seq,
+            last,
+            message.timestamp()[1],
+            message.key(),
+            value,
+        )
 
     def ready(self, part: ShardRange) -> int:
         """Return how many records at the beginning of a range can be read without waiting."""
@@ -136,18 +200,9 @@ class ShardLogReader:
         if part.rows > 0 and (self._seqs is None or self._seqs.next_seq != part.first_seq):
             self.seek(part.start_offset, part.first_seq)
 
-    def _messages(self, part: ShardRange) -> Iterator[Message]:
-        self._begin(part)
-        for _ in range(part.rows):
-            if not self._taken:
-                self._take(part)
-            yield self._taken.popleft()
-
     def _check(self, seq: int, offset: int, part: ShardRange, passed: int = 0) -> None:
         """Check a record that follows `passed` others, which the caller checks."""
-        seqs = self._seqs
-        if seqs is None:
-            raise ReaderClosed(f"{self.topic}: the reader was closed")
+        seqs = self._open_seqs()
         if self._passed_retention and seq > seqs.next_seq:
             raise PositionTooOld(
                 f"{self.topic}: retention has removed seq {seqs.next_seq} to {seq - 1}; the log "
@@ -162,6 +217,11 @@ class ShardLogReader:
                 f"below {part.end_offset}: progress describes another log",
             )
         self._next_offset = offset + 1
+
+    def _open_seqs(self) -> SeqChecker:
+        if self._seqs is None:
+            raise ReaderClosed(f"{self.topic}: the reader was closed")
+        return self._seqs
 
     def _take(self, part: ShardRange) -> None:
         """Wait for more messages."""

@@ -1,13 +1,14 @@
 """One run of a merged stream: plans, reads the shard logs and orders their events."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from event_token import StreamPosition
 from topics.reading.followed_shards import Wait
-from topics.reading.merge import RawRecord, merge
+from topics.reading.merge import RunMerge
 from topics.reading.planner import Batch, Planner
+from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import VEvent
 from topics.stream.delivery import Delivery, Place
 from topics.stream.log_reader import ShardLogReader
@@ -31,6 +32,7 @@ class MergedStream:
         planner: Planner,
         feed: ProgressFeed,
         open_reader: Callable[[str], ShardLogReader],
+        decoder: RecordDecoder,
         delivery: Delivery,
     ) -> None:
         """Begin at a position, which names the shards. No connection is made before `read`.
@@ -44,10 +46,10 @@ class MergedStream:
         self.waiting: Wait | None = None
         self._planner = planner
         self._feed = feed
-        self._logs = ShardLogs(open_reader)
+        self._logs = ShardLogs(open_reader, decoder)
         self._delivery = delivery
         self._batch: Batch | None = None
-        self._records: Iterator[RawRecord] = iter(())
+        self._events: RunMerge[VEvent] = RunMerge({})
         self._rows_left = 0
 
     read_us: Final = None  # see UnmergedStream: here the frontier tells it for all shards
@@ -88,14 +90,16 @@ class MergedStream:
         self._planner.advance(plan)
         self._batch = plan
         self._rows_left = plan.rows
-        streams = [self._logs.readers[shard].read(part) for shard, part in plan.ranges.items()]
-        self._records = merge(streams, plan.frontier_us)
+        self._events = RunMerge(
+            {part.shard: self._logs.runs(part, plan.frontier_us) for part in plan.ranges.values()}
+        )
         return True
 
     def _run(self, ready: deque[VEvent]) -> None:
-        rows_max = min(self._rows_left, self._run_rows_max)
+        events = self._events.take(min(self._rows_left, self._run_rows_max))
+        rows = len(events)
         try:
-            rows = self._delivery.run(self._records, rows_max, self._place, ready)
+            self._delivery.run(events, self._place, ready)
         finally:
             self._place = self._delivery.place
         self._rows_left -= rows

@@ -241,9 +241,8 @@ class StreamSubscriber:
                 planner=UnmergedPlanner(start, self.key_range, retired_us=retired),
                 feed=feed,
                 open_reader=self._reader,
-                delivery=UnmergedDelivery(
-                    decoder, self.key_range, self._tables, start, self._unmarked
-                ),
+                decoder=decoder,
+                delivery=UnmergedDelivery(self.key_range, self._tables, start, self._unmarked),
             )
         return MergedStream(
             start,
@@ -252,7 +251,8 @@ class StreamSubscriber:
             planner=Planner(start, self.key_range, self._mode, retired_us=retired),
             feed=feed,
             open_reader=self._reader,
-            delivery=Delivery(decoder, self.key_range, self._tables, start, self._unmarked),
+            decoder=decoder,
+            delivery=Delivery(self.key_range, self._tables, start, self._unmarked),
         )
 
     def _reader(self, shard: str) -> ShardLogReader:

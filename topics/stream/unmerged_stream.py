@@ -9,6 +9,7 @@ from event_token import StreamPosition
 from topics.reading.followed_shards import Wait
 from topics.reading.planner import ShardRange
 from topics.reading.unmerged import UnmergedPlanner
+from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import VEvent
 from topics.stream.delivery import Delivery, Place
 from topics.stream.log_reader import ShardLogReader
@@ -38,6 +39,7 @@ class UnmergedStream:
         planner: UnmergedPlanner,
         feed: ProgressFeed,
         open_reader: Callable[[str], ShardLogReader],
+        decoder: RecordDecoder,
         delivery: Delivery,
     ) -> None:
         """Begin at a position, which names the shards. No connection is made before `read`.
@@ -52,7 +54,7 @@ class UnmergedStream:
         self._place = Place.of(start)  # after the last event made ready
         self._planner = planner
         self._feed = feed
-        self._logs = ShardLogs(open_reader)
+        self._logs = ShardLogs(open_reader, decoder)
         self._delivery = delivery
         self._left: dict[str, ShardRange] = {}  # what is planned and not yet made ready
 
@@ -97,13 +99,14 @@ class UnmergedStream:
         if left is None:
             return 0
         self._left[shard] = left
-        reader = self._logs.readers[shard]
-        count = min(reader.ready(left), self._run_rows_max)
+        count = min(self._logs.readers[shard].ready(left), self._run_rows_max)
         if count == 0:
             return 0
-        records = reader.read(replace(left, last_seq=left.first_seq + count - 1))
+        part = replace(left, last_seq=left.first_seq + count - 1)
+        events = list(next(self._logs.runs(part, None))[0])
+        rows = len(events)
         try:
-            rows = self._delivery.run(records, count, self._place, ready)
+            self._delivery.run(events, self._place, ready)
         finally:
             self._place = self._delivery.place
         left = replace(left, first_seq=left.first_seq + rows)

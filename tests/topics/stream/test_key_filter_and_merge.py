@@ -1,4 +1,6 @@
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from event_token import KeyRange
 from topics.errors import LogGap, LogRepeat, ProgressBroken, RowImageMissing
 from topics.reading.key_filter import in_key_range
-from topics.reading.merge import RawRecord, SeqChecker, merge
+from topics.reading.merge import RawRecord, Run, RunMerge, SeqChecker, merge
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import EventType, Op, Row, TokenText, VEvent
 
@@ -135,3 +137,43 @@ def test_seq_is_checked() -> None:
         seqs.check(6, 12)
     with pytest.raises(LogRepeat, match="offset 12: seq 3 where 4 must be"):
         seqs.check(3, 12)
+
+
+@given(
+    st.lists(st.lists(st.lists(st.integers(0, 9), min_size=1), max_size=4), max_size=4),
+    st.integers(1, 7),
+)
+def test_runs_are_merged_by_time_and_shard(shards: list[list[list[int]]], items_max: int) -> None:
+    """However the items of shards are cut into runs, they come by time, then shard, then place."""
+    streams: dict[str, Iterator[Run[tuple[int, str, int]]]] = {}
+    expected = []
+    for number, runs in enumerate(shards):
+        times = sorted(time for run in runs for time in run)
+        items = [(time, f"{number}", at) for at, time in enumerate(times)]
+        expected += items
+        ends = list(accumulate((len(run) for run in runs), initial=0))
+        streams[f"{number}"] = iter(
+            [(items[begin:end], times[begin:end]) for begin, end in pairwise(ends)]
+        )
+    merging = RunMerge(streams)
+
+    found = []
+    while taken := merging.take(items_max):
+        assert len(taken) <= items_max
+        found += taken
+
+    assert found == sorted(expected)
+
+
+def test_what_precedes_an_error_is_merged_first() -> None:
+    """A shard whose log breaks does not take the rows before it along."""
+
+    def broken() -> Iterator[Run[str]]:
+        yield ["a1", "a3"], [1, 3]
+        raise LogGap("broken")
+
+    merging = RunMerge({"a": broken(), "b": iter([(["b2", "b4"], [2, 4])])})
+
+    assert merging.take(9) == ["a1", "b2", "a3"]
+    with pytest.raises(LogGap, match="broken"):
+        merging.take(9)
