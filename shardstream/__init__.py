@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from event_token.position import ShardPosition, StreamPosition
     from event_token.token import ClockUncertainty, EventToken, Order, compare
     from shardstream.cache import AsyncCache, Cache
+    from shardstream.status.metrics.subscriber import SubscriberMetrics
     from shardstream.subscriber import Subscriber
     from spark_consumers.applying.changes import TableChanges
     from spark_consumers.applying.tables import AppliedTable
@@ -86,11 +87,14 @@ if TYPE_CHECKING:
     from topics.records.table_shape import Column, TableShape
     from topics.records.vevent import EventType, InvalidDate, Op, Row, Value, VEvent
     from topics.start.start_forms import Start
+    from topics.stream.subscriber import ReaderStats
 
 # Name by name, the module that defines it: the imports above, for run time.
 _MODULES = {
     # The stream: a subscriber, how it waits for slow shards, and where it starts.
     "Subscriber": "shardstream.subscriber",
+    "SubscriberMetrics": "shardstream.status.metrics.subscriber",
+    "ReaderStats": "topics.stream.subscriber",
     "ClientConfig": "topics.kafka.client",
     "Start": "topics.start.start_forms",
     "Strict": "topics.reading.planner",
@@ -247,6 +251,7 @@ __all__ = [
     "Read",
     "ReadYourWrites",
     "ReaderReports",
+    "ReaderStats",
     "Rebuild",
     "ReshardEntry",
     "ReshardState",
@@ -270,6 +275,7 @@ __all__ = [
     "StreamPosition",
     "Strict",
     "Subscriber",
+    "SubscriberMetrics",
     "TableAsOf",
     "TableChanges",
     "TableShape",

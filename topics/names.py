@@ -14,6 +14,7 @@ POSITIONS_TOPIC = "_shardstream.positions"
 # Without a dot in the keyspace, `<keyspace>.<shard>` is unambiguous.
 _KEYSPACE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 # With a dot, as in `billing.eu`: it is the last part of the group's name.
+_APPLIER = "reshard/"
 _READER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 # Without dots, which separate the parts of the topic's name.
@@ -57,6 +58,25 @@ def check_reader_name(name: str) -> str:
         message = f"reader name {name!r}: use 1 to 100 of the characters A-Z a-z 0-9 . _ -"
         raise UsageError(message)
     return name
+
+
+@dataclass(frozen=True, slots=True)
+class ApplierName:
+    """The name under which the applier of a reshard's target reports; no reader can have it."""
+
+    reshard_id: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{_APPLIER}{self.reshard_id}/{self.target}"
+
+    @classmethod
+    def parse(cls, name: str) -> "ApplierName | None":
+        """Return the name of an applier, None for that of a reader."""
+        if not name.startswith(_APPLIER):
+            return None
+        reshard_id, _, target = name.removeprefix(_APPLIER).rpartition("/")
+        return cls(reshard_id, target)
 
 
 def reader_group(keyspace: str, name: str) -> str:

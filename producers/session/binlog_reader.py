@@ -78,7 +78,9 @@ class BinlogReader:
                     raise server_error(error.code, error.server_message, where) from error
                 except DecoderHalt as error:
                     raise self._advised(error) from error
-            self._committer.counters.binlog_bytes += stream.start - before
+            counters = self._committer.counters
+            counters.binlog_bytes += stream.start - before
+            counters.queue_bytes = decoder.bytes_produced
             self._publisher.serve()
             if decoder.has_mark:
                 self._committer.commit()  # A mark ends its Kafka transaction.

@@ -47,7 +47,8 @@ class ProducerCounters:
     `records`: of the log. `transactions`: of the database, with those whose rows filters exclude.
     `rows_filtered`: rows that WHERE conditions exclude. `prepared_us`: when the XA transactions
     were prepared that now wait for their decision.
-    `binlog_bytes`: decoded. `produced_bytes`: of records. `event_age_s`: age of the newest
+    `binlog_bytes`: decoded. `queue_bytes`: of records that are not committed yet. `produced_bytes`:
+    of those that are. `event_age_s`: age of the newest
     transaction of a commit, by the server's clock, when Kafka had it. `reconnects`: by class of the
     fault that ended a session. `server_changes`: sessions on another server than the one before.
     `clock_ahead_us`: the server's clock against this host's. `binlog_kept_s`: for how long the
@@ -61,6 +62,7 @@ class ProducerCounters:
     rows_filtered: int = 0
     prepared_us: Sequence[int] = ()
     binlog_bytes: int = 0
+    queue_bytes: int = 0
     produced_bytes: int = 0
     server: str = ""
     server_changes: int = 0
@@ -80,6 +82,7 @@ class ProducerCounters:
         self.records += records
         self.transactions += transactions
         self.produced_bytes += size
+        self.queue_bytes = 0
         self.commits += 1
         self.commit_s.observe(took_s)
 
@@ -88,4 +91,5 @@ class ProducerCounters:
         if self.server not in {"", server}:
             self.server_changes += 1
         self.server = server
+        self.queue_bytes = 0  # what the session before had not committed is aborted
         self.binlog_kept_s = binlog_kept_s

@@ -29,6 +29,8 @@ from resharding.plan.reshard_plan import ReshardPlan
 from resharding.progress import applier_lock
 from resharding.server import ReshardServer
 from topics.kafka.client import ClientConfig
+from topics.names import ApplierName
+from topics.readers.reporter import ReaderReporter
 from topics.records.vevent import EventType, VEvent
 from topics.stream.merged_stream import MergedStream
 
@@ -96,7 +98,17 @@ def run_applier(
     CheckpointMoved,
     ServerRefused; the last Retry or Rebuild when a server or Kafka was away for too long.
     """
-    told = _Told(settings.target.shard, tell)
+    plan, target = settings.plan, settings.target.shard
+    name = ApplierName(plan.reshard_id, target)
+    key_range = ShardName.parse(target).key_range
+    reporter = ReaderReporter(settings.kafka, plan.keyspace, name, key_range)
+    try:
+        _apply(settings, stop, _Told(target, tell, reporter))
+    finally:
+        reporter.close()
+
+
+def _apply(settings: ApplierSettings, stop: threading.Event, told: "_Told") -> None:
     careful = False
     has_moved = False
     away_since_s: float | None = None
@@ -130,9 +142,12 @@ def run_applier(
 
 
 class _Told:
-    """Counts what was applied, and reports it once per interval."""
+    """Counts what was applied, and reports it once per interval; to Kafka by `reporter`."""
 
-    def __init__(self, target: str, tell: Callable[[ApplierStatus], None]) -> None:
+    def __init__(
+        self, target: str, tell: Callable[[ApplierStatus], None], reporter: ReaderReporter
+    ) -> None:
+        self.reporter = reporter
         self.rows_total = 0
         self.skips = 0
         self._target = target
@@ -209,6 +224,8 @@ class _Session:
                 last = event
             if last is not None and last.last:
                 self._settle(last)
+            if self._seqs == self._committed:  # else the target lacks a part of it
+                self._told.reporter.note(stream.place.position)
 
     def _resume(self, target: TargetSession) -> StreamPosition:
         """Read the checkpoints, where the merged stream resumes."""

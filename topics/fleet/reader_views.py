@@ -1,8 +1,10 @@
-"""The lag of named readers, from what they have reported and how far the shards are. Pure."""
+"""The lag of named readers and of appliers, from their reports and the shards' records. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from topics.names import ApplierName
+from topics.readers.feed import RUNNING_S
 from topics.readers.record import NamedReader
 
 
@@ -31,6 +33,42 @@ class ReaderView:
     others: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ApplierView:
+    """The applier of a reshard's target, by its own report.
+
+    `behind_ms`: the age of what the target has from all sources; of an applier that has reported,
+    when it did so, and of one that has not for RUNNING_S, now. `said_ms`: as of a ReaderView.
+    """
+
+    reshard_id: str
+    target: str
+    behind_ms: int
+    said_ms: int
+    host: str
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether several reports are missing."""
+        return self.said_ms > RUNNING_S * 1_000
+
+
+def applier_views(
+    readers: Sequence[NamedReader], reshard_ids: Collection[str], now_us: int
+) -> tuple[ApplierView, ...]:
+    """Return the views of the appliers of these reshards."""
+    found = []
+    for reader in readers:
+        name, last = ApplierName.parse(reader.last.name), reader.last
+        if name is None or name.reshard_id not in reshard_ids:
+            continue
+        said_ms = max(0, now_us - last.at_us) // 1_000
+        as_of_us = now_us if said_ms > RUNNING_S * 1_000 else last.at_us
+        behind_ms = max(0, as_of_us - last.position.frontier_us) // 1_000
+        found.append(ApplierView(name.reshard_id, name.target, behind_ms, said_ms, last.host))
+    return tuple(found)
+
+
 def reader_views(
     readers: Sequence[NamedReader],
     records: Mapping[str, int],
@@ -38,7 +76,11 @@ def reader_views(
     now_us: int,
 ) -> tuple[ReaderView, ...]:
     """Return the views of all readers; `records`: by shard, the `seq` of its last record."""
-    return tuple(_view(reader, records, frontier_us, now_us) for reader in readers)
+    return tuple(
+        _view(reader, records, frontier_us, now_us)
+        for reader in readers
+        if ApplierName.parse(reader.last.name) is None
+    )
 
 
 def _view(

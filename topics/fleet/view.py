@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from topics.fleet.reader_views import ReaderView, reader_views
+from topics.fleet.reader_views import ApplierView, ReaderView, applier_views, reader_views
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
 from topics.progress.record import GRID_US, LastDdl, Progress, Skipped, StopReason
@@ -101,7 +101,8 @@ class KeyspaceView:
     `frontier_us`: everything older can be read, None while a serving shard has no progress.
     `held_by`: the shards that readers wait for longer than for the others, with the reason.
     `held_since_us`: since when, as far as these and earlier looks tell; None where all keep up.
-    `hops`: the last HOPS_MAX reshards with a hop time, in its order.
+    `hops`: the last HOPS_MAX reshards with a hop time, in its order. `appliers`: those of the
+    reshards under way that have reported.
     """
 
     keyspace: str
@@ -117,6 +118,7 @@ class KeyspaceView:
     held_since_us: int | None = None
     stopped: tuple[StoppedWrites, ...] = ()
     hops: tuple[ReshardEntry, ...] = ()
+    appliers: tuple[ApplierView, ...] = ()
 
     def is_held_back(self, behind_ms_max: int) -> bool:
         """Whether readers lack what is older than that."""
@@ -159,6 +161,7 @@ def keyspace_view(
     if len(watermarks) == len(serving):
         frontier_us = min(watermarks) // GRID_US * GRID_US
     held_by, reason = _held_by(serving)
+    under_way = tuple(entry for entry in topology.reshards if entry.state in _UNDER_WAY)
     return KeyspaceView(
         topology.keyspace,
         topology.epoch,
@@ -167,7 +170,7 @@ def keyspace_view(
         None if frontier_us is None else max(0, now_us - frontier_us) // 1_000,
         held_by,
         reason,
-        tuple(entry for entry in topology.reshards if entry.state in _UNDER_WAY),
+        under_way,
         tuple(
             (view.shard, copy)
             for view in shards
@@ -178,6 +181,7 @@ def keyspace_view(
         _held_since_us([view for view in serving if view.shard in held_by], before, now_us),
         _stopped(topology.reshards, looks),
         _hops(topology.reshards),
+        applier_views(readers, {entry.reshard_id for entry in under_way}, now_us),
     )
 
 

@@ -9,7 +9,7 @@ from event_token.errors import Retry, UsageError
 from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig, open_producer
 from topics.kafka.errors import TopicMissing, kafka_error, kafka_errors
 from topics.kafka.partition_reader import PartitionReader
-from topics.names import check_reader_name, readers_topic
+from topics.names import ApplierName, check_reader_name, readers_topic
 from topics.readers.group_offsets import delete_group
 from topics.readers.record import LastReports, NamedReader, decode_record, record_key
 from topics.readers.reporter import REPORT_S
@@ -50,11 +50,12 @@ class ReadersFeed:
 
 
 def read_readers(config: ClientConfig, keyspace: str) -> tuple[NamedReader, ...]:
-    """Return the named readers of a keyspace; none where no producer has made their topic."""
+    """Return the named readers of a keyspace, without appliers; none before a producer's start."""
     try:
-        return ReadersFeed(config, keyspace).look()
+        found = ReadersFeed(config, keyspace).look()
     except TopicMissing:
         return ()
+    return tuple(reader for reader in found if ApplierName.parse(reader.last.name) is None)
 
 
 def forget_reader(config: ClientConfig, keyspace: str, name: str) -> None:

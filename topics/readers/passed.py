@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from event_token import ShardName
 from topics.keyspace.lineage import switched
 from topics.keyspace.topology import Topology
+from topics.names import ApplierName
 from topics.readers.record import NamedReader, ReaderRecord
 
 
@@ -13,13 +14,15 @@ def not_passed(
 ) -> tuple[ReaderRecord, ...]:
     """Return the reports of the readers, and of each process of a name, that need the shard.
 
-    A reader needs it while its position names the shard, or a shard from which it comes.
+    A reader needs it while its position names the shard, or a shard from which it comes. Appliers
+    need it until their reshard is over.
     """
     needed_by = {shard, *_ancestors(topology, shard)}
     key_range = ShardName.parse(shard).key_range
     return tuple(
         report
         for reader in readers
+        if ApplierName.parse(reader.last.name) is None
         for report in reader.all
         if needed_by & report.position.shards.keys() and report.key_range.overlaps(key_range)
     )

@@ -16,7 +16,7 @@ from event_token.errors import ShardstreamError
 from topics.kafka.client import ClientConfig, producer_config
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import TopicMissing, kafka_error, kafka_errors
-from topics.names import check_reader_name, readers_topic
+from topics.names import ApplierName, check_reader_name, readers_topic
 from topics.readers.group_offsets import GroupOffsets
 from topics.readers.record import ReaderRecord, encode_record, record_key
 
@@ -52,16 +52,23 @@ class ReaderReporter:
     One thread notes positions; any may close.
     """
 
-    def __init__(self, config: ClientConfig, keyspace: str, name: str, key_range: KeyRange) -> None:
-        """Check the name; no connection is made before the first position."""
-        self.name = check_reader_name(name)
+    def __init__(
+        self, config: ClientConfig, keyspace: str, name: str | ApplierName, key_range: KeyRange
+    ) -> None:
+        """Check the name; no connection is made before the first position.
+
+        An applier has no consumer group: its lag is that of a reshard.
+        """
+        self.name = str(name) if isinstance(name, ApplierName) else check_reader_name(name)
         self._config = config
         self._topic = readers_topic(keyspace)
         self._key_range = key_range
         self._instance = uuid.uuid4().hex
         self._host = socket.gethostname()
         self._version = version("shardstream")
-        self._group = GroupOffsets(config, keyspace, name)
+        self._group = (
+            None if isinstance(name, ApplierName) else GroupOffsets(config, keyspace, name)
+        )
         self._producer: Producer | None = None
         self._noted: PositionOf | None = None
         self._due_s = time.monotonic()
@@ -86,7 +93,7 @@ class ReaderReporter:
             found = position()
             self._write(found)
             self._commit(found)
-        elif self._group.is_busy:
+        elif self._group is not None and self._group.is_busy:
             self._advance(0)
 
     def close(self) -> None:
@@ -122,6 +129,8 @@ class ReaderReporter:
 
     def _commit(self, position: StreamPosition) -> None:
         """Begin to write the group's offsets, unless earlier ones are under way."""
+        if self._group is None:
+            return
         try:
             self._group.commit(position)
         except ShardstreamError as error:
@@ -129,6 +138,8 @@ class ReaderReporter:
 
     def _advance(self, timeout_s: float) -> None:
         """Go on with earlier offsets, within a time."""
+        if self._group is None:
+            return
         try:
             self._group.advance(timeout_s)
         except ShardstreamError as error:

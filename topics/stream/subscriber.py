@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, Self
 
 from event_token import ClockUncertainty, EventToken, Order, StreamPosition, compare
@@ -15,7 +16,7 @@ from topics.keyspace.topology import read_topology
 from topics.names import check_keyspace
 from topics.readers.reporter import ReaderReporter, ReaderReports
 from topics.reading.followed_shards import Wait
-from topics.reading.planner import Planner, Strict
+from topics.reading.planner import MaxHold, Planner, Strict
 from topics.reading.seen_before import SeenBefore
 from topics.reading.unmerged import Unmerged, UnmergedPlanner
 from topics.records.record_decoder import RecordDecoder
@@ -48,6 +49,20 @@ POLL_S: Final = 0.1
 TOPOLOGY_LOOK_S: Final = 5.0
 # After this time `close` returns, and the iterating thread closes the consumers itself.
 CLOSE_WAIT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderStats:
+    """What a subscriber has read since it was made.
+
+    `events`: ready for the caller, with those that it has not asked for yet. `late` and
+    `possible_duplicates`: those of them that are marked so. `hops`: over reshards.
+    """
+
+    events: int
+    late: int
+    possible_duplicates: int
+    hops: int
 
 
 class StreamSubscriber:
@@ -85,6 +100,8 @@ class StreamSubscriber:
         self._session: MergedStream | UnmergedStream | None = None
         self._last: VEvent | None = None
         self._failure: ShardstreamError | None = None
+        self._events = self._late = self._possible_duplicates = 0
+        self._first_epoch: int | None = None
         self._unmarked: dict[str, SeenBefore] = {}
         self._look_s = time.monotonic() + TOPOLOGY_LOOK_S
         self._closing = threading.Event()
@@ -157,6 +174,13 @@ class StreamSubscriber:
         return None if self._reporter is None else self._reporter.reports
 
     @property
+    def stats(self) -> ReaderStats:
+        """How many events have been read, how many with a mark, and over how many reshards."""
+        position, first = self.position, self._first_epoch
+        hops = 0 if position is None or first is None else position.epoch - first
+        return ReaderStats(self._events, self._late, self._possible_duplicates, hops)
+
+    @property
     def position(self) -> StreamPosition | None:
         """The position after all delivered events; None before the start is known."""
         session = self._session
@@ -202,6 +226,7 @@ class StreamSubscriber:
                 self._session.read(
                     self._ready, POLL_S if timeout_s is None else min(POLL_S, timeout_s)
                 )
+                self._count()
                 self._follow_declared(self._session)
             except ShardstreamError as error:
                 self._spent(error)
@@ -209,6 +234,16 @@ class StreamSubscriber:
             idle_s = time.monotonic() - idle_since_s
             if timeout_s is not None and idle_s >= timeout_s:
                 return
+
+    def _count(self) -> None:
+        """Count the events made ready; only some streams have any that could be marked."""
+        if not self._ready:
+            return
+        self._events += len(self._ready)
+        if isinstance(self._mode, MaxHold):
+            self._late += sum(event.late for event in self._ready)
+        if self._unmarked:
+            self._possible_duplicates += sum(event.possible_duplicate for event in self._ready)
 
     def _spent(self, error: ShardstreamError) -> None:
         """End the session: its ready events come first, then the error, then a new session."""
@@ -230,6 +265,8 @@ class StreamSubscriber:
             clock=self.clock,
             at_end_if_behind=isinstance(self._mode, Unmerged),
         )
+        if self._first_epoch is None:
+            self._first_epoch = start.epoch
         self._unmarked = unmarked_targets(topology) | self._unmarked
         feed = ProgressFeed(self._config, self.keyspace, schema_ids)
         decoder, retired = RecordDecoder(schema_ids), retired_us(topology)

@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shardstream.commands.copy.progress import copy_json, duration, seconds_left
-from topics.fleet.reader_views import ReaderView
+from topics.fleet.reader_views import ApplierView, ReaderView
 from topics.fleet.view import KeyspaceView, ShardCondition, ShardView
+from topics.keyspace.topology import ReshardEntry, ReshardState
 
 _STYLES: Final = {
     ShardCondition.SERVING: "green",
@@ -96,6 +97,7 @@ def _reshard_lines(view: KeyspaceView) -> list[Text]:
         )
         for stop in view.stopped
     ]
+    lines += [Text(f"reshard {entry.reshard_id}: {text}") for entry, text in _targets(view)]
     if view.hops:
         hop = view.hops[-1]
         lines.append(
@@ -105,6 +107,28 @@ def _reshard_lines(view: KeyspaceView) -> list[Text]:
             )
         )
     return lines
+
+
+def _targets(view: KeyspaceView) -> list[tuple[ReshardEntry, str]]:
+    """Return how far each target of the reshards that run has been filled."""
+    found = {(each.reshard_id, each.target): each for each in view.appliers}
+    return [
+        (entry, f"{target} {_filled(found.get((entry.reshard_id, target)))}")
+        for entry in view.reshards
+        if entry.state == ReshardState.RUNNING.value
+        for target in entry.targets
+    ]
+
+
+def _filled(applier: ApplierView | None) -> str:
+    if applier is None:
+        return "is not being filled: no applier has reported"
+    behind, said = _seconds(applier.behind_ms), _seconds(applier.said_ms)
+    if applier.is_silent:
+        return (
+            f"is {behind} behind its sources: its applier on {applier.host} last said so {said} ago"
+        )
+    return f"is {behind} behind its sources, as its applier said {said} ago"
 
 
 def readers_text(readers: Sequence[ReaderView]) -> RenderableType:

@@ -112,6 +112,10 @@ def _reshards(views: Sequence[KeyspaceView]) -> Iterator[Metric]:
         "shardstream_reshard_writes_stopped_seconds",
         "For how long writes of sources have been stopped, 0 while they are not",
     )
+    lag = gauge(
+        "shardstream_reshard_target_lag_seconds",
+        "Age of what a target has from all its sources, as its applier has reported",
+    )
     states = []
     for view in views:
         since_us = {stop.reshard_id: stop.since_us for stop in view.stopped}
@@ -120,7 +124,11 @@ def _reshards(views: Sequence[KeyspaceView]) -> Iterator[Metric]:
             ended_us = since_us.get(entry.reshard_id)
             states.append((labels, entry.state.lower() if ended_us is None else ENDED))
             stopped.add(labels, 0 if ended_us is None else max(0.0, time.time() - ended_us / _US))
+        for applier in view.appliers:
+            labels = {"keyspace": view.keyspace, "reshard": applier.reshard_id}
+            lag.add({**labels, "target": applier.target}, applier.behind_ms / 1_000)
     yield stopped.metric()
+    yield lag.metric()
     yield state_set(
         "shardstream_reshard_state",
         "1 for the reshard's state; ended: END is in the log of a source, and no decision follows",

@@ -39,6 +39,8 @@ def producer_families(
     for reason, count in list(counters.reconnects.items()):
         reconnects.add({**labels, "reason": reason}, count)
     yield reconnects.metric()
+    says = "Bytes of records that Kafka's client has, and that are not committed yet"
+    yield one(gauge(f"{name}_queue_bytes", says), labels, counters.queue_bytes)
     says = "The server's clock minus this host's"
     clock = gauge(f"{name}_clock_offset_seconds", says)
     yield one(clock, labels, counters.clock_ahead_us / 1e6)

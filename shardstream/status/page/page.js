@@ -185,8 +185,11 @@ function fillReshard(li, reshard, keyspace) {
     if (i === at) step.setAttribute("aria-current", "step");
     else step.removeAttribute("aria-current");
   });
-  const said = keyspace.shards.filter((shard) => reshard.targets.includes(shard.shard))
-    .map((shard) => `${shard.shard} is ${shard.behind_ms === null ? "empty" : `${seconds(shard.behind_ms)} behind`}`);
+  const said = reshard.state === "SWITCHED" ? [] : reshard.targets.map((target) => {
+    const found = keyspace.appliers.find((each) => each.reshard_id === reshard.reshard_id && each.target === target);
+    if (!found) return `${target}: no applier has reported`;
+    return `${target} is ${seconds(found.behind_ms)} behind its sources, as its applier said ${seconds(found.said_ms)} ago`;
+  });
   if (stopped) said.push(`writes are stopped on ${stopped.shards.join(", ")} since ${clock(stopped.since_us)}`);
   setText(facts, said.join("; "));
 }

@@ -54,6 +54,7 @@ def test_the_timeline_forks_at_the_hop_of_a_switch(
             watching(browser, f"http://127.0.0.1:{served.port}/") as watched,
         ):
             watched.wait_for_sentence(keyspace, "everything older than")
+            watched.wait("document.querySelector('.reshards').textContent.includes('applier said')")
             before = watched.timeline(keyspace)
             stopped = switch_seen(world, watched)
             watched.wait(f"window.shardstream.timelines['{keyspace}'].forks.length === 1")

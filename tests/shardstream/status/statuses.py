@@ -2,19 +2,23 @@
 
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from caching.invalidating.counters import InvalidatorStatus
+from event_token import StreamPosition
 from producers.session.counters import ProducerCounters
 from resharding.apply.applier import ApplierStatus
+from shardstream.status.metrics.subscriber import SubscriberMetrics
 from shardstream.status.refresh import FleetState, KeyspaceLook
 from spark_consumers.sink_query.run import SinkProgress
 from tests.shardstream.status.views import shard_look
-from topics.fleet.reader_views import ReaderView
+from topics.fleet.reader_views import ApplierView, ReaderView
 from topics.fleet.view import KeyspaceView, keyspace_view
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
 from topics.progress.record import LastDdl, Skipped
+from topics.reading.followed_shards import Wait
+from topics.stream.subscriber import ReaderStats
 
 NOW_US = 1_700_000_100_000_000
 SECOND_US = 1_000_000
@@ -41,7 +45,8 @@ def busy_keyspace() -> KeyspaceView:
     reader = ReaderView(
         "billing", "-", 2_000, {"-80": 5}, 100, 3, 9_500_000, "", "app-1", "0.1.0", 0, ()
     )
-    return replace(view, readers=(reader,))
+    applier = ApplierView("split", "80-c0", 1_500, 4_000, "app-2")
+    return replace(view, readers=(reader,), appliers=(applier,))
 
 
 def fleet() -> FleetState:
@@ -53,6 +58,26 @@ def fleet() -> FleetState:
     return FleetState(8, looks, NOW_US, 1_000.0)
 
 
+READ = ReaderStats(9, 2, 1, 3)
+WAIT = Wait("80- is silent", ("80-",))
+PLACE = StreamPosition(3, 8_500_000, {})
+
+
+@dataclass
+class Reading:
+    """A subscriber that waits for a shard."""
+
+    keyspace: str = "commerce"
+    stats: ReaderStats = READ
+    waiting: Wait | None = WAIT
+    position: StreamPosition | None = PLACE
+
+
+def subscribed() -> SubscriberMetrics:
+    """The metrics of a subscriber."""
+    return SubscriberMetrics(Reading(), "billing")
+
+
 def counted() -> ProducerCounters:
     """What a producer has counted."""
     counters = ProducerCounters(binlog_bytes=900, clock_ahead_us=-250_000)
@@ -62,4 +87,5 @@ def counted() -> ProducerCounters:
     counters.reconnects = Counter({"ServerLost": 3})
     for server in ("db-a", "db-b", "db-b", "db-a"):
         counters.follow(server, 86_400)
+    counters.queue_bytes = 90
     return counters

@@ -2,7 +2,7 @@ import re
 import time
 from collections.abc import Iterable
 
-from prometheus_client.core import Metric
+from prometheus_client.core import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from producers.session.counters import Histogram, ProducerCounters
@@ -13,6 +13,7 @@ from shardstream.status.metrics.fleet import fleet_families
 from shardstream.status.metrics.invalidator import invalidator_families
 from shardstream.status.metrics.producer import producer_families
 from shardstream.status.metrics.sink import sink_families
+from shardstream.status.metrics.subscriber import SubscriberMetrics
 from tests.repository import ROOT
 from tests.shardstream.status.statuses import (
     APPLIED,
@@ -20,8 +21,10 @@ from tests.shardstream.status.statuses import (
     SECOND_US,
     STATUS,
     WRITTEN,
+    Reading,
     counted,
     fleet,
+    subscribed,
 )
 
 PAGE = ROOT / "docs" / "monitoring.md"
@@ -80,6 +83,8 @@ def test_what_is_under_way_is_told() -> None:
     assert value(found, "shardstream_reshard_state", **reshard, state="ended") == 1
     assert value(found, "shardstream_reshard_state", **reshard, state="running") == 0
     assert value(found, "shardstream_reshard_writes_stopped_seconds", **reshard) >= 40
+    target = {**reshard, "target": "80-c0"}
+    assert value(found, "shardstream_reshard_target_lag_seconds", **target) == 1.5
     reader = {"keyspace": "commerce", "reader": "billing"}
     assert value(found, "shardstream_reader_position_timestamp_seconds", **reader) == 9.5
     assert value(found, "shardstream_reader_events_behind", **reader, shard="-80") == 5
@@ -92,6 +97,7 @@ def test_a_producers_counters_are_sums_over_its_sessions() -> None:
     found = samples(producer_families("commerce", "-80", counted(), status))
 
     shard = {"keyspace": "commerce", "shard": "-80"}
+    assert value(found, "shardstream_producer_queue_bytes", **shard) == 90
     assert value(found, "shardstream_producer_rows_total", **shard) == 6
     assert value(found, "shardstream_producer_transactions_total", **shard) == 3
     assert value(found, "shardstream_producer_produced_bytes_total", **shard) == 700
@@ -152,6 +158,35 @@ def test_other_processes_tell_their_last_status() -> None:
         assert samples(early)
 
 
+def test_an_applications_registry_takes_the_metrics_of_its_subscribers() -> None:
+    """Two of them side by side: what they have read, whom they wait for, where they are."""
+    registry = CollectorRegistry()
+    subscriber, idle_one = Reading(), Reading(waiting=None, position=None)
+    registry.register(SubscriberMetrics(subscriber, "billing"))
+    registry.register(SubscriberMetrics(idle_one, "idle"))
+
+    found = samples(registry.collect())
+
+    billing = {"keyspace": "commerce", "reader": "billing"}
+    for name, expected in (("events", 9), ("late", 2), ("possible_duplicates", 1), ("hops", 3)):
+        assert value(found, f"shardstream_subscriber_{name}_total", **billing) == expected
+    assert value(found, "shardstream_subscriber_waiting", **billing, shard="80-") == 1
+    assert value(found, "shardstream_subscriber_position_timestamp_seconds", **billing) == 8.5
+    idle = {"keyspace": "commerce", "reader": "idle"}
+    assert value(found, "shardstream_subscriber_events_total", **idle) == 9
+
+
+def test_bytes_wait_until_they_are_committed() -> None:
+    """The queue is empty after a commit, and in a new session, whose predecessor's are aborted."""
+    counters = ProducerCounters(queue_bytes=70)
+
+    counters.committed(records=1, transactions=1, size=70, took_s=0.1)
+    after_commit, counters.queue_bytes = counters.queue_bytes, 30
+    counters.follow("db-a", None)
+
+    assert [after_commit, counters.queue_bytes] == [0, 0]
+
+
 def test_every_metric_is_documented() -> None:
     """The page lists what a scrape may get, and nothing else."""
     status = ProducerStatus("-80", "", 0, 0, 6, 0.0, ProducerState.IDLE)
@@ -161,6 +196,7 @@ def test_every_metric_is_documented() -> None:
         *applier_families("commerce", "split", "80-c0", APPLIED),
         *invalidator_families("commerce", "main", STATUS),
         *sink_families("commerce", "changelog", WRITTEN),
+        *subscribed().collect(),
     ]
     told = {
         re.sub(r"_(bucket|sum|count)$", "", name)

@@ -25,7 +25,14 @@ from tests.database_servers import DatabaseFixture
 from tests.prometheus_server import Prometheus, prometheus
 from tests.repository import ROOT
 from tests.shardstream.command_line import WAIT_S_MAX, background, streaming, write_settings
-from tests.shardstream.status.statuses import APPLIED, STATUS, WRITTEN, counted, fleet
+from tests.shardstream.status.statuses import (
+    APPLIED,
+    STATUS,
+    WRITTEN,
+    counted,
+    fleet,
+    subscribed,
+)
 
 RULES = ROOT / "docker" / "prometheus" / "rules.yml"
 DASHBOARD = ROOT / "docker" / "grafana" / "shardstream.json"
@@ -64,6 +71,7 @@ def other_processes() -> Iterator[Metric]:
         applier_families("commerce", "split", "80-c0", APPLIED),
         invalidator_families("commerce", "main", STATUS),
         sink_families("commerce", "changelog", WRITTEN),
+        subscribed().collect(),
     )
     for each in families:
         yield from each

@@ -36,6 +36,13 @@ def view(looks: dict[str, ShardLook], *shards: ShardEntry) -> KeyspaceView:
     return keyspace_view(Topology("commerce", 3, entries), looks, NOW_US)
 
 
+def printed(found: KeyspaceView) -> str:
+    """What `status` prints."""
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(as_text(found, 10))
+    return console.export_text()
+
+
 def test_a_producer_that_an_error_has_ended_is_named_with_its_reason() -> None:
     """At once, and with the place where the runbook says what to do."""
     ended = look()
@@ -62,11 +69,9 @@ def test_the_last_ddl_of_each_shard_is_told() -> None:
         assert found.progress is not None
         ddl = LastDdl(NOW_US + i * SECOND_US, "ALTER TABLE", "shop.orders")
         looks[shard] = replace(found, progress=replace(found.progress, ddl=ddl))
-    console = Console(width=200, record=True, file=StringIO())
 
-    console.print(as_text(view(looks), 10))
+    lines = [line for line in printed(view(looks)).splitlines() if "DDL" in line]
 
-    lines = [line for line in console.export_text().splitlines() if "DDL" in line]
     assert [line.rpartition(",")[0] for line in lines] == [
         "last DDL on 80-: ALTER TABLE shop.orders",
         "last DDL on -80: ALTER TABLE shop.orders",
@@ -208,6 +213,32 @@ def test_readers_are_shown_with_their_lag() -> None:
     assert behind.events_behind == {"-80": 3, "80-": 0}
     assert StreamPosition.from_string(behind.position) == billing.position
     assert behind.others == ("app-2 (0.1.0)",)
+
+
+def test_appliers_tell_how_far_targets_are() -> None:
+    """By their last report; silent ones are behind by all of the time since. None is a reader."""
+    reshard = ReshardEntry("r1", ("-",), ("-80", "80-", "80-.2"), ReshardState.RUNNING.value)
+    shards = (ShardEntry("-"), *(ShardEntry(name, ShardState.TARGET) for name in reshard.targets))
+    low, high = reader("reshard/r1/-80", 6, {"-": 9}), reader("reshard/r1/80-", 6, {"-": 9})
+    old = replace(high, at_us=NOW_US - 60 * SECOND_US)
+    over = reader("reshard/r0/-", 6, {"-": 9})
+
+    found = keyspace_view(
+        Topology("commerce", 3, shards, reshards=(reshard,)),
+        {"-": look()},
+        NOW_US,
+        tuple(map(NamedReader, (low, old, over))),
+    )
+    text = printed(found)
+
+    assert [(a.target, a.behind_ms, a.is_silent) for a in found.appliers] == [
+        ("-80", 2_000, False),
+        ("80-", 6_000, True),
+    ]
+    assert found.readers == ()
+    assert "reshard r1: -80 is 2.0 s behind its sources, as its applier said 4.0 s ago" in text
+    assert "80- is 6.0 s behind its sources: its applier on app-1 last said so 60.0 s ago" in text
+    assert "80-.2 is not being filled: no applier has reported" in text
 
 
 def test_without_a_frontier_no_lag_in_time_is_known() -> None:

@@ -62,6 +62,8 @@ def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
         position = events[-1].position
 
     assert told(events) == [*SOURCE_ROWS, *TARGET_ROWS]
+    marked = sum(event.possible_duplicate for event in events)
+    assert (stream.stats.possible_duplicates, stream.stats.hops) == (marked, 1)
     assert position is not None
     assert list(position.shards) == ["-80", "80-c0", "c0-"]
 

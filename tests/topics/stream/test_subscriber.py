@@ -17,7 +17,7 @@ from topics.reading.planner import MaxHold
 from topics.records.vevent import Op, VEvent
 from topics.start.positions import resolve_start
 from topics.stream.log_reader import ShardLogReader
-from topics.stream.subscriber import StreamSubscriber
+from topics.stream.subscriber import ReaderStats, StreamSubscriber
 
 Seen = tuple[int, str, int]
 FAR_US = 60_000_000
@@ -299,6 +299,7 @@ def test_max_hold_gives_the_rest_late(
 
     assert seen(events) == [*written([loud]), *written([silent])]
     assert [event.late for event in events] == [False, False, True, True, True]
+    assert stream.stats == ReaderStats(events=5, late=3, possible_duplicates=0, hops=0)
 
 
 def test_key_range_and_tables(config: ClientConfig, keyspace: str, writers: Writers) -> None:

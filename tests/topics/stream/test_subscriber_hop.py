@@ -146,6 +146,7 @@ def test_hops_after_hops_with_a_cancelled_one(
     assert position is not None
     assert list(position.shards) == ["-c0.2", "c0-"]
     assert position.epoch == 2
+    assert stream.stats.hops == 2
 
 
 def test_a_target_whose_topics_are_gone(
