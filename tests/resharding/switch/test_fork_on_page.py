@@ -11,6 +11,8 @@ from tests.page.watching import Watched, watching
 from tests.resharding.switchable import SOURCE, TARGETS, Switchable, split
 from tests.shardstream.status.serving import serving
 from topics.fleet.look import FleetWatch
+from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_readers
 from topics.progress.record import MarkKind
 from topics.schemas.registry import open_schema_ids
 
@@ -44,7 +46,8 @@ def marks_of(world: Switchable) -> dict[str, tuple[str, int | None]]:
 def test_the_timeline_forks_at_the_hop_of_a_switch(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str, tmp_path: Path
 ) -> None:
-    """One open page shows stopped writes, then END and BEGINs of the logs, joined at the hop."""
+    """One page shows how far targets are, then stopped writes, then END and BEGINs of the logs."""
+    provision_readers(ClientConfig({"bootstrap.servers": kafka.bootstrap_servers}), keyspace)
     with split(servers, kafka, keyspace) as world, headless_chromium(tmp_path) as browser:
         world.verified(0)
         client = world.settings.kafka

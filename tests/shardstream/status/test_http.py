@@ -1,16 +1,19 @@
 """What `shardstream serve` answers, and to whom."""
 
 import json
+import socket
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from event_token import UsageError
 from event_token.errors import Retry
-from shardstream.status import refresh
+from shardstream.status import refresh, server
 from tests.producers.session.producing import wait_for
-from tests.shardstream.status.serving import Served, serving
+from tests.shardstream.status.serving import REQUEST_S_MAX, Served, serving
 from tests.shardstream.status.views import busy_keyspace, two_shards
 
 TOKEN = "a-token-of-the-tests"
@@ -180,6 +183,41 @@ def test_browsers_may_not_use_answers_elsewhere(path: str) -> None:
     assert answer.headers["cache-control"] == "no-store"
     assert "access-control-allow-origin" not in answer.headers
     assert "server" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET /livez HTTP/1.1\r\n", b"POST /session HTTP/1.1\r\ncontent-length: 9\r\n\r\nto"],
+)
+def test_half_a_request_holds_no_connection(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends no whole request is disconnected; event streams of others go on."""
+    monkeypatch.setattr(server, "REQUEST_S_MAX", 0.1)
+    with serving(two_shards, "commerce", token=TOKEN) as served:
+        address = ("127.0.0.1", served.port)
+        with socket.create_connection(address, timeout=REQUEST_S_MAX) as slow:
+            slow.sendall(sent)
+            with suppress(ConnectionResetError):
+                while slow.recv(4096):
+                    pass
+        assert served.get("/livez").status == 200
+
+
+def test_a_stream_outlives_the_time_for_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that is under way is no idle connection."""
+    monkeypatch.setattr(server, "REQUEST_S_MAX", 0.05)
+    with serving(two_shards, "commerce") as served, served.event_lines() as lines:
+        numbers = [line for line in lines_until(lines, 5) if line.startswith("id: ")]
+
+    assert len(set(numbers)) == 5
+
+
+def lines_until(lines: Iterator[str], events: int) -> Iterator[str]:
+    """The lines of that number of events."""
+    for line in lines:
+        yield line
+        events -= line.startswith("id: ")
+        if events == 0:
+            return
 
 
 def test_metrics_are_served_where_there_are_any() -> None:
