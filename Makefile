@@ -9,7 +9,7 @@ OLD_SPARK := $(VENV)/pyspark-4.2
 JAVA_CLASSES := $(VENV)/java-classes/spark.jsa
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build check quick test test-ecosystem bench mutants demo demo-cache format clean
+.PHONY: help setup build servers check quick test test-ecosystem bench mutants demo demo-cache format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,10 +69,17 @@ bench: build  ## run the benchmarks; writes benchmarks/results/latest.json
 mutants: $(STAMP)  ## the share of all mutants of the pure cores that their tests notice; half an hour
 	$(BIN)/python -m tests.mutants
 
-demo: build  ## the whole system at work, with a live shard split, in two minutes
+# The servers come over the network while the compiler needs the processors. What cannot be fetched
+# is said by the command that needs it.
+servers: $(STAMP)  ## fetch the servers that the demo starts
+	-@$(BIN)/python -m shardstream local fetch >/dev/null 2>&1
+
+demo:  ## the whole system at work, with a live shard split, in two minutes
+	@$(MAKE) --no-print-directory --jobs 2 build servers
 	$(BIN)/shardstream demo
 
-demo-cache: build  ## a shop behind a cache, with replicas that lag; OPTIONS=--plain adds ordinary caches
+demo-cache:  ## a shop behind a cache, with replicas that lag; OPTIONS=--plain adds ordinary caches
+	@$(MAKE) --no-print-directory --jobs 2 build servers
 	$(BIN)/shardstream demo --cache $(OPTIONS)
 
 format: $(STAMP)  ## format the code and apply ruff's fixes

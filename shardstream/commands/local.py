@@ -13,7 +13,7 @@ from rich.table import Table
 
 from event_token import Flavor, UsageError
 from shardstream.commands.options import SHARD_NAMES
-from shardstream.local.fetching.cache import exclusive
+from shardstream.local.fetching.cache import cache_folder, exclusive, quiet
 from shardstream.local.kafka_cluster import kafka_jars
 from shardstream.local.shape import DEFAULT_KEYSPACE, SHARDS_MAX, StackFacts, StackShape
 from shardstream.local.stack import LOCK_FILE, Stack, flavor_at_hand, read_shape
@@ -91,6 +91,15 @@ def up(
         _print_next_steps(stack)
     if foreground:
         _stay(stack)
+
+
+@app.command()
+def fetch() -> None:
+    """Fetch the servers that `up` and the demo start, those that are missing; start nothing."""
+    errors = Console(stderr=True)
+    kafka_jars(lambda message: _note(errors, message))
+    flavor = flavor_at_hand(quiet, notice=lambda said: _note(errors, said))
+    typer.echo(f"Kafka and {flavor} can be started without a download: {cache_folder()}")
 
 
 @app.command()

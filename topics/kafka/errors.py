@@ -52,6 +52,9 @@ _FENCED_NAMES: Final = frozenset(
     },
 )
 
+# What a client says when it has no connection to any broker.
+_UNREACHABLE_NAMES: Final = frozenset({"_ALL_BROKERS_DOWN", "_TRANSPORT"})
+
 # Bytes that are gone, damaged or refused: a retry changes nothing, and skipping them loses data.
 _HALT_NAMES: Final = frozenset(
     {
@@ -69,7 +72,6 @@ _HALT_NAMES: Final = frozenset(
 
 _RETRY_NAMES: Final = frozenset(
     {
-        "_ALL_BROKERS_DOWN",
         "_DESTROY_BROKER",  # it asks the bootstrap servers for the brokers again
         "_MAX_POLL_EXCEEDED",
         "_QUEUE_FULL",
@@ -77,7 +79,6 @@ _RETRY_NAMES: Final = frozenset(
         "_RETRY",
         "_TIMED_OUT",
         "_TIMED_OUT_QUEUE",
-        "_TRANSPORT",
         "_WAIT_COORD",
         "BROKER_NOT_AVAILABLE",
         "CONCURRENT_TRANSACTIONS",
@@ -122,6 +123,11 @@ def kafka_error(
         return Halt(message)
     if cause.fatal():
         return Rebuild(message)
+    if name in _UNREACHABLE_NAMES:
+        return Retry(
+            f"{doing} (brokers {brokers}): no broker answers: check that they run, and that this "
+            f"host reaches them [{name.strip('_')}]"
+        )
     if name in _RETRY_NAMES or cause.retriable() or cause.txn_requires_abort():
         return Retry(message)
     return Rebuild(message)

@@ -262,6 +262,15 @@ def test_stack_in_the_foreground_ends_with_its_command(
     _until(lambda: not any(_pids(_facts("status", cwd=folder))))
 
 
+def test_servers_are_fetched_ahead(folder: Path) -> None:
+    """C5: `fetch` leaves what `up` would download, and starts nothing."""
+    done = _run("fetch", cwd=folder)
+
+    assert done.returncode == 0, done.stderr
+    assert "can be started without a download" in done.stdout
+    assert list(folder.iterdir()) == []
+
+
 def test_wrong_use_is_one_line(folder: Path) -> None:
     """Bad options end with status 2 and a message that says what to do, without a traceback."""
     for arguments, expected in (

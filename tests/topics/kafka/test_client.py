@@ -94,6 +94,7 @@ def test_unknown_setting_is_an_error_of_usage(opener: type) -> None:
         (KafkaError.OFFSET_OUT_OF_RANGE, Halt),
         (KafkaError.MSG_SIZE_TOO_LARGE, Halt),
         (KafkaError._TRANSPORT, Retry),
+        (KafkaError._ALL_BROKERS_DOWN, Retry),
         (KafkaError.NOT_LEADER_FOR_PARTITION, Retry),
         (KafkaError.UNKNOWN_PRODUCER_ID, Rebuild),
     ],
@@ -105,6 +106,13 @@ def test_errors_say_what_the_caller_must_do(code: int, expected: type) -> None:
     assert type(known) is expected
     assert "reading t[0]" in str(known)
     assert NOBODY in str(known)
+
+
+def test_brokers_that_are_away_are_named_in_words() -> None:
+    """Who reads `status` at night need not know the client's codes."""
+    known = kafka_error(KafkaError(KafkaError._ALL_BROKERS_DOWN), "reading t[0]", NOBODY)
+
+    assert f"reading t[0] (brokers {NOBODY}): no broker answers: check that they run" in str(known)
 
 
 def test_every_named_error_is_one_of_the_library() -> None:
