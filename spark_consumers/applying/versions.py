@@ -74,7 +74,8 @@ def dates_of(decoded: Decoded, into: TableShape) -> set[str]:
     names = _target_names(decoded, into)
     texts = decoded.rows["off_calendar"].drop_null().to_pylist()
     found = {names[name] for text in texts for name in json.loads(text).get("after") or ()}
-    taken = sorted(name for name in found if name + TEXT_SUFFIX in names.values())
+    own = {name.lower() for name in names.values()}
+    taken = sorted(name for name in found if (name + TEXT_SUFFIX).lower() in own)
     if taken:
         raise ShapeConflict(
             f"{into.database}.{into.table}: column '{taken[0]}' has an invalid date, whose text "

@@ -143,23 +143,19 @@ class TargetTables:
         return replace(table, shape=_with_columns(table.shape, columns))
 
     def _check_free(
-        self, connection: Connection, table: TargetTable, name: str, old: str | None = None
+        self, connection: Connection, table: TargetTable, name: str, old: str = ""
     ) -> None:
         """UsageError if somebody else has given a column of the table this name.
 
-        A batch that was cut off outside of a transaction may have: then the table of homes has
-        that column too, or the table's column is not called `old` any more.
+        A batch that was cut off outside of a transaction may have: then the table of homes has it.
+        `old`: the name that the column itself has.
         """
         dialect = self._dialect
+        new = name.lower()
+        if new == old.lower():
+            return
         there = _names_of(connection, dialect.table(table.schema, table.name))
-        is_new = name.lower() in there and name.lower() != (old or "").lower()
-        if old is None:
-            is_own = not is_new or name.lower() in _names_of(
-                connection, dialect.internal(table.homes)
-            )
-        else:
-            is_own = not is_new or old.lower() not in there
-        if not is_own:
+        if new in there and new not in _names_of(connection, dialect.internal(table.homes)):
             raise UsageError(
                 f"table {'.'.join(filter(None, (table.schema, table.name)))} of the target has a "
                 f"column '{name}' that was not made for this stream, and the source has one of "

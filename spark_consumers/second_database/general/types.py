@@ -75,8 +75,10 @@ def extremes_of(column: Column) -> tuple[object, ...]:
     """Return values of a column that databases are known to change, all different."""
     if column.kind is not ValueKind.DECIMAL:
         return _EXTREMES[column.kind]
-    most = Decimal(10**column.precision - 1).scaleb(-column.scale)
-    return -most, Decimal(0).scaleb(-column.scale), most
+    # Digit by digit: arithmetic would round to the 28 digits of Python's context.
+    nines = (9,) * column.precision
+    numbers = ((1, nines), (0, (0,)), (0, nines))
+    return tuple(Decimal((sign, digits, -column.scale)) for sign, digits in numbers)
 
 
 def plain(rows: pa.Table, shape: TableShape, types: Mapping[str, SqlType]) -> pa.Table:

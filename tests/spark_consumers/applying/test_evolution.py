@@ -419,10 +419,11 @@ def test_an_invalid_date_is_null_beside_its_text() -> None:
     assert values_of(later) == [{"id": 1, "day": day, "day__text": None}]
 
 
-def test_the_text_of_a_date_never_goes_into_another_column() -> None:
+@pytest.mark.parametrize("name", ["day__text", "Day__TEXT"])
+def test_the_text_of_a_date_never_goes_into_another_column(name: str) -> None:
     """Off-calendar dates: a table that has the text column's name for itself stops by name."""
-    shape = table(Column("day", ValueKind.DATE, "date"), text("day__text"))
-    row: Row = {"day": InvalidDate("0000-00-00"), "day__text": "mine"}
+    shape = table(Column("day", ValueKind.DATE, "date"), text(name))
+    row: Row = {"day": InvalidDate("0000-00-00"), name: "mine"}
 
     with pytest.raises(ShapeConflict, match=r"shop.orders: column 'day' has an invalid date"):
         Source().changes(inserts(("-80", shape, row)))

@@ -1,6 +1,7 @@
 """What others do to the tables of a second database while nothing follows."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.spark_consumers.second_database.followed import (
     EVERYWHERE,
     ITEMS,
     ON_ALL,
+    ON_MARIADB_TOO,
     Followed,
     Item,
     batch,
@@ -46,6 +48,35 @@ def test_a_column_that_somebody_added_is_not_taken(
         (1, 7 if renames else None),
         (2, None),
     ]
+
+
+@ON_MARIADB_TOO
+def test_a_batch_that_ended_behind_its_alters_is_run_again(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column gets a name, another one gets the name it had, and the target does not know yet."""
+    followed.apply([Item(1, 1, 100, amount=7)])
+    price = replace(ITEMS.columns[3], name="price")
+    shape = replace(ITEMS, columns=(*ITEMS.columns[:3], price, ITEMS.columns[3]))
+    more: dict[str, Any] = {"shape": shape, "renames": (("-80", "amount", "price"),)}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(followed.database._catalog, "set_shape", _die)
+        with pytest.raises(Died):
+            followed.apply([Item(2, 2, 200, amount=1, more={"price": 2})], **more)
+    followed.number -= 1
+    followed.apply([Item(2, 2, 200, amount=1, more={"price": 2})], **more)
+
+    found = followed.rows("SELECT id, price, amount FROM shop.items ORDER BY id")
+    assert found == [(1, 7, None), (2, 2, 1)]
+
+
+class Died(Exception):  # noqa: N818 - what happened to the driver
+    """Raised where the driver is killed."""
+
+
+def _die(*_: object) -> None:
+    raise Died
 
 
 @EVERYWHERE

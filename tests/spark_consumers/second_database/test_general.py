@@ -65,6 +65,20 @@ def _as_texts(followed: Followed) -> Mapping[str, object]:
     }
 
 
+@GENERAL
+def test_long_decimals_keep_their_digits(followed: Followed) -> None:
+    """More digits than Python's arithmetic has, also in a column that became wider."""
+    before, after = (Column("price", ValueKind.DECIMAL, "", digits, 10) for digits in (20, 38))
+    most = Decimal("9" * 28 + "." + "9" * 10)
+    followed.apply([Item(1, 1, 100)], shape=replace(ITEMS, columns=(*ITEMS.columns, before)))
+
+    wider = replace(ITEMS, columns=(*ITEMS.columns, after))
+    followed.apply([Item(2, 2, 200, more={"price": most})], shape=wider)
+
+    [(found,)] = followed.rows("SELECT price FROM shop.items WHERE id = 2")
+    assert str(found) == str(most)
+
+
 @pytest.mark.parametrize("target_server", ["sqlite"], indirect=True)
 def test_small_decimals_keep_their_digits(followed: Followed) -> None:
     """Where decimals are texts, 0.0000001 is no `1E-7`, and zero no `0E-10`."""
