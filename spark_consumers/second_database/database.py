@@ -135,6 +135,8 @@ class SqlDatabase:
             begun = {"deletes": self._options.deletes, "schema": self._options.schema or ""}
             if self._options.key_scope is KeyScope.SHARD:
                 begun["key_scope"] = KeyScope.SHARD
+            if self._options.key_range != WHOLE:
+                begun["key_range"] = str(self._options.key_range)
             self._catalog.settle_options(connection, begun)
             self._dropper.create(connection)
 

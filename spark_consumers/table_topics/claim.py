@@ -7,6 +7,7 @@ from functools import reduce
 from event_token.position import StreamPosition
 from spark_consumers.errors import TargetConflict
 from spark_consumers.table_topics.batch_writer import TaskIdentity
+from spark_consumers.table_topics.chosen_tables import check_tables
 from spark_consumers.table_topics.decision import earliest_of
 from spark_consumers.table_topics.marker import Marker, Owner, check_owner
 from spark_consumers.table_topics.positions import read_marker
@@ -32,7 +33,7 @@ def claim_topics(config: ClientConfig, keyspace: str, prefix: str, wanted: Owner
     All ids are fenced before one of them is written, so that of two runs that claim at the same
     time one is fenced and the other has the greater generation. `wanted`: the owner-to-be, whose
     generation does not count. TargetConflict when the topics were begun with other numbers of tasks
-    or partitions, or another key scope.
+    or partitions, another key scope or key range, or when an earlier run left out a table.
     """
     provision_positions_topic(config)
     with ExitStack() as stack:
@@ -49,6 +50,8 @@ def claim_topics(config: ClientConfig, keyspace: str, prefix: str, wanted: Owner
         owner = replace(wanted, generation=generation)
         for before in known:
             check_owner(before.owner, owner, transactions[0][0].transactional_id)
+            if before.end is not None:
+                check_tables(config, prefix, before.owner.tables, owner.tables)
         # A first run that died while it claimed leaves some tasks without a marker.
         if len(known) < wanted.tasks and any(marker.end is not None for marker in known):
             raise TargetConflict(
@@ -59,7 +62,9 @@ def claim_topics(config: ClientConfig, keyspace: str, prefix: str, wanted: Owner
         for (task_of, transaction), marker in zip(transactions, markers, strict=True):
             before = marker or Marker(owner)
             transaction.begin()
-            transaction.write_marker(replace(before, owner=owner), task_of.partition)
+            # The tables are those of the marker's batch.
+            now = replace(owner, tables=before.owner.tables)
+            transaction.write_marker(replace(before, owner=now), task_of.partition)
             transaction.flush()
             transaction.commit()
     return Claim(owner, _position(known))

@@ -19,8 +19,8 @@ _VERSION = 1
 class Owner:
     """The run of a query that may write; a later run has a greater `generation`.
 
-    `name` tells an operator which process it is. `tasks`, `partitions` and `key_scope` must not
-    change.
+    `name` tells an operator which process it is. `tasks`, `partitions`, `key_scope` and `key_range`
+    must not change. `tables` (`database.table`): those that it writes, empty for all.
     """
 
     generation: int
@@ -28,6 +28,8 @@ class Owner:
     tasks: int
     partitions: int
     key_scope: KeyScope = KeyScope.KEYSPACE
+    key_range: str = "-"
+    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Marker:
                 "tasks": self.owner.tasks,
                 "partitions": self.owner.partitions,
                 "key_scope": self.owner.key_scope,
+                "key_range": self.owner.key_range,
+                "tables": self.owner.tables,
                 "query": self.query,
                 "batch": self.batch,
                 "start": None if self.start is None else self.start.to_string(),
@@ -79,6 +83,8 @@ class Marker:
                 int(found["tasks"]),
                 int(found["partitions"]),
                 KeyScope(found.get("key_scope", KeyScope.KEYSPACE)),
+                str(found.get("key_range", "-")),
+                tuple(map(str, found.get("tables", ()))),
             )
             return cls(
                 owner,
@@ -110,14 +116,16 @@ def check_owner(stored: Owner, own: Owner, transactional_id: str) -> None:
             f"(generation {stored.generation}; this one is {own.name}, generation "
             f"{own.generation}). Only one can write them; this one must stay stopped"
         )
-    for name, was, now in (
-        ("--tasks", stored.tasks, own.tasks),
-        ("--partitions", stored.partitions, own.partitions),
-        ("--key-scope", stored.key_scope, own.key_scope),
+    moved, lacking = "keys would change their place", "rows from before it would be missing"
+    for name, was, now, why in (
+        ("--tasks", stored.tasks, own.tasks, moved),
+        ("--partitions", stored.partitions, own.partitions, moved),
+        ("--key-scope", stored.key_scope, own.key_scope, moved),
+        ("--key-range", stored.key_range, own.key_range, lacking),
     ):
         if was != now:
             raise TargetConflict(
                 f"{transactional_id}: the topics were begun with {name} {was}, and this query has "
-                f"{now}: keys would change their place. Continue with {name} {was}, or begin new "
+                f"{now}: {why}. Continue with {name} {was}, or begin new "
                 f"topics under another --prefix"
             )

@@ -55,7 +55,11 @@ def run_table_topics(
     source = {"start": "earliest", **options, "keyspace": keyspace}
     parsed = SourceOptions.parse(source)
     kafka, topics = parsed.kafka, topics.with_registry(parsed.registry_url)
-    owner = Owner(0, _own_name(), topics.tasks, topics.partitions, parsed.key_scope)
+    owner = Owner(
+        *(0, _own_name(), topics.tasks, topics.partitions, parsed.key_scope),
+        key_range=str(parsed.key_range),
+        tables=tuple(sorted(tables)),
+    )
     claim = claim_topics(kafka, keyspace, prefix, owner)
     if claim.position is not None:
         source["start"] = claim.position.to_string()

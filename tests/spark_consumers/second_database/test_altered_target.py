@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from event_token import KeyRange
 from event_token.errors import UsageError
 from spark_consumers.second_database.database import SqlDatabase
 from spark_consumers.second_database.start.left_tables import left_tables
@@ -114,3 +115,14 @@ def test_a_table_that_was_left_out_is_not_followed_again(followed: Followed) -> 
     assert left_by([]) == ()
     assert followed.database.apply_arrow(batch(2), [changes([Item(2, 5, 300, note="b")])])
     assert followed.rows("SELECT id, note FROM shop.items") == [(2, "b")]
+
+
+def test_the_key_range_cannot_change(followed: Followed) -> None:
+    """Rows of the keys that are new in the range would be missing, and no position tells."""
+    options = replace(followed.options, follower="part", key_range=KeyRange.parse("-40"))
+    SqlDatabase(followed.url, options).prepare()
+
+    for other in ("-", "-80"):
+        wider = replace(options, key_range=KeyRange.parse(other))
+        with pytest.raises(UsageError, match="cannot go on with"):
+            SqlDatabase(followed.url, wider).prepare()

@@ -35,6 +35,7 @@ class TopicTask:
     task: int = 0
     generation: int = 1
     tasks: int = 1
+    tables: tuple[str, ...] = ()
 
     @property
     def topic(self) -> str:
@@ -44,7 +45,9 @@ class TopicTask:
     @property
     def identity(self) -> TaskIdentity:
         """Who it is."""
-        owner = Owner(self.generation, f"run {self.generation}", self.tasks, PARTITIONS)
+        owner = Owner(
+            *(self.generation, f"run {self.generation}", self.tasks, PARTITIONS), tables=self.tables
+        )
         return TaskIdentity(self.config, self.keyspace, self.keyspace, self.task, owner)
 
     def write(

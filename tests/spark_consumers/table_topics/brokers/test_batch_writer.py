@@ -19,6 +19,7 @@ from spark_consumers.table_topics.transaction import TaskTransaction
 from tests.spark_consumers.table_topics import killed_task
 from tests.spark_consumers.table_topics.topic_tasks import (
     PARTITIONS,
+    TABLE,
     TopicTask,
     committed,
     position,
@@ -108,6 +109,30 @@ def test_a_new_run_takes_over_and_the_older_one_is_stopped_by_name(task: TopicTa
     assert first.position is None
     assert second.position == position(a=3)
     assert committed(config, task.topic) == {"a": [1, 2, 3, 4, 5]}
+
+
+def test_a_table_that_a_run_left_out_is_not_written_again(task: TopicTask) -> None:
+    """Its topic lacks the changes of the time between; a topic without records lacks none."""
+    config, keyspace = task.config, task.keyspace
+    others = ("shop.items",)
+
+    def claim(*tables: str, key_range: str = "-") -> TopicTask:
+        wanted = Owner(0, "run", 1, PARTITIONS, key_range=key_range, tables=tables)
+        owner = claim_topics(config, keyspace, keyspace, wanted).owner
+        return TopicTask(config, keyspace, generation=owner.generation, tables=owner.tables)
+
+    claim().write(position(a=0), position(a=3), is_first=True)
+    claim(*others)
+    claim()  # the run before has written nothing, so it has left out nothing
+    claim(*others).write(position(a=3), position(a=4))
+    ensure_topic(config, f"{keyspace}.shop.empty", PARTITIONS, None)
+
+    for tables in ((), (TABLE,), (*others, TABLE)):
+        with pytest.raises(TargetConflict, match=rf"{task.topic}: an earlier run left out"):
+            claim(*tables)
+    claim(*others, "shop.empty")
+    with pytest.raises(TargetConflict, match="begun with --key-range -, and this query has -80"):
+        claim(*others, key_range="-80")
 
 
 def test_a_task_that_is_fenced_while_it_writes_commits_nothing(task: TopicTask) -> None:
