@@ -123,10 +123,9 @@ class SqlDatabase:
         """
         with self._dialect.errors():
             self._dialect.check_server(self._open())
-        try:
-            self._prepare()
-        except DuplicateValue:  # another first start was quicker
-            self._prepare()
+        with suppress(DuplicateValue):  # another first start was quicker
+            return self._prepare()
+        return self._prepare()
 
     def _prepare(self) -> None:
         with self._transaction() as connection:
@@ -284,8 +283,7 @@ class SqlDatabase:
         return True
 
     def _has(self, batch: PlannedBatch) -> bool:
-        held = self.held()
-        return held == TargetState(batch.query_id, batch.batch_id, batch.end)
+        return self.held() == TargetState(batch.query_id, batch.batch_id, batch.end)
 
     def _apply_tables(
         self,
