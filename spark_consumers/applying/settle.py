@@ -64,7 +64,8 @@ def no_stored_row(table: str, key: str, change: Version) -> CannotApply:
         f"of its columns, and the target has no row to take the others from. Copy the table again "
         f"(`shardstream copy start`) into a new target, or set binlog_row_image=FULL and start "
         f"from a position after that. To store NULL in the others, start again with "
-        f"--partial insert-nulls"
+        f"--partial insert-nulls, which a --history does not allow. Or leave the table out, with "
+        f"its history, by naming the others with --table"
     )
 
 
