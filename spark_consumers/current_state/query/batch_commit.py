@@ -66,7 +66,7 @@ def commit_batch(target: Target, works: Sequence[TableWork], batch: PlannedBatch
             f"{target.path}: columns of {names} have got another type or name; the tables were "
             f"rewritten, and the batch is run again"
         )
-    versions = dict(held.versions)
+    versions = held.versions(target)
     rows: dict[str, int] = {}
     for place, of in by_place.items():
         snapshots = _commit_table(place, of, batch, target)

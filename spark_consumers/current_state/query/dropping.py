@@ -40,13 +40,22 @@ DROPPED_MARK = "shardstream.dropped"
 class Held:
     """What a target holds once the columns are dropped that its newest frontier tells of.
 
-    `lacking`: by the tables' places below the target. `versions`: of tables that were rewritten
-    after the frontier. `is_rewritten`: whether one was rewritten now.
+    `lacking`: by the tables' places below the target. `visible`: the tables of visible rows that
+    the frontier tells of. `is_rewritten`: whether one of them was rewritten now.
     """
 
     lacking: Mapping[str, Lacking] = field(default_factory=dict)
-    versions: Mapping[str, int] = field(default_factory=dict)
+    visible: Mapping[TablePlace, StoredTable] = field(default_factory=dict)
     is_rewritten: bool = False
+
+    def versions(self, target: Target) -> dict[str, int]:
+        """Return the versions of these tables, which may have been rewritten after the frontier."""
+        found = {place.name: table.snapshot.version for place, table in self.visible.items()}
+        for place in self.visible:
+            hidden = open_table(place.hidden, target.storage)
+            if hidden is not None:
+                found[place.hidden_name] = hidden.snapshot.version
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,15 @@ class _Lost:
     again: Sequence[Dropped] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """Columns of a table that are to go, changes whose columns lose older values, and the marks."""
+
+    gone: Collection[str]
+    left: Sequence[Dropped]
+    marks: Mapping[str, int]
+
+
 def drop_columns(target: Target, newest: Frontier | None) -> Held:
     """Drop the columns that no live shard has, and clear those that a shard has added again.
 
@@ -65,7 +83,7 @@ def drop_columns(target: Target, newest: Frontier | None) -> Held:
     if newest is None or newest.lacking is None or not target.drop_columns:
         return Held()
     lacking: dict[str, Lacking] = {}
-    versions: dict[str, int] = {}
+    opened: dict[TablePlace, StoredTable] = {}
     is_rewritten = False
     for name, lost in _parsed(newest.lacking).items():
         place = place_of(target.path, name)
@@ -78,9 +96,10 @@ def drop_columns(target: Target, newest: Frontier | None) -> Held:
         lacking[name] = {c: shards for c, shards in lost.lacking.items() if c not in gone}
         if visible.snapshot.marks.get(DROPPED_MARK, 0) < newest.number:
             left = [dropped for dropped in lost.again if dropped[0] not in gone]
-            is_rewritten |= _rewritten(target, place, gone, left, newest.number)
-        versions |= _versions(target, place)
-    return Held(lacking, versions, is_rewritten)
+            due = _Due(gone, left, {DROPPED_MARK: newest.number})
+            is_rewritten |= _rewritten(target, place, visible, due)
+        opened[place] = visible
+    return Held(lacking, opened, is_rewritten)
 
 
 def lacking_after(
@@ -126,22 +145,21 @@ def _parsed(text: str) -> dict[str, _Lost]:
 def _rewritten(
     target: Target,
     place: TablePlace,
-    gone: Collection[str],
-    left: Sequence[Dropped],
-    number: int,
+    visible: StoredTable,
+    due: _Due,
 ) -> bool:
     """Rewrite a table where something is to go; tell whether that was so."""
-    hidden, visible = (open_table(url, target.storage) for url in (place.hidden, place.visible))
+    if not due.gone and not due.left:
+        return False
+    hidden = open_table(place.hidden, target.storage)
     tables = [table for table in (hidden, visible) if table is not None]
-    is_due = bool(gone) or any(_has_older(table, each) for table in tables for each in left)
-    if visible is None or not is_due:
+    if not due.gone and not any(_has_older(table, each) for table in tables for each in due.left):
         return False
     known = known_table(place.database, place.table, visible.schema)
-    schema = visible_schema(without(known, gone))
+    schema = visible_schema(without(known, due.gone))
     # The table of visible rows comes last: it tells whether the other one is done.
-    rewrite(place.hidden, target.storage, hidden_schema(schema), {}, dropped=left)
-    marks = {DROPPED_MARK: number}
-    rewrite(place.visible, target.storage, schema, {}, dropped=left, marks=marks)
+    rewrite(place.hidden, target.storage, hidden_schema(schema), {}, dropped=due.left)
+    rewrite(place.visible, target.storage, schema, {}, dropped=due.left, marks=due.marks)
     return True
 
 
@@ -156,9 +174,3 @@ def _has_older(table: StoredTable, dropped: Dropped) -> bool:
         if pc.any(older, min_count=0).as_py():
             return True
     return False
-
-
-def _versions(target: Target, place: TablePlace) -> dict[str, int]:
-    urls = {place.hidden_name: place.hidden, place.name: place.visible}
-    opened = {name: open_table(url, target.storage) for name, url in urls.items()}
-    return {name: table.snapshot.version for name, table in opened.items() if table is not None}
