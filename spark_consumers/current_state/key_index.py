@@ -63,14 +63,15 @@ class FileKeys:
         """Bytes in memory."""
         return int(self.hashes.nbytes + self.rows.nbytes + self.columns.nbytes)
 
-    def matches(
-        self, hashes: Hashes, keys: pa.ChunkedArray, dead: BitMap64 | None
-    ) -> tuple[Rows, Rows]:
+    def matches(self, hashes: Hashes, keys: pa.Array, dead: BitMap64 | None) -> tuple[Rows, Rows]:
         """Return pairs: which of some keys, and the live row of the file that has it."""
         start = np.searchsorted(self.hashes, hashes)
-        end = np.searchsorted(self.hashes, hashes, side="right")
-        counts = end - start
-        asked = np.repeat(np.arange(len(hashes)), counts)
+        # Most files have few of the keys, so the second search is for those alone.
+        hits = np.flatnonzero(start < len(self.hashes))
+        hits = hits[self.hashes[start[hits]] == hashes[hits]]
+        start = start[hits]
+        counts = np.searchsorted(self.hashes, hashes[hits], side="right") - start
+        asked = np.repeat(hits, counts)
         offsets = np.arange(len(asked)) - np.repeat(np.cumsum(counts) - counts, counts)
         rows = self.rows[np.repeat(start, counts) + offsets].astype(np.int64)
         alive = is_alive(rows, dead)

@@ -24,6 +24,7 @@ from spark_consumers.current_state.files import (
 from spark_consumers.current_state.key_index import (
     INDEXED,
     FileKeys,
+    Hashes,
     IndexMemory,
     KeyCache,
     buckets_of,
@@ -102,24 +103,26 @@ class StoredTable:
     def find(self, keys: pa.Array | pa.ChunkedArray) -> Found:
         """Return all live rows that have one of some keys."""
         keys = pa.chunked_array([keys]) if isinstance(keys, pa.Array) else keys
+        # Texts are taken from one array: from several, each call would join them.
+        texts = keys.combine_chunks()
         hashes = key_hashes(keys)
         by_hash = np.argsort(hashes)  # a search in sorted hashes for sorted ones is fast
-        asked = {}
+        asked: dict[tuple[int, int], tuple[Rows, Hashes, pa.Array]] = {}
         for buckets in {file.bucket[1] for file in self.snapshot.files.values()}:
             chosen = buckets_of(hashes[by_hash], buckets)
             order = np.argsort(chosen, kind="stable")
             cuts = np.searchsorted(chosen[order], np.arange(buckets + 1))
             for bucket in range(buckets):
-                asked[bucket, buckets] = by_hash[order[cuts[bucket] : cuts[bucket + 1]]]
-        files = [f for f in self.snapshot.files.values() if len(asked[f.bucket])]
+                mine = by_hash[order[cuts[bucket] : cuts[bucket + 1]]]
+                if len(mine):
+                    asked[bucket, buckets] = mine, hashes[mine], texts.take(pa.array(mine))
+        files = [f for f in self.snapshot.files.values() if f.bucket in asked]
         dead = self.dead(files)
         parts = []
         for i, file in enumerate(files):
-            mine = asked[file.bucket]
+            mine, wanted, keys_of_bucket = asked[file.bucket]
             of_file = self._keys_of(file)
-            which, rows = of_file.matches(
-                hashes[mine], keys.take(pa.array(mine)), dead.get(file.path)
-            )
+            which, rows = of_file.matches(wanted, keys_of_bucket, dead.get(file.path))
             parts.append((i, mine[which], rows, of_file.at(rows)))
         return _found(files, parts, self.schema)
 
