@@ -19,6 +19,9 @@ SAMPLE_S = 0.05
 ANSWER_S_MAX = 10.0
 # Ten times slower than any peer has been on two cores: what takes longer hangs.
 DRAIN_S_MAX = 300.0
+# Parts of a Spark process, and how the names of the JVM's threads begin.
+JVM_THREADS = {"JVM, compiling": ("C1 Comp", "C2 Comp"), "JVM, garbage": ("GC Thr", "G1 ")}
+JVM_TASKS, PYTHON = "JVM, else", "Python"
 
 
 def cpu_seconds(pid: int) -> float:
@@ -38,6 +41,32 @@ def tree_cpu_s(pid: int | None) -> float:
 
     Halt if the process is gone.
     """
+    return sum(_tree_ticks(pid).values()) / os.sysconf("SC_CLK_TCK")
+
+
+def spark_cpu_s(pid: int | None) -> dict[str, float]:
+    """Return the CPU time of a process that runs Spark: its JVM by kind of thread, and Python.
+
+    Halt if the process is gone. What threads took that have ended is that of the tasks.
+    """
+    found = dict.fromkeys((*JVM_THREADS, JVM_TASKS, PYTHON), 0)
+    for each, ticks in _tree_ticks(pid).items():
+        if _name_of(Path(f"/proc/{each}")) != "java":
+            found[PYTHON] += ticks
+            continue
+        found[JVM_TASKS] += ticks
+        for thread in Path(f"/proc/{each}/task").glob("*"):
+            name = _name_of(thread)
+            for kind, begins in JVM_THREADS.items():
+                if name.startswith(begins):
+                    own = _ticks_of(thread / "stat")
+                    found[kind] += own
+                    found[JVM_TASKS] -= own
+    return {kind: ticks / os.sysconf("SC_CLK_TCK") for kind, ticks in found.items()}
+
+
+def _tree_ticks(pid: int | None) -> dict[int, int]:
+    """Return the ticks of a process and its descendants, by process."""
     if pid is None:
         raise Halt("a process ended while it was measured")
     children: dict[int, list[int]] = {}
@@ -52,12 +81,26 @@ def tree_cpu_s(pid: int | None) -> float:
         spent[int(stat.parent.name)] = sum(map(int, fields[11:15]))
     if pid not in spent:
         raise Halt(f"process {pid} ended while it was measured")
-    found, ticks = [pid], 0
-    while found:
-        each = found.pop()
-        ticks += spent.get(each, 0)
-        found += children.get(each, [])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    todo, found = [pid], {}
+    while todo:
+        each = todo.pop()
+        found[each] = spent.get(each, 0)
+        todo += children.get(each, [])
+    return found
+
+
+def _ticks_of(stat: Path) -> int:
+    try:
+        return sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _name_of(process: Path) -> str:
+    try:
+        return (process / "comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def server_cpu_s(process: ServerProcess) -> float:

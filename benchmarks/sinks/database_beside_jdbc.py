@@ -24,7 +24,7 @@ from benchmarks.figures import (
 from benchmarks.sinks.database_apply import new_database
 from benchmarks.sinks.sink_job import job_command
 from benchmarks.stack import Stack
-from benchmarks.watch import sample_until, tree_cpu_s
+from benchmarks.watch import sample_until, spark_cpu_s, tree_cpu_s
 from event_token.errors import Halt
 from shardstream.local.postgres_server import PostgresServer
 from shardstream.local.processes import ServerProcess, with_parent_guard
@@ -71,7 +71,11 @@ def run(stack: Stack, _names: tuple[str, ...], *, runs: int, quick: bool) -> lis
     turns = []
     for number in range(runs):
         stack.report(f"{NAME}: run {number + 1}")
-        ours = _ours(stack.folder / f"beside-jdbc-ours-{number}", server, source, changes)
+        parts: dict[str, float] = {}
+        folder = stack.folder / f"beside-jdbc-ours-{number}"
+        ours = _ours(folder, server, source, changes, parts)
+        listed = ", ".join(f"{part} {cpu_s:.2f}" for part, cpu_s in parts.items())
+        stack.report(f"{NAME}: CPU s/100k from the first batch on: {listed}")
         folder = stack.folder / f"beside-jdbc-{number}"
         theirs = _theirs(folder, server, kafka.bootstrap_servers, their_changes)
         turns.append((ours, theirs))
@@ -134,19 +138,37 @@ def _write_topic(folder: Path, source: Mapping[str, str]) -> None:
 
 
 def _ours(
-    folder: Path, server: PostgresServer, source: Mapping[str, str], changes: int
+    folder: Path,
+    server: PostgresServer,
+    source: Mapping[str, str],
+    changes: int,
+    parts: dict[str, float],
 ) -> DrainRates:
-    """Let `shardstream database` apply everything."""
+    """Let `shardstream database` apply everything.
+
+    `parts` gets the CPU seconds per 100,000 changes of what takes part, after the first batch.
+    """
     url = new_database(server)
     folder.mkdir()
     process = ServerProcess("spark", folder, die_with_parent=True)
     begun_s = time.monotonic()
     process.launch(job_command(folder, keyspace=KEYSPACE, source=source, url=url))
+    first: dict[str, float] = {}
+
+    def parts_now(done: float) -> None:
+        now = {**spark_cpu_s(process.pid), "PostgreSQL": tree_cpu_s(server.pid)}
+        if not first:
+            first.update(now, done=done)
+        elif done > first["done"]:
+            per = PER_MESSAGES / (done - first["done"])
+            parts.update({part: (cpu_s - first[part]) * per for part, cpu_s in now.items()})
+
     try:
         return _drained(
             *(url, "SELECT sum(changes) FROM _shardstream.position", changes, begun_s),
             cpu_s=lambda: tree_cpu_s(process.pid) + tree_cpu_s(server.pid),
             check_alive=process.check_alive,
+            on_done=parts_now,
         )
     finally:
         process.kill()
@@ -174,9 +196,13 @@ def _drained(
     *,
     cpu_s: Callable[[], float],
     check_alive: Callable[[], None],
+    on_done: Callable[[float], None] = lambda _: None,
 ) -> DrainRates:
-    """Ask the database until it has `changes` of them; the time of the server counts for both."""
-    server_begun_s = cpu_s()
+    """Ask the database until it has `changes` of them; the time of the server counts for both.
+
+    `on_done` is called whenever it has more of them.
+    """
+    server_begun_s, before = cpu_s(), 0.0
     with psycopg.connect(url, autocommit=True) as connection:
 
         def done() -> float:
@@ -184,7 +210,12 @@ def _drained(
                 found = connection.execute(query.encode()).fetchone()
             except psycopg.errors.UndefinedTable:
                 return 0.0
-            return 0.0 if found is None else float(found[0] or 0)
+            now = 0.0 if found is None else float(found[0] or 0)
+            nonlocal before
+            if now > before:
+                before = now
+                on_done(now)
+            return now
 
         samples = sample_until(
             done,
