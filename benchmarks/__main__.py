@@ -19,6 +19,7 @@ from benchmarks import (
     reshard_apply,
     reshard_switch,
     spark_read,
+    subscriber_read,
     workloads,
 )
 from benchmarks.caches import (
@@ -94,6 +95,7 @@ GROUPS: dict[tuple[str, ...], Group] = {
     (staleness.NAME,): _of(staleness.run),
     workloads.NAMES: _drain,
     (spark_read.NOOP, spark_read.CHANGELOG): _spark,
+    subscriber_read.NAMES: _of(subscriber_read.run),
     copy_table.NAMES: _copy,
     reshard_apply.NAMES: _reshard_apply,
     reshard_switch.NAMES: _reshard_switch,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from spark_consumers.current_state.query.as_of import TableAsOf, table_as_of
     from spark_consumers.current_state.query.run import run_state, state_frame
     from spark_consumers.current_state.query.upkeep import maintain_state
+    from spark_consumers.decoding.event_batches import EventBatch, TableRows
     from spark_consumers.errors import CannotApply
     from spark_consumers.second_database.database import SqlDatabase, TargetOptions
     from spark_consumers.second_database.run import run_database
@@ -173,6 +174,9 @@ _MODULES = {
     "Stale": "caching.errors",
     "ServerLost": "databases.errors",
     "ServerRefused": "databases.errors",
+    # Arrow batches of a subscriber; without Spark.
+    "EventBatch": "spark_consumers.decoding.event_batches",
+    "TableRows": "spark_consumers.decoding.event_batches",
     # Spark: the data source, the change log and queries over it.
     "register": "spark_consumers.session",
     "build_session": "spark_consumers.session",
@@ -226,6 +230,7 @@ __all__ = [
     "Column",
     "CorruptRecord",
     "EnvelopeOptions",
+    "EventBatch",
     "EventToken",
     "EventType",
     "Flavor",
@@ -278,6 +283,7 @@ __all__ = [
     "SubscriberMetrics",
     "TableAsOf",
     "TableChanges",
+    "TableRows",
     "TableShape",
     "TableVindex",
     "TargetOptions",

@@ -1,14 +1,19 @@
 """The subscriber that applications import, with the settings file as a way to make one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Self
 
+from shardstream.installation import import_own
 from topics.reading.planner import Strict
 from topics.start.start_forms import Start
 from topics.stream.arguments import ReadingMode
 from topics.stream.subscriber import StreamSubscriber
+
+if TYPE_CHECKING:
+    from spark_consumers.decoding.event_batches import EventBatch
 
 
 class Subscriber(StreamSubscriber):
@@ -43,6 +48,38 @@ class Subscriber(StreamSubscriber):
     UsageError, PositionTooOld, LogGap, LogRepeat and other Halts, Retry (BrokersUnreachable,
     RowsNotReadable, StartNotReached).
     """
+
+    def batches(
+        self,
+        columns: Iterable[str] | None = None,
+        *,
+        rows_max: int = 100_000,
+        bytes_max: int = 64 * 1024 * 1024,
+        wait_ms: int = 500,
+    ) -> "Iterator[EventBatch]":
+        """Iterate over the stream as Arrow record batches, typed by table; instead of events.
+
+        Each `EventBatch` holds what lies between two positions: in `tables` a record batch for
+        each table version, its rows in the order of the stream; in `events` what is no row. A
+        statement (DDL), a mark of a reshard, the end of a copy and a skip end a batch, so all rows
+        of the batch precede it. To continue after a batch, start at its `position`.
+
+        `columns` are those of the Spark source with option `table`, `after.name` included; None:
+        op, before, after, absent, off_calendar, shard, seq, timestamp_us. A batch has at most
+        `rows_max` rows and `bytes_max` bytes of records, as on Kafka; it ends with a transaction
+        from half of these on, and cuts one only at the limit. It also ends when no event has come
+        for `wait_ms` milliseconds. Iteration ends after `close` or `idle_timeout_s`.
+
+        Errors: those of iterating; UsageError: unknown columns, limits that are not positive;
+        HiddenValue: NULL would hide an absent column or invalid date, as the columns leave out
+        `absent` or `off_calendar`; MissingExtraError (an ImportError) without the extra `arrow`.
+        """
+        events: ModuleType = import_own("spark_consumers.decoding.event_batches")
+        limits = events.BatchLimits(rows_max, bytes_max, wait_ms)
+        found: Iterator[EventBatch] = events.EventBatches(
+            self, columns, limits, self._idle_timeout_s
+        )
+        return found
 
     @classmethod
     def from_settings(

@@ -9,27 +9,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from event_token.errors import UsageError
 from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.output_columns import choose_columns
 from spark_consumers.decoding.record_batches import BatchDecoder
 from spark_consumers.decoding.scoped_rows import scoped_shape, with_keyspace_ids
+from spark_consumers.decoding.seen_rows import as_seen
 from topics.errors import CorruptRecord
 from topics.records.table_shape import TableShape, shape_of
-from topics.records.vevent import Op
 from topics.records.wire import wire_header
 
 _COLUMNS = (
     "op,shard,seq,timestamp_us,gtid,token,key,old_key,keyspace_id_before,keyspace_id_after,"
     "absent,off_calendar,before,after"
 )
-# What a key range hides of an UPDATE that crosses its border, by the op that the range sees.
-_HIDDEN = {
-    Op.INSERT.value: ("before", "keyspace_id_before"),
-    Op.DELETE.value: ("after", "keyspace_id_after"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +83,7 @@ class RecordDecoder:
                 f"cannot be read: {error}"
             ) from error
         if ops is not None:
-            batch = _as_seen(batch, pa.array(ops, pa.string()))
+            batch = as_seen(batch, pa.array(ops, pa.string()))
         if self._key_scope is KeyScope.SHARD:
             batch = with_keyspace_ids(version.shape, batch)
         return batch
@@ -111,25 +105,3 @@ class RecordDecoder:
             found = _Version(shape, BatchDecoder(output, self._text_of, shard=None))
             self._versions[schema_id] = found
         return found
-
-
-def _as_seen(batch: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
-    """Return what a key range sees of the rows; nearly always all of them."""
-    if batch["op"].equals(ops):
-        return batch
-    columns = {name: batch[name] for name in batch.schema.names}
-    is_cut = pc.not_equal(columns["op"], ops)
-    for op, hidden in _HIDDEN.items():
-        is_hidden = pc.and_(is_cut, pc.equal(ops, op))
-        for name in hidden:
-            columns[name] = _null_where(is_hidden, columns[name])
-    is_gone = pc.and_(is_cut, pc.equal(ops, Op.DELETE.value))
-    old_key = pc.coalesce(columns["old_key"], columns["key"])
-    columns["key"] = pc.if_else(is_gone, old_key, columns["key"])
-    columns["old_key"] = _null_where(is_cut, columns["old_key"])
-    columns["op"] = ops
-    return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
-
-
-def _null_where(is_hidden: pa.Array, values: pa.Array) -> pa.Array:
-    return pc.if_else(is_hidden, pa.scalar(None, values.type), values)

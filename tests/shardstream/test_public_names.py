@@ -29,6 +29,7 @@ PARAMETERS = {
         "keyspace key_range start config registry_url mode idle_timeout_s tables clock name"
     ),
     "Subscriber.from_settings": "path keyspace key_range start mode idle_timeout_s tables name",
+    "Subscriber.batches": "self columns rows_max bytes_max wait_ms",
     "ClientConfig": "settings",
     "MaxHold": "max_hold_ms",
     "EventToken": "timestamp_us shard position origin",

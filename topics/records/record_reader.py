@@ -45,13 +45,16 @@ class RecordReader:
         self.is_of_rows: bool = shape is not None
         self.shape: TableShape | None = shape
         self.images_of: Callable[[VEvent], Images] = self.images
+        self.whole_of: Callable[[VEvent], VEvent] = self.whole
 
     def read(self, record: bytes, shard: str, offset: int) -> VEvent:
         """Read a record, including its wire header.
 
         IndexError, OverflowError or ValueError when its bytes do not follow the schema.
         """
-        envelope = self._envelope
+        return self._read(self._envelope, record, shard, offset)
+
+    def _read(self, envelope: EnvelopeReader, record: bytes, shard: str, offset: int) -> VEvent:
         cursor = envelope.cursor
         envelope.open(record)
         envelope.take_token()
@@ -99,10 +102,7 @@ class RecordReader:
 
         From any thread. CorruptRecord when the bytes of its record do not follow the schema.
         """
-        try:
-            envelope = self._idle.pop()
-        except IndexError:
-            envelope = EnvelopeReader()
+        envelope = self._take_idle()
         try:
             envelope.open(event.record)
             envelope.take_token()
@@ -115,6 +115,22 @@ class RecordReader:
         envelope.cursor.close()
         self._idle.append(envelope)
         return found
+
+    def whole(self, event: VEvent) -> VEvent:
+        """Return the event of a record that was read for its bytes; as `images` in all else."""
+        envelope = self._take_idle()
+        try:
+            found = self._read(envelope, event.record, event.shard, event.offset)
+        except BROKEN as error:
+            raise broken_record(event.record, event.shard, event.offset, error) from error
+        self._idle.append(envelope)
+        return found
+
+    def _take_idle(self) -> EnvelopeReader:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return EnvelopeReader()
 
     def _images(self, envelope: EnvelopeReader) -> Images:
         """Read the row images that follow the envelope."""

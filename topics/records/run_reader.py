@@ -38,9 +38,9 @@ ANY_TIME: Final = -1
 # Ends a run, so that large records do not make a large one.
 RUN_BYTES_MAX: Final = 4 * 1024 * 1024
 
-# How a delivered event moves its shard: (shard, next offset, seq, token). Without a token, inside a
-# MySQL transaction, the previous one stays.
-Step = tuple[str, int, int, TokenText | None]
+# How a delivered event moves its shard: (shard, next offset, seq, token or the record that has it).
+# Without a token, inside a MySQL transaction, the previous one stays.
+Step = tuple[str, int, int, TokenText | bytes | None]
 
 
 class Expected(NamedTuple):
@@ -59,8 +59,18 @@ class Expected(NamedTuple):
 class RunReader:
     """Reads the records of one shard log, in order. Not thread-safe."""
 
-    def __init__(self, shard: str, reader_of: Callable[[int, str, int], RecordReader]) -> None:
-        """`reader_of` returns the reader of a schema id, for a shard and an offset."""
+    def __init__(
+        self,
+        shard: str,
+        reader_of: Callable[[int, str, int], RecordReader],
+        *,
+        for_records: bool = False,
+    ) -> None:
+        """`reader_of` returns the reader of a schema id, for a shard and an offset.
+
+        `for_records`: of most events, little more than `record` will be wanted.
+        """
+        self._for_records: bool = for_records
         self.shard: str = shard
         self.events: list[VEvent] = []
         self.times_us: list[int] = []
@@ -101,7 +111,10 @@ class RunReader:
             if frontier != ANY_TIME and (timestamp_us < before_us or timestamp_us >= frontier):
                 break
             try:
-                self.events.append(self._event(record, int(offset)))
+                if self._for_records:
+                    self.events.append(self._bare_event(record, int(offset)))
+                else:
+                    self.events.append(self._event(record, int(offset)))
             except (IndexError, OverflowError, ValueError):
                 break
             self.times_us.append(int(timestamp_us))
@@ -172,6 +185,23 @@ class RunReader:
         found: VEvent = event
         return found
 
+    def _bare_event(self, record: bytes, offset: int) -> VEvent:
+        """Return the event without what a reader of its record does not need."""
+        envelope = self._envelope
+        reader: Any = self._reader
+        event: Any = EventFields()
+        event.seq = int(envelope.seq)
+        event.last = envelope.last
+        event.shard = self.shard
+        event.offset = offset
+        event.late = False
+        event.possible_duplicate = False
+        event.record = record
+        event.read_fields = reader.whole_of
+        event.__class__ = VEvent
+        found: VEvent = event
+        return found
+
     def _take_names(self, record: bytes) -> None:
         """Take the texts of the record, which are mostly those of the one before."""
         envelope = self._envelope
@@ -194,3 +224,21 @@ def deliver_run(events: list[VEvent], run: Places, steps: list[Step]) -> None:
         _set(event, "run_place", (run, count))
         token = event.token_text if event.last else None
         steps.append((event.shard, event.offset + 1, event.seq, token))
+
+
+def deliver_records(events: list[VEvent], run: Places, steps: list[Step]) -> None:
+    """Do the same for events that were read for their records, without parsing tokens."""
+    count = 0
+    for event in events:
+        count += 1  # noqa: SIM113 - as above
+        _set(event, "run_place", (run, count))
+        token = event.record if event.last else None
+        steps.append((event.shard, event.offset + 1, event.seq, token))
+
+
+def token_of_record(record: bytes) -> TokenText:
+    """Return the token of a record whose envelope has been read before."""
+    envelope = EnvelopeReader()
+    envelope.open(record)
+    envelope.take_token()
+    return envelope.token_text()

@@ -1,7 +1,7 @@
 """One record of a shard log, decoded: a row change, a DDL statement or a mark."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -110,14 +110,15 @@ class EventFields:
 
     Its reader fills it in and turns it into a VEvent by assigning `__class__`, which takes a third
     of the time of the constructor of a frozen class. What is left out is found when it is asked
-    for: both row images by `read_images`, the source of the position by `run_place`.
+    for: both row images by `read_images`, the source of the position by `run_place`, all others, of
+    an event that was read for its record, by `read_fields`.
     """
 
     __slots__ = (
         *("type", "seq", "token_text", "commit_us", "gtid", "row_index", "last", "database"),
         *("table", "op", "keyspace_id_before", "keyspace_id_after", "before", "after", "statement"),
         *("shape", "shard", "offset", "late", "possible_duplicate", "position_source", "record"),
-        *("read_images", "run_place"),
+        *("read_images", "read_fields", "run_place"),
     )
 
 
@@ -198,7 +199,19 @@ class VEvent(EventFields):
                 if place is None:  # not delivered yet
                     return None
                 object.__setattr__(self, name, partial(place[0].position_after, place[1]))
+            elif name in _READ_FIELDS and hasattr(self, "read_fields"):
+                whole = self.read_fields(self)
+                for each in _READ_FIELDS:
+                    object.__setattr__(self, each, getattr(whole, each))
             else:
                 message = f"{type(self).__name__!r} object has no attribute {name!r}"
                 raise AttributeError(message)
             return object.__getattribute__(self, name)
+
+
+# What the record itself tells of an event.
+_READ_FIELDS = frozenset(
+    each.name
+    for each in fields(VEvent)
+    if each.name not in {"late", "possible_duplicate", "position_source", "record"}
+)

@@ -10,16 +10,26 @@ from event_token import EventToken, KeyRange, ShardName, ShardPosition, StreamPo
 from topics.errors import ProgressBroken
 from topics.reading.key_filter import in_key_range
 from topics.reading.seen_before import SeenBefore
-from topics.records.run_reader import Step, deliver_run
+from topics.records.run_reader import Step, deliver_records, deliver_run, token_of_record
 from topics.records.vevent import TokenText, VEvent
 
 
 class _At(NamedTuple):
-    """A place in one shard log: like ShardPosition, but with an unparsed GTID set."""
+    """A place in one shard log: like ShardPosition, but with an unparsed token.
+
+    Bytes are a record with the token.
+    """
 
     offset: int
     seq: int
-    token: TokenText | EventToken | None
+    token: TokenText | EventToken | bytes | None
+
+    def position(self) -> ShardPosition:
+        """Return the place with its token."""
+        token = token_of_record(self.token) if isinstance(self.token, bytes) else self.token
+        return ShardPosition(
+            self.offset, self.seq, token.token if isinstance(token, TokenText) else token
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +51,7 @@ class Place:
         return StreamPosition(
             self.epoch,
             self.frontier_us,
-            {
-                shard: ShardPosition(
-                    at.offset,
-                    at.seq,
-                    at.token.token if isinstance(at.token, TokenText) else at.token,
-                )
-                for shard, at in self.shards.items()
-            },
+            {shard: at.position() for shard, at in self.shards.items()},
         )
 
     def settled_at(self, epoch: int, frontier_us: int) -> "Place":
@@ -87,14 +90,15 @@ class Trail:
         self._steps.append((event.shard, event.offset + 1, event.seq, token))
         return len(self._steps)
 
-    def deliver(self, events: list[VEvent]) -> None:
+    def deliver(self, events: list[VEvent], *, for_records: bool) -> None:
         """Give the events of a whole run, which were just read, their places."""
-        deliver_run(events, self, self._steps)
+        give = deliver_records if for_records else deliver_run
+        give(events, self, self._steps)
 
     def after(self, count: int) -> Place:
         """Return the place after the first `count` events."""
         ends: dict[str, Step] = {}
-        tokens: dict[str, TokenText] = {}
+        tokens: dict[str, TokenText | bytes] = {}
         for step in islice(self._steps, count):
             ends[step[0]] = step
             if step[3] is not None:
@@ -127,11 +131,15 @@ class Delivery:
         tables: frozenset[tuple[str, str]] | None,
         position: StreamPosition,
         unmarked: Mapping[str, SeenBefore] | None = None,
+        *,
+        for_records: bool = False,
     ) -> None:
         """Begin at a position: events older than its newest token are late.
 
         `unmarked`: shards to which the reader hopped without marks, and what it had seen by then.
+        `for_records`: as of `RunReader`.
         """
+        self._for_records = for_records
         self._key_range = key_range
         self._unmarked = unmarked or {}
         self._tables = tables
@@ -165,7 +173,7 @@ class Delivery:
         self._trail = Trail(place)
         self._newest_us = max(self._newest_us, place.frontier_us)
         if self._passes_whole(events):
-            self._trail.deliver(events)
+            self._trail.deliver(events, for_records=self._for_records)
             ready.extend(events)
             return
         for event in events:

@@ -34,10 +34,12 @@ class MergedStream:
         open_reader: Callable[[str], ShardLogReader],
         decoder: RecordDecoder,
         delivery: Delivery,
+        for_records: bool = False,
     ) -> None:
         """Begin at a position, which names the shards. No connection is made before `read`.
 
         `run_rows_max`: events made ready at a time. `poll_s`: after which a waiting `read` returns.
+        `for_records`: as of `RunReader`.
         """
         self.start = start
         self._run_rows_max = run_rows_max
@@ -46,7 +48,7 @@ class MergedStream:
         self.waiting: Wait | None = None
         self._planner = planner
         self._feed = feed
-        self._logs = ShardLogs(open_reader, decoder)
+        self._logs = ShardLogs(open_reader, decoder, for_records=for_records)
         self._delivery = delivery
         self._batch: Batch | None = None
         self._events: RunMerge[VEvent] = RunMerge({})

@@ -15,9 +15,14 @@ class ShardLogs:
     """A reader per shard; a hop replaces some of them."""
 
     def __init__(
-        self, open_reader: Callable[[str], ShardLogReader], decoder: RecordDecoder
+        self,
+        open_reader: Callable[[str], ShardLogReader],
+        decoder: RecordDecoder,
+        *,
+        for_records: bool,
     ) -> None:
-        """Read nothing before `follow`."""
+        """Read nothing before `follow`. `for_records`: as of `RunReader`."""
+        self._for_records = for_records
         self.readers: dict[str, ShardLogReader] = {}
         self._open_reader = open_reader
         self._decoder = decoder
@@ -33,7 +38,9 @@ class ShardLogs:
             self.readers[shard] = reader = self._open_reader(shard)
             # Fetch rows while their progress is still arriving.
             reader.seek(at.offset, at.seq + 1)
-            self._run_readers[shard] = RunReader(shard, self._decoder.reader_of)
+            self._run_readers[shard] = RunReader(
+                shard, self._decoder.reader_of, for_records=self._for_records
+            )
 
     def runs(self, part: ShardRange, frontier_us: int | None) -> Iterator[Run[VEvent]]:
         """Yield the events of a range of one shard, as `ShardLogReader.runs` does."""

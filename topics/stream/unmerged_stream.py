@@ -41,11 +41,12 @@ class UnmergedStream:
         open_reader: Callable[[str], ShardLogReader],
         decoder: RecordDecoder,
         delivery: Delivery,
+        for_records: bool = False,
     ) -> None:
         """Begin at a position, which names the shards. No connection is made before `read`.
 
         `run_rows_max`: events made ready at a time per shard. `poll_s`: after which a waiting
-        `read` returns.
+        `read` returns. `for_records`: as of `RunReader`.
         """
         self.start = start
         self.waiting: Wait | None = None
@@ -54,7 +55,7 @@ class UnmergedStream:
         self._place = Place.of(start)  # after the last event made ready
         self._planner = planner
         self._feed = feed
-        self._logs = ShardLogs(open_reader, decoder)
+        self._logs = ShardLogs(open_reader, decoder, for_records=for_records)
         self._delivery = delivery
         self._left: dict[str, ShardRange] = {}  # what is planned and not yet made ready
 

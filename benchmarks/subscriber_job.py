@@ -1,0 +1,123 @@
+"""`python -m benchmarks.subscriber_job JOB RESULT`: reads a backlog of two shards in one way.
+
+A process of its own, so that its processor time is that of the reader alone.
+"""
+
+import io
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fastavro
+from confluent_kafka import Consumer, TopicPartition
+
+from shardstream import ClientConfig, Subscriber
+from topics.names import ShardTopics
+from topics.records.wire import WIRE_HEADER_BYTES
+from topics.schemas.registry import open_schema_ids
+
+# The first rows start threads and connections, and are not measured.
+WARM_UP_ROWS = 20_000
+IDLE_S = 60.0
+CONSUME_MAX = 1_000
+SHARDS = ("-80", "80-")
+
+
+def events(keyspace: str, config: ClientConfig) -> Iterator[int]:
+    """Read events, and table, op and time of each."""
+    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=IDLE_S) as stream:
+        for event in stream:
+            _ = event.table, event.op, event.timestamp_us
+            yield 1
+
+
+def images(keyspace: str, config: ClientConfig) -> Iterator[int]:
+    """Read events, and the row of each."""
+    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=IDLE_S) as stream:
+        for event in stream:
+            _ = event.table, event.op, event.after
+            yield 1
+
+
+def batches(keyspace: str, config: ClientConfig) -> Iterator[int]:
+    """Read Arrow record batches."""
+    with Subscriber(keyspace, start="earliest", config=config, idle_timeout_s=IDLE_S) as stream:
+        for batch in stream.batches(rows_max=20_000):
+            yield batch.rows
+
+
+def consume(keyspace: str, config: ClientConfig) -> Iterator[int]:
+    """Take the records from confluent-kafka, without looking at them."""
+    yield from map(len, _messages(keyspace, config))
+
+
+def avro(keyspace: str, config: ClientConfig) -> Iterator[int]:
+    """Decode them with fastavro, as confluent-kafka's AvroDeserializer does."""
+    ids = open_schema_ids(config, None)
+    schemas: dict[bytes, fastavro.types.Schema] = {}
+    for values in _messages(keyspace, config):
+        for value in values:
+            header = value[:WIRE_HEADER_BYTES]
+            if header not in schemas:
+                text = ids.text_of(int.from_bytes(header, "big"))
+                schemas[header] = fastavro.parse_schema(json.loads(text))
+            stream = io.BytesIO(value)
+            stream.seek(WIRE_HEADER_BYTES)
+            fastavro.schemaless_reader(stream, schemas[header], None)
+        yield len(values)
+
+
+def _messages(keyspace: str, config: ClientConfig) -> Iterator[list[bytes]]:
+    """Yield the values of both logs, in the order of each log alone."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": config.brokers,
+            "group.id": "bench",
+            "enable.auto.commit": "false",
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(ShardTopics(keyspace, shard).log, 0, 0) for shard in SHARDS])
+    while True:
+        yield [message.value() or b"" for message in consumer.consume(CONSUME_MAX, IDLE_S)]
+
+
+WAYS: dict[str, Callable[[str, ClientConfig], Iterator[int]]] = {
+    "events": events,
+    "images": images,
+    "batches": batches,
+    "consume": consume,
+    "avro": avro,
+}
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def main(job_path: Path, result_path: Path) -> None:
+    """Read all rows of the job; write rows, seconds and processor seconds of the measured part."""
+    job = json.loads(job_path.read_text())
+    config = ClientConfig({"bootstrap.servers": job["brokers"]})
+    done, warm, begun_s, begun_cpu_s = 0, 0, 0.0, 0.0
+    for rows in WAYS[job["way"]](job["keyspace"], config):
+        done += rows
+        if not warm and done >= WARM_UP_ROWS:
+            warm, begun_s, begun_cpu_s = done, time.monotonic(), _cpu_s()
+        if done >= job["rows"]:
+            break
+    measured = {
+        "rows": done - warm,
+        "seconds": time.monotonic() - begun_s,
+        "cpu_s": _cpu_s() - begun_cpu_s,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    result_path.write_text(json.dumps(measured))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,103 @@
+"""Reads a backlog of two shards without Spark, beside confluent-kafka on the same logs."""
+
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from benchmarks.binlog_fill import create_table, fill
+from benchmarks.figures import PER_MESSAGES, Figure, Turn, figure
+from benchmarks.stack import Stack
+from benchmarks.two_shards import SHARDS, TwoShards
+from benchmarks.workloads import Workload
+from event_token.errors import Halt
+
+EVENTS = "subscriber.events"
+IMAGES = "subscriber.images"
+BATCHES = "subscriber.batches"
+NAMES = (EVENTS, IMAGES, BATCHES)
+# Beside what each is read, and how it is called.
+PEERS = {
+    EVENTS: ("consume", "confluent-kafka, undecoded"),
+    IMAGES: ("avro", "confluent-kafka and fastavro"),
+    BATCHES: ("avro", "confluent-kafka and fastavro"),
+}
+KEYSPACE = "read"
+TABLE = "read_rows"
+ROWS_PER_TRANSACTION = 100
+TRANSACTIONS_PER_SHARD = 5_000
+TRANSACTIONS_PER_SHARD_QUICK = 1_500
+JOB_S_MAX = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one reader took for the rows after its start."""
+
+    rows: int
+    seconds: float
+    cpu_s: float
+    peak_mb: float
+
+
+def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list[Figure]:
+    """Fill the logs, then read them in each way and beside its peer, `runs` times."""
+    transactions = TRANSACTIONS_PER_SHARD_QUICK if quick else TRANSACTIONS_PER_SHARD
+    rows = transactions * ROWS_PER_TRANSACTION * len(SHARDS)
+    stack.report(f"{', '.join(names)}: filling two shards with {rows:,} rows")
+    shards = _fill(stack, transactions)
+    figures: list[Figure] = []
+    for name in names:
+        way, (other, peer) = name.rpartition(".")[2], PEERS[name]
+        ours, theirs = [], []
+        for number in range(1, runs + 1):
+            stack.report(f"{name}: run {number} of {runs}")
+            ours.append(_read(stack, shards, way, rows))
+            theirs.append(_read(stack, shards, other, rows))
+        both = list(zip(ours, theirs, strict=True))
+        rates = [Turn(a.rows / a.seconds, b.rows / b.seconds) for a, b in both]
+        cpu = [Turn(_cpu_per_100k(a), _cpu_per_100k(b)) for a, b in both]
+        memory = [Turn(a.peak_mb, b.peak_mb) for a, b in both]
+        figures += [
+            figure(name, "rows/s", rates, peer=peer),
+            figure(f"{name}.cpu", "processor s per 100 k rows", cpu, peer=peer),
+            figure(f"{name}.memory", "MB, peak", memory, peer=peer),
+        ]
+    return figures
+
+
+def _cpu_per_100k(reading: Reading) -> float:
+    return reading.cpu_s / reading.rows * PER_MESSAGES
+
+
+def _fill(stack: Stack, transactions: int) -> TwoShards:
+    workload = Workload(f"subscriber.{TABLE}", transactions, ROWS_PER_TRANSACTION)
+    for index in range(len(SHARDS)):
+        create_table(stack.mysql(index), workload)
+    shards = TwoShards(stack, KEYSPACE)
+    with shards, ThreadPoolExecutor(len(SHARDS)) as pool:
+        list(pool.map(lambda server: fill(server, workload), shards.servers))
+        shards.wait_for_heads(time.time_ns() // 1000)
+    shards.check_rows(transactions * ROWS_PER_TRANSACTION)
+    return shards
+
+
+def _read(stack: Stack, shards: TwoShards, way: str, rows: int) -> Reading:
+    """Run `benchmarks.subscriber_job`. Halt when it fails or does not end."""
+    job_path, result_path = (stack.folder / f"{way}.{name}" for name in ("job", "result"))
+    job = {"brokers": shards.client.brokers, "keyspace": KEYSPACE, "way": way, "rows": rows}
+    job_path.write_text(json.dumps(job))
+    command = [sys.executable, "-m", "benchmarks.subscriber_job", str(job_path), str(result_path)]
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=JOB_S_MAX
+        )
+    except subprocess.TimeoutExpired as slow:
+        message = f"reading {rows:,} rows ({way}) has not ended after {JOB_S_MAX:.0f} s"
+        raise Halt(message) from slow
+    if done.returncode != 0:
+        message = f"reading ({way}) ended with status {done.returncode}:\n{done.stderr}"
+        raise Halt(message)
+    return Reading(**json.loads(result_path.read_text()))

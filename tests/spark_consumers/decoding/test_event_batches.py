@@ -1,0 +1,251 @@
+"""Arrow record batches of a `Subscriber`, without Spark."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from itertools import takewhile
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from event_token.errors import UsageError
+from shardstream import EventBatch, StreamPosition, Subscriber
+from spark_consumers.errors import HiddenValue
+from tests.spark_consumers.decoding.duckdb_follower import follow
+from tests.spark_consumers.shop import ORDERS, SHARDS, Change, Shop
+from tests.topics.shard_writer import CELL_US
+from topics.records.table_shape import Column, ValueKind
+from topics.records.vevent import EventType, InvalidDate, Op, Row, VEvent
+from topics.start.start_forms import Start
+
+# The last record of each test: it ends a batch, so that no test waits for one that is idle.
+END = "-- the end"
+NEVER_MS = 600_000
+LATER = replace(ORDERS, columns=(*ORDERS.columns, Column("placed", ValueKind.DATE, "date")))
+ITEMS = replace(ORDERS, table="items")
+ONE: Row = {"id": 1, "note": "one", "price": Decimal("1.50")}
+
+
+def end(shop: Shop) -> None:
+    """Write the last record, and promise that nothing older comes."""
+    shop.writers["-80"].write([Change(shop.now_us, statement=END)])
+    shop.now_us += CELL_US
+    for writer in shop.writers.values():
+        writer.promise(shop.now_us)
+
+
+def subscribed(shop: Shop, key_range: str = "-", start: Start = "earliest") -> Subscriber:
+    """A subscriber of the shop."""
+    return Subscriber(shop.keyspace, key_range, start, config=shop.config)
+
+
+def to_the_end(
+    subscriber: Subscriber, columns: list[str] | None = None, **limits: int
+) -> Iterator[EventBatch]:
+    """Yield the batches up to the one with the last record."""
+    for batch in subscriber.batches(columns, wait_ms=NEVER_MS, **limits):
+        yield batch
+        if batch.events and batch.events[-1].statement == END:
+            return
+
+
+def batches(shop: Shop, start: Start = "earliest", **limits: int) -> list[EventBatch]:
+    """All batches from a start."""
+    with subscribed(shop, start=start) as subscriber:
+        return list(to_the_end(subscriber, None, **limits))
+
+
+def rows_of(found: Sequence[EventBatch]) -> list[dict[str, Any]]:
+    """The rows of batches, each batch by the merged order."""
+    rows: list[dict[str, Any]] = []
+    for batch in found:
+        of_batch = [row for each in batch.tables for row in each.rows.to_pylist()]
+        rows += sorted(of_batch, key=lambda row: (row["timestamp_us"], row["shard"], row["seq"]))
+    return rows
+
+
+def events_of(shop: Shop, key_range: str = "-") -> list[VEvent]:
+    """The events of the same stream, without the last record."""
+    with subscribed(shop, key_range) as subscriber:
+        return list(takewhile(lambda event: event.statement != END, subscriber))
+
+
+def write_everything(shop: Shop) -> None:
+    """Write two tables, in transactions over both, a new version, a statement, and all ops."""
+    first, second = (shop.writers[shard] for shard in SHARDS)
+    row = ONE
+    at_us = shop.now_us
+    first.write([Change(at_us, None, row, last=False), Change(at_us, None, row, shape=ITEMS)])
+    second.write([Change(at_us + 1, None, {**row, "id": 2, "price": None})])
+    first.write([Change(at_us + CELL_US, statement="ALTER TABLE orders ADD placed DATE")])
+    odd: Row = {**row, "placed": InvalidDate("0000-00-00")}
+    first.write([Change(at_us + 2 * CELL_US, row, odd, shape=LATER)])
+    second.write([Change(at_us + 2 * CELL_US + 1, {**row, "id": 2, "price": None}, None)])
+    mark = EventType.LAST_PK
+    second.write([Change(at_us + 3 * CELL_US, statement="{}", statement_type=mark)])
+    first.write([Change(at_us + 4 * CELL_US, None, {**row, "id": 3}, copied=True)])
+    shop.now_us += 5 * CELL_US
+    end(shop)
+
+
+def test_batches_hold_what_the_events_hold(shop: Shop) -> None:
+    """Rows come once, in order, typed by table version; a statement ends its batch."""
+    write_everything(shop)
+    events = events_of(shop)
+    written = [event for event in events if event.type is EventType.ROW]
+
+    found = batches(shop)
+
+    rows = rows_of(found)
+    assert [(row["op"], row["shard"], row["seq"], row["timestamp_us"]) for row in rows] == [
+        (event.op, event.shard, event.seq, event.timestamp_us) for event in written
+    ]
+    assert [row["after"] and row["after"]["note"] for row in rows] == [
+        event.after and event.after["note"] for event in written
+    ]
+    assert [row["off_calendar"] for row in rows if row["off_calendar"]] == [
+        '{"before":{},"after":{"placed":"0000-00-00"}}'
+    ]
+    assert [[(t.table, t.rows.num_rows) for t in batch.tables] for batch in found] == [
+        [("orders", 2), ("items", 1)],
+        [("orders", 1), ("orders", 2)],
+    ]
+    placed = found[1].tables[0].rows.schema.field("after").type
+    assert [field.name for field in placed] == ["id", "note", "price", "placed"]
+    assert found[0].tables[0].rows.schema.field("after").type.field("price").type == (
+        pa.decimal128(10, 2)
+    )
+    assert [[event.type for event in batch.events] for batch in found] == [
+        [EventType.DDL],
+        [EventType.LAST_PK, EventType.DDL],
+    ]
+    assert found[0].events[0].statement == "ALTER TABLE orders ADD placed DATE"
+    assert found[0].position == events[3].position
+
+
+def test_a_reader_goes_on_exactly_after_any_batch(shop: Shop) -> None:
+    """From the position of each batch the rest follows, whatever the limits of batches are."""
+    shop.write(40)
+    end(shop)
+    everything = rows_of(batches(shop))
+
+    assert len(everything) == 80
+    for limits in ({"rows_max": 7}, {"bytes_max": 700}, {"rows_max": 1}):
+        found = batches(shop, **limits)
+        assert rows_of(found) == everything
+        assert all(batch.rows <= limits.get("rows_max", 80) for batch in found)
+        for batch in found[: -1 : 1 + len(found) // 2]:
+            done = everything.index(rows_of([batch])[-1]) + 1
+            position = StreamPosition.from_string(batch.position.to_string())
+            assert rows_of(batches(shop, position)) == everything[done:]
+
+
+def test_only_a_transaction_beyond_the_limit_is_cut(shop: Shop) -> None:
+    """A batch ends with a transaction from half of its limit on, and says when it cuts one."""
+    writer = shop.writers["-80"]
+    for size in (2, 3, 9, 1):
+        writer.write([Change(shop.now_us, None, ONE, last=n == size - 1) for n in range(size)])
+        shop.now_us += CELL_US
+    end(shop)
+
+    found = batches(shop, rows_max=6)
+
+    assert [(batch.rows, batch.ends_transaction) for batch in found] == [
+        (5, True),
+        (6, False),
+        (3, True),
+        (1, True),
+    ]
+    assert found[-1].events[0].statement == END
+
+
+def test_a_part_of_a_shard_sees_one_side_of_an_update(shop: Shop) -> None:
+    """An UPDATE across the border of the key range is an INSERT or a DELETE, as for events."""
+    old, new = ONE, {**ONE, "note": "two"}
+    for ids in ((b"\x10", b"\x70"), (b"\x70", b"\x10"), (b"\x10", b"\x11"), (b"\x70", b"\x71")):
+        shop.writers["-80"].write([Change(shop.now_us, old, new, ids=ids)])
+        shop.now_us += CELL_US
+    end(shop)
+    with subscribed(shop, "-40") as subscriber:
+        rows = rows_of(list(to_the_end(subscriber)))
+
+    assert [(row["op"], row["before"], row["after"]) for row in rows] == [
+        (event.op.value, event.before, event.after) for event in events_of(shop, "-40")
+    ]
+    assert [row["op"] for row in rows] == ["DELETE", "INSERT", "UPDATE"]
+
+
+def test_columns_are_chosen_as_in_spark(shop: Shop) -> None:
+    """Fewer columns may be asked for, unless NULL would then hide something."""
+    write_everything(shop)
+
+    with subscribed(shop) as subscriber:
+        first = next(subscriber.batches(["op", "after.id", "late", "gtid"]))
+    with subscribed(shop) as subscriber:
+        hidden = subscriber.batches(["after.placed"], rows_max=1)
+        with pytest.raises(UsageError, match=r"no column 'after\.placed'"):
+            next(hidden)
+    with subscribed(shop) as subscriber:
+        found = subscriber.batches(["after"])
+        next(found)
+        for _ in range(2):
+            with pytest.raises(HiddenValue, match=r"shop\.orders, shard -80, offset \d+: "):
+                next(found)
+
+    assert first.tables[0].rows.schema.names == ["op", "after", "gtid", "late"]
+    assert first.tables[0].rows["after"].to_pylist() == [{"id": 1}, {"id": 2}]
+    assert set(first.tables[0].rows["late"].to_pylist()) == {False}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"columns": "op"}, "pass a list of names"),
+        ({"columns": ["nothing"]}, "no column 'nothing'"),
+        ({"columns": ["key_hash"]}, "are for sinks"),
+        ({"rows_max": 0}, "rows_max 0 is not a positive number"),
+        ({"bytes_max": "1"}, "bytes_max '1' is not a positive number"),
+    ],
+)
+def test_wrong_arguments_are_refused(shop: Shop, arguments: dict[str, Any], message: str) -> None:
+    """A wrong argument is one sentence, before anything is read."""
+    with subscribed(shop) as subscriber, pytest.raises(UsageError, match=message):
+        subscriber.batches(**arguments)
+
+
+def test_duckdb_follows_a_stream(shop: Shop) -> None:
+    """The example of the docs holds every row once, with its types, over restarts."""
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE changes (op TEXT, id BIGINT, price DECIMAL(10, 2))")
+    connection.execute("CREATE TABLE place AS SELECT 'earliest' AS position")
+
+    for _ in range(2):
+        shop.write(20)
+        end(shop)
+        place = connection.execute("SELECT position FROM place").fetchall()[0][0]
+        with subscribed(shop, start=place) as subscriber:
+            columns = ["op", "after", "absent", "off_calendar"]
+            follow(to_the_end(subscriber, columns), connection)
+
+    assert connection.execute("SELECT count(*), count(DISTINCT id) FROM changes").fetchall() == [
+        (80, 80)
+    ]
+
+
+def test_events_that_are_read_for_their_records_are_complete(shop: Shop) -> None:
+    """Whatever is asked of such an event, it is that of an ordinary one."""
+    write_everything(shop)
+    events = events_of(shop)
+    found: list[VEvent] = []
+    with subscribed(shop) as subscriber:
+        while len(found) < len(events):
+            found += subscriber.take_records(3, NEVER_MS / 1000)
+
+    found = found[: len(events)]
+    assert [event.position for event in found] == [event.position for event in events]
+    assert [event.op for event in found if event.op is not Op.NONE] == [
+        event.op for event in events if event.op is not Op.NONE
+    ]
+    assert found == events
