@@ -9,6 +9,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
+from spark_consumers.change_log.file_source import FileSource
 from spark_consumers.change_log.sink import ChangeLogSink
 from spark_consumers.current_state.query.sink import HistorySink, StateSink
 from spark_consumers.sink_query.spark_errors import SPARK_ERRORS
@@ -36,7 +37,7 @@ SETTINGS = {
 
 def register(spark: SparkSession) -> None:
     """Register the source `shardstream` and the formats of all sinks with a session."""
-    for source in (ShardstreamSource, ChangeLogSink, StateSink, HistorySink):
+    for source in (ShardstreamSource, FileSource, ChangeLogSink, StateSink, HistorySink):
         spark.dataSource.register(source)
 
 

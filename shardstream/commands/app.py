@@ -10,6 +10,7 @@ from rich.console import Console
 
 from event_token import Flavor
 from event_token.errors import Halt, ShardstreamError, TakenOver, UsageError
+from shardstream.commands.changelog.app import app as changelog_app
 from shardstream.commands.copy.app import app as copy_app
 from shardstream.commands.fleet.readers import app as readers_app
 from shardstream.commands.fleet.serve import serve
@@ -19,17 +20,13 @@ from shardstream.commands.local import app as local_app
 from shardstream.commands.machine_limits import limit_reached
 from shardstream.commands.options import (
     SHARD_NAMES,
-    AvailableNow,
-    Checkpoint,
     Config,
     Every,
     Json,
     KeyRangeOption,
     Keyspace,
     MaxHoldOption,
-    MaxRowsPerBatch,
     ReaderName,
-    StartOption,
 )
 from shardstream.commands.reshard.app import app as reshard_app
 from shardstream.commands.sinks.database_app import app as database_app
@@ -37,7 +34,6 @@ from shardstream.commands.sinks.state_app import app as state_app
 from shardstream.commands.sinks.table_topics_app import table_topics
 from shardstream.commands.status_lines import (
     SPARK_LOGGER,
-    LineOptions,
     library_formatter,
     print_line,
 )
@@ -60,6 +56,9 @@ app = typer.Typer(
 app.add_typer(local_app, name="local", help="Run real database servers and Kafka on loopback.")
 app.add_typer(
     copy_app, name="copy", help="Copy existing rows into the stream (snapshot, backfill)."
+)
+app.add_typer(
+    changelog_app, name="changelog", help="Keep every change exactly once in a Delta table."
 )
 app.add_typer(
     database_app, name="database", help="Let tables of another database follow, and verify them."
@@ -222,44 +221,6 @@ def tail(
         as_json=as_json,
     )
     run_tail(load_settings(config), options)
-
-
-@app.command()
-@serves_metrics
-def changelog(
-    keyspace: Keyspace,
-    target: Annotated[
-        str, typer.Option("--target", help="Folder or URL (s3://...) of the Delta table")
-    ],
-    config: Config = None,
-    checkpoint: Checkpoint = None,
-    key_range: KeyRangeOption = "-",
-    start: StartOption = "earliest",
-    max_rows_per_batch: MaxRowsPerBatch = None,
-    max_hold_ms: MaxHoldOption = None,
-    name: ReaderName = None,
-    every_s: Every = None,
-    *,
-    available_now: AvailableNow = False,
-    as_json: Json = False,
-) -> None:
-    """Maintain a change log: every change exactly once in a Delta table, written by Spark."""
-    from shardstream.commands.changelog import ChangelogOptions, run_changelog_command
-    from shardstream.settings.model import load_settings
-
-    options = ChangelogOptions(
-        keyspace=keyspace,
-        target=target,
-        checkpoint=checkpoint,
-        key_range=key_range,
-        start=start,
-        max_rows_per_batch=max_rows_per_batch,
-        max_hold_ms=max_hold_ms,
-        name=name,
-        available_now=available_now,
-        lines=LineOptions(as_json, every_s),
-    )
-    run_changelog_command(load_settings(config), options)
 
 
 app.command()(invalidate)

@@ -16,6 +16,7 @@ commits with the same mark, the second one fails.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -292,6 +293,22 @@ def file_stats(rows: int, bounds: Mapping[str, tuple[object, object]]) -> str:
             "nullCount": dict.fromkeys(bounds, 0),
         }
     )
+
+
+def check_disjoint(found: Iterable[Mapping[str, SeqSpan]]) -> None:
+    """ChangeLogConflict when two files of a batch hold the same records of a shard."""
+    by_shard: dict[str, list[SeqSpan]] = {}
+    for spans in found:
+        for shard, span in spans.items():
+            by_shard.setdefault(shard, []).append(span)
+    for shard, each in by_shard.items():
+        for before, after in pairwise(sorted(each, key=lambda span: span.first)):
+            if after.first <= before.last:
+                raise ChangeLogConflict(
+                    f"two files of a batch hold shard {shard} from seq {after.first} to "
+                    f"{min(before.last, after.last)}: Spark has run a task twice and kept both "
+                    f"results. Start the query again: it runs the batch anew"
+                )
 
 
 def join_spans(found: Iterable[Mapping[str, SeqSpan]]) -> dict[str, SeqSpan]:

@@ -6,19 +6,26 @@ from collections.abc import Callable, Mapping
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from event_token.errors import UsageError
 from spark_consumers.change_log.delta_commit import ROWS_MARK, ensure_table, open_table
+from spark_consumers.change_log.file_source import FILE_SOURCE_FORMAT
 from spark_consumers.change_log.sink import SINK_FORMAT, arrow_schema
+from spark_consumers.change_log.spec import ChangeLogSpec
 from spark_consumers.errors import ChangeLogConflict
 from spark_consumers.sink_query.checkpoint_files import is_begun
 from spark_consumers.sink_query.origin import origin_of
 from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_query, triggered
-from spark_consumers.sink_query.secret_spec import secret_storage
+from spark_consumers.sink_query.secret_spec import SPEC, spec_text
 from spark_consumers.sink_query.spark_errors import translated
-from spark_consumers.source.data_source import SOURCE_FORMAT
+from spark_consumers.source.data_source import output_of, spark_schema
+from spark_consumers.source.options import SourceOptions
 
 # Time between batches: one file per shard and second keeps the table readable; a shorter interval
 # would show changes sooner and leave more small files to compact.
 INTERVAL_S = 1.0
+
+# The order of the merged stream, and what tells a repeated record.
+NEEDED = ("timestamp_us", "shard", "seq", "offset")
 
 # Rows are those in the table.
 ChangeLogProgress = SinkProgress
@@ -49,17 +56,20 @@ def run_changelog(
     """
     source = {"start": "earliest", **options, "keyspace": keyspace}
     storage, origin = dict(storage_options or {}), origin_of(keyspace, options)
-    frame = translated(lambda: spark.readStream.format(SOURCE_FORMAT).options(**source).load())
+    parsed = SourceOptions.parse(source)
+    output = output_of(parsed)
+    missing = [name for name in NEEDED if name not in output.names]
+    if missing:
+        raise UsageError(f"option columns: a change log needs {', '.join(missing)} as well")
+    schema = arrow_schema(spark_schema(output))
     check_table_is_there(target, checkpoint, storage)
-    ensure_table(target, arrow_schema(frame.schema), storage, origin)
-    sink = {
-        "path": target,
-        "checkpointLocation": checkpoint,
-        # A filter leaves out seqs on purpose.
-        "contiguous": "true" if "table" not in source else "false",
-        **origin.options(),
-        **secret_storage(storage),
-    }
+    ensure_table(target, schema, storage, origin)
+    # A filter leaves out seqs on purpose.
+    is_contiguous = parsed.table is None
+    spec = ChangeLogSpec(target, storage, output, schema, is_contiguous, parsed.key_range, origin)
+    told = {SPEC: spec_text(spec)}
+    frame = translated(spark.readStream.format(FILE_SOURCE_FORMAT).options(**source, **told).load)
+    sink = {"checkpointLocation": checkpoint, **told}
     writer = (
         frame.writeStream.format(SINK_FORMAT).options(**sink).queryName(f"changelog {keyspace}")
     )

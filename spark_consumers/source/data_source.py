@@ -66,16 +66,8 @@ class ShardstreamSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns; with option table those of its newest version now."""
-        options = self._parsed
-        if options.table is None:
-            self._output = choose_columns(options.columns)
-        else:
-            shape, schema_id = newest_version(
-                options.kafka, options.registry_url, options.keyspace, *options.table
-            )
-            self._output = choose_columns(options.columns, shape, schema_id)
-        self._output = replace(self._output, key_scope=options.key_scope)
-        return from_arrow_schema(self._output.arrow_schema(), prefer_timestamp_ntz=True)
+        self._output = output_of(self._parsed)
+        return spark_schema(self._output)
 
     def reader(self, schema: StructType) -> "ShardstreamReader":
         """Return the reader of a batch query."""
@@ -97,10 +89,24 @@ class ShardstreamSource(DataSource):
                 f"format {SOURCE_FORMAT} has a fixed schema, but schema(...) was called with "
                 f"{', '.join(schema.names)}: remove the call and use option columns"
             )
-        options = self._parsed
-        return LogSource(
-            options.kafka, options.keyspace, options.registry_url, self._output, options.key_range
+        return LogSource.of(self._parsed, self._output)
+
+
+def output_of(options: SourceOptions) -> OutputColumns:
+    """Return the columns that options ask for. UsageError on unknown ones, or no such table."""
+    if options.table is None:
+        output = choose_columns(options.columns)
+    else:
+        shape, schema_id = newest_version(
+            options.kafka, options.registry_url, options.keyspace, *options.table
         )
+        output = choose_columns(options.columns, shape, schema_id)
+    return replace(output, key_scope=options.key_scope)
+
+
+def spark_schema(output: OutputColumns) -> StructType:
+    """Return the columns as Spark has them."""
+    return from_arrow_schema(output.arrow_schema(), prefer_timestamp_ntz=True)
 
 
 class ShardstreamReader(DataSourceReader):

@@ -16,6 +16,7 @@ from event_token import KeyRange, ShardName
 from event_token.compiled import IS_COMPILED, PLAIN_WARNING
 from spark_consumers.decoding.output_columns import OutputColumns
 from spark_consumers.decoding.shard_decoder import ShardDecoder
+from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import TaskRange
 from topics.errors import LogGap
 from topics.kafka.client import ClientConfig
@@ -44,6 +45,11 @@ class LogSource:
     registry_url: str | None
     output: OutputColumns
     key_range: KeyRange
+
+    @classmethod
+    def of(cls, options: SourceOptions, output: OutputColumns) -> "LogSource":
+        """Return what the options of a query name."""
+        return cls(options.kafka, options.keyspace, options.registry_url, output, options.key_range)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.processes import with_parent_guard
 from tests.shardstream.command_line import WAIT_S_MAX, command, run, write_settings
+from tests.spark_consumers.change_log.log_rows import change, commit_rows
 from tests.spark_consumers.shop import NO_DATABASE, SHARDS, Shop
 
 
@@ -70,3 +71,35 @@ def test_a_signal_ends_the_command_in_order(
     assert status == 0, text
     assert "Traceback" not in text, text
     assert "KeyboardInterrupt" not in text, text
+
+
+def test_files_that_no_version_has_go_after_a_week(tmp_path: Path) -> None:
+    """Vacuum removes old files of failed tasks, and neither young ones nor those of the table."""
+    log = tmp_path / "log"
+    commit_rows(str(log), [change(1)], 0)
+    live = set(log.glob("*.parquet"))
+    old, young = log / "part-old.zstd.parquet", log / "part-young.zstd.parquet"
+    for file in (old, young):
+        file.write_bytes(b"of a task that failed")
+    for file in (*live, old):
+        os.utime(file, (0, 0))
+
+    dry = run("changelog", "vacuum", str(log), "--dry-run")
+    assert (dry.returncode, dry.stdout) == (0, f"{log}: 1 files would be removed\n")
+    assert set(log.glob("*.parquet")) == {*live, old, young}
+    assert run("changelog", "vacuum", str(log)).stdout == f"{log}: 1 files removed\n"
+    assert set(log.glob("*.parquet")) == {*live, young}
+
+
+def test_a_check_counts_what_is_lost(tmp_path: Path) -> None:
+    """The status is 0 for a sound log, and 1 for one that lacks a change, in one sentence."""
+    log = str(tmp_path / "log")
+    commit_rows(log, [change(1), change(2)], 0)
+    sound = run("changelog", "check", log)
+    commit_rows(log, [change(4)], 1, contiguous=False)
+    lacking = run("changelog", "check", log)
+
+    assert (sound.returncode, sound.stdout) == (0, f"{log}: 2 changes\n")
+    assert lacking.returncode == 1
+    assert "1 changes are lost, 0 repeated and 0 out of order" in lacking.stderr
+    assert "Traceback" not in lacking.stderr

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from event_token.position import StreamPosition
-from spark_consumers.change_log.delta_commit import Batch, commit, ensure_table, open_table
+from spark_consumers.change_log.delta_commit import (
+    Batch,
+    SeqSpan,
+    WrittenFile,
+    commit,
+    ensure_table,
+    join_spans,
+    open_table,
+)
 from spark_consumers.change_log.parquet_files import write_files
 
 SCHEMA = pa.schema(
@@ -38,12 +46,19 @@ def change(seq: int, **more: object) -> dict[str, object]:
     return row | {"seq": seq, "offset": seq * 2, "timestamp_us": seq * 10} | more
 
 
+def write_rows(
+    target: str, rows: Sequence[Mapping[str, object]], storage: Mapping[str, str], schema: pa.Schema
+) -> tuple[list[WrittenFile], dict[str, SeqSpan]]:
+    """Write rows to files of a table; return them and the seqs of each shard."""
+    written = list(write_files(target, [pa.RecordBatch.from_pylist(rows, schema)], storage))
+    return [file for file, _ in written], join_spans(spans for _, spans in written)
+
+
 def batch_of(
     target: str, seqs: Sequence[int], batch_id: int, query: str, storage: Mapping[str, str]
 ) -> Batch:
     """Write changes to files of a table; return the batch that would commit them."""
-    rows = pa.RecordBatch.from_pylist([change(seq) for seq in seqs], SCHEMA)
-    files, spans = write_files(target, [rows], storage)
+    files, spans = write_rows(target, [change(seq) for seq in seqs], storage, SCHEMA)
     return Batch(batch_id, query, spans, files, None, contiguous=True)
 
 
@@ -60,6 +75,6 @@ def commit_rows(
 ) -> bool:
     """Write and commit rows as one batch of a query, which ends at `end`."""
     ensure_table(target, schema, {})
-    files, spans = write_files(target, [pa.RecordBatch.from_pylist(rows, schema)], {})
+    files, spans = write_rows(target, rows, {}, schema)
     batch = Batch(batch_id, query, spans, files, end, contiguous, hopped)
     return commit(open_table(target, {}), schema, batch)

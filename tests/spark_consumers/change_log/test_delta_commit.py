@@ -28,11 +28,10 @@ from spark_consumers.change_log.delta_commit import (
     shard_mark,
 )
 from spark_consumers.change_log.delta_files import FORMAT, FORMAT_MARK, open_changelog
-from spark_consumers.change_log.parquet_files import write_files
 from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.errors import ChangeLogConflict, TargetConflict
 from spark_consumers.sink_query.origin import Origin
-from tests.spark_consumers.change_log.log_rows import SCHEMA, change, commit_rows
+from tests.spark_consumers.change_log.log_rows import SCHEMA, change, commit_rows, write_rows
 
 
 def rows_of(target: str) -> int:
@@ -106,8 +105,7 @@ def test_a_lost_checkpoint_is_told_the_way_on(target: str, end: StreamPosition |
     """The latest position in the table's commits is named; without any a new table is."""
     ensure_table(target, SCHEMA, {})
     for number, position in enumerate((end, None)):
-        rows = [pa.RecordBatch.from_pylist([change(number + 1)], SCHEMA)]
-        files, spans = write_files(target, rows, {})
+        files, spans = write_rows(target, [change(number + 1)], {}, SCHEMA)
         batch = Batch(number, "q", spans, files, position, contiguous=True)
         assert commit(open_changelog(target, {}), SCHEMA, batch)
 
@@ -154,7 +152,7 @@ def test_two_writers_at_once_cannot_both_commit(target: str) -> None:
     stale = DeltaTable(target)
     commit_rows(target, [change(2)], 1)
 
-    files, spans = write_files(target, [pa.RecordBatch.from_pylist([change(2)], SCHEMA)], {})
+    files, spans = write_rows(target, [change(2)], {}, SCHEMA)
     batch = Batch(1, "q", spans, files, None, contiguous=True)
     with pytest.raises(ChangeLogConflict, match="another query wrote"):
         commit(stale, SCHEMA, batch)
@@ -232,7 +230,7 @@ def test_other_errors_of_delta_are_no_conflict(target: str) -> None:
     """D2: a commit that fails for another reason than a concurrent one raises Delta's error."""
     commit_rows(target, [change(1)], 0)
     table = DeltaTable(target)
-    files, spans = write_files(target, [pa.RecordBatch.from_pylist([change(2)], SCHEMA)], {})
+    files, spans = write_rows(target, [change(2)], {}, SCHEMA)
     protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 99}}
     Path(target, "_delta_log", f"{table.version() + 1:020}.json").write_text(json.dumps(protocol))
 
@@ -248,7 +246,7 @@ def test_a_commit_tells_where_the_stream_stands(target: str) -> None:
     )
     both = frozenset({"-80", "80-"})
     ensure_table(target, SCHEMA, {})
-    files, spans = write_files(target, [pa.RecordBatch.from_pylist([change(1)], SCHEMA)], {})
+    files, spans = write_rows(target, [change(1)], {}, SCHEMA)
     batch = Batch(3, "q", spans, files, end, contiguous=True, hopped=both, partial=both)
 
     assert commit(open_changelog(target, {}), SCHEMA, batch)

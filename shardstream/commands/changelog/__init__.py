@@ -1,0 +1,1 @@
+"""`shardstream changelog`: runs, cleans up and checks a change log."""
