@@ -28,7 +28,7 @@ from spark_consumers.source.read_tasks import LogSource
 
 FILE_SOURCE_FORMAT = "shardstream_change_log_files"
 FILE_COLUMN = "file"
-FILE_COLUMNS = StructType().add(FILE_COLUMN, StringType(), nullable=False)
+FILE_COLUMNS = StructType().add(FILE_COLUMN, StringType())
 
 
 class FileSource(ShardstreamSource):
