@@ -73,7 +73,7 @@ PARAMETERS = {
     "SqlDatabase.apply_arrow": "self batch changes",
     "SqlDatabase.held": "self",
     "TargetOptions": "follower schema deletes nul_text key_range state tombstones_us on_bad_row "
-    "on_type_change key_scope on_same_key on_partial drop_columns",
+    "on_type_change key_scope on_same_key on_partial drop_columns left",
     "PlannedBatch": "query_id batch_id begin end",
     "replay_changelog": "target until_us accept_skip storage_options",
     "state_as_of": "log timestamp_us accept_skip",
