@@ -307,7 +307,7 @@ def check_disjoint(found: Iterable[Mapping[str, SeqSpan]]) -> None:
                 raise ChangeLogConflict(
                     f"two files of a batch hold shard {shard} from seq {after.first} to "
                     f"{min(before.last, after.last)}: Spark has run a task twice and kept both "
-                    f"results. Start the query again: it runs the batch anew"
+                    f"results. Start the query again: it runs the batch again"
                 )
 
 
