@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from shardstream.commands.copy.progress import copy_json, duration, seconds_left
@@ -39,9 +40,10 @@ def headline(view: KeyspaceView, max_behind_s: float) -> str:
 def as_text(view: KeyspaceView, max_behind_s: float) -> RenderableType:
     """Return the headline, a table of shards, and copies and reshards that are under way."""
     bad = view.is_held_back(round(max_behind_s * 1_000))
-    table = Table(
-        *("shard", "state", "behind", "records", "records/s", "source lag", "server", "progress")
-    )
+    names = ("shard", "state", "behind", "records", "per s", "source lag", "server", "progress")
+    # In a narrow terminal a cell goes on in the next line: a server without its port says little.
+    columns = (Column(name, overflow="fold") for name in names)
+    table = Table(*columns, box=box.SIMPLE, padding=0)
     for shard in view.shards:
         table.add_row(*_cells(shard), style=_STYLES[shard.condition])
     parts: list[RenderableType] = [

@@ -36,9 +36,9 @@ def view(looks: dict[str, ShardLook], *shards: ShardEntry) -> KeyspaceView:
     return keyspace_view(Topology("commerce", 3, entries), looks, NOW_US)
 
 
-def printed(found: KeyspaceView) -> str:
+def printed(found: KeyspaceView, width: int = 200) -> str:
     """What `status` prints."""
-    console = Console(width=200, record=True, file=StringIO())
+    console = Console(width=width, record=True, file=StringIO())
     console.print(as_text(found, 10))
     return console.export_text()
 
@@ -60,6 +60,15 @@ def test_a_producer_that_an_error_has_ended_is_named_with_its_reason() -> None:
     )
     [stop] = next_stops((), found, NOW_US)
     assert stop.reason == "db-b has purged binlogs [BinlogPurged]"
+
+
+def test_a_terminal_of_80_columns_cuts_nothing_off() -> None:
+    """Numbers, headings and the server with its port are whole."""
+    found = printed(view({"-80": look(seq=1_234_567), "80-": look()}), width=80)
+
+    assert "…" not in found
+    for text in ("per s", "source lag", "1,234,567", "db-a:3306", "progress"):
+        assert text in found
 
 
 def test_the_last_ddl_of_each_shard_is_told() -> None:
