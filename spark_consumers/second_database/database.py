@@ -110,17 +110,13 @@ class SqlDatabase:
         """Prepare; UsageError also if processes of Spark cannot use the database side by side."""
         if not self._dialect.is_shared:
             raise UsageError(
-                f"{self._dialect.place}: only one process at a time can open this database, and "
-                f"Spark has several. Apply the changes with SqlDatabase in a program of your own "
-                f"(docs/second-database.md)"
+                f"{self._dialect.place}: only one process at a time can open it, and Spark has "
+                f"several: use SqlDatabase in a program of your own (docs/second-database.md)"
             )
         self.prepare()
 
     def prepare(self) -> None:
-        """Create the follower's own tables where they are missing.
-
-        UsageError: the database cannot do what a target must.
-        """
+        """Create the follower's own missing tables. UsageError: the database cannot be a target."""
         with self._dialect.errors():
             self._dialect.check_server(self._open())
         with suppress(DuplicateValue):  # another first start was quicker
@@ -188,6 +184,9 @@ class SqlDatabase:
     def clean_up(self) -> None:
         """Do what batches that were cut off have left to be done, before tasks stage the next."""
         self.drop_stages()
+        if not self._dialect.has_transactional_ddl:
+            with self._transaction() as connection:
+                self._dropper.drop(connection, begun_only=True)
         self.drop_columns()
 
     def drop_stages(self) -> None:

@@ -210,6 +210,14 @@ class Dialect:
         """Put rows into a staging table. BadValue names the first one that does not fit."""
         raise NotImplementedError
 
+    def may_skip_rows(
+        self,
+        connection: Connection,  # noqa: ARG002 - as of others
+        table: TargetTable,  # noqa: ARG002 - as of others
+    ) -> bool:
+        """Tell whether a table has triggers or rules that can skip rows without an error."""
+        return False
+
     def upsert(
         self,
         connection: Connection,

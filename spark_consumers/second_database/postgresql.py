@@ -187,6 +187,17 @@ class PostgresDialect(Dialect):
             few = [sql.Identifier(column) for column in (DELETED, CONTESTED)]
             driver.execute(sql.SQL("ANALYZE {} ({}, {})").format(place, *few))
 
+    def may_skip_rows(self, connection: Connection, table: TargetTable) -> bool:
+        """Ask for rules, and for triggers BEFORE each row (the bits 1 and 2), of others."""
+        [(found,)] = rows_of(
+            connection,
+            "SELECT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(:place) "
+            "AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 3 = 3) "
+            "OR EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = to_regclass(:place))",
+            {"place": self.table(table.schema, table.name).replace("\\:", ":")},
+        )
+        return bool(found)
+
     def upsert(
         self,
         connection: Connection,

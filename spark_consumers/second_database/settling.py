@@ -23,6 +23,7 @@ from spark_consumers.applying.changes import (
 from spark_consumers.applying.homes import Version
 from spark_consumers.applying.settle import settle
 from spark_consumers.errors import CannotApply
+from spark_consumers.second_database.checks.taken_rows import TakenRows
 from spark_consumers.second_database.dialect import Dialect, rows_of, run
 from spark_consumers.second_database.names import (
     CONTESTED,
@@ -67,16 +68,20 @@ def settle_contested(
     visible, others = _decide(
         rows_of(connection, f"SELECT {d.listed((NUMBER, *_READ, ORIGIN))} FROM {work}")
     )
+    taken = TakenRows(connection, d, table, soft=False)
     place, homes = d.table(table.schema, table.name), d.internal(table.homes)
     for target, key in ((place, table.key), (homes, [KEY])):
         d.delete_matching(connection, target, f"{work} w", d.same_key("w", "t", key))
+    taken.check_deleted(work, "1 = 1")
     stored = KEPT if soft else STORED
     for target, numbers, columns in (
         (place, visible, (*table.columns, *stored)),
         (homes, others, (KEY, *KEPT, *table.columns)),
     ):
         listed = d.listed(columns)
-        _move(connection, f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {work}", numbers)
+        insert = f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {work}"
+        if _move(connection, insert, numbers) < len(numbers) and taken.are_doubtful:
+            raise taken.refusal("rows of several shards")
     d.drop_work(connection, work)
     flag = d.quote(CONTESTED)
     for staged in contested:
@@ -186,10 +191,13 @@ def _decide(rows: Iterable[tuple[object, ...]]) -> tuple[list[int], list[int]]:
     return [int(str(n)) for n in visible], [int(str(n)) for n in others]
 
 
-def _move(connection: Connection, insert: str, numbers: list[int]) -> None:
-    """Run an INSERT ... SELECT for the rows of these numbers."""
+def _move(connection: Connection, insert: str, numbers: list[int]) -> int:
+    """Run an INSERT ... SELECT for the rows of these numbers; return how many it inserted."""
     statement = text(f"{insert} WHERE {NUMBER} IN :numbers").bindparams(
         bindparam("numbers", expanding=True)
     )
+    done = 0
     for begin in range(0, len(numbers), NUMBERS_MAX):
-        connection.execute(statement, {"numbers": numbers[begin : begin + NUMBERS_MAX]})
+        some = {"numbers": numbers[begin : begin + NUMBERS_MAX]}
+        done += int(connection.execute(statement, some).rowcount)
+    return done

@@ -21,6 +21,7 @@ from spark_consumers.applying.removals import home_bounds
 from spark_consumers.applying.tables import Removal
 from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.errors import CannotApply
+from spark_consumers.second_database.checks.taken_rows import TakenRows
 from spark_consumers.second_database.dialect import Dialect, Update, rows_of, run
 from spark_consumers.second_database.names import CONTESTED, KEPT, STORED, TargetTable
 from spark_consumers.second_database.settling import settle_contested
@@ -47,6 +48,7 @@ class TableWriter:
         self._soft = soft
         self._place = dialect.table(table.schema, table.name)
         self._homes = dialect.internal(table.homes)
+        self._taken = TakenRows(connection, dialect, table, soft=soft)
         self.may_hide = False  # whether the batch had to do with keys of several homes
 
     def apply(
@@ -169,9 +171,10 @@ class TableWriter:
         if self._soft:
             update = Update(self._place, str(staged.stage), key, KEPT, dead)
             d.update_from(self._connection, update)
-            return
-        where = f"{dead} AND {d.same_key('s', 't', key)}"
-        d.delete_matching(self._connection, self._place, f"{stage} s", where)
+        else:
+            where = f"{dead} AND {d.same_key('s', 't', key)}"
+            d.delete_matching(self._connection, self._place, f"{stage} s", where)
+        self._taken.check_deleted(stage, dead)
 
     def _delete_upserted(self, staged: Staged) -> None:
         d, key = self._dialect, self._table.key
@@ -188,13 +191,13 @@ class TableWriter:
         for absent in staged.partial:
             self._lay_over(staged, absent)
         wanted = self._count(f"{d.in_bulk('')} AND {d.quote(ABSENT)} IS NULL", stage)
-        if (
-            d.upsert(self._connection, self._table, str(staged.stage), staged.columns, kept)
-            < wanted
-        ):
+        done = d.upsert(self._connection, self._table, str(staged.stage), staged.columns, kept)
+        if done < wanted:
             marked = f"UPDATE {stage} SET {d.quote(CONTESTED)} = 1 WHERE {d.quote(CONTESTED)} = 0"
             self._mark_foreign(marked, stage, f"AND {d.quote(DELETED)} = FALSE ")
             self._settle([staged])
+        if done < wanted or self._taken.are_doubtful:
+            self._taken.check_written(stage, f"{d.in_bulk()} AND s.{d.quote(ABSENT)} IS NULL")
 
     def _lay_over(self, staged: Staged, absent: tuple[str, ...]) -> None:
         d = self._dialect
@@ -213,6 +216,7 @@ class TableWriter:
         wanted = self._count(mine.replace("s.", ""), stage, {"absent": text})
         if done < wanted:
             done += self._lay_over_lineage(stage, update, f"{alive}{mine}")
+        self._taken.check_laid_over(stage, mine, {"absent": text})
         if done == wanted:
             return
         without = (
@@ -283,12 +287,14 @@ class TableWriter:
                     f"h.{q(KEY)} = :key AND {d.same_key('h', 't', key)}",
                     {"key": text},
                 )
-            run(
+            done = run(
                 self._connection,
                 f"INSERT INTO {self._place} ({columns}) SELECT {columns} FROM {self._homes} "
                 f"WHERE {mine}",
                 values,
             )
+            if done == 0:
+                raise self._taken.refusal(f"key {text}, shard {shard}, seq {seq}")
             run(self._connection, f"DELETE FROM {self._homes} WHERE {mine}", values)
 
     def _count(self, where: str, stage: str, values: dict[str, object] | None = None) -> int:
@@ -304,6 +310,7 @@ class TableWriter:
         for place in (self._place, self._homes):
             clear = f"UPDATE {place} SET {name} = NULL WHERE {name} IS NOT NULL AND {where}"
             run(self._connection, clear, values)
+        self._taken.check_none(f"{name} IS NOT NULL AND {where}", values)
 
     def _remove(self, removal: Removal) -> None:
         """Remove the stored rows of a shard that a TRUNCATE or DROP removed there."""
@@ -311,13 +318,12 @@ class TableWriter:
         where, values = self._older_there(removal.at)
         run(self._connection, f"DELETE FROM {self._homes} WHERE {where}", values)
         if self._soft:
-            change = (
-                f"UPDATE {self._place} SET {q(DELETED)} = TRUE "
-                f"WHERE {q(DELETED)} = FALSE AND {where}"
-            )
+            where = f"{q(DELETED)} = FALSE AND {where}"
+            change = f"UPDATE {self._place} SET {q(DELETED)} = TRUE WHERE {where}"
         else:
             change = f"DELETE FROM {self._place} WHERE {where}"
         run(self._connection, change, values)
+        self._taken.check_none(where, values)
 
     def _older_there(self, at: Version) -> tuple[str, dict[str, object]]:
         """Return the condition, and its values, that a row is at home on a shard and older."""

@@ -154,8 +154,8 @@ class TargetTables:
         new = name.lower()
         if new == old.lower():
             return
-        there = _names_of(connection, dialect.table(table.schema, table.name))
-        if new in there and new not in _names_of(connection, dialect.internal(table.homes)):
+        there = names_of(connection, dialect.table(table.schema, table.name))
+        if new in there and new not in names_of(connection, dialect.internal(table.homes)):
             raise UsageError(
                 f"table {'.'.join(filter(None, (table.schema, table.name)))} of the target has a "
                 f"column '{name}' that was not made for this stream, and the source has one of "
@@ -163,7 +163,8 @@ class TargetTables:
             )
 
 
-def _names_of(connection: Connection, place: str) -> set[str]:
+def names_of(connection: Connection, place: str) -> set[str]:
+    """Return the columns of a quoted table, in lower case."""
     found = connection.execute(text(f"SELECT * FROM {place} WHERE 1 = 0"))
     return {name.lower() for name in found.keys()}  # noqa: SIM118 - it has rows
 

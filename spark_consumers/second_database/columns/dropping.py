@@ -19,6 +19,7 @@ from spark_consumers.second_database.catalog import Catalog, KnownTarget
 from spark_consumers.second_database.dialect import Dialect, rows_of, run
 from spark_consumers.second_database.staging import Staged
 from spark_consumers.second_database.table_changes import TableWriter
+from spark_consumers.second_database.target_tables import names_of
 
 
 class ColumnDropper:
@@ -75,8 +76,12 @@ class ColumnDropper:
                 writer.clear(column, at)
             self._write(connection, known.table.number, before, now)
 
-    def drop(self, connection: Connection) -> bool:
-        """Drop the columns that no live shard has; tell whether there were some."""
+    def drop(self, connection: Connection, *, begun_only: bool = False) -> bool:
+        """Drop the columns that no live shard has; tell whether there were some.
+
+        `begun_only`: only those that one was about to drop when it was cut off, outside of a
+        transaction: the catalog still has them, and statements that name them fail.
+        """
         lacking = self._read(connection)
         held = self._catalog.held(connection, locked=True) if lacking else None
         if held is None:
@@ -85,13 +90,16 @@ class ColumnDropper:
         for known in self._catalog.tables(connection).values():
             table = known.table
             of_table = lacking.get(table.number, {})
-            gone = to_drop(of_table, table.shape, held.position.shards)
-            if not gone:
-                continue
             places = (
                 self._dialect.table(table.schema, table.name),
                 self._dialect.internal(table.homes),
             )
+            gone = to_drop(of_table, table.shape, held.position.shards)
+            if begun_only and gone:
+                left_of = [names_of(connection, place) for place in places]
+                gone = [column for column in gone if any(column.lower() not in n for n in left_of)]
+            if not gone:
+                continue
             for column in gone:
                 for place in places:
                     self._dialect.drop_column(connection, place, column)

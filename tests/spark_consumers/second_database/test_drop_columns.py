@@ -30,7 +30,12 @@ from tests.spark_consumers.second_database.followed import (
 from topics.records.vevent import VEvent
 
 SHARDS = ("-80", "80-")
+ON_MYSQL = pytest.mark.parametrize("target_server", ["mysql_a", "mariadb_a"], indirect=True)
 PARTITIONS = 2
+
+
+class Died(Exception):  # noqa: N818 - what happened to the driver
+    """Raised where the driver is killed."""
 
 
 class Dropping(Followed):
@@ -59,6 +64,26 @@ class Dropping(Followed):
                 continue
             break
         self.end = end
+
+    def die_in_drop(self, alters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Drop the column on all shards; the driver is killed after some ALTERs of the target."""
+        drop = self.database._dialect.drop_column
+        left = iter(range(alters))
+
+        def drop_or_die(connection: Connection, place: str, name: str) -> None:
+            if next(left, None) is None:
+                raise Died
+            drop(connection, place, name)
+
+        def dying(*_: object) -> None:
+            raise Died
+
+        with monkeypatch.context() as patch:
+            patch.setattr(self.database._dialect, "drop_column", drop_or_die)
+            patch.setattr(self.database._catalog, "set_shape", dying)
+            with pytest.raises(Died):
+                self.take([dropped("-80", 3), dropped("80-", 3)])
+        self.end = self.end_of(SHARDS)
 
     def end_of(self, shards: Sequence[str]) -> StreamPosition:
         """The position after the next batch."""
@@ -187,10 +212,6 @@ def test_a_renamed_column_is_dropped_by_either_name(dropping: Dropping) -> None:
     assert known.renames == {}
 
 
-class Died(Exception):  # noqa: N818 - what happened to the driver
-    """Raised where the driver is killed."""
-
-
 @EVERYWHERE
 @pytest.mark.parametrize("alters", [0, 1, 2])
 def test_a_driver_that_dies_before_the_drop_is_followed_by_one_that_drops(
@@ -198,25 +219,33 @@ def test_a_driver_that_dies_before_the_drop_is_followed_by_one_that_drops(
 ) -> None:
     """Killed after the batch's commit, between the ALTERs, or before the target knows of them."""
     dropping.take(FIRST)
-    drop = dropping.database._dialect.drop_column
-    left = iter(range(alters))
-
-    def drop_or_die(connection: Connection, place: str, name: str) -> None:
-        if next(left, None) is None:
-            raise Died
-        drop(connection, place, name)
-
-    def dying(*_: object) -> None:
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr(dropping.database._dialect, "drop_column", drop_or_die)
-        patch.setattr(dropping.database._catalog, "set_shape", dying)
-        with pytest.raises(Died):
-            dropping.take([dropped("-80", 3), dropped("80-", 3)])
-    dropping.end = dropping.end_of(SHARDS)
+    dropping.die_in_drop(alters, monkeypatch)
 
     dropping.take([insert("-80", 4, {"id": 3, "note": "z"}, NEW)])
+
+    assert dropping.columns() == {"id", "note"}
+    rows = dropping.rows("SELECT id, note FROM shop.orders ORDER BY id")
+    assert rows == [(1, "x"), (2, "y"), (3, "z")]
+
+
+@ON_MYSQL
+@pytest.mark.parametrize("alters", [1, 2])
+def test_a_start_without_the_option_ends_a_drop_that_was_begun(
+    dropping: Dropping, alters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the ALTERs, or before the catalog knows of them, where DDL commits."""
+    dropping.take(FIRST)
+    dropping.die_in_drop(alters, monkeypatch)
+
+    without = SqlDatabase(dropping.url, TargetOptions(dropping.options.follower))
+    without.prepare()
+    without.clean_up()
+    dropping.number += 1
+    planned = PlannedBatch(QUERY, dropping.number, dropping.end, dropping.end_of(SHARDS))
+    changes = dropping.source.changes(
+        [insert("-80", 4, {"id": 3, "note": "z"}, NEW)], Following(known=without.known())
+    )
+    assert without.apply_arrow(planned, changes)
 
     assert dropping.columns() == {"id", "note"}
     rows = dropping.rows("SELECT id, note FROM shop.orders ORDER BY id")
