@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from spark_consumers.change_log.file_source import FileSource
 from spark_consumers.change_log.sink import ChangeLogSink
 from spark_consumers.current_state.query.sink import HistorySink, StateSink
-from spark_consumers.sink_query.spark_errors import SPARK_ERRORS
+from spark_consumers.sink_query.spark_errors import SPARK_ERRORS, starting_spark
 from spark_consumers.source.data_source import ShardstreamSource
 
 LOOPBACK = "127.0.0.1"
@@ -53,7 +53,7 @@ def build_session(
     """Return a session with all formats. Under spark-submit, leave out `master`.
 
     A local master listens on loopback only. JVM settings take effect only if this process runs no
-    JVM yet.
+    JVM yet. UnknownSparkError: Spark did not start.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
@@ -66,6 +66,7 @@ def build_session(
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
             builder = builder.config("spark.driver.host", LOOPBACK)
             builder = builder.config("spark.driver.bindAddress", LOOPBACK)
-    spark = builder.getOrCreate()
-    register(spark)
+    with starting_spark():
+        spark = builder.getOrCreate()
+        register(spark)
     return spark

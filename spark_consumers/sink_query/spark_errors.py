@@ -61,6 +61,22 @@ def ended_with_spark(stop: threading.Event) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def starting_spark() -> Iterator[None]:
+    """Raise UnknownSparkError, with the first line of what Spark says, if it does not start.
+
+    A JVM that ends meanwhile is met as many kinds of errors.
+    """
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        said = str(error).strip().partition("\n")[0]
+        raise UnknownSparkError(
+            f"Spark did not start ({said}); its own messages are above. If its JVM was ended, for "
+            f"its memory for instance, start again: nothing is lost"
+        ) from error
+
+
 def original_error(text: str) -> ShardstreamError:
     """Return the ShardstreamError named in the text of a Spark exception, else a Halt or Retry."""
     for name, message in reversed(_RAISED.findall(text)):

@@ -1,6 +1,9 @@
 import os
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JNetworkError
@@ -13,6 +16,8 @@ from spark_consumers.sink_query.spark_errors import (
     original_error,
     translated,
 )
+
+START_S_MAX = 120
 
 
 def test_errors_come_through_spark() -> None:
@@ -65,3 +70,24 @@ def test_a_jvm_that_ends_is_named_unless_a_stop_was_asked_for(error: Exception) 
     stop.set()
     with ended_with_spark(stop):
         raise error
+
+
+def test_a_jvm_that_is_killed_while_it_starts_is_one_sentence(tmp_path: Path) -> None:
+    """What PySpark raises then is not shown as a Python error."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nkill -9 $$\n")
+    java.chmod(0o755)
+    start = "from spark_consumers.session import build_session; build_session('killed', 'local[1]')"
+
+    ended = subprocess.run(
+        [sys.executable, "-c", start],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        timeout=START_S_MAX,
+    )
+
+    assert "UnknownSparkError: Spark did not start ([JAVA_GATEWAY_EXITED]" in ended.stderr
+    assert ended.stderr.rstrip().endswith("start again: nothing is lost")
