@@ -109,7 +109,7 @@ def changes_of(
         name = (shape.database, shape.table)
         if following.follows(name):
             check_key(shape)
-            own = rows.filter(pc.equal(rows["schema_id"], schema_id))
+            own = _where(rows, pc.equal(rows["schema_id"], schema_id))
             by_table.setdefault(name, []).append(_decoded(own, shape, schema_id, decoder))
     concerned = {*by_table, *following.known, *statements.tables}
     names = {name for name in concerned if following.follows(name)}
@@ -159,7 +159,7 @@ def _with_ops(versions: pa.Table, parts: Iterable[Decoded]) -> pa.Table:
 
 def _own_rows(routed: pa.Table, partitions: int, task: int) -> pa.Table:
     """Return the ROW records of a task, each once, with columns `has_key` and `has_old_key`."""
-    rows = routed.filter(pc.equal(routed["type"], "ROW"))
+    rows = _where(routed, pc.equal(routed["type"], "ROW"))
     flags = {}
     for column, name in (("key_hash", "has_key"), ("old_key_hash", "has_old_key")):
         hashes = rows[column].combine_chunks()
@@ -176,12 +176,17 @@ def _own_rows(routed: pa.Table, partitions: int, task: int) -> pa.Table:
         again = np.zeros(rows.num_rows, np.bool_)
     for name, own in flags.items():
         rows = rows.append_column(name, pa.array(own))
-    return rows.filter(pa.array(~again))
+    return _where(rows, pa.array(~again))
+
+
+def _where(rows: pa.Table, flags: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Return the rows whose flags are set: mostly all, and then nothing is copied."""
+    return rows if pc.all(flags, skip_nulls=False, min_count=0).as_py() else rows.filter(flags)
 
 
 def _decoded(own: pa.Table, shape: TableShape, schema_id: int, decoder: RecordDecoder) -> Decoded:
     own = own.combine_chunks()
-    rows = decoder.decode(schema_id, own["record"].to_pylist(), own["op"].to_pylist())
+    rows = decoder.decode(schema_id, own["record"].to_pylist(), own["op"].combine_chunks())
     return Decoded(
         shape,
         rows,

@@ -21,9 +21,11 @@ from topics.records.table_shape import TableShape, shape_of
 from topics.records.wire import wire_header
 
 _COLUMNS = (
-    "op,shard,seq,timestamp_us,gtid,token,key,old_key,keyspace_id_before,keyspace_id_after,"
-    "absent,off_calendar,before,after"
+    *("op", "shard", "seq", "timestamp_us", "key", "old_key", "keyspace_id_before"),
+    *("keyspace_id_after", "absent", "off_calendar", "before", "after"),
 )
+# Texts that take as long as all other columns of a small row together.
+PLACES = ("gtid", "token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +40,32 @@ class RecordDecoder:
     """Decodes rows of any table, of any shards and in any order. Not thread-safe."""
 
     def __init__(
-        self, text_of: Callable[[int], str], key_scope: KeyScope = KeyScope.KEYSPACE
+        self,
+        text_of: Callable[[int], str],
+        key_scope: KeyScope = KeyScope.KEYSPACE,
+        more: Sequence[str] = (),
     ) -> None:
         """`text_of` returns the schema text of an id.
 
         `key_scope`: that of the source; with SHARD tables and rows have a column more
-        (`scoped_rows`).
+        (`scoped_rows`). `more`: PLACES, where rows are to tell their transactions.
         """
         self._text_of = text_of
+        self._columns = ",".join((*_COLUMNS, *more))
         self._key_scope = key_scope
         self._versions: dict[int, _Version] = {}
 
     def decode(
-        self, schema_id: int, records: Sequence[bytes], ops: Sequence[str] | None = None
+        self,
+        schema_id: int,
+        records: Sequence[bytes],
+        ops: pa.Array | Sequence[str] | None = None,
     ) -> pa.RecordBatch:
         """Return one row per record of a table version, in the order of the records.
 
-        Columns: op, shard, seq, timestamp_us, gtid, token, key, old_key (JSON text),
-        keyspace_id_before, keyspace_id_after (binary), absent, off_calendar (JSON text) as in the
-        source, and the structs before and after, typed by the version's columns.
+        Columns: op, shard, seq, timestamp_us, key, old_key (JSON text), keyspace_id_before,
+        keyspace_id_after (binary), absent, off_calendar (JSON text) as in the source, `more` of
+        them, and the structs before and after, typed by the version's columns.
 
         `ops` is column `op` of the same rows: a source with a key range sees an UPDATE across its
         border as an INSERT or a DELETE, which has one image and one key.
@@ -83,7 +92,8 @@ class RecordDecoder:
                 f"cannot be read: {error}"
             ) from error
         if ops is not None:
-            batch = as_seen(batch, pa.array(ops, pa.string()))
+            seen = pa.array(ops, pa.string()) if isinstance(ops, Sequence) else ops
+            batch = as_seen(batch, seen.cast(pa.string()))
         if self._key_scope is KeyScope.SHARD:
             batch = with_keyspace_ids(version.shape, batch)
         return batch
@@ -98,7 +108,7 @@ class RecordDecoder:
             shape = shape_of(json.loads(self._text_of(schema_id)))
             if shape is None:
                 raise UsageError(f"schema {schema_id} describes statements, not rows of a table")
-            output = choose_columns(_COLUMNS, shape, schema_id)
+            output = choose_columns(self._columns, shape, schema_id)
             output = replace(output, key_scope=self._key_scope)
             if self._key_scope is KeyScope.SHARD:
                 shape = scoped_shape(shape)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_consumers.decoding.key_scope import KeyScope
-from spark_consumers.decoding.record_decoder import RecordDecoder
+from spark_consumers.decoding.record_decoder import PLACES, RecordDecoder
 from spark_consumers.errors import CannotApply
 from spark_consumers.sink_query.frame import ROUTE
 from spark_consumers.table_topics.batch_writer import Message
@@ -58,7 +58,7 @@ class TableMessages:
         fetch: Callable[[Place], bytes],
         key_scope: KeyScope = KeyScope.KEYSPACE,
     ) -> None:
-        self._decoder = RecordDecoder(text_of, key_scope)
+        self._decoder = RecordDecoder(text_of, key_scope, PLACES)
         self._key_scope = key_scope
         self._vindexes = vindexes
         self._open_encoder = open_encoder

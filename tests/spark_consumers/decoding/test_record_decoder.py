@@ -12,7 +12,7 @@ from spark_consumers.decoding.output_columns import (
     ON_REQUEST_TYPES,
     choose_columns,
 )
-from spark_consumers.decoding.record_decoder import RecordDecoder
+from spark_consumers.decoding.record_decoder import PLACES, RecordDecoder
 from spark_consumers.decoding.shard_decoder import ShardDecoder
 from tests.generated import examples
 from tests.spark_consumers.rows import events, shapes, statement_event, typed_value
@@ -96,12 +96,16 @@ def test_records_of_any_shards_and_order_have_the_codecs_values(found: list[VEve
     by_version: dict[int, list[VEvent]] = {}
     for event in found:
         by_version.setdefault(schema_id_of(encoder.encode(event)), []).append(event)
-    decoder = RecordDecoder(schema_ids.text_of)
+    decoder = RecordDecoder(schema_ids.text_of, more=PLACES)
+    without_places = RecordDecoder(schema_ids.text_of)
 
     for schema_id, same in by_version.items():
-        batch = decoder.decode(schema_id, [encoder.encode(event) for event in same])
+        records = [encoder.encode(event) for event in same]
+        batch = decoder.decode(schema_id, records)
 
         batch.validate(full=True)
+        few = without_places.decode(schema_id, records)
+        assert few.equals(batch.select([n for n in batch.schema.names if n not in PLACES]))
         assert decoder.shape(schema_id) == same[0].shape
         for event, row in zip(same, batch.to_pylist(), strict=True):
             assert row == expected_row(event, schema_ids)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from producers.preflight.typed_columns import TypedColumns
-from spark_consumers.decoding.record_decoder import RecordDecoder
+from spark_consumers.decoding.record_decoder import PLACES, RecordDecoder
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import decode, types_of
@@ -34,7 +34,7 @@ def decoded_rows(
             of_version.setdefault(schema_id_of(message.value, message.topic), []).append(
                 message.value
             )
-    decoder = RecordDecoder(sink.schema_ids.text_of)
+    decoder = RecordDecoder(sink.schema_ids.text_of, more=PLACES)
     return [
         (decoder.shape(schema_id), decoder.decode(schema_id, records))
         for schema_id, records in of_version.items()
