@@ -122,7 +122,8 @@ def test_batches_hold_what_the_events_hold(shop: Shop) -> None:
         [EventType.LAST_PK, EventType.DDL],
     ]
     assert found[0].events[0].statement == "ALTER TABLE orders ADD placed DATE"
-    assert found[0].position == events[3].position
+    # How far the frontier had come by then depends on when progress was read.
+    assert found[0].position.shards == events[3].position.shards
 
 
 def test_a_reader_goes_on_exactly_after_any_batch(shop: Shop) -> None:
