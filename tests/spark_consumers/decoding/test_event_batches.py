@@ -123,7 +123,9 @@ def test_batches_hold_what_the_events_hold(shop: Shop) -> None:
     ]
     assert found[0].events[0].statement == "ALTER TABLE orders ADD placed DATE"
     # How far the frontier had come by then depends on when progress was read.
-    assert found[0].position.shards == events[3].position.shards
+    statement = events[3].position
+    assert statement is not None
+    assert found[0].position.shards == statement.shards
 
 
 def test_a_reader_goes_on_exactly_after_any_batch(shop: Shop) -> None:
