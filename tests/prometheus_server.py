@@ -44,13 +44,22 @@ class Prometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The samples of an expression as of now; fails on one that is not valid."""
-        url = f"{self._url}/api/v1/query?{urlencode({'query': expression})}"
-        with urllib.request.urlopen(url, timeout=REQUEST_S_MAX) as answer:  # noqa: S310
+        result = self._ask(f"query?{urlencode({'query': expression})}")["result"]
+        assert isinstance(result, list), result
+        return result
+
+    def alerts(self) -> dict[str, str]:
+        """The health of every alert rule that is loaded: ok, unknown or err."""
+        groups = self._ask("rules?type=alert")["groups"]
+        return {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
+
+    def _ask(self, what: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self._url}/api/v1/{what}", timeout=REQUEST_S_MAX) as answer:  # noqa: S310
             found = json.loads(answer.read())
         assert found["status"] == "success", found
-        result = found["data"]["result"]
-        assert isinstance(result, list), found
-        return result
+        answered = found["data"]
+        assert isinstance(answered, dict), found
+        return answered
 
 
 @contextmanager

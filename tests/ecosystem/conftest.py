@@ -8,7 +8,7 @@ from testcontainers.compose import DockerCompose
 
 from shardstream.local.fetching.cache import cache_folder
 from tests.ecosystem.docker_commands import FILE_VARIABLE, PROGRAM_VARIABLE
-from tests.ecosystem.images import IMAGES
+from tests.ecosystem.images import IMAGES, services_with_images
 from tests.ecosystem.stack import ComposeStack, wait_for
 from tests.repository import ROOT
 
@@ -19,12 +19,15 @@ LOG = cache_folder() / "ecosystem-stack.log"
 @pytest.fixture(scope="session")
 def stack() -> Iterator[ComposeStack]:
     """The stack with its traffic, all services healthy."""
+    has_standins = not IMAGES.keys().isdisjoint(os.environ)
     compose = DockerCompose(
         ROOT / "docker",
         compose_file_name=os.environ[FILE_VARIABLE],
         docker_command_path=os.environ[PROGRAM_VARIABLE],
         # The images are built already where they have names of their own.
-        build=IMAGES.keys().isdisjoint(os.environ),
+        build=not has_standins,
+        profiles=["observability"],
+        services=services_with_images() if has_standins else [],
         # Debian's Compose knows no --wait; it waits for what others depend on.
         wait=False,
     )

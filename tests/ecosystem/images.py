@@ -4,9 +4,13 @@ A stand-in keeps the contract of the image that it replaces, as far as docker/co
 the same variables, folders, ports and programs.
 """
 
+import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import yaml
 
 from shardstream.local.fetching.cache import Report
 from shardstream.local.fetching.mysql_binaries import mysql_tree
@@ -14,6 +18,7 @@ from shardstream.local.kafka_cluster import kafka_jars
 from tests.ecosystem.docker_commands import Docker
 from tests.ecosystem.engine import data_folder, python_tar
 from tests.ecosystem.machine_network import proxies, write_configuration
+from tests.repository import ROOT
 
 STANDINS = Path(__file__).with_name("standins")
 # What the build finds in its context, seen by the engine under /data.
@@ -25,40 +30,61 @@ IMAGES = {
     "KAFKA_IMAGE": "standin-kafka:ecosystem",
     "REDIS_IMAGE": "standin-redis:ecosystem",
     "POSTGRES_IMAGE": "standin-postgres:ecosystem",
+    "PROMETHEUS_IMAGE": "standin-prometheus:ecosystem",
 }
 _ARCHIVE, _PYTHON, _JAVA = "archive:ecosystem", "standin-python:ecosystem", "java:ecosystem"
-# Targets of docker/Dockerfile. What others are built from has a name, so that its layers are kept.
-_OURS = {
-    "wheel": "wheel:ecosystem",
-    "java": _JAVA,
-    "spark": IMAGES["SHARDSTREAM_SPARK_IMAGE"],
-    "shardstream": IMAGES["SHARDSTREAM_IMAGE"],
-}
+# Targets of docker/Dockerfile.
+_OURS = {"spark": IMAGES["SHARDSTREAM_SPARK_IMAGE"], "shardstream": IMAGES["SHARDSTREAM_IMAGE"]}
+_SERVERS = ("mysql", "kafka", "redis", "postgres", "prometheus")
+# Two generations of all layers.
+LAYERS_KEPT = "12GB"
+
+
+def services_with_images() -> list[str]:
+    """Return the services of docker/compose.yaml whose images are built here: all but Grafana."""
+    services = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+    return [name for name, each in services.items() if each["image"][2:].split(":")[0] in IMAGES]
 
 
 def build_images(docker: Docker, report: Report) -> None:
-    """Build all; layers whose inputs are as they were come from the engine's data."""
+    """Build all; layers whose inputs are as they were come from the engine's data.
+
+    The compiler waits for no package and packages wait for no compiler: the engine is asked for
+    everything at once, and builds each stage that two images share once.
+    """
     context = data_folder() / CONTEXT
     if context.exists():
         shutil.rmtree(context)
     context.mkdir(parents=True)
     try:
         _build_python(docker, context, report)
-        for target, tag in _OURS.items():
-            report(f"building {tag}")
-            where, base = str(docker.repository), f"PYTHON_IMAGE={_PYTHON}"
-            file = f"{where}/docker/Dockerfile"
-            _build(docker, tag, target, context=where, file=file, base=base)
-        _gather(context, report)
-        for name in ("mysql", "kafka", "redis", "postgres"):
-            tag = IMAGES[f"{name.upper()}_IMAGE"]
-            report(f"building {tag}")
-            where = f"/data/{CONTEXT}"
-            file, base = f"{where}/Dockerfile", f"JAVA_IMAGE={_JAVA}"
-            _build(docker, tag, name, context=where, file=file, base=base)
+        with ThreadPoolExecutor() as pool:
+            work = [pool.submit(_build_ours, docker, target, report) for target in _OURS]
+            work.append(pool.submit(_build_servers, docker, context, report))
+        for each in work:
+            each.result()
     finally:
         shutil.rmtree(context)
     docker.run("image", "prune", "--force")
+    docker.run("builder", "prune", "--force", "--keep-storage", LAYERS_KEPT)
+
+
+def _build_ours(docker: Docker, target: str, report: Report, tag: str = "") -> None:
+    where = str(docker.repository)
+    file, base = f"{where}/docker/Dockerfile", f"PYTHON_IMAGE={_PYTHON}"
+    _build(docker, tag or _OURS[target], target, context=where, file=file, base=base)
+    report(f"built {tag or _OURS[target]}")
+
+
+def _build_servers(docker: Docker, context: Path, report: Report) -> None:
+    _build_ours(docker, "java", report, _JAVA)
+    _gather(context, report)
+    where = f"/data/{CONTEXT}"
+    file, base = f"{where}/Dockerfile", f"JAVA_IMAGE={_JAVA}"
+    for name in _SERVERS:
+        tag = IMAGES[f"{name.upper()}_IMAGE"]
+        _build(docker, tag, name, context=where, file=file, base=base)
+        report(f"built {tag}")
 
 
 def _build_python(docker: Docker, context: Path, report: Report) -> None:
@@ -98,4 +124,6 @@ def _build(docker: Docker, tag: str, target: str, *, context: str, file: str, ba
         ],
         check=True,
         stdout=subprocess.DEVNULL,
+        # Stages side by side, and only those that a target needs.
+        env={**os.environ, "DOCKER_BUILDKIT": "1"},
     )

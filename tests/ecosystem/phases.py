@@ -72,8 +72,11 @@ def run_tests(docker: Docker, arguments: list[str]) -> int:
     }
     if docker.host:
         env["DOCKER_HOST"] = docker.host
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/ecosystem"]
-    return subprocess.run([*command, *arguments], check=False, env=env, cwd=ROOT).returncode
+    command = [
+        *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--durations=0"),
+        *("tests/ecosystem", *arguments),
+    ]
+    return subprocess.run(command, check=False, env=env, cwd=ROOT).returncode
 
 
 def _mount(root: Path) -> None:

@@ -1,13 +1,11 @@
 """Alerts and dashboard against a Prometheus that scrapes the running system."""
 
-import json
 import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import yaml
 from prometheus_client.core import Metric
 
 from producers.settings import ProducerState, ProducerStatus
@@ -23,7 +21,7 @@ from shardstream.status.metrics.sink import sink_families
 from shardstream.status.process import serving
 from tests.database_servers import DatabaseFixture
 from tests.prometheus_server import Prometheus, prometheus
-from tests.repository import ROOT
+from tests.promql import alert_rules, panel_expressions
 from tests.shardstream.command_line import WAIT_S_MAX, background, streaming, write_settings
 from tests.shardstream.status.statuses import (
     APPLIED,
@@ -34,32 +32,9 @@ from tests.shardstream.status.statuses import (
     subscribed,
 )
 
-RULES = ROOT / "docker" / "prometheus" / "rules.yml"
-DASHBOARD = ROOT / "docker" / "grafana" / "shardstream.json"
 POLL_S = 0.2
-# What Grafana puts in their places.
-VARIABLES = {"$keyspace": ".+", "$shard": ".+", "$__rate_interval": "1m"}
 # Dashboards on faults are empty while there are none; alerts are while all is well.
 SELECTOR = re.compile(r"\b(?:shardstream_\w+|up|process_\w+)(?:\{[^}]*\})?")
-
-
-def panel_expressions() -> list[str]:
-    """What the panels show, and the values of the dashboard's variables."""
-    found = []
-    dashboard = json.loads(DASHBOARD.read_text())
-    for panel in dashboard["panels"]:
-        for target in panel.get("targets", []):
-            expression = target["expr"]
-            for name, value in VARIABLES.items():
-                expression = expression.replace(name, value)
-            found.append(expression)
-    return found
-
-
-def alert_expressions() -> list[str]:
-    """The conditions of the alerts."""
-    [group] = yaml.safe_load(RULES.read_text())["groups"]
-    return [rule["expr"] for rule in group["rules"]]
 
 
 def other_processes() -> Iterator[Metric]:
@@ -103,7 +78,7 @@ def test_alerts_and_panels_find_what_they_ask_for(
         server = started.enter_context(prometheus(tmp_path, ports))
         producer.wait_for("streaming", streaming)
         of_ours = f'{{keyspace="{keyspace}",shard="-"}}'
-        conditions = alert_expressions()
+        conditions = [rule["expr"] for rule in alert_rules()]
         wait_for_samples(
             server,
             [
