@@ -14,8 +14,9 @@ from enum import StrEnum
 from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.errors import SameKeys
 
-# Of more keys than these, some are enough to stop a query and to see why.
-SAME_KEYS_MAX = 100
+# Keys that a target keeps until their rows are compared again. Of those beyond, none stops a query
+# once the kept ones are settled; so many are half a megabyte of a frontier, where 100 would be few.
+SAME_KEYS_MAX = 10_000
 _NAMED_MAX = 3
 
 
