@@ -25,6 +25,8 @@ _TRANSIENT = (
     "Python worker exited unexpectedly",
     "Timed out while waiting for the Python worker to connect back",
     "Python worker failed to connect back",
+    # The process that starts workers was killed instead.
+    "EOFException occurred while reading the port number",
 )
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*\.[A-Z]\w*): (.*)$", re.MULTILINE)
 

@@ -37,10 +37,16 @@ def test_errors_come_through_spark() -> None:
         "worker to connect back"
     )
 
+    killed = original_error(
+        "org.apache.spark.SparkException: EOFException occurred while reading the port number from "
+        "pyspark.daemon's stdout and terminated with code: 137."
+    )
+
     assert isinstance(found, UsageError)
     assert str(found) == "column 'n' is int there"
     assert type(other) is UnknownSparkError
     assert type(slow) is Retry
+    assert type(killed) is Retry
 
 
 def test_a_killed_worker_is_a_transient_fault(spark: SparkSession) -> None:
