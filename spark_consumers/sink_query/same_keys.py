@@ -15,7 +15,7 @@ from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.errors import SameKeys
 
 # Keys that a target keeps until their rows are compared again. Of those beyond, none stops a query
-# once the kept ones are settled; so many are half a megabyte of a frontier, where 100 would be few.
+# once the kept ones are settled; this number takes half a megabyte of a frontier.
 SAME_KEYS_MAX = 10_000
 _NAMED_MAX = 3
 
