@@ -166,7 +166,10 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[list[str]]:
 
 
 COMMANDS = list(commands(typer.main.get_command(app)))
-NEED_SPARK = ("changelog", "database", "demo", "local up", "query", "state", "table-topics")
+NEED_SPARK = (
+    *("changelog", "database", "demo", "local fetch", "local up", "query", "state"),
+    "table-topics",
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
