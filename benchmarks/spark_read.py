@@ -3,11 +3,9 @@
 import json
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.binlog_fill import DATABASE, create_table, fill
+from benchmarks.binlog_fill import DATABASE
 from benchmarks.figures import Figure, MicroBatch, Turn, figure, micro_batch_rate
 from benchmarks.stack import Stack
 from benchmarks.two_shards import SHARDS, TwoShards
@@ -35,7 +33,8 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
     transactions = TRANSACTIONS_PER_SHARD_QUICK if quick else TRANSACTIONS_PER_SHARD
     rows = transactions * ROWS_PER_TRANSACTION * len(SHARDS)
     stack.report(f"{', '.join(names)}: filling two shards with {rows:,} rows")
-    shards = _fill(stack, transactions)
+    workload = Workload(f"spark.{TABLE}", transactions, ROWS_PER_TRANSACTION)
+    shards = TwoShards.filled(stack, KEYSPACE, workload)
     stack.report(f"{', '.join(names)}: starting Spark, {runs} run(s)")
     measured = _run_job(
         stack.folder / "spark",
@@ -57,20 +56,6 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
         )
         for name in names
     ]
-
-
-def _fill(stack: Stack, transactions: int) -> TwoShards:
-    """Fill both shards at the same time, so that there is something to merge."""
-    workload = Workload(f"spark.{TABLE}", transactions, ROWS_PER_TRANSACTION)
-    for index in range(len(SHARDS)):
-        create_table(stack.mysql(index), workload)
-    shards = TwoShards(stack, KEYSPACE)
-    with shards, ThreadPoolExecutor(len(SHARDS)) as pool:
-        list(pool.map(lambda server: fill(server, workload), shards.servers))
-        # Now the frontier is past every row.
-        shards.wait_for_heads(time.time_ns() // 1000)
-    shards.check_rows(transactions * ROWS_PER_TRANSACTION)
-    return shards
 
 
 def _run_job(folder: Path, job: dict[str, object]) -> dict[str, list[list[MicroBatch]]]:

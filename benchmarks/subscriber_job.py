@@ -23,6 +23,7 @@ from topics.schemas.registry import open_schema_ids
 WARM_UP_ROWS = 20_000
 IDLE_S = 60.0
 CONSUME_MAX = 1_000
+# As in two_shards, whose imports would count as memory of the reader.
 SHARDS = ("-80", "80-")
 
 

@@ -3,11 +3,8 @@
 import json
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.binlog_fill import create_table, fill
 from benchmarks.figures import PER_MESSAGES, Figure, Turn, figure
 from benchmarks.stack import Stack
 from benchmarks.two_shards import SHARDS, TwoShards
@@ -47,7 +44,8 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
     transactions = TRANSACTIONS_PER_SHARD_QUICK if quick else TRANSACTIONS_PER_SHARD
     rows = transactions * ROWS_PER_TRANSACTION * len(SHARDS)
     stack.report(f"{', '.join(names)}: filling two shards with {rows:,} rows")
-    shards = _fill(stack, transactions)
+    workload = Workload(f"subscriber.{TABLE}", transactions, ROWS_PER_TRANSACTION)
+    shards = TwoShards.filled(stack, KEYSPACE, workload)
     figures: list[Figure] = []
     for name in names:
         way, (other, peer) = name.rpartition(".")[2], PEERS[name]
@@ -70,18 +68,6 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
 
 def _cpu_per_100k(reading: Reading) -> float:
     return reading.cpu_s / reading.rows * PER_MESSAGES
-
-
-def _fill(stack: Stack, transactions: int) -> TwoShards:
-    workload = Workload(f"subscriber.{TABLE}", transactions, ROWS_PER_TRANSACTION)
-    for index in range(len(SHARDS)):
-        create_table(stack.mysql(index), workload)
-    shards = TwoShards(stack, KEYSPACE)
-    with shards, ThreadPoolExecutor(len(SHARDS)) as pool:
-        list(pool.map(lambda server: fill(server, workload), shards.servers))
-        shards.wait_for_heads(time.time_ns() // 1000)
-    shards.check_rows(transactions * ROWS_PER_TRANSACTION)
-    return shards
 
 
 def _read(stack: Stack, shards: TwoShards, way: str, rows: int) -> Reading:

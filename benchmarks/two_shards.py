@@ -1,11 +1,13 @@
 """Two shards of one keyspace: two servers with a producer each."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
-from benchmarks.binlog_fill import executed_set
+from benchmarks.binlog_fill import create_table, executed_set, fill
 from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
+from benchmarks.workloads import Workload
 from event_token.errors import Halt
 from topics.kafka.partition_reader import read_last_committed
 from topics.progress.codec import decode_progress
@@ -35,6 +37,22 @@ class TwoShards:
             OurProducer(self._keyspace, shard, start=f"gtid:{executed_set(server)}")
             for shard, server in zip(SHARDS, self.servers, strict=True)
         ]
+
+    @classmethod
+    def filled(cls, stack: Stack, keyspace: str, workload: Workload) -> Self:
+        """Return two logs that hold a workload each; the producers have ended.
+
+        Both are filled at the same time, so that there is something to merge.
+        """
+        for index in range(len(SHARDS)):
+            create_table(stack.mysql(index), workload)
+        shards = cls(stack, keyspace)
+        with shards, ThreadPoolExecutor(len(SHARDS)) as pool:
+            list(pool.map(lambda server: fill(server, workload), shards.servers))
+            # Now the frontier is past every row.
+            shards.wait_for_heads(time.time_ns() // 1000)
+        shards.check_rows(workload.transactions * workload.rows_per_transaction)
+        return shards
 
     def __enter__(self) -> Self:
         """Start both producers."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from shardstream.installation import import_own
 from topics.reading.planner import Strict
 from topics.start.start_forms import Start
-from topics.stream.arguments import ReadingMode
+from topics.stream.arguments import BATCH_BYTES_MAX, BATCH_ROWS_MAX, BATCH_WAIT_MS, ReadingMode
 from topics.stream.subscriber import StreamSubscriber
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class Subscriber(StreamSubscriber):
         self,
         columns: Iterable[str] | None = None,
         *,
-        rows_max: int = 100_000,
-        bytes_max: int = 64 * 1024 * 1024,
-        wait_ms: int = 500,
+        rows_max: int = BATCH_ROWS_MAX,
+        bytes_max: int = BATCH_BYTES_MAX,
+        wait_ms: int = BATCH_WAIT_MS,
     ) -> "Iterator[EventBatch]":
         """Iterate over the stream as Arrow record batches, typed by table; instead of events.
 

@@ -13,8 +13,9 @@ POSITIONS_TOPIC = "_shardstream.positions"
 
 # Without a dot in the keyspace, `<keyspace>.<shard>` is unambiguous.
 _KEYSPACE = re.compile(r"[A-Za-z0-9_-]{1,100}")
-# With a dot, as in `billing.eu`: it is the last part of the group's name.
+# With a slash, which no reader's name has.
 _APPLIER = "reshard/"
+# With a dot, as in `billing.eu`: it is the last part of the group's name.
 _READER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 # Without dots, which separate the parts of the topic's name.

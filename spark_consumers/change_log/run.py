@@ -5,15 +5,16 @@ from collections.abc import Callable, Mapping
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from event_token.errors import UsageError
 from spark_consumers.change_log.delta_commit import ROWS_MARK, ensure_table, open_table
 from spark_consumers.change_log.file_source import FILE_SOURCE_FORMAT
-from spark_consumers.change_log.sink import SINK_FORMAT, arrow_schema
+from spark_consumers.change_log.sink import SINK_FORMAT
 from spark_consumers.change_log.spec import ChangeLogSpec
 from spark_consumers.errors import ChangeLogConflict
 from spark_consumers.sink_query.checkpoint_files import is_begun
-from spark_consumers.sink_query.origin import origin_of
+from spark_consumers.sink_query.origin import Origin
 from spark_consumers.sink_query.run import Applied, SinkProgress, Trigger, run_query, triggered
 from spark_consumers.sink_query.secret_spec import SPEC, spec_text
 from spark_consumers.sink_query.spark_errors import translated
@@ -55,19 +56,16 @@ def run_changelog(
     ShardstreamError that ended the query; a transient one only after RESTARTS_MAX restarts.
     """
     source = {"start": "earliest", **options, "keyspace": keyspace}
-    storage, origin = dict(storage_options or {}), origin_of(keyspace, options)
-    parsed = SourceOptions.parse(source)
-    output = output_of(parsed)
+    storage, parsed = dict(storage_options or {}), SourceOptions.parse(source)
+    output, origin = output_of(parsed), Origin.of(parsed)
     missing = [name for name in NEEDED if name not in output.names]
     if missing:
         raise UsageError(f"option columns: a change log needs {', '.join(missing)} as well")
-    schema = arrow_schema(spark_schema(output))
+    # Timestamps of the files are in UTC in every session time zone.
+    schema = to_arrow_schema(spark_schema(output), timezone="UTC")
     check_table_is_there(target, checkpoint, storage)
     ensure_table(target, schema, storage, origin)
-    # A filter leaves out seqs on purpose.
-    is_contiguous = parsed.table is None
-    spec = ChangeLogSpec(target, storage, output, schema, is_contiguous, parsed.key_range, origin)
-    told = {SPEC: spec_text(spec)}
+    told = {SPEC: spec_text(ChangeLogSpec(target, storage, output, schema, origin))}
     frame = translated(spark.readStream.format(FILE_SOURCE_FORMAT).options(**source, **told).load)
     sink = {"checkpointLocation": checkpoint, **told}
     writer = (

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from event_token import ShardName
 from event_token.errors import UsageError
 from spark_consumers.change_log.delta_commit import (
     Batch,
@@ -94,19 +92,11 @@ class ChangeLogWriter(DataSourceStreamArrowWriter):
             end=None if end is None else end.position,
             contiguous=spec.contiguous,
             hopped=frozenset() if end is None else frozenset(end.seen),
-            partial=frozenset(shard for shard in spans if not self._is_whole(shard)),
+            partial=frozenset(shard for shard in spans if not spec.has_whole(shard)),
         )
         table = open_table(spec.path, spec.storage)
         if commit(table, spec.schema, batch):
             record_origin(table, spec.origin)
 
-    def _is_whole(self, shard: str) -> bool:
-        return self._spec.key_range.includes(ShardName.parse(shard).key_range)
-
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Keep the files: the commit may have succeeded without Spark's knowledge."""
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of the files; timestamps are in UTC in every session time zone."""
-    return to_arrow_schema(schema, timezone="UTC")

@@ -14,16 +14,12 @@ from spark_consumers.decoding.record_batches import BatchDecoder
 from spark_consumers.decoding.seen_rows import as_seen
 from spark_consumers.errors import HiddenValue
 from topics.errors import CorruptRecord, ReaderClosed
+from topics.records.record_reader import BROKEN
 from topics.records.table_shape import TableShape, shape_of
 from topics.records.vevent import EventType, VEvent
 from topics.records.wire import WIRE_HEADER_BYTES
 from topics.stream.subscriber import StreamSubscriber
 
-# A batch ends with a transaction from half of these on, and at the latest when it reaches one.
-BATCH_ROWS_MAX: Final = 100_000
-BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
-# After this long without an event a batch ends with what it has.
-BATCH_WAIT_MS: Final = 500
 # Beside the row images: what orders a row, and what NULL in an image may stand for.
 BATCH_COLUMNS: Final = (
     *("op", "before", "after", "absent", "off_calendar"),
@@ -72,9 +68,9 @@ class EventBatch:
 class BatchLimits:
     """Where a batch ends: after rows, bytes of records, or milliseconds without an event."""
 
-    rows_max: int = BATCH_ROWS_MAX
-    bytes_max: int = BATCH_BYTES_MAX
-    wait_ms: int = BATCH_WAIT_MS
+    rows_max: int
+    bytes_max: int
+    wait_ms: int
 
     def __post_init__(self) -> None:
         """Refuse what is not positive."""
@@ -247,7 +243,7 @@ class _Version:
             rows = self.decoder.decode(records, range(len(records)))
         except HiddenValue as error:
             raise HiddenValue(f"{self._place(events)}: {error}") from error
-        except (IndexError, ValueError, OverflowError) as error:
+        except BROKEN as error:
             raise CorruptRecord(
                 f"{self._place(events)}: the record cannot be read: {error}"
             ) from error

@@ -88,6 +88,16 @@ class Dialect:
         """Return an engine; nothing is connected yet. It never shows values in its errors."""
         raise NotImplementedError
 
+    @contextmanager
+    def connected(self) -> Iterator[Connection]:
+        """A connection of an engine of its own, for a few questions; nothing of it stays open."""
+        engine = self.open_engine()
+        try:
+            with self.errors(), engine.connect() as connection:
+                yield connection
+        finally:
+            engine.dispose()
+
     def type_of(self, column: Column, *, is_key: bool = False) -> str:
         """Return the SQL type that holds every value of a column."""
         raise NotImplementedError

@@ -27,6 +27,11 @@ class Origin:
     key_range: str = "-"
     key_scope: KeyScope = KeyScope.KEYSPACE
 
+    @classmethod
+    def of(cls, options: SourceOptions) -> "Origin":
+        """Return the stream that a query's options name."""
+        return cls(options.keyspace, str(options.key_range), options.key_scope)
+
     def properties(self) -> dict[str, str]:
         """Return what a target keeps."""
         return {
@@ -64,8 +69,7 @@ class Origin:
 
 def origin_of(keyspace: str, options: Mapping[str, str]) -> Origin:
     """Return which stream the options of format `shardstream` name. UsageError: a bad option."""
-    parsed = SourceOptions.parse({**options, "keyspace": keyspace})
-    return Origin(keyspace, str(parsed.key_range), parsed.key_scope)
+    return Origin.of(SourceOptions.parse({**options, "keyspace": keyspace}))
 
 
 def given_origin(options: Any) -> Origin | None:

@@ -1,9 +1,8 @@
 """The merged order (timestamp_us, shard, offset), and the checks that it depends on."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
-from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 from topics.errors import LogGap, LogRepeat, ProgressBroken
@@ -119,26 +118,3 @@ class RunMerge(Generic[Item]):
         else:
             heappop(heads)
             self._ended.append(i)
-
-
-def merge(streams: Iterable[Iterator[RawRecord]], frontier_us: int) -> Iterator[RawRecord]:
-    """Yield the records of a batch in the merged order; each stream is the range of one shard.
-
-    ProgressBroken as of `check_time`.
-    """
-    runs: dict[str, Iterator[Run[RawRecord]]] = {}
-    for stream in streams:
-        for first in stream:
-            runs[first.shard] = _runs_of_one(chain((first,), stream), frontier_us)
-            break
-    merged = RunMerge(runs)
-    while taken := merged.take(1):
-        yield from taken
-
-
-def _runs_of_one(records: Iterable[RawRecord], frontier_us: int) -> Iterator[Run[RawRecord]]:
-    before_us = 0
-    for record in records:
-        check_time(record, before_us, frontier_us)
-        before_us = record.timestamp_us
-        yield (record,), (before_us,)

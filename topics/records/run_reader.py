@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from event_token.errors import ShardstreamError
 from topics.records.envelope import EnvelopeReader
-from topics.records.record_reader import RecordReader
+from topics.records.record_reader import BROKEN, RecordReader
 from topics.records.vevent import (
     OPS_BY_INDEX,
     TYPES_BY_INDEX,
@@ -115,7 +115,7 @@ class RunReader:
                     self.events.append(self._bare_event(record, int(offset)))
                 else:
                     self.events.append(self._event(record, int(offset)))
-            except (IndexError, OverflowError, ValueError):
+            except BROKEN:
                 break
             self.times_us.append(int(timestamp_us))
             before_us = timestamp_us
@@ -144,7 +144,7 @@ class RunReader:
             envelope.open(record)
             envelope.take_token()
             envelope.take_rest()
-        except (IndexError, OverflowError, ValueError, ShardstreamError):
+        except (*BROKEN, ShardstreamError):
             return False  # the caller meets the same error, when the events before are delivered
         reader = self._reader
         return (
@@ -160,14 +160,12 @@ class RunReader:
         envelope = self._envelope
         reader: Any = self._reader
         self._take_names(record)
-        event: Any = EventFields()
+        event = self._begun(record, offset)
         event.type = _TYPES[_ROW]
-        event.seq = int(envelope.seq)
         event.token_text = envelope.token_text()
         event.commit_us = int(envelope.commit_us)
         event.gtid = self._gtid
         event.row_index = int(envelope.row_index)
-        event.last = envelope.last
         event.database = self._database
         event.table = self._table
         event.op = _OPS[envelope.op]
@@ -175,11 +173,6 @@ class RunReader:
         event.keyspace_id_after = envelope.keyspace_id_at(envelope.keyspace_id_after_at)
         event.statement = None
         event.shape = reader.shape
-        event.shard = self.shard
-        event.offset = offset
-        event.late = False
-        event.possible_duplicate = False
-        event.record = record
         event.read_images = reader.images_of
         event.__class__ = VEvent
         found: VEvent = event
@@ -187,8 +180,16 @@ class RunReader:
 
     def _bare_event(self, record: bytes, offset: int) -> VEvent:
         """Return the event without what a reader of its record does not need."""
-        envelope = self._envelope
         reader: Any = self._reader
+        event = self._begun(record, offset)
+        event.read_fields = reader.whole_of
+        event.__class__ = VEvent
+        found: VEvent = event
+        return found
+
+    def _begun(self, record: bytes, offset: int) -> Any:
+        """Return the fields of an event, with those that every reader needs."""
+        envelope = self._envelope
         event: Any = EventFields()
         event.seq = int(envelope.seq)
         event.last = envelope.last
@@ -197,10 +198,7 @@ class RunReader:
         event.late = False
         event.possible_duplicate = False
         event.record = record
-        event.read_fields = reader.whole_of
-        event.__class__ = VEvent
-        found: VEvent = event
-        return found
+        return event
 
     def _take_names(self, record: bytes) -> None:
         """Take the texts of the record, which are mostly those of the one before."""

@@ -16,6 +16,12 @@ from topics.reading.unmerged import Unmerged
 Table = tuple[str, str]
 ReadingMode = Mode | Unmerged
 
+# Of Arrow batches. One ends with a transaction from half of these on, and at the latest at one.
+BATCH_ROWS_MAX: Final = 100_000
+BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
+# After this long without an event a batch ends with what it has.
+BATCH_WAIT_MS: Final = 500
+
 
 def checked_config(config: object) -> ClientConfig:
     """Return the configuration unchanged; UsageError for anything but a ClientConfig."""

@@ -12,7 +12,7 @@ from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.current_state.query.frontiers import Frontiers
 from spark_consumers.current_state.query.kept_tables import check_kept
-from spark_consumers.current_state.query.sink import PARTITIONS_DEFAULT, SINK_FORMAT
+from spark_consumers.current_state.query.sink import PARTITIONS_DEFAULT, SINK_FORMAT, named_tables
 from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.sink_query.checkpoint_files import checkpoint_state
 from spark_consumers.sink_query.frame import routed, sink_frame
@@ -80,7 +80,7 @@ def run_state(
     """
     target, storage = target.rstrip("/"), dict(storage_options or {})
     frontiers, token = Frontiers(target, storage, origin_of(keyspace, options)), bool(histories)
-    check_kept(target, frontiers.newest(), _names(tables), histories or {})
+    check_kept(target, frontiers.newest(), named_tables(tables), histories or {})
     begun = frontiers.state(), checkpoint_state(checkpoint, storage)
     source = resumed({"start": "earliest", **options}, target, *begun)
     rows = translated(lambda: state_frame(spark, keyspace, source, tables, partitions, token=token))
@@ -96,10 +96,6 @@ def run_state(
     watch = SameKeyWatch(target, on_same_key)
     applied = partial(_applied, frontiers, watch)
     return run_watched(start, applied, watch, trigger=trigger, on_progress=on_progress, stop=stop)
-
-
-def _names(tables: Sequence[str]) -> list[tuple[str, str]] | None:
-    return [(name.partition(".")[0], name.partition(".")[2]) for name in tables] or None
 
 
 def _lists(

@@ -114,7 +114,7 @@ class SinkOptions:
                 deletion_vectors=_flag(options, "deletionVectors", "true"),
                 accept_skip=frozenset(filter(None, options.get("acceptSkip", "").split(","))),
                 on_truncate=_choice(options, "onTruncate", OnTruncate.APPLY),
-                tables=_tables(json.loads(options.get("tables", "[]"))),
+                tables=named_tables(json.loads(options.get("tables", "[]"))),
                 on_type_change=_choice(options, "onTypeChange", OnTypeChange.HALT),
                 histories=histories,
                 key_scope=_choice(options, "keyScope", KeyScope.KEYSPACE),
@@ -129,7 +129,8 @@ class SinkOptions:
         )
 
 
-def _tables(names: Sequence[str]) -> frozenset[tuple[str, str]] | None:
+def named_tables(names: Sequence[str]) -> frozenset[tuple[str, str]] | None:
+    """Return names (`database.table`) as (database, table); None: all. UsageError: a wrong one."""
     return frozenset(map(_table, names)) or None
 
 

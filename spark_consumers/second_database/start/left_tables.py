@@ -16,12 +16,9 @@ def left_tables(url: str, follower: str, tables: Collection[Name]) -> tuple[Name
     in it, and no reader could tell.
     """
     dialect = dialect_of(url)
-    catalog, engine = Catalog(dialect, follower), dialect.open_engine()
-    try:
-        with dialect.errors(), engine.connect() as connection:
-            known = catalog.tables(connection)
-    finally:
-        engine.dispose()
+    catalog = Catalog(dialect, follower)
+    with dialect.connected() as connection:
+        known = catalog.tables(connection)
     chosen = known.keys() & set(tables) if tables else known.keys()
     for name in sorted(chosen):
         if known[name].state == LEFT:

@@ -15,18 +15,14 @@ from topics.progress.record import Progress
 def refuse_own_source(url: str, source: SourceOptions) -> None:
     """UsageError if the target is a server of a shard that serves."""
     if dialect_of(url).may_be_source:
-        refuse_shard(url, _newest_progress(source.keyspace, source))
+        refuse_shard(url, _newest_progress(source))
 
 
 def refuse_shard(url: str, shards: Mapping[str, Progress]) -> None:
     """UsageError if the target is a server of one of these shards, with their newest progress."""
     dialect = dialect_of(url)
-    engine = dialect.open_engine()
-    try:
-        with dialect.errors(), engine.connect() as connection:
-            shard = dialect.source_shard(connection, shards)
-    finally:
-        engine.dispose()
+    with dialect.connected() as connection:
+        shard = dialect.source_shard(connection, shards)
     if shard is not None:
         raise UsageError(
             f"{dialect.place} is a server of shard {shard}: the query would follow its own tables. "
@@ -34,7 +30,8 @@ def refuse_shard(url: str, shards: Mapping[str, Progress]) -> None:
         )
 
 
-def _newest_progress(keyspace: str, source: SourceOptions) -> dict[str, Progress]:
+def _newest_progress(source: SourceOptions) -> dict[str, Progress]:
+    keyspace = source.keyspace
     topology = read_topology(source.kafka, keyspace)
     schema_ids = schema_ids_of(source.kafka, source.registry_url)
     found = {

@@ -8,10 +8,11 @@ from typing import Generic, TypeVar
 from hypothesis import strategies as st
 
 from event_token import KeyRange, ShardPosition, StreamPosition
+from tests.topics.reading.record_merge import merge
 from topics.progress.cells import ordered_from_seq
 from topics.progress.record import Mark, Progress, Tick, cell_start_us
 from topics.reading.followed_shards import FollowedShards
-from topics.reading.merge import RawRecord, merge
+from topics.reading.merge import RawRecord
 from topics.reading.planner import Batch, Planner, ShardRange
 from topics.reading.unmerged import UnmergedPlanner
 
