@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_consumers.change_log.delta_commit import hopped_mark, partial_mark
-from spark_consumers.change_log.delta_files import open_changelog, read_batches
+from spark_consumers.change_log.delta_files import PLACE_COLUMNS, open_changelog, read_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def check_changelog(
     options = storage_options or {}
     table = open_changelog(target, options)
     seqs: dict[str, list[np.ndarray]] = {}
-    for batch in read_batches(table, options, ["shard", "seq", "offset", "timestamp_us"]):
+    for batch in read_batches(table, options, PLACE_COLUMNS):
         shards = batch["shard"].to_numpy(zero_copy_only=False)
         numbers = np.stack([batch[n].to_numpy() for n in ("seq", "offset", "timestamp_us")])
         for shard in set(shards):

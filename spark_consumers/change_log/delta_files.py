@@ -16,6 +16,8 @@ from event_token.errors import Halt, UsageError
 # tables whose last commit is older than the mark have format 1.
 FORMAT_MARK = "shardstream.format"
 FORMAT = 1
+# The columns that every change log has: the order of the merged stream, and what tells a repeat.
+PLACE_COLUMNS = ("timestamp_us", "shard", "seq", "offset")
 # Rows taken from a file at a time.
 _BATCH_ROWS = 65_536
 
@@ -23,7 +25,8 @@ _BATCH_ROWS = 65_536
 def open_changelog(target: str, storage_options: Mapping[str, str]) -> DeltaTable:
     """Open the newest version of a change log.
 
-    UsageError when there is none, Halt on a format of another release.
+    UsageError when there is none, or another Delta table, whose files mean something else; Halt on
+    a format of another release.
     """
     try:
         table = DeltaTable(target, storage_options=dict(storage_options))
@@ -31,6 +34,12 @@ def open_changelog(target: str, storage_options: Mapping[str, str]) -> DeltaTabl
         raise UsageError(
             f"{target} is not a Delta table: no change log was written there"
         ) from error
+    missing = set(PLACE_COLUMNS) - {field.name for field in table.schema().fields}
+    if missing:
+        raise UsageError(
+            f"{target} is a Delta table, but no change log: it has no column "
+            f"{', '.join(sorted(missing))}. Name the --target of `shardstream changelog`"
+        )
     check_format(table)
     return table
 

@@ -9,6 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from event_token.errors import UsageError
 from spark_consumers.change_log.delta_commit import ROWS_MARK, ensure_table, open_table
+from spark_consumers.change_log.delta_files import PLACE_COLUMNS
 from spark_consumers.change_log.file_source import FILE_SOURCE_FORMAT
 from spark_consumers.change_log.sink import SINK_FORMAT
 from spark_consumers.change_log.spec import ChangeLogSpec
@@ -24,9 +25,6 @@ from spark_consumers.source.options import SourceOptions
 # Time between batches: one file per shard and second keeps the table readable; a shorter interval
 # would show changes sooner and leave more small files to compact.
 INTERVAL_S = 1.0
-
-# The order of the merged stream, and what tells a repeated record.
-NEEDED = ("timestamp_us", "shard", "seq", "offset")
 
 # Rows are those in the table.
 ChangeLogProgress = SinkProgress
@@ -58,7 +56,7 @@ def run_changelog(
     source = {"start": "earliest", **options, "keyspace": keyspace}
     storage, parsed = dict(storage_options or {}), SourceOptions.parse(source)
     output, origin = output_of(parsed), Origin.of(parsed)
-    missing = [name for name in NEEDED if name not in output.names]
+    missing = [name for name in PLACE_COLUMNS if name not in output.names]
     if missing:
         raise UsageError(f"option columns: a change log needs {', '.join(missing)} as well")
     # Timestamps of the files are in UTC in every session time zone.

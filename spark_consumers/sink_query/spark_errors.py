@@ -28,6 +28,8 @@ _TRANSIENT = (
     # The process that starts workers was killed instead.
     "EOFException occurred while reading the port number",
 )
+# Lines of the JVM's stack traces; --debug shows them with the exception that this one comes from.
+_FRAME = re.compile(r"^\s+(?:at [\w.$<>/@-]+\(.*\)|\.\.\. \d+ more)$\n?", re.MULTILINE)
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*\.[A-Z]\w*): (.*)$", re.MULTILINE)
 
 
@@ -87,6 +89,7 @@ def original_error(text: str) -> ShardstreamError:
             found = getattr(importlib.import_module(module), class_name, None)
             if isinstance(found, type) and issubclass(found, ShardstreamError):
                 return found(message)
+    said = _FRAME.sub("", text).strip()
     if any(message in text for message in _TRANSIENT):
-        return Retry(f"Spark: {text}")
-    return UnknownSparkError(f"Spark: {text}")
+        return Retry(f"Spark: {said}")
+    return UnknownSparkError(f"Spark: {said}")

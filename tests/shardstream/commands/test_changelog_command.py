@@ -6,7 +6,9 @@ import subprocess
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.processes import with_parent_guard
@@ -89,6 +91,21 @@ def test_files_that_no_version_has_go_after_a_week(tmp_path: Path) -> None:
     assert set(log.glob("*.parquet")) == {*live, old, young}
     assert run("changelog", "vacuum", str(log)).stdout == f"{log}: 1 files removed\n"
     assert set(log.glob("*.parquet")) == {*live, young}
+
+
+@pytest.mark.parametrize("command", ["vacuum", "check"])
+def test_another_delta_table_is_refused(tmp_path: Path, command: str) -> None:
+    """Its unused files are not ours to remove; in a lake of `state` they may be in use."""
+    other = tmp_path / "orders"
+    write_deltalake(other, pa.table({"id": [1], "seq": [7]}))
+    (other / "part-old.parquet").write_bytes(b"of somebody else")
+    os.utime(other / "part-old.parquet", (0, 0))
+
+    done = run("changelog", command, str(other))
+
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "no change log: it has no column offset, shard, timestamp_us" in done.stderr
+    assert (other / "part-old.parquet").exists()
 
 
 def test_a_check_counts_what_is_lost(tmp_path: Path) -> None:

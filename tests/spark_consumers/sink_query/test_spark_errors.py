@@ -61,6 +61,24 @@ def test_a_killed_worker_is_a_transient_fault(spark: SparkSession) -> None:
         translated(rows.collect)
 
 
+def test_what_spark_says_comes_without_its_stack_trace() -> None:
+    """A folder that cannot be made is one sentence, not a page of the JVM's frames."""
+    text = (
+        "An error occurred while calling o184.start.\n"
+        ": java.io.IOException: mkdir of file:/lake.checkpoint failed\n"
+        "\tat org.apache.hadoop.fs.FileContext$4.next(FileContext.java:812)\n"
+        "\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
+        "Caused by: java.io.IOException: Read-only file system\n"
+        "\t... 23 more\n"
+    )
+
+    assert str(original_error(text)) == (
+        "Spark: An error occurred while calling o184.start.\n"
+        ": java.io.IOException: mkdir of file:/lake.checkpoint failed\n"
+        "Caused by: java.io.IOException: Read-only file system"
+    )
+
+
 @pytest.mark.parametrize(
     "error", [ConnectionRefusedError("refused"), Py4JNetworkError("no answer")], ids=repr
 )
