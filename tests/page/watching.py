@@ -13,6 +13,21 @@ AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 # A producer is silent after 10 s; the rest is for a busy machine.
 WAIT_MS = 120_000
 
+FORK_IS_DRAWN = """(keyspace) => {
+  const { forks } = window.shardstream.timelines[keyspace];
+  if (forks.length !== 1 || !forks[0].marks.length) return false;
+  const canvas = sections.get(keyspace).querySelector("canvas");
+  const ink = document.createElement("canvas").getContext("2d");
+  ink.fillStyle = color("--ink");
+  ink.fillRect(0, 0, 1, 1);
+  const wanted = ink.getImageData(0, 0, 1, 1).data;
+  return forks[0].marks.every((mark) => {
+    const at = [mark.x, mark.y].map((px) => Math.round(px * devicePixelRatio));
+    const drawn = canvas.getContext("2d").getImageData(...at, 1, 1).data;
+    return drawn.every((value, i) => value === wanted[i]);
+  });
+}"""
+
 
 @dataclass
 class Watched:
@@ -44,20 +59,14 @@ class Watched:
         )
         return found
 
-    def is_drawn(self, keyspace: str, mark: dict[str, Any]) -> bool:
-        """Whether the middle of a mark has the color of ink on the canvas."""
-        found: bool = self.page.evaluate(
-            "([keyspace, mark]) => {"
-            " const canvas = sections.get(keyspace).querySelector('canvas');"
-            " const at = [mark.x, mark.y].map((px) => Math.round(px * devicePixelRatio));"
-            " const ink = document.createElement('canvas').getContext('2d');"
-            " ink.fillStyle = color('--ink'); ink.fillRect(0, 0, 1, 1);"
-            " const wanted = ink.getImageData(0, 0, 1, 1).data;"
-            " const drawn = canvas.getContext('2d').getImageData(...at, 1, 1).data;"
-            " return drawn.every((value, i) => value === wanted[i]); }",
-            [keyspace, mark],
-        )
-        return found
+    def wait_for_fork(self, keyspace: str) -> dict[str, Any]:
+        """Wait until the page has drawn one fork with all its marks; return the timeline then.
+
+        A mark is drawn if its middle has the color of ink. Marks move with the clock, and the line
+        of the frontier crosses them, so that place and color are of the same drawing.
+        """
+        self.page.wait_for_function(FORK_IS_DRAWN, arg=keyspace, timeout=WAIT_MS)
+        return self.timeline(keyspace)
 
     def faults_of_axe(self) -> list[str]:
         """What axe-core finds wrong."""

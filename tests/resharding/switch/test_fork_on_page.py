@@ -60,10 +60,8 @@ def test_the_timeline_forks_at_the_hop_of_a_switch(
             watched.wait("document.querySelector('.reshards').textContent.includes('applier said')")
             before = watched.timeline(keyspace)
             stopped = switch_seen(world, watched)
-            watched.wait(f"window.shardstream.timelines['{keyspace}'].forks.length === 1")
-            after = watched.timeline(keyspace)
+            after = watched.wait_for_fork(keyspace)
             [fork] = after["forks"]
-            drawn = {m["shard"]: m["kind"] for m in fork["marks"] if watched.is_drawn(keyspace, m)}
         written = marks_of(world)
 
     assert [lane["shard"] for lane in before["lanes"]] == [SOURCE, *TARGETS]
@@ -74,7 +72,9 @@ def test_the_timeline_forks_at_the_hop_of_a_switch(
         ("END", SOURCE),
         *(("BEGIN", target) for target in TARGETS),
     ]
-    assert drawn == {shard: kind for shard, (kind, _) in written.items()}
+    assert {m["shard"]: m["kind"] for m in fork["marks"]} == {
+        shard: kind for shard, (kind, _) in written.items()
+    }
     assert {fork["atUs"]} == {at_us for kind, at_us in written.values() if kind == "BEGIN"}
     source, *targets = after["lanes"]
     assert {source["toUs"], *(lane["fromUs"] for lane in targets)} == {fork["atUs"]}

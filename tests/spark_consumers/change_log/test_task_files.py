@@ -1,4 +1,6 @@
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -6,12 +8,14 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from event_token.errors import UsageError
 from spark_consumers.change_log.delta_commit import SeqSpan, WrittenFile, check_disjoint
 from spark_consumers.change_log.file_source import file_text, parse_file
 from spark_consumers.change_log.run import run_changelog
 from spark_consumers.errors import ChangeLogConflict
+from spark_consumers.sink_query.run import SinkProgress, run_query
 from tests.spark_consumers.queries import run_now
 from tests.spark_consumers.shop import Shop
 
@@ -39,18 +43,20 @@ def test_a_batch_with_two_files_of_the_same_records_is_refused(other: SeqSpan) -
 
 
 def test_nothing_lies_between_the_tasks_and_the_commit(
-    spark: SparkSession, shop: Shop, tmp_path: Path
+    spark: SparkSession, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan has no exchange, and what Spark carries is one row for each file."""
     shop.write(30)
-    plans: list[str] = []
-    rows: list[int] = []
+    queries: list[StreamingQuery] = []
 
-    def look(_: object) -> None:
-        for query in spark.streams.active:
-            plans.append(query._jsq.explainInternal(True))
-            rows.extend(each["numInputRows"] for each in query.recentProgress)
+    def run_kept(start: Callable[[], StreamingQuery], *rest: Any) -> SinkProgress:
+        def kept() -> StreamingQuery:
+            queries.append(start())
+            return queries[-1]
 
+        return run_query(kept, *rest)
+
+    monkeypatch.setattr("spark_consumers.change_log.run.run_query", run_kept)
     log = str(tmp_path / "log")
     run_changelog(
         spark,
@@ -59,13 +65,14 @@ def test_nothing_lies_between_the_tasks_and_the_commit(
         str(tmp_path / "checkpoint"),
         shop.options(),
         trigger="availableNow",
-        on_progress=look,
     )
 
-    assert any("shardstream_change_log_files" in plan for plan in plans)
-    assert not any("Exchange" in plan for plan in plans)
-    files = DeltaTable(log).file_uris()
-    assert max(rows) == len(files) < DeltaTable(log).count() == 60
+    [query] = queries
+    plan = query._jsq.explainInternal(True)
+    assert "shardstream_change_log_files" in plan
+    assert "Exchange" not in plan
+    rows = sum(each["numInputRows"] for each in query.recentProgress)
+    assert rows == len(DeltaTable(log).file_uris()) < DeltaTable(log).count() == 60
 
 
 def test_a_log_of_one_table_has_its_typed_columns(
