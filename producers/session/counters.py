@@ -11,6 +11,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from databases.errors import ServerLost, ServerSilent
+from event_token.errors import Rebuild, Retry, ShardstreamError
+from producers.decoder.errors import QueueStayedFull, ServerError, StreamEnded
+from producers.errors import (
+    BetterServer,
+    PublisherSpent,
+    ReplicaBehindLog,
+    StreamFailed,
+    TransactionTooLong,
+)
+from topics.kafka.errors import TopicMissing
+
+# What ends a session, and is counted by its class. Each count begins at 0: Prometheus'
+# `increase()` takes the first value of a series for its beginning, and would miss that fault.
+SESSION_FAULTS: Final[tuple[type[ShardstreamError], ...]] = (
+    BetterServer,
+    PublisherSpent,
+    QueueStayedFull,
+    Rebuild,
+    ReplicaBehindLog,
+    Retry,
+    ServerError,
+    ServerLost,
+    ServerSilent,
+    StreamEnded,
+    StreamFailed,
+    TopicMissing,
+    TransactionTooLong,
+)
+
 # Upper bounds in seconds: a commit at the live edge takes 5 ms, one that waits for a broker 30 s.
 COMMIT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # From commit in the database to commit on Kafka: 50 ms at the live edge, hours behind a backlog.
@@ -38,6 +68,10 @@ def _commit_seconds() -> Histogram:
 
 def _age_seconds() -> Histogram:
     return Histogram(AGE_BOUNDS_S)
+
+
+def _no_faults() -> Counter[str]:
+    return Counter(dict.fromkeys((fault.__name__ for fault in SESSION_FAULTS), 0))
 
 
 @dataclass(slots=True)
@@ -69,7 +103,7 @@ class ProducerCounters:
     clock_ahead_us: int = 0
     binlog_kept_s: int | None = None
     turned_s: float = field(default_factory=time.monotonic)
-    reconnects: Counter[str] = field(default_factory=Counter)
+    reconnects: Counter[str] = field(default_factory=_no_faults)
     commit_s: Histogram = field(default_factory=_commit_seconds)
     event_age_s: Histogram = field(default_factory=_age_seconds)
 

@@ -9,6 +9,7 @@ from databases.sql import rows
 from event_token.errors import UsageError
 from resharding.server import open_session
 from resharding.stopped_writes import any_account_locked, is_held
+from resharding.switch.reports import remove_reports
 from resharding.switch.settings import SwitchSettings
 from resharding.switch.topology_steps import entry_of, moved
 from topics.keyspace.topology import ReshardState, Topology, read_topology, update_topology
@@ -18,7 +19,7 @@ _TABLES = ("role", "checkpoint", "verified", "plan")
 
 
 def run_complete(settings: SwitchSettings) -> list[str]:
-    """Remove the reshard's roles, checkpoints, plan and verify results; return what is left.
+    """Remove the reshard's roles, checkpoints, plan, results and reports; return what is left.
 
     Servers of shards that serve no more may be gone already, from the settings too, or refuse the
     account or writes: what could not be removed there is returned, one line each.
@@ -49,6 +50,7 @@ def run_complete(settings: SwitchSettings) -> list[str]:
             before, settings.keyspace, settings.reshard_id, ReshardState.COMPLETED
         ),
     )
+    remove_reports(settings)
     return left
 
 

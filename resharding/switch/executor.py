@@ -22,6 +22,7 @@ from resharding.switch.decision import (
 from resharding.switch.observer import Observer
 from resharding.switch.opening import prepare
 from resharding.switch.readiness import check_ready
+from resharding.switch.reports import remove_reports
 from resharding.switch.settings import SwitchReport, SwitchSettings
 from resharding.switch.topology_steps import decided, entry_of, moved
 from resharding.switch.words import interrupted, lost, overdue, refused
@@ -69,6 +70,7 @@ def run_cancel(settings: SwitchSettings, tell: Tell, *, lost_target: bool = Fals
     """
     with _explained(settings), _Run(settings, tell) as run:
         run.cancel(lost_target=lost_target)
+    remove_reports(settings)
 
 
 @contextmanager

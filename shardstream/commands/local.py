@@ -13,11 +13,13 @@ from rich.table import Table
 
 from event_token import Flavor, UsageError
 from shardstream.commands.options import SHARD_NAMES
+from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.local.fetching.cache import cache_folder, exclusive, quiet
 from shardstream.local.kafka_cluster import kafka_jars
+from shardstream.local.producers import run_producers
 from shardstream.local.shape import DEFAULT_KEYSPACE, SHARDS_MAX, StackFacts, StackShape
 from shardstream.local.stack import LOCK_FILE, Stack, flavor_at_hand, read_shape
-from shardstream.settings.model import default_config
+from shardstream.settings.model import default_config, load_settings
 
 DEFAULT_FOLDER = Path(".local")
 DEFAULT_SHARDS = 2
@@ -91,6 +93,18 @@ def up(
         _print_next_steps(stack)
     if foreground:
         _stay(stack)
+
+
+@app.command()
+def produce(folder: Folder = DEFAULT_FOLDER) -> None:
+    """Run the producers of all shards, one process each, until Ctrl-C."""
+    stack = _existing(folder)
+    stop = stop_on_signals()
+    keyspace = load_settings(stack.settings_path).keyspace(stack.shape.keyspace)
+    shards = sorted(keyspace.shards)
+    status = run_producers(stack.settings_path, stack.shape.keyspace, shards, stop)
+    if status:
+        raise typer.Exit(status)
 
 
 @app.command()
@@ -216,12 +230,12 @@ def _print_next_steps(stack: Stack) -> None:
     """Print commands to try next, ready to be pasted."""
     config = "" if default_config() == stack.settings_path else f" --config {stack.settings_path}"
     folder = "" if stack.folder == DEFAULT_FOLDER.resolve() else f" --folder {stack.folder}"
-    keyspace, shards = stack.shape.keyspace, list(stack.databases)
+    keyspace, shard = stack.shape.keyspace, next(iter(stack.databases))
     lines = [
         "next, each in a terminal of its own:",
-        *(f"  shardstream produce {keyspace} {shard}{config}" for shard in shards),
+        f"  shardstream local produce{folder}",
         f"  shardstream tail {keyspace} --from earliest{config}",
-        f'  shardstream local sql {shards[0]} -e "{EXAMPLE_SQL}"{folder}',
+        f'  shardstream local sql {shard} -e "{EXAMPLE_SQL}"{folder}',
     ]
     for line in lines:
         typer.echo(line)

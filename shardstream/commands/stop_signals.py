@@ -18,6 +18,7 @@ _ENDING_IN_ORDER: Final = (
     ("invalidate",),
     ("serve",),
     ("reshard", "run"),
+    ("local", "produce"),
 )
 # Status 0 would mean that no row differs.
 _VERIFY: Final = ("database", "verify")

@@ -12,8 +12,11 @@ from typing import Any
 from testcontainers.compose import DockerCompose
 from testcontainers.core.docker_client import DockerClient
 
+from tests.prometheus_server import Prometheus
+
 # As docker/compose.yaml publishes it.
 PAGE = ("127.0.0.1", 9644)
+PROMETHEUS = Prometheus(9090)
 # Two cores that run twenty containers start a JVM in a minute.
 WAIT_S_MAX = 600.0
 POLL_S = 1.0

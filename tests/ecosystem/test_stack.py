@@ -3,7 +3,7 @@
 import pytest
 
 from tests.ecosystem.proof import assert_rows_out_are_rows_in
-from tests.ecosystem.stack import ComposeStack, wait_for
+from tests.ecosystem.stack import PROMETHEUS, ComposeStack, wait_for
 
 
 def test_the_page_shows_moving_rows(stack: ComposeStack) -> None:
@@ -35,10 +35,19 @@ def test_killed_container_loses_nothing(stack: ComposeStack, killed: str) -> Non
 
 
 def test_a_shard_is_split_while_orders_come_in(stack: ComposeStack) -> None:
-    """The command that the documentation names splits 80-; readers follow to its targets."""
+    """The command that the documentation names splits 80-; readers follow to its targets.
+
+    Prometheus scrapes what serves then, and no applier any more.
+    """
     said = stack.execute("shop", "shardstream-shop", "split")
 
     assert "80- is split" in said
     states = {shard["shard"]: shard["state"] for shard in stack.status()["shards"]}
     assert states == {"-80": "serving", "80-": "ended", "80-c0": "serving", "c0-": "serving"}
     assert_rows_out_are_rows_in(stack)
+    wait_for("Prometheus scrapes the producers of the targets", _targets_are_scraped)
+
+
+def _targets_are_scraped() -> bool:
+    found = PROMETHEUS.query('up{job="shardstream", instance=~"target-.*"} == 1')
+    return {each["metric"]["instance"] for each in found} == {"target-c:9644", "target-d:9644"}

@@ -10,7 +10,13 @@ from enum import Enum
 from typing import Final
 
 from topics.fleet.reader_views import ApplierView, ReaderView, applier_views, reader_views
-from topics.keyspace.topology import ReshardEntry, ReshardState, ShardState, Topology
+from topics.keyspace.topology import (
+    UNDER_WAY,
+    ReshardEntry,
+    ReshardState,
+    ShardState,
+    Topology,
+)
 from topics.progress.copy_topic import CopyState, TableCopy
 from topics.progress.record import GRID_US, LastDdl, Progress, Skipped, StopReason
 from topics.readers.record import NamedReader
@@ -26,7 +32,6 @@ REASONS_MAX: Final = 3
 # Where its sections are found by the error's class.
 RUNBOOK: Final = "docs/runbook.md#errors-that-stop-a-process"
 
-_UNDER_WAY: Final = frozenset((ReshardState.RUNNING.value, ReshardState.SWITCHED.value))
 _COPYING: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
 
 
@@ -161,7 +166,7 @@ def keyspace_view(
     if len(watermarks) == len(serving):
         frontier_us = min(watermarks) // GRID_US * GRID_US
     held_by, reason = _held_by(serving)
-    under_way = tuple(entry for entry in topology.reshards if entry.state in _UNDER_WAY)
+    under_way = tuple(entry for entry in topology.reshards if entry.state in UNDER_WAY)
     return KeyspaceView(
         topology.keyspace,
         topology.epoch,

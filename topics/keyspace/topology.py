@@ -73,6 +73,10 @@ class ReshardState(str, Enum):
     DECLARED = "DECLARED"  # done by other tools, without marks; its hop time was declared
 
 
+# The states of a reshard that is not over.
+UNDER_WAY: Final = frozenset((ReshardState.RUNNING.value, ReshardState.SWITCHED.value))
+
+
 @dataclass(frozen=True, slots=True)
 class BeginDecision:
     """The decision that the targets begin: BEGIN's hop time, and the seq of END by source."""

@@ -1,6 +1,7 @@
 """Reads what the named readers of a keyspace have reported, and forgets those that are gone."""
 
 import time
+from collections.abc import Collection
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -76,6 +77,21 @@ def forget_reader(config: ClientConfig, keyspace: str, name: str) -> None:
         )
     _remove(config, readers_topic(keyspace), record_key(name))
     delete_group(config, keyspace, name)
+
+
+def forget_appliers(config: ClientConfig, keyspace: str, under_way: Collection[str]) -> None:
+    """Remove what appliers have reported, but for those of the reshards that are under way.
+
+    One that still runs reports again, and a later call removes that.
+    """
+    try:
+        found = ReadersFeed(config, keyspace).look()
+    except TopicMissing:  # no producer has created it, so nobody has reported
+        return
+    for reader in found:
+        applier = ApplierName.parse(reader.last.name)
+        if applier is not None and applier.reshard_id not in under_way:
+            _remove(config, readers_topic(keyspace), record_key(reader.last.name))
 
 
 def _remove(config: ClientConfig, topic: str, key: bytes) -> None:

@@ -8,7 +8,7 @@ from shardstream.settings.model import Settings
 from topics.fleet.look import FleetWatch
 from topics.fleet.view import SILENT_MS, ShardView
 from topics.kafka.deletion import delete_topics
-from topics.keyspace.topology import ReshardState, ShardState, Topology, read_topology
+from topics.keyspace.topology import UNDER_WAY, ShardState, Topology, read_topology
 from topics.names import ShardTopics
 from topics.readers.feed import read_readers
 from topics.readers.passed import not_passed
@@ -56,8 +56,7 @@ def check_is_over(topology: Topology, shard: str) -> None:
     if states[shard] is not ShardState.RETIRED:
         raise UsageError(f"{where}: it is {states[shard].value}, and only a RETIRED one can go")
     for reshard in topology.reshards:
-        is_open = reshard.state in {ReshardState.RUNNING.value, ReshardState.SWITCHED.value}
-        if is_open and shard in {*reshard.sources, *reshard.targets}:
+        if reshard.state in UNDER_WAY and shard in {*reshard.sources, *reshard.targets}:
             raise UsageError(
                 f"{where}: reshard {reshard.reshard_id} is {reshard.state}: run shardstream "
                 f"reshard complete {topology.keyspace} {reshard.reshard_id} first"

@@ -20,6 +20,7 @@ from resharding.progress import (
 from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_section, reshard_server
 from topics.keyspace.topology import (
+    UNDER_WAY,
     ReshardEntry,
     ReshardState,
     ShardState,
@@ -28,9 +29,6 @@ from topics.keyspace.topology import (
 )
 from topics.schemas.registry import open_schema_ids
 from topics.stream.target_marks import TargetMarks
-
-# Of a cancelled reshard the last only: the others' servers may be shards again.
-_UNDER_WAY = frozenset((ReshardState.RUNNING.value, ReshardState.SWITCHED.value))
 
 State = TypeVar("State")
 
@@ -46,7 +44,7 @@ def run_status(settings: Settings, keyspace: str, *, as_json: bool) -> None:
         assert topology is not None  # noqa: S101 - it has the entry
         is_last_cancelled = entry is entries[-1] and entry.state == ReshardState.CANCELLED.value
         look = _Look(settings, topology, entry)
-        if entry.state in _UNDER_WAY or is_last_cancelled:
+        if entry.state in UNDER_WAY or is_last_cancelled:
             look.ask()
         sys.stdout.write(look.as_json() if as_json else look.as_text())
 

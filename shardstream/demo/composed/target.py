@@ -1,6 +1,7 @@
 """A target of the split: it waits for the reshard, then runs the shard's producer and applier."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ from typing import Final
 
 from event_token.errors import Halt
 from shardstream.commands.status_lines import print_line
+from shardstream.demo.composed.scraped import ScrapedFile
 from shardstream.demo.composed.servers import KEYSPACE
 from shardstream.local.processes import with_parent_guard
 from shardstream.settings.model import Settings
@@ -17,8 +19,8 @@ from topics.keyspace.topology import ReshardEntry, ReshardState, read_topology
 # What the topology says is looked up this often; the read is one small record.
 POLL_S: Final = 2.0
 # Where Prometheus scrapes them, inside the stack's network.
-PRODUCER_ADDRESS: Final = "0.0.0.0:9644"
-APPLIER_ADDRESS: Final = "0.0.0.0:9645"
+PRODUCER_PORT: Final = 9644
+APPLIER_PORT: Final = 9645
 # As long as Compose's default leaves a container, less a second.
 STOP_S_MAX: Final = 9.0
 
@@ -32,13 +34,16 @@ class Target:
         self._shard = shard
         self._producer: subprocess.Popen[bytes] | None = None
         self._applier: subprocess.Popen[bytes] | None = None
+        self._scraped = ScrapedFile(socket.gethostname())
 
     def run(self, stop: threading.Event) -> None:
         """Run until `stop` is set. Halt if a process ends unasked."""
         self._say(f"waiting for a reshard with the target {self._shard}")
         try:
+            self._name_scraped()
             while not stop.wait(POLL_S):
                 self.look()
+                self._name_scraped()
         finally:
             for process in (self._applier, self._producer):
                 _end(process)
@@ -51,10 +56,10 @@ class Target:
         is_filling = entry.state == ReshardState.RUNNING.value
         if is_filling and self._applier is None:
             run = ("reshard", "run", KEYSPACE, entry.reshard_id, self._shard)
-            self._applier = _start(*run, "--http", APPLIER_ADDRESS, "--no-auth")
+            self._applier = _start(APPLIER_PORT, *run)
         if self._producer is None:
             produce = ("produce", KEYSPACE, self._shard)
-            self._producer = _start(*produce, "--http", PRODUCER_ADDRESS, "--no-auth")
+            self._producer = _start(PRODUCER_PORT, *produce)
         if self._producer.poll() is not None:
             raise Halt(f"the producer of {self._shard} ended ({self._producer.returncode})")
         if not is_filling:
@@ -77,12 +82,21 @@ class Target:
                 return entry
         return None
 
+    def _name_scraped(self) -> None:
+        running = ((PRODUCER_PORT, self._producer), (APPLIER_PORT, self._applier))
+        try:
+            self._scraped.name([port for port, process in running if process is not None])
+        except OSError as error:
+            # Who cannot be watched works all the same.
+            self._say(f"Prometheus does not scrape what runs here: {error}")
+
     def _say(self, text: str) -> None:
         print_line(f"{KEYSPACE}/{self._shard}", text, {}, as_json=False)
 
 
-def _start(*arguments: str) -> subprocess.Popen[bytes]:
-    command: Sequence[str] = [sys.executable, "-m", "shardstream", *arguments]
+def _start(port: int, *arguments: str) -> subprocess.Popen[bytes]:
+    http = ("--http", f"0.0.0.0:{port}", "--no-auth")
+    command: Sequence[str] = [sys.executable, "-m", "shardstream", *arguments, *http]
     return subprocess.Popen(with_parent_guard(command), env=os.environ)
 
 

@@ -14,7 +14,11 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.switchable import TARGETS, split
+from tests.topics.readers.reports import report, write_report
+from topics.kafka.provisioning import provision_readers
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology, update_topology
+from topics.names import ApplierName
+from topics.readers.feed import ReadersFeed
 
 FIRST, LAST = TARGETS
 
@@ -41,7 +45,8 @@ def test_targets_are_opened_before_it_is_completed(
 ) -> None:
     """C8: between SWITCHED and the last open target it is refused: `switch` needs what it removes.
 
-    What a later reshard has closed again is none of its business.
+    What a later reshard has closed again is none of its business. Reports of appliers whose
+    reshards are over go with it.
     """
     with split(either_servers, kafka, keyspace) as world:
         world.wait_applied()
@@ -68,5 +73,10 @@ def test_targets_are_opened_before_it_is_completed(
         later.stop_writes()
         later.insert(JournalRow(Kind.END), (json.dumps([LAST]), json.dumps(["80-c0", "c0-"])))
         later.close()
+        of_old = report(str(ApplierName("cancelled", LAST)))
+        provision_readers(world.settings.kafka, keyspace)
+        write_report(world.settings.kafka, keyspace, of_old)
         assert run_complete(world.settings) == []
         assert world.open_shards() == {FIRST}
+        readers = ReadersFeed(world.settings.kafka, keyspace).look()
+        assert of_old.name not in {reader.last.name for reader in readers}

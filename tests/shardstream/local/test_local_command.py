@@ -94,8 +94,10 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def _started(arguments: list[str], *, cwd: Path) -> Iterator[Path]:
-    """Run a command for the length of a block; yield the file with its output."""
+def _started(
+    arguments: list[str], *, cwd: Path
+) -> Iterator[tuple[Path, "subprocess.Popen[bytes]"]]:
+    """Run a command for the length of a block; yield the file with its output, and the process."""
     output = cwd / f"{arguments[0]}.log"
     with output.open("wb") as log:
         process = subprocess.Popen(
@@ -106,7 +108,7 @@ def _started(arguments: list[str], *, cwd: Path) -> Iterator[Path]:
             env=_environment(),
         )
     try:
-        yield output
+        yield output, process
     finally:
         process.kill()
         process.wait()
@@ -134,7 +136,7 @@ def _down(folder: Path) -> None:
 
 def test_up_status_down_up(stack_folder: Path) -> None:
     """A stack serves, is found again, stops wholly, and comes back with its data and ports."""
-    first = _facts("up", "--mariadb", "1", cwd=stack_folder)
+    first = _facts("up", "--mariadb", "2", cwd=stack_folder)
 
     database = first["databases"][0]
     password = Path(database["password_file"]).read_text().strip()
@@ -167,7 +169,7 @@ def test_up_status_down_up(stack_folder: Path) -> None:
 
 def test_cache_servers_are_added_to_a_stack(stack_folder: Path) -> None:
     """`up --redis --memcached` starts what is missing, and later calls keep it."""
-    before = _facts("up", "--mariadb", "1", cwd=stack_folder)
+    before = _facts("up", "--mariadb", "2", cwd=stack_folder)
     assert before["caches"] == []
 
     after = _facts("up", "--redis", "--memcached", cwd=stack_folder)
@@ -184,34 +186,42 @@ def test_cache_servers_are_added_to_a_stack(stack_folder: Path) -> None:
 
 
 def test_next_commands_that_up_prints(stack_folder: Path) -> None:
-    """C5: `up` prints the next commands; they find its settings, and show a row in the stream."""
-    printed = _run("up", "--mariadb", "1", cwd=stack_folder).stdout
+    """C5: `up` prints three commands; they find its settings, and show a row in the stream.
+
+    The first one runs the producers of all shards, and ends them with it.
+    """
+    printed = _run("up", "--mariadb", "2", cwd=stack_folder).stdout
     _, _, next_lines = printed.partition("next, each in a terminal of its own:\n")
     produce, tail, sql = (shlex.split(line)[1:] for line in next_lines.splitlines())
 
-    with _started(produce, cwd=stack_folder) as produced:
-        _until(lambda: "streaming" in produced.read_text())
+    shards = ("commerce/-80: streaming", "commerce/80-: streaming")
+    with _started(produce, cwd=stack_folder) as (produced, producing):
+        _until(lambda: all(each in produced.read_text() for each in shards))
         done = _run(*sql[1:], cwd=stack_folder)
         assert done.returncode == 0, done.stderr
-        with _started(tail, cwd=stack_folder) as events:
+        with _started(tail, cwd=stack_folder) as (events, _):
             _until(lambda: "INSERT shop.orders" in events.read_text())
+        producing.terminate()
+        assert producing.wait(WAIT_S_MAX) == 0
+    for shard in shards:
+        assert shard.replace("streaming", "stopped") in produced.read_text()
 
-    shown = _run("sql", "-", "-e", "SELECT id + 41 FROM shop.orders", cwd=stack_folder)
+    shown = _run("sql", "-80", "-e", "SELECT id + 41 FROM shop.orders", cwd=stack_folder)
     assert "42" in shown.stdout
-    refused = _run("sql", "-", "-e", "SELECT nothing", cwd=stack_folder)
+    refused = _run("sql", "-80", "-e", "SELECT nothing", cwd=stack_folder)
     assert (refused.returncode, "Unknown column" in refused.stderr) == (2, True)
-    assert "its shards: -" in _run("sql", "80-", "-e", "SELECT 1", cwd=stack_folder).stderr
-    piped = _run("sql", "-", cwd=stack_folder, given="SELECT id + 41\nFROM shop.orders;")
+    assert "its shards: -80, 80-" in _run("sql", "-", "-e", "SELECT 1", cwd=stack_folder).stderr
+    piped = _run("sql", "-80", cwd=stack_folder, given="SELECT id + 41\nFROM shop.orders;")
     assert "42" in piped.stdout
     asked = ["SELECT nothing;\n", "SELECT id + 41\nFROM shop.orders;\n", "\x04"]
-    typed = _at_a_terminal("sql", "-", cwd=stack_folder, prompt="commerce/-> ", given=asked)
+    typed = _at_a_terminal("sql", "-80", cwd=stack_folder, prompt="commerce/-80> ", given=asked)
     assert "Unknown column" in typed
     assert "42" in typed
 
 
 def test_dead_server_comes_back_alone(stack_folder: Path) -> None:
     """`up` on a stack that lost a server starts that one and leaves the rest alone."""
-    before = _facts("up", "--mariadb", "1", cwd=stack_folder)
+    before = _facts("up", "--mariadb", "2", cwd=stack_folder)
     database_pid = before["databases"][0]["pid"]
     os.kill(database_pid, signal.SIGKILL)
     _until(lambda: command_line(database_pid) == "")

@@ -1,7 +1,6 @@
 """States of a fleet and of processes, with something under way in each of them."""
 
 import time
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from caching.invalidating.counters import InvalidatorStatus
@@ -84,7 +83,7 @@ def counted() -> ProducerCounters:
     counters.rows_filtered, counters.prepared_us = 11, (9_500_000, 8_500_000)
     counters.committed(records=5, transactions=2, size=640, took_s=0.01)
     counters.committed(records=1, transactions=1, size=60, took_s=99)
-    counters.reconnects = Counter({"ServerLost": 3})
+    counters.reconnects["ServerLost"] += 3
     for server in ("db-a", "db-b", "db-b", "db-a"):
         counters.follow(server, 86_400)
     counters.queue_bytes = 90

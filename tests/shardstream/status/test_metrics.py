@@ -5,6 +5,10 @@ from collections.abc import Iterable
 from prometheus_client.core import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from event_token.errors import Rebuild, Retry
+from producers.copy.errors import ChunkSpoiled, RowNotCopied
+from producers.decoder.errors import RolledBack
+from producers.errors import StopsBehindOthers
 from producers.session.counters import Histogram, ProducerCounters
 from producers.settings import ProducerState, ProducerStatus
 from shardstream.status.metrics.applier import applier_families
@@ -26,6 +30,7 @@ from tests.shardstream.status.statuses import (
     fleet,
     subscribed,
 )
+from topics.kafka.errors import TopicMissing
 
 PAGE = ROOT / "docs" / "monitoring.md"
 
@@ -118,6 +123,31 @@ def test_a_producers_counters_are_sums_over_its_sessions() -> None:
     ]
     assert buckets == [0, 1, 1, 2]
     assert value(found, "shardstream_producer_commit_seconds_sum", **shard) == 99.01
+
+
+def test_faults_are_counted_from_zero_on() -> None:
+    """Every fault that ends a session has its count before the first one: increase() needs it."""
+    found = samples(producer_families("commerce", "-80", ProducerCounters(), None))
+
+    by_reason = {
+        dict(labels)["reason"]: count
+        for (name, labels), count in found.items()
+        if name == "shardstream_producer_reconnects_total"
+    }
+    modules = ("databases.", "producers.")
+    ours = {each for each in _below(Rebuild, Retry) if each.__module__.startswith(modules)}
+    # The copier's own, and those after which a session begins that is no reconnect.
+    others = _below(ChunkSpoiled) | {ChunkSpoiled, RolledBack, RowNotCopied, StopsBehindOthers}
+    wanted = (ours - others) | {Rebuild, Retry, TopicMissing}
+    assert by_reason == dict.fromkeys((fault.__name__ for fault in wanted), 0)
+
+
+def _below(*classes: type[Exception]) -> set[type[Exception]]:
+    """All classes that derive from these, in any number of steps."""
+    found: set[type[Exception]] = set()
+    for each in classes:
+        found |= {*each.__subclasses__(), *_below(*each.__subclasses__())}
+    return found
 
 
 def test_a_bound_belongs_to_its_bucket() -> None:

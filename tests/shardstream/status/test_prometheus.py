@@ -61,10 +61,23 @@ def wait_for_samples(server: Prometheus, expressions: Iterable[str]) -> None:
         time.sleep(POLL_S)
 
 
+def cut_off(database: DatabaseFixture) -> None:
+    """End the connection on which a producer reads the binlog."""
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
+        )
+        for (number,) in cursor.fetchall():
+            cursor.execute(f"KILL {number}")
+
+
 def test_alerts_and_panels_find_what_they_ask_for(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, mysql_a: DatabaseFixture
 ) -> None:
-    """No panel is empty, and no alert waits for a metric that does not exist."""
+    """No panel is empty, and no alert waits for a metric that does not exist.
+
+    `increase()` sees the first fault of a producer.
+    """
     config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
     settings = ("--json", "--config", str(config))
     ports = free_ports(3)
@@ -88,6 +101,9 @@ def test_alerts_and_panels_find_what_they_ask_for(
                 f"rate(shardstream_producer_commits_total{of_ours}[1m]) > 0",
             ],
         )
+        cut_off(mysql_a)
+        faults = f"increase(shardstream_producer_reconnects_total{of_ours}[1h]) > 0"
+        wait_for_samples(server, [faults])
         # Most have no result while all is well; each must be one that Prometheus takes.
         fired = [each for each in conditions if server.query(each)]
 

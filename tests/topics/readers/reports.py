@@ -1,7 +1,10 @@
 """Makes reports as named readers write them."""
 
 from event_token import KeyRange, ShardPosition, StreamPosition
-from topics.readers.record import ReaderRecord
+from tests.topics.shard_writer import TIMEOUT_S
+from topics.kafka.client import ClientConfig, open_producer
+from topics.names import readers_topic
+from topics.readers.record import ReaderRecord, encode_record, record_key
 
 
 def report(name: str = "billing", instance: str = "a", offset: int = 1) -> ReaderRecord:
@@ -10,3 +13,11 @@ def report(name: str = "billing", instance: str = "a", offset: int = 1) -> Reade
     return ReaderRecord(
         name, instance, position, KeyRange.parse("-80"), f"host-{instance}", "1.2", 99, 3
     )
+
+
+def write_report(config: ClientConfig, keyspace: str, record: ReaderRecord) -> None:
+    """Report as a reader does."""
+    producer = open_producer(config)
+    value = encode_record(record)
+    producer.produce(readers_topic(keyspace), value, record_key(record.name))
+    assert producer.flush(TIMEOUT_S) == 0

@@ -11,17 +11,17 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 
 from event_token import KeyRange, StreamPosition
 from event_token.errors import UsageError
-from tests.topics.readers.reports import report
+from tests.topics.readers.reports import report, write_report
 from tests.topics.shard_writer import TIMEOUT_S, Writers
 from tests.topics.splits import FAR_US, split
 from tests.topics.subscribing import taken
-from topics.kafka.client import ClientConfig, open_admin, open_producer
+from topics.kafka.client import ClientConfig, open_admin
 from topics.kafka.deadline import Deadline
 from topics.kafka.provisioning import provision_readers
-from topics.names import readers_topic
+from topics.names import ApplierName
 from topics.readers import reporter
-from topics.readers.feed import forget_reader, read_readers
-from topics.readers.record import NamedReader, ReaderRecord, encode_record, record_key
+from topics.readers.feed import ReadersFeed, forget_appliers, forget_reader, read_readers
+from topics.readers.record import NamedReader
 from topics.readers.reporter import ReaderReporter
 from topics.stream.subscriber import StreamSubscriber
 
@@ -228,14 +228,6 @@ def test_without_brokers_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     assert "commerce.readers" in reports.reports.error
 
 
-def write_report(config: ClientConfig, keyspace: str, record: ReaderRecord) -> None:
-    """Report as a reader does."""
-    producer = open_producer(config)
-    value = encode_record(record)
-    producer.produce(readers_topic(keyspace), value, record_key(record.name))
-    assert producer.flush(TIMEOUT_S) == 0
-
-
 def test_a_reader_that_is_gone_is_forgotten(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -259,3 +251,19 @@ def test_a_reader_that_is_gone_is_forgotten(
     forget_reader(config, keyspace, "billing")
     assert read_readers(config, keyspace) == ()
     assert group_offsets(config, keyspace, "billing") == {}
+
+
+def test_appliers_of_reshards_that_are_over_are_forgotten(
+    config: ClientConfig, keyspace: str
+) -> None:
+    """Those under way stay, and so do readers; before a producer has made the topic is nothing."""
+    forget_appliers(config, keyspace, ())
+    provision_readers(config, keyspace)
+    over, under_way = (ApplierName(each, "80-c0") for each in ("first", "second"))
+    for name in (str(over), str(under_way), "billing"):
+        write_report(config, keyspace, report(name))
+
+    forget_appliers(config, keyspace, {under_way.reshard_id})
+
+    left = [reader.last.name for reader in ReadersFeed(config, keyspace).look()]
+    assert left == sorted([str(under_way), "billing"])

@@ -19,7 +19,9 @@ from resharding.grants import NEEDED_TO_SWITCH
 from shardstream.commands.app import app
 from shardstream.demo.composed.app import app as shop_app
 from shardstream.demo.composed.pages import CACHE, KEYS
+from shardstream.demo.composed.scraped import FOLDER, ScrapedFile
 from shardstream.demo.composed.servers import KEYSPACE, PASSWORD_VARIABLE
+from shardstream.demo.composed.target import APPLIER_PORT, PRODUCER_PORT
 from shardstream.demo.shop import APPLICATION, DATABASE, SHARDING_COLUMNS, VINDEX
 from shardstream.demo.split import SOURCE, TARGETS
 from shardstream.settings.model import load_settings
@@ -28,6 +30,8 @@ from tests.repository import ROOT
 DOCKER = ROOT / "docker"
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+# Of all processes but `serve`.
+JOB = "shardstream"
 OURS = {name: each for name, each in SERVICES.items() if "SHARDSTREAM" in each["image"]}
 
 
@@ -91,6 +95,28 @@ def test_what_prometheus_scrapes_is_served() -> None:
         name, _, port = place.partition(":")
         command = OURS[name]["command"]
         assert command[command.index("--http") + 1].endswith(f":{port}")
+
+
+def test_prometheus_finds_what_a_split_starts(tmp_path: Path) -> None:
+    """Each target names its processes where Prometheus looks, by a name of the stack's network."""
+    targets = [name for name, each in OURS.items() if each["command"][0] == "target"]
+    config = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())
+    [files] = [job["file_sd_configs"] for job in config["scrape_configs"] if job["job_name"] == JOB]
+    for name in targets:
+        file = ScrapedFile(SERVICES[name]["hostname"], tmp_path)
+        for ports in ([], [PRODUCER_PORT, APPLIER_PORT], [PRODUCER_PORT]):
+            file.name(ports)
+
+    found = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+
+    assert [places for [group] in found for places in group["targets"]] == [
+        f"{name}:{PRODUCER_PORT}" for name in sorted(targets)
+    ]
+    assert files[0]["files"] == [f"{FOLDER}/*.json"]
+    for name in (*targets, "prometheus"):
+        assert f"scraped:{FOLDER}" in {
+            volume.removesuffix(":ro") for volume in SERVICES[name]["volumes"]
+        }
 
 
 def test_grafana_finds_the_dashboard_and_prometheus() -> None:
