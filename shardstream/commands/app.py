@@ -38,9 +38,11 @@ from shardstream.commands.status_lines import (
     print_line,
 )
 from shardstream.commands.topology import app as topology_app
+from topics.errors import NoBrokerAnswers
 
 # Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 3 for a producer or
-# applier that another one replaced and that a supervisor must not restart, 1 for the rest.
+# applier that another one replaced and that a supervisor must not restart, 1 for the rest, also
+# for servers and brokers that do not answer.
 EXIT_FENCED = 3
 EXIT_USAGE = 2
 EXIT_FAILED = 1
@@ -327,6 +329,9 @@ def exit_status(error: ShardstreamError) -> int:
     """Return the exit status of a command that ends with this error."""
     if isinstance(error, TakenOver):
         return EXIT_FENCED
+    # Brokers that are away look like brokers of another address; a restart of them may pass.
+    if isinstance(error, NoBrokerAnswers):
+        return EXIT_FAILED
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
 
 

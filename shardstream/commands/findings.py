@@ -15,6 +15,7 @@ from producers.session.heartbeat_rows import heartbeat_warnings
 from producers.settings import ShardProducerSettings
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import shard_producer_settings, topic_settings
+from topics.errors import NoBrokerAnswers
 from topics.kafka.provisioning import topic_warnings as log_warnings
 from topics.kafka.provisioning import wrong_topics
 from topics.names import ShardTopics
@@ -24,17 +25,28 @@ _TO_READ_IT = "set the variable or write the file, or correct the settings"
 
 @dataclass(slots=True)
 class Findings:
-    """All problems: of shards, each with its name, and of Kafka; and warnings."""
+    """All problems: of shards, each with its name, and of Kafka; and warnings.
+
+    `kafka_answers`: whether it could be asked.
+    """
 
     checked: list[str] = field(default_factory=list)
     servers: list[tuple[str, Problem]] = field(default_factory=list)
     kafka: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    kafka_answers: bool = True
 
     @property
     def count(self) -> int:
         """The number of problems."""
         return len(self.servers) + len(self.kafka)
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether nothing is wrong but that servers or brokers do not answer."""
+        # A Kafka that does not answer is all that is found of it.
+        is_kafka_sound = not self.kafka or not self.kafka_answers
+        return is_kafka_sound and all(problem.passing for _, problem in self.servers)
 
 
 def collect_findings(settings: Settings, keyspaces: Iterable[str]) -> Findings:
@@ -115,6 +127,9 @@ def _check_kafka(found: Findings, settings: Settings, keyspaces: Sequence[str]) 
             found.kafka += topic_problems(settings, keyspace, list(section.all_shards))
             found.warnings += topic_warnings(settings, keyspace, list(section.shards))
         except (UsageError, Retry, Rebuild) as fault:
+            found.kafka_answers = isinstance(fault, UsageError) and not isinstance(
+                fault, NoBrokerAnswers
+            )
             found.kafka.append(str(fault))
             return
 

@@ -51,7 +51,11 @@ def refuse_problems(settings: Settings, shard: ShardProducerSettings) -> None:
 
 
 def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) -> None:
-    """Check the shards of one keyspace or of all, print every problem; UsageError if any."""
+    """Check the shards of one keyspace or of all, and print every problem.
+
+    UsageError if there is any; ServerLost if all of them are servers or brokers that do not answer,
+    which may pass.
+    """
     chosen = [keyspace] if keyspace is not None else sorted(settings.keyspaces)
     if not chosen:
         raise UsageError("the settings name no keyspace")
@@ -63,6 +67,8 @@ def run_preflight(settings: Settings, keyspace: str | None, *, as_json: bool) ->
         _print_json(found)
     else:
         print_problems(found.servers, found.kafka, len(found.checked))
+    if found.count and found.may_pass:
+        raise ServerLost(f"{found.count} problem(s) found: servers or brokers that do not answer")
     if found.count:
         raise UsageError(f"{found.count} problem(s) found; each is listed with its fix")
 

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from databases.errors import ServerLost
+from producers.errors import Problem
+from shardstream.commands.app import EXIT_FAILED, exit_status
+from shardstream.commands.findings import Findings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.shardstream.command_line import run, write_settings
+from topics.errors import NoBrokerAnswers
 
 # Nobody listens on these ports.
 DOWN = """
@@ -27,6 +32,10 @@ user = "r"
 password_env = "NO_RESHARD_VARIABLE"
 application_accounts = ["a@%"]
 """
+
+
+AWAY = Problem("it does not answer", "db-a:3306", "start it", passing=True)
+WRONG = Problem("binlog_format is STATEMENT", "db-a:3306", "SET PERSIST binlog_format = ROW")
 
 
 @pytest.mark.slow
@@ -53,6 +62,26 @@ def test_everything_that_is_down_is_listed_at_once(tmp_path: Path) -> None:
     assert "no Kafka broker answered at 127.0.0.1:1" in found[None, None]
     assert result["problems"] == len(found)
     assert "6 problem(s) found" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("servers", "kafka", "kafka_answers", "may_pass"),
+    [
+        ([AWAY], ["no broker answered"], False, True),
+        ([AWAY], [], True, True),
+        ([AWAY, WRONG], ["no broker answered"], False, False),
+        ([AWAY], ["a topic has the wrong settings"], True, False),
+    ],
+)
+def test_what_does_not_answer_may_pass(
+    servers: list[Problem], kafka: list[str], *, kafka_answers: bool, may_pass: bool
+) -> None:
+    """Only where nothing else is wrong: the command then ends with 1 rather than 2."""
+    found = Findings(servers=[("shop/-", each) for each in servers], kafka=kafka)
+    found.kafka_answers = kafka_answers
+
+    assert found.may_pass is may_pass
+    assert exit_status(NoBrokerAnswers("")) == exit_status(ServerLost("")) == EXIT_FAILED
 
 
 def test_result_is_printed_when_all_is_well(
