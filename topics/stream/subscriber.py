@@ -12,7 +12,7 @@ from event_token.errors import Retry, ShardstreamError
 from topics.errors import ReaderClosed
 from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import retired_us
-from topics.keyspace.topology import read_topology
+from topics.keyspace.topology_look import TopologyLook
 from topics.names import check_keyspace
 from topics.readers.reporter import ReaderReporter, ReaderReports
 from topics.reading.followed_shards import Wait
@@ -104,7 +104,7 @@ class StreamSubscriber:
         self._first_epoch: int | None = None
         self._unmarked: dict[str, SeenBefore] = {}
         self._for_records = False
-        self._look_s = time.monotonic() + TOPOLOGY_LOOK_S
+        self._look = TopologyLook(self._config, keyspace, TOPOLOGY_LOOK_S)
         self._closing = threading.Event()
         self._reading = threading.Lock()  # held by the user of the session
 
@@ -326,13 +326,14 @@ class StreamSubscriber:
         return ShardLogReader(self._config, self.keyspace, shard)
 
     def _follow_declared(self, session: MergedStream | UnmergedStream) -> None:
-        """While the stream waits, look for a reshard declared without marks, and hop."""
-        now_s = time.monotonic()
-        if session.waiting is None or now_s < self._look_s:
+        """While the stream waits, look for a reshard declared without marks, and hop.
+
+        At the live edge it waits for moments only, which must not become longer by this.
+        """
+        if session.waiting is None:
             return
-        self._look_s = now_s + TOPOLOGY_LOOK_S
         try:
-            topology = read_topology(self._config, self.keyspace)
+            topology = self._look.take()
             hop = topology and unmarked_hop(
                 session.position,
                 config=self._config,
