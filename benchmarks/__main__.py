@@ -29,6 +29,7 @@ from benchmarks.caches import (
     staleness,
     wrong_entries,
 )
+from benchmarks.costs import cold_start, memory, shard_costs
 from benchmarks.figures import Figure
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS, print_facts, print_figures, write_results
@@ -96,6 +97,8 @@ GROUPS: dict[tuple[str, ...], Group] = {
     workloads.NAMES: _drain,
     (spark_read.NOOP, spark_read.CHANGELOG): _spark,
     subscriber_read.NAMES: _of(subscriber_read.run),
+    cold_start.NAMES: _of(cold_start.run),
+    memory.NAMES: _of(memory.run),
     copy_table.NAMES: _copy,
     reshard_apply.NAMES: _reshard_apply,
     reshard_switch.NAMES: _reshard_switch,
@@ -107,6 +110,7 @@ GROUPS: dict[tuple[str, ...], Group] = {
     (database_mysql.NAME,): _of(database_mysql.run),
     database_apply.NAMES: _of(database_apply.run),
     fleet_scale.NAMES: _of(fleet_scale.run),
+    shard_costs.NAMES: _of(shard_costs.run),
     (database_beside_jdbc.NAME,): _of(database_beside_jdbc.run),
     (topics_beside_debezium.NAME,): _of(topics_beside_debezium.run),
 }

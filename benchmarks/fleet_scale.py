@@ -61,9 +61,11 @@ def run(stack: Stack, names: Sequence[str], *, runs: int, quick: bool) -> list[F
             _peak(f"{VIEW}.memory", runs, _look),
         ]
     if PLANNER in names:
-        planned = _Planned()
+        planned = PlannedShards(shard_names())
         figures.append(_timed(f"{PLANNER}.batch", "processor ms", runs, rounds, planned.batch))
-        figures.append(_peak(f"{PLANNER}.memory", runs, lambda: _Planned().batch()))
+        figures.append(
+            _peak(f"{PLANNER}.memory", runs, lambda: PlannedShards(shard_names()).batch())
+        )
     if TOPOLOGY in names:
         topology = _topology()
         value = topology_to_json(topology)
@@ -168,11 +170,12 @@ def _scraped(view: KeyspaceView) -> Callable[[], bytes]:
     return scrape(lambda: fleet_families(state))
 
 
-class _Planned:
-    """A planner of all shards, and the steps of its batches."""
+class PlannedShards:
+    """A planner of shards with generated progress, and the steps of its batches."""
 
-    def __init__(self) -> None:
-        self._names = shard_names()
+    def __init__(self, names: Sequence[str]) -> None:
+        """Begin without progress."""
+        self._names = names
         start = {name: ShardPosition(0, 0, None) for name in self._names}
         self._planner = Planner(StreamPosition(0, _START_US, start), KeyRange.parse("-"))
         self._step = 0
@@ -183,7 +186,7 @@ class _Planned:
         for name in self._names:
             self._planner.observe(name, progress, self._step)
         batch = self._planner.next_batch(self._step)
-        if not isinstance(batch, Batch) or len(batch.ranges) != SHARDS:
+        if not isinstance(batch, Batch) or len(batch.ranges) != len(self._names):
             raise AssertionError(batch)  # the figure would be of something else
         self._planner.advance(batch)
         self._step += 1

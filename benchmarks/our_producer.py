@@ -2,10 +2,12 @@
 
 import json
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.watch import server_cpu_s
+from benchmarks.own_memory import peak_mb
+from benchmarks.watch import handles, server_cpu_s
 from event_token.errors import Halt
 from shardstream.commands.declared_topology import ensure_topology
 from shardstream.local.database_server import MysqlServer
@@ -18,6 +20,9 @@ from topics.names import ShardTopics
 from topics.records.envelope import read_seq
 
 STOP_S_MAX = 30.0
+# A backlog takes seconds; after this time a producer hangs.
+DRAIN_S_MAX = 300.0
+POLL_S = 0.05
 
 _KAFKA = """\
 [kafka]
@@ -127,6 +132,26 @@ class OurProducer:
     def cpu_s(self) -> float:
         """Return the CPU time used since its start. Raises Halt if it has ended."""
         return server_cpu_s(self._process)
+
+    def peak_mb(self) -> float:
+        """Return the peak of its resident memory. Raises Halt if it has ended."""
+        self._process.check_alive()
+        return 0.0 if self._process.pid is None else peak_mb(str(self._process.pid))
+
+    def handles(self) -> int:
+        """Return how many files and sockets it has open. Raises Halt if it has ended."""
+        self._process.check_alive()
+        return 0 if self._process.pid is None else handles(self._process.pid)
+
+    def wait_for_seq(self, seq: int) -> None:
+        """Wait until the log has this number of records. Raises Halt if it does not get them."""
+        deadline_s = time.monotonic() + DRAIN_S_MAX
+        while (found := self.last_seq()) < seq:
+            self._process.check_alive()
+            if time.monotonic() > deadline_s:
+                message = f"{self.topics.log}: {found} of {seq} records after {DRAIN_S_MAX:g} s"
+                raise Halt(message)
+            time.sleep(POLL_S)
 
     def last_seq(self) -> int:
         """Return the number of records in the shard log, by the `seq` of its last committed one."""

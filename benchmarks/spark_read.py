@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.binlog_fill import DATABASE
@@ -36,7 +37,7 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
     workload = Workload(f"spark.{TABLE}", transactions, ROWS_PER_TRANSACTION)
     shards = TwoShards.filled(stack, KEYSPACE, workload)
     stack.report(f"{', '.join(names)}: starting Spark, {runs} run(s)")
-    measured = _run_job(
+    measured = run_job(
         stack.folder / "spark",
         {
             "brokers": shards.client.brokers,
@@ -58,8 +59,13 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
     ]
 
 
-def _run_job(folder: Path, job: dict[str, object]) -> dict[str, list[list[MicroBatch]]]:
-    """Run `benchmarks.spark_job`; return each turn's micro-batches by benchmark."""
+def run_job(
+    folder: Path, job: dict[str, object], started: Callable[[int], None] = lambda _pid: None
+) -> dict[str, list[list[MicroBatch]]]:
+    """Run `benchmarks.spark_job`; return each turn's micro-batches by benchmark.
+
+    `started` is told the process.
+    """
     folder.mkdir()
     job_path, result_path, log_path = (folder / n for n in ("job.json", "result.json", "spark.log"))
     job_path.write_text(json.dumps(job))
@@ -72,6 +78,7 @@ def _run_job(folder: Path, job: dict[str, object]) -> dict[str, list[list[MicroB
             stderr=subprocess.STDOUT,
         )
         try:
+            started(process.pid)
             status = process.wait(JOB_S_MAX)
         except subprocess.TimeoutExpired as slow:
             message = f"Spark has not finished after {JOB_S_MAX:.0f} s"

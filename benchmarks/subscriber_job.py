@@ -14,6 +14,7 @@ from pathlib import Path
 import fastavro
 from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks.own_memory import peak_mb
 from shardstream import ClientConfig, Subscriber
 from topics.names import ShardTopics
 from topics.records.wire import WIRE_HEADER_BYTES
@@ -115,7 +116,7 @@ def main(job_path: Path, result_path: Path) -> None:
         "rows": done - warm,
         "seconds": time.monotonic() - begun_s,
         "cpu_s": _cpu_s() - begun_cpu_s,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb": peak_mb(),
     }
     result_path.write_text(json.dumps(measured))
 

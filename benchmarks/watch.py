@@ -36,6 +36,33 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def handles(pid: int) -> int:
+    """Return how many files, sockets and the like a process has open; 0 if it is gone."""
+    try:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def process_tree(pid: int) -> dict[int, int]:
+    """Return the parents of a process and its descendants; empty if it is gone."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents[int(stat.parent.name)] = int(fields[1])
+    found = {pid: parents[pid]} if pid in parents else {}
+    todo = list(found)
+    while todo:
+        children = [each for each, parent in parents.items() if parent == todo[-1]]
+        todo.pop()
+        found.update((each, parents[each]) for each in children)
+        todo += children
+    return found
+
+
 def tree_cpu_s(pid: int | None) -> float:
     """Return the CPU time of a process and its descendants, also those that it has waited for.
 

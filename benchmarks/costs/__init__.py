@@ -1,0 +1,1 @@
+"""What running costs: starts, memory, and how both grow with shards and tables."""
