@@ -32,16 +32,17 @@ def application(
     is_loopback: bool,
     max_behind_s: float,
     metrics: Callable[[], bytes] | None = None,
+    runbook_url: str | None = None,
 ) -> Starlette:
     """Return the application; it answers every request from what `fleet` saw last.
 
     `token`: what requests must carry. `is_loopback`: only this machine reaches it. `max_behind_s`:
     how far behind readers may be before the headline says who holds them back. `metrics`: returns
-    what `/metrics` answers, in Prometheus' text format.
+    what `/metrics` answers, in Prometheus' text format. `runbook_url`: as of `page_routes`.
     """
     served = _Served(fleet, max_behind_s)
     routes: list[BaseRoute] = [
-        *page_routes(None if token is None else Sessions(token)),
+        *page_routes(None if token is None else Sessions(token), runbook_url),
         Route("/status.json", served.status),
         Route("/events", served.events),
         Route("/livez", served.livez),

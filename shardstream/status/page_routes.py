@@ -1,5 +1,6 @@
 """The live page, its files, and the form that takes the token."""
 
+from html import escape
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs
@@ -9,21 +10,29 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from shardstream.status.runbook import docs_routes
 from shardstream.status.session import COOKIE, SESSION_S_MAX, Sessions
 
 FOLDER: Final = Path(__file__).parent / "page"
+# Relative, so that it holds behind a proxy that puts a path in front.
+RUNBOOK: Final = "docs/runbook.md"
 # The form has one short field.
 FORM_BYTES_MAX: Final = 4096
 
 
-def page_routes(sessions: Sessions | None) -> list[BaseRoute]:
-    """Return the routes of the page. `sessions` None: no token is asked for."""
+def page_routes(sessions: Sessions | None, runbook_url: str | None = None) -> list[BaseRoute]:
+    """Return the routes of the page. `sessions` None: no token is asked for.
+
+    `runbook_url`: a copy of the runbook to link to; None is the one that is served here.
+    """
     page = (FOLDER / "index.html").read_text("utf-8")
+    page = page.replace("{{runbook}}", escape(runbook_url or RUNBOOK))
 
     async def show(_request: Request) -> Response:
         return HTMLResponse(page)
 
-    routes: list[BaseRoute] = [Route("/", show), Mount("/static", _Files(directory=FOLDER))]
+    static = Mount("/static", _Files(directory=FOLDER))
+    routes: list[BaseRoute] = [Route("/", show), static, *docs_routes()]
     if sessions is None:
         return routes
     found = sessions

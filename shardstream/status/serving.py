@@ -25,6 +25,7 @@ def run_server(
     *,
     token: str | None,
     max_behind_s: float,
+    runbook_url: str | None,
     as_json: bool,
 ) -> None:
     """Serve all keyspaces of the settings until SIGTERM. Raises UsageError."""
@@ -45,6 +46,7 @@ def run_server(
             token=token,
             is_loopback=address.is_loopback,
             max_behind_s=max_behind_s,
+            runbook_url=runbook_url,
             metrics=scrape(lambda: fleet_families(fleet.state())),
         )
         # The streams of open pages end with `fleet`, so it ends first.

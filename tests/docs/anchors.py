@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from shardstream.status.runbook import anchor
+
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -10,4 +12,4 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 def anchors_of(page: Path) -> set[str]:
     """The anchors that GitHub gives the headings of a page."""
     headings = _HEADING.findall(_FENCED.sub("", page.read_text()))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {anchor(heading) for heading in headings}

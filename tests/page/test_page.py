@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 from playwright.sync_api import Browser
@@ -59,6 +60,10 @@ def test_the_page_is_accessible_and_safe(browser: Browser, scheme: str) -> None:
             copies = watched.page.locator('[data-key="commerce"] .copies').text_content()
             images = watched.page.locator("#keyspaces img").count()
             forks = watched.timeline("commerce")["forks"]
+            link = watched.page.locator('[data-key="commerce"] .stops a').first
+            watched.page.goto(urljoin(url, link.get_attribute("href")))
+            section = watched.page.locator(":target").text_content()
+            faults += watched.faults_of_axe()
 
     assert faults == []
     assert watched.errors == []
@@ -66,6 +71,7 @@ def test_the_page_is_accessible_and_safe(browser: Browser, scheme: str) -> None:
     assert "start a producer of it first" in new
     assert HOSTILE in (hostile or "")
     assert images == 0
+    assert section == "ShardSilent"
     assert "30 s left" in (copies or "")
     assert "watermark" in (more or "")
     [fork] = forks

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from event_token.errors import UsageError
 from shardstream.commands.http.options import NoAuth, TokenFile
 from shardstream.commands.options import Config, Json
 from shardstream.status.address import DEFAULT_ADDRESS
@@ -21,6 +22,12 @@ def serve(
             "--max-behind-s", help="Name who holds readers back from this many seconds on", min=0
         ),
     ] = 10.0,
+    runbook_url: Annotated[
+        str | None,
+        typer.Option(
+            "--runbook-url", metavar="URL", help="Your copy of the runbook (default: one is served)"
+        ),
+    ] = None,
     *,
     no_auth: NoAuth = False,
     as_json: Json = False,
@@ -30,6 +37,7 @@ def serve(
     from shardstream.status.address import Address, access_token
     from shardstream.status.serving import run_server
 
+    _check_url(runbook_url)
     address = Address.parse(http)
     token = access_token(address, token_file, is_open=no_auth)
     run_server(
@@ -37,5 +45,12 @@ def serve(
         address,
         token=token,
         max_behind_s=max_behind_s,
+        runbook_url=runbook_url,
         as_json=as_json,
     )
+
+
+def _check_url(url: str | None) -> None:
+    """UsageError unless a browser opens it as a page."""
+    if url is not None and not url.startswith(("https://", "http://")):
+        raise UsageError(f"--runbook-url {url}: a URL begins with https:// or http://")

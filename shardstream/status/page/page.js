@@ -31,6 +31,22 @@ function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Set a text in which each place of the runbook is a link to it. */
+function setLinked(node, text) {
+  if (node.textContent === text) return;
+  const parts = text.split(/(docs\/runbook\.md#[\w-]+)/);
+  node.replaceChildren(...parts.map((part, i) => (i % 2 ? runbookLink(part) : part)));
+}
+
+function runbookLink(place) {
+  const link = element("a", "", place);
+  link.href = document.body.dataset.runbook + place.slice(place.indexOf("#"));
+  // The page stays open beside it.
+  link.target = "_blank";
+  link.rel = "noreferrer";
+  return link;
+}
+
 const count = (n) => Math.round(n).toLocaleString("en");
 const seconds = (ms) => (ms === null ? "" : ms < 600e3 ? `${(ms / 1000).toFixed(1)} s` : minutes(ms / 1000));
 const minutes = (s) => (s < 90 ? `${Math.round(s)} s` : s < 5400 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`);
@@ -66,7 +82,7 @@ function fillKeyspace(section, keyspace) {
   sections.set(keyspace.keyspace, section);
   section.dataset.level = keyspace.is_held_back ? "red" : "ok";
   setText(section.querySelector(".sentence .shape"), SHAPES[section.dataset.level]);
-  setText(section.querySelector(".sentence .text"), keyspace.headline);
+  setLinked(section.querySelector(".sentence .text"), keyspace.headline);
   const isKnown = keyspace.shards !== undefined;
   section.querySelector(".timeline").hidden = section.querySelector(".wide").hidden = !isKnown;
   if (!isKnown) return;
@@ -169,7 +185,7 @@ function fillMore(row, shard) {
 
 function lines(li, texts) {
   sync(li, texts.map((text, i) => [i, text]), ([i]) => String(i),
-    ([i]) => element("div", i ? "facts" : ""), (line, [, text]) => setText(line, text));
+    ([i]) => element("div", i ? "facts" : ""), (line, [, text]) => setLinked(line, text));
 }
 
 const STEPS = ["create", "fill", "stop writes", "switch", "complete"];

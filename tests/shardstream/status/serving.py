@@ -85,10 +85,18 @@ def serving(
     token: str | None = None,
     is_loopback: bool = True,
     metrics: Callable[[], bytes] | None = None,
+    runbook_url: str | None = None,
 ) -> Iterator[Served]:
     """Serve keyspaces until the block ends, from the end of the first look on."""
     fleet = FleetRefresh(lambda: ScriptedFleet(looked), keyspaces, interval_s=0.05)
-    app = application(fleet, token=token, is_loopback=is_loopback, max_behind_s=10, metrics=metrics)
+    app = application(
+        fleet,
+        token=token,
+        is_loopback=is_loopback,
+        max_behind_s=10,
+        metrics=metrics,
+        runbook_url=runbook_url,
+    )
     with LOOPBACK.listen() as listening, HttpServer(app, listening), fleet:
         wait_for("the first look", lambda: fleet.state().number > 0)
         yield Served(listening.getsockname()[1], fleet)

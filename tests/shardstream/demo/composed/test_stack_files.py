@@ -119,6 +119,15 @@ def test_prometheus_finds_what_a_split_starts(tmp_path: Path) -> None:
         }
 
 
+def test_the_image_gets_the_pages_that_the_package_links_to() -> None:
+    """A link of the package whose page is not sent to the build would break it."""
+    sent = (ROOT / ".dockerignore").read_text().splitlines()
+    links = [path for path in (ROOT / "shardstream").rglob("*") if path.is_symlink()]
+
+    assert links
+    assert {f"!{path.resolve().relative_to(ROOT)}" for path in links} <= set(sent)
+
+
 def test_grafana_finds_the_dashboard_and_prometheus() -> None:
     """The files that Grafana reads lie where its provisioning looks, and name a service."""
     provisioning = DOCKER / "grafana" / "provisioning"
