@@ -63,6 +63,7 @@ LIBRARIES = (
             "topics/records/cursor.py",
             "topics/records/envelope.py",
             "topics/records/record_reader.py",
+            "topics/records/record_run.py",
             "topics/records/run_reader.py",
             "topics/records/values.py",
             "topics/records/wire.py",

@@ -211,6 +211,9 @@ _MODULES = {
     "CannotApply": "spark_consumers.errors",
 }
 
+# What needs no more than this extra, although Spark's brings it too.
+_OF_ARROW = {"EventBatch", "TableRows"}
+
 __all__ = [
     "Answer",
     "AppliedTable",
@@ -328,7 +331,8 @@ if not TYPE_CHECKING:  # a type checker must refuse a name that is not imported 
         if name not in _MODULES:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)
-        value = globals()[name] = getattr(import_own(_MODULES[name]), name)
+        extra = "arrow" if name in _OF_ARROW else None
+        value = globals()[name] = getattr(import_own(_MODULES[name], extra), name)
         return value
 
 

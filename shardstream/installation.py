@@ -54,21 +54,27 @@ def check_packages() -> None:
             )
 
 
-def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """Return what to raise instead, if the module that was not found belongs to an extra."""
+def missing_extra(error: ModuleNotFoundError, extra: str | None = None) -> MissingExtraError | None:
+    """Return what to raise instead, if the module that was not found belongs to an extra.
+
+    `extra`: the one that is enough for what was wanted, where a larger one brings it too.
+    """
     missing = (error.name or "").partition(".")[0]
     if missing not in EXTRAS:
         return None
-    command = f"pip install 'shardstream[{EXTRAS[missing]}]'"
+    command = f"pip install 'shardstream[{extra or EXTRAS[missing]}]'"
     return MissingExtraError(f"{missing} is not installed; it comes with an extra: {command}")
 
 
-def import_own(name: str) -> ModuleType:
-    """Import one of our modules. Raises HiddenPackageError and MissingExtraError."""
+def import_own(name: str, extra: str | None = None) -> ModuleType:
+    """Import one of our modules. Raises HiddenPackageError and MissingExtraError.
+
+    `extra`: as of `missing_extra`.
+    """
     check_packages()
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        if explained := missing_extra(error):
+        if explained := missing_extra(error, extra):
             raise explained from error
         raise

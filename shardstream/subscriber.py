@@ -13,7 +13,7 @@ from topics.stream.arguments import BATCH_BYTES_MAX, BATCH_ROWS_MAX, BATCH_WAIT_
 from topics.stream.subscriber import StreamSubscriber
 
 if TYPE_CHECKING:
-    from spark_consumers.decoding.event_batches import EventBatch
+    from spark_consumers.decoding.event_batches import EventBatch, EventBatches
 
 
 class Subscriber(StreamSubscriber):
@@ -49,6 +49,8 @@ class Subscriber(StreamSubscriber):
     RowsNotReadable, StartNotReached).
     """
 
+    _batches: "EventBatches | None" = None
+
     def batches(
         self,
         columns: Iterable[str] | None = None,
@@ -74,11 +76,12 @@ class Subscriber(StreamSubscriber):
         HiddenValue: NULL would hide an absent column or invalid date, as the columns leave out
         `absent` or `off_calendar`; MissingExtraError (an ImportError) without the extra `arrow`.
         """
-        events: ModuleType = import_own("spark_consumers.decoding.event_batches")
+        events: ModuleType = import_own("spark_consumers.decoding.event_batches", extra="arrow")
         limits = events.BatchLimits(rows_max, bytes_max, wait_ms)
-        found: Iterator[EventBatch] = events.EventBatches(
-            self, columns, limits, self._idle_timeout_s
+        found: EventBatches = events.EventBatches(
+            self, columns, limits, self._idle_timeout_s, self._batches
         )
+        self._batches = found
         return found
 
     @classmethod

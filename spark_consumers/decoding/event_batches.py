@@ -1,8 +1,10 @@
 """Arrow record batches of a subscriber's stream, typed by table version."""
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -13,11 +15,13 @@ from spark_consumers.decoding.output_columns import choose_columns
 from spark_consumers.decoding.record_batches import BatchDecoder
 from spark_consumers.decoding.seen_rows import as_seen
 from spark_consumers.errors import HiddenValue
+from spark_consumers.row_columns.record_groups import RecordGroup, RecordGroups
 from topics.errors import CorruptRecord, ReaderClosed
 from topics.records.record_reader import BROKEN
+from topics.records.record_run import RecordRun
 from topics.records.table_shape import TableShape, shape_of
 from topics.records.vevent import EventType, VEvent
-from topics.records.wire import WIRE_HEADER_BYTES
+from topics.stream.places import Taken, TakenRows
 from topics.stream.subscriber import StreamSubscriber
 
 # Beside the row images: what orders a row, and what NULL in an image may stand for.
@@ -25,8 +29,6 @@ BATCH_COLUMNS: Final = (
     *("op", "before", "after", "absent", "off_calendar"),
     *("shard", "seq", "timestamp_us"),
 )
-# Events taken at a time.
-_TAKE_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +82,82 @@ class BatchLimits:
                 raise UsageError(f"{name} {value!r} is not a positive number")
 
 
-@dataclass(slots=True)
 class _Filling:
-    """The events of the batch at hand, by the header of their records, which names a schema."""
+    """The rows and events of the batch at hand, and what was taken after them."""
 
-    groups: dict[bytes, list[VEvent]] = field(default_factory=dict)
-    others: list[VEvent] = field(default_factory=list)
-    last: VEvent | None = None
-    rows: int = 0
-    size: int = 0
+    def __init__(self, tables: frozenset[tuple[str, str]] | None) -> None:
+        self._tables = tables
+        self.rows = RecordGroups(self._is_wanted)
+        self.others: list[VEvent] = []
+        self.last: Taken | None = None  # what the batch ends with
+        self.left: deque[Taken] = deque()
+
+    def _is_wanted(self, run: RecordRun, schema_id: int) -> bool:
+        shape = run.shape_of(schema_id)
+        return self._tables is None or (shape.database, shape.table) in self._tables
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in the batch yet."""
+        return self.rows.rows == 0 and not self.others
+
+    @property
+    def size(self) -> int:
+        """Bytes of records in the batch."""
+        return int(self.rows.size)
+
+    def clear(self) -> None:
+        """Begin the next batch, with what was taken after the last one."""
+        self.rows.clear()
+        self.others = []
+        self.last = None
+
+    def add_left(self) -> bool:
+        """Add what was taken; return True, and keep the rest, when the batch is complete."""
+        left = self.left
+        while left and not self.rows.is_full:
+            taken = left.popleft()
+            if isinstance(taken, TakenRows):
+                self._add_rows(taken)
+            else:
+                self._add_event(taken)
+        return self.rows.is_full
+
+    def _add_rows(self, taken: TakenRows) -> None:
+        count, rows = 0, self.rows
+        for run, begin, end in taken.stretches:
+            count += rows.add(run, begin, end)
+            if rows.is_full:
+                break
+        if count == taken.rows:
+            self.last = taken
+        elif count == 0:
+            self.left.appendleft(taken)
+        else:
+            self.last, rest = taken.split(count)
+            self.left.appendleft(rest)
+
+    def _add_event(self, event: VEvent) -> None:
+        rows, size = self.rows, len(event.record)
+        if not rows.has_room(size):
+            rows.is_full = True
+            self.left.appendleft(event)
+            return
+        if event.type is EventType.ROW:
+            rows.add_event(event)
+        else:
+            self.others.append(event)
+            rows.size += size
+            rows.is_full = event.type is not EventType.LAST_PK
+        self.last = event
 
 
 class EventBatches:
     """Iterates over the batches of a subscriber's stream.
 
     It ends when the subscriber is closed, or idle for `idle_timeout_s`. An error of the subscriber
-    loses nothing: after a Retry the iteration may continue. Not thread-safe.
+    loses nothing: after a Retry the iteration may continue, also in another one that was made
+    `after` this one. Not thread-safe.
     """
 
     def __init__(
@@ -104,6 +166,7 @@ class EventBatches:
         columns: Iterable[str] | None,
         limits: BatchLimits,
         idle_timeout_s: float | None,
+        after: "EventBatches | None" = None,
     ) -> None:
         """Take a subscriber of which nobody else takes events. UsageError on unknown columns."""
         if isinstance(columns, str):
@@ -119,112 +182,73 @@ class EventBatches:
         self._subscriber = subscriber
         self._limits = limits
         self._idle_timeout_s = idle_timeout_s
-        self._versions: dict[bytes, _Version | None] = {}
-        self._left: list[VEvent] = []  # taken, but of the next batch
-        self._filling = _Filling()
-        self._is_filled = False
+        self._versions: dict[int, _Version] = {}
+        self._filling: _Filling = _Filling(subscriber.tables)
+        if after is not None:
+            self._filling = after._filling  # noqa: SLF001 - of the same class
 
     def __iter__(self) -> Iterator[EventBatch]:
         return self
 
     def __next__(self) -> EventBatch:
+        filling = self._filling
+        filling.rows.limit(self._limits.rows_max, self._limits.bytes_max)
         try:
-            if not self._is_filled:
-                self._fill()
+            self._fill(filling)
         except ReaderClosed:
             raise StopIteration from None
-        filled = self._filling
-        last = filled.last
-        position = None if last is None else last.position
-        if last is None or position is None:
+        last = filling.last
+        if last is None or filling.is_empty:
             raise StopIteration
-        self._is_filled = True  # should decoding fail, the same batch is next
-        tables = [self._table_rows(header, events) for header, events in filled.groups.items()]
-        self._filling, self._is_filled = _Filling(), False
-        return EventBatch(tuple(tables), tuple(filled.others), position, last.last)
+        filling.rows.is_full = True  # should decoding fail, the same batch is next
+        tables = [
+            self._table_rows(schema_id, group)
+            for schema_id, group in filling.rows.groups.items()
+            if group.records
+        ]
+        position, others = last.position, tuple(filling.others)
+        if position is None:
+            raise UsageError("the subscriber's events have no position")
+        filling.clear()
+        return EventBatch(tuple(tables), others, position, last.last)
 
-    def _fill(self) -> None:
-        """Take the events of the next batch; those of a fill that failed are kept."""
-        wait_s, idle_s = self._limits.wait_ms / 1000, 0.0
+    def _fill(self, filling: _Filling) -> None:
+        """Take what belongs to the next batch; that of a fill that failed is kept."""
+        wait_s, came_s, has_looked = self._limits.wait_ms / 1000, time.monotonic(), False
         while True:
-            taken, self._left = self._left, []
-            if not taken:
-                is_empty = self._filling.last is None
-                taken = self._subscriber.take_records(_TAKE_MAX, wait_s, is_handled=is_empty)
-                if taken:
-                    idle_s = 0.0
-                elif not is_empty:
-                    return
-                else:
-                    idle_s += wait_s
-                    if self._idle_timeout_s is not None and idle_s >= self._idle_timeout_s:
-                        return
-            if self._add(taken):
+            size = filling.size
+            if filling.add_left():
                 return
+            is_empty, now_s = filling.is_empty, time.monotonic()
+            if filling.size > size:
+                came_s = now_s
+            limit_s = self._idle_timeout_s if is_empty else wait_s
+            left_s = wait_s if limit_s is None else min(wait_s, came_s + limit_s - now_s)
+            if has_looked and left_s <= 0:
+                return
+            filling.left += self._subscriber.take_records(max(left_s, 0), is_handled=is_empty)
+            has_looked = True
 
-    def _add(self, events: list[VEvent]) -> bool:
-        """Add events; return True, and keep the others, when the batch is complete."""
-        filling, limits = self._filling, self._limits
-        rows, size, groups = filling.rows, filling.size, filling.groups
-        end_rows, end_size = (limits.rows_max + 1) // 2, (limits.bytes_max + 1) // 2
-        used, is_end = 0, False
-        for event in events:
-            record = event.record
-            more = size + len(record)
-            if rows >= limits.rows_max or (more > limits.bytes_max and size > 0):
-                is_end = True
-                break
-            group = groups.get(record[:WIRE_HEADER_BYTES])
-            if group is None:
-                group = self._group(event)
-            group.append(event)
-            used += 1
-            size = more
-            if group is filling.others:
-                is_end = event.type is not EventType.LAST_PK
-            else:
-                rows += 1
-                is_end = (rows >= end_rows or size >= end_size) and event.last
-            if is_end:
-                break
-        filling.rows, filling.size = rows, size
-        if used:
-            filling.last = events[used - 1]
-        self._left = events[used:]
-        return is_end
+    def _table_rows(self, schema_id: int, group: RecordGroup) -> TableRows:
+        if schema_id not in self._versions:
+            self._versions[schema_id] = self._new_version(schema_id)
+        version = self._versions[schema_id]
+        try:
+            rows = version.decode(group, is_cut=self._is_cut)
+        except BaseException:
+            del self._versions[schema_id]  # its columns may hold half a row
+            raise
+        shape = version.shape
+        return TableRows(shape.database, shape.table, shape, version.schema_id, rows)
 
-    def _group(self, event: VEvent) -> list[VEvent]:
-        """Return the list for an event that is the first of its schema, or no row."""
-        header = event.record[:WIRE_HEADER_BYTES]
-        if self._version(header) is None:
-            return self._filling.others
-        return self._filling.groups.setdefault(header, [])
-
-    def _version(self, header: bytes) -> "_Version | None":
-        """Return the table version of records with a header; None: they are no rows."""
-        if header not in self._versions:
-            schema_id = int.from_bytes(header, "big")
-            shape = shape_of(json.loads(self._subscriber.schema_text(schema_id)))
-            self._versions[header] = None if shape is None else self._new(shape, schema_id)
-        return self._versions[header]
-
-    def _new(self, shape: TableShape, schema_id: int) -> "_Version":
+    def _new_version(self, schema_id: int) -> "_Version":
+        shape = shape_of(json.loads(self._subscriber.schema_text(schema_id)))
+        if shape is None:
+            raise UsageError(f"schema {schema_id} describes statements, not rows of a table")
         output = choose_columns(self._decoded, shape, schema_id)
         decoder = BatchDecoder(output, self._subscriber.schema_text, shard=None)
         names = choose_columns(self._asked, shape, schema_id).names
         return _Version(shape, schema_id, names, decoder)
-
-    def _table_rows(self, header: bytes, events: list[VEvent]) -> TableRows:
-        version = self._version(header)
-        if version is None:
-            raise UsageError("statements have no table")
-        try:
-            rows = version.decode(events, is_cut=self._is_cut)
-        except BaseException:
-            del self._versions[header]  # its columns may hold half a row
-            raise
-        shape = version.shape
-        return TableRows(shape.database, shape.table, shape, version.schema_id, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,27 +260,37 @@ class _Version:
     names: tuple[str, ...]
     decoder: BatchDecoder
 
-    def decode(self, events: list[VEvent], *, is_cut: bool) -> pa.RecordBatch:
-        """Return the rows of events. CorruptRecord, HiddenValue."""
-        records = [event.record for event in events]
+    def decode(self, group: RecordGroup, *, is_cut: bool) -> pa.RecordBatch:
+        """Return the rows of a group. CorruptRecord, HiddenValue."""
         try:
-            rows = self.decoder.decode(records, range(len(records)))
+            rows = self.decoder.decode(group.records, group.offsets)
         except HiddenValue as error:
-            raise HiddenValue(f"{self._place(events)}: {error}") from error
+            raise HiddenValue(f"{self._place()}: {error}") from error
         except BROKEN as error:
-            raise CorruptRecord(
-                f"{self._place(events)}: the record cannot be read: {error}"
-            ) from error
-        columns = {name: rows[name] for name in rows.schema.names}
-        for name in ("late", "possible_duplicate"):
-            if name in columns:
-                columns[name] = pa.array([getattr(event, name) for event in events])
-        rows = pa.RecordBatch.from_arrays(list(columns.values()), schema=rows.schema)
-        if is_cut:
-            rows = as_seen(rows, pa.array([event.op.value for event in events], pa.string()))
+            raise CorruptRecord(f"{self._place()}: the record cannot be read: {error}") from error
+        if group.events:
+            rows = _with_marks(rows, group.events, is_cut=is_cut)
         return rows.select(list(self.names))
 
-    def _place(self, events: list[VEvent]) -> str:
-        event = events[int(self.decoder.loop.offset)]
-        table = f"{self.shape.database}.{self.shape.table}"
-        return f"{table}, shard {event.shard}, offset {event.offset}"
+    def _place(self) -> str:
+        """Return the place of the record at hand, whose envelope has been read before."""
+        loop, table = self.decoder.loop, f"{self.shape.database}.{self.shape.table}"
+        return f"{table}, shard {loop.shard.decode('utf-8')}, offset {loop.offset}"
+
+
+def _with_marks(
+    rows: pa.RecordBatch, events: Mapping[int, VEvent], *, is_cut: bool
+) -> pa.RecordBatch:
+    """Return rows with what the stream says of those that came as events."""
+    columns = {name: rows[name] for name in rows.schema.names}
+    for name in ("late", "possible_duplicate"):
+        if name in columns:
+            marks = [at in events and getattr(events[at], name) for at in range(rows.num_rows)]
+            columns[name] = pa.array(marks, pa.bool_())
+    rows = pa.RecordBatch.from_arrays(list(columns.values()), schema=rows.schema)
+    if not is_cut:
+        return rows
+    ops = rows["op"].to_pylist()
+    for at, event in events.items():
+        ops[at] = event.op.value
+    return as_seen(rows, pa.array(ops, pa.string()))

@@ -1,7 +1,7 @@
 """The merged order (timestamp_us, shard, offset), and the checks that it depends on."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -61,33 +61,37 @@ def check_time(record: RawRecord, before_us: int, frontier_us: int) -> None:
 
 
 Item = TypeVar("Item")
-# Successive items of one shard, and their times.
-Run = tuple[Sequence[Item], Sequence[int]]
+Rows = TypeVar("Rows")
+# Successive rows of one shard, and their times.
+Run = tuple[Rows, Sequence[int]]
+# Some rows of a run: the index of the first, and one past that of the last.
+Stretch = tuple[Rows, int, int]
 
 
-class RunMerge(Generic[Item]):
+class RunMerge(Generic[Rows]):
     """Merges the runs of shards into the order (timestamp_us, shard, offset).
 
-    Works on stretches of runs, not on single items: shards rarely take turns row by row.
+    Works on stretches of runs, not on single rows: shards rarely take turns row by row.
     """
 
-    def __init__(self, streams: Mapping[str, Iterator[Run[Item]]]) -> None:
+    def __init__(self, streams: Mapping[str, Iterator[Run[Rows]]]) -> None:
         """Each stream yields the runs of one shard, in order; it is read when it is needed."""
         self._streams = [streams[shard] for shard in sorted(streams)]
-        self._runs: list[Run[Item]] = [((), ()) for _ in self._streams]
+        self._runs: list[Run[Rows] | None] = [None] * len(self._streams)
         self._at = [0] * len(self._streams)
         self._ended = list(range(len(self._streams)))  # those whose next run is to be read
-        self._heads: list[tuple[int, int]] = []  # a heap of (time of the next item, stream)
+        self._heads: list[tuple[int, int]] = []  # a heap of (time of the next row, stream)
 
-    def take(self, items_max: int) -> list[Item]:
-        """Return the next items: none at the end, else at least one.
+    def take(self, rows_max: int) -> list[Stretch[Rows]]:
+        """Return the next rows: none at the end, else at least one.
 
         An error of a stream is raised when all that comes before it has been taken.
         """
         self._read_on()
-        taken: list[Item] = []
-        while self._heads and not self._ended and len(taken) < items_max:
-            self._take_stretch(taken, items_max)
+        taken: list[Stretch[Rows]] = []
+        left = rows_max
+        while self._heads and not self._ended and left > 0:
+            left -= self._take_stretch(taken, left)
         return taken
 
     def _read_on(self) -> None:
@@ -100,21 +104,33 @@ class RunMerge(Generic[Item]):
                 self._runs[i], self._at[i] = run, 0
                 heappush(self._heads, (run[1][0], i))
 
-    def _take_stretch(self, taken: list[Item], items_max: int) -> None:
-        """Take the items of the least stream up to the head of the next one."""
+    def _take_stretch(self, taken: list[Stretch[Rows]], rows_max: int) -> int:
+        """Take the rows of the least stream up to the head of the next one; return their number."""
         heads = self._heads
         _, i = heads[0]
-        items, times_us = self._runs[i]
-        begin, end = self._at[i], len(items)
+        run = self._runs[i]
+        if run is None:
+            raise ValueError("a stream has a head, but no run")
+        rows, times_us = run
+        begin, end = self._at[i], len(times_us)
         if len(heads) > 1:
             next_us, other = min(heads[1:3])
             find = bisect_right if i < other else bisect_left
             end = find(times_us, next_us, begin)
-        end = min(end, begin + items_max - len(taken))
-        taken += items[begin:end]
+        end = min(end, begin + rows_max)
+        taken.append((rows, begin, end))
         self._at[i] = end
-        if end < len(items):
+        if end < len(times_us):
             heapreplace(heads, (times_us[end], i))
         else:
             heappop(heads)
             self._ended.append(i)
+        return end - begin
+
+
+def items_of(stretches: Iterable[Stretch[Sequence[Item]]]) -> list[Item]:
+    """Return the rows of stretches that are sequences of objects."""
+    found: list[Item] = []
+    for rows, begin, end in stretches:
+        found += rows[begin:end]
+    return found

@@ -13,6 +13,7 @@ from mypy_extensions import i64
 from event_token.errors import ShardstreamError
 from topics.records.envelope import EnvelopeReader
 from topics.records.record_reader import BROKEN, RecordReader
+from topics.records.record_run import RecordRun
 from topics.records.vevent import (
     OPS_BY_INDEX,
     TYPES_BY_INDEX,
@@ -38,9 +39,11 @@ ANY_TIME: Final = -1
 # Ends a run, so that large records do not make a large one.
 RUN_BYTES_MAX: Final = 4 * 1024 * 1024
 
-# How a delivered event moves its shard: (shard, next offset, seq, token or the record that has it).
-# Without a token, inside a MySQL transaction, the previous one stays.
-Step = tuple[str, int, int, TokenText | bytes | None]
+# How a delivered event moves its shard: (shard, next offset, seq, token). Without a token, inside a
+# MySQL transaction, the previous one stays.
+Step = tuple[str, int, int, TokenText | None]
+# The rows of a run: events, or what a reader of their records needs.
+Rows = list[VEvent] | RecordRun
 
 
 class Expected(NamedTuple):
@@ -68,12 +71,13 @@ class RunReader:
     ) -> None:
         """`reader_of` returns the reader of a schema id, for a shard and an offset.
 
-        `for_records`: of most events, little more than `record` will be wanted.
+        `for_records`: rows are read into a `RecordRun`, not into events.
         """
-        self._for_records: bool = for_records
+        self.for_records: bool = for_records
         self.shard: str = shard
         self.events: list[VEvent] = []
         self.times_us: list[int] = []
+        self._run: RecordRun | None = None
         self._shard: bytes = shard.encode("utf-8")
         self._reader_of: Callable[[int, str, int], RecordReader] = reader_of
         self._reader: RecordReader | None = None
@@ -87,7 +91,7 @@ class RunReader:
         self._table_bytes: bytes = b""
 
     def read(self, records: list[bytes], offsets: list[int], expected: Expected) -> int:
-        """Begin a run, and return the number of its events.
+        """Begin a run, and return the number of its rows.
 
         It ends before a record that is not a plain row, or not as expected. The caller reads that
         one, and raises what is wrong with it.
@@ -98,8 +102,10 @@ class RunReader:
         frontier: i64 = expected.frontier_us
         size: i64 = 0
         count: i64 = 0
+        run = RecordRun(self.shard, int(seq), self._reader_of) if self.for_records else None
+        self._run = run
         self.events = []
-        self.times_us = []
+        self.times_us = [] if run is None else run.times_us
         envelope = self._envelope
         for record in records:
             offset: i64 = offsets[count]
@@ -110,13 +116,15 @@ class RunReader:
                 break
             if frontier != ANY_TIME and (timestamp_us < before_us or timestamp_us >= frontier):
                 break
-            try:
-                if self._for_records:
-                    self.events.append(self._bare_event(record, int(offset)))
-                else:
+            if run is not None:
+                run.records.append(record)
+                run.offsets.append(offsets[count])
+                run.ends.append(envelope.last)
+            else:
+                try:
                     self.events.append(self._event(record, int(offset)))
-            except BROKEN:
-                break
+                except BROKEN:
+                    break
             self.times_us.append(int(timestamp_us))
             before_us = timestamp_us
             size += len(record)
@@ -125,8 +133,16 @@ class RunReader:
         envelope.cursor.close()
         return int(count)
 
+    @property
+    def rows(self) -> Rows:
+        """The rows of the run."""
+        return self.events if self._run is None else self._run
+
     def add(self, event: VEvent) -> None:
-        """Append an event that the caller has read to the run."""
+        """Append an event that the caller has read to the run; one for records must be empty."""
+        if self._run is not None:
+            self._run = None
+            self.times_us = []
         _delete(event, "position_source")  # it comes with the delivery, as that of the others
         self.events.append(event)
         self.times_us.append(event.timestamp_us)
@@ -160,7 +176,14 @@ class RunReader:
         envelope = self._envelope
         reader: Any = self._reader
         self._take_names(record)
-        event = self._begun(record, offset)
+        event: Any = EventFields()
+        event.seq = int(envelope.seq)
+        event.last = envelope.last
+        event.shard = self.shard
+        event.offset = offset
+        event.late = False
+        event.possible_duplicate = False
+        event.record = record
         event.type = _TYPES[_ROW]
         event.token_text = envelope.token_text()
         event.commit_us = int(envelope.commit_us)
@@ -177,28 +200,6 @@ class RunReader:
         event.__class__ = VEvent
         found: VEvent = event
         return found
-
-    def _bare_event(self, record: bytes, offset: int) -> VEvent:
-        """Return the event without what a reader of its record does not need."""
-        reader: Any = self._reader
-        event = self._begun(record, offset)
-        event.read_fields = reader.whole_of
-        event.__class__ = VEvent
-        found: VEvent = event
-        return found
-
-    def _begun(self, record: bytes, offset: int) -> Any:
-        """Return the fields of an event, with those that every reader needs."""
-        envelope = self._envelope
-        event: Any = EventFields()
-        event.seq = int(envelope.seq)
-        event.last = envelope.last
-        event.shard = self.shard
-        event.offset = offset
-        event.late = False
-        event.possible_duplicate = False
-        event.record = record
-        return event
 
     def _take_names(self, record: bytes) -> None:
         """Take the texts of the record, which are mostly those of the one before."""
@@ -221,16 +222,6 @@ def deliver_run(events: list[VEvent], run: Places, steps: list[Step]) -> None:
         count += 1  # noqa: SIM113 - as above
         _set(event, "run_place", (run, count))
         token = event.token_text if event.last else None
-        steps.append((event.shard, event.offset + 1, event.seq, token))
-
-
-def deliver_records(events: list[VEvent], run: Places, steps: list[Step]) -> None:
-    """Do the same for events that were read for their records, without parsing tokens."""
-    count = 0
-    for event in events:
-        count += 1  # noqa: SIM113 - as above
-        _set(event, "run_place", (run, count))
-        token = event.record if event.last else None
         steps.append((event.shard, event.offset + 1, event.seq, token))
 
 

@@ -1,120 +1,19 @@
 """Turns merged events into those that a subscriber receives, each with its position."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 
-from event_token import EventToken, KeyRange, ShardName, ShardPosition, StreamPosition
+from event_token import KeyRange, ShardName, StreamPosition
 from topics.errors import ProgressBroken
 from topics.reading.key_filter import in_key_range
+from topics.reading.merge import Stretch
 from topics.reading.seen_before import SeenBefore
-from topics.records.run_reader import Step, deliver_records, deliver_run, token_of_record
-from topics.records.vevent import TokenText, VEvent
-
-
-class _At(NamedTuple):
-    """A place in one shard log: like ShardPosition, but with an unparsed token.
-
-    Bytes are a record with the token.
-    """
-
-    offset: int
-    seq: int
-    token: TokenText | EventToken | bytes | None
-
-    def position(self) -> ShardPosition:
-        """Return the place with its token."""
-        token = token_of_record(self.token) if isinstance(self.token, bytes) else self.token
-        return ShardPosition(
-            self.offset, self.seq, token.token if isinstance(token, TokenText) else token
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A stream position that is built on demand: every event has one, but few are used."""
-
-    epoch: int
-    frontier_us: int
-    shards: Mapping[str, _At]
-
-    @classmethod
-    def of(cls, position: StreamPosition) -> "Place":
-        """Return the place of a position."""
-        shards = {s: _At(at.offset, at.seq, at.token) for s, at in position.shards.items()}
-        return cls(position.epoch, position.frontier_us, shards)
-
-    def position(self) -> StreamPosition:
-        """Build the position."""
-        return StreamPosition(
-            self.epoch,
-            self.frontier_us,
-            {shard: at.position() for shard, at in self.shards.items()},
-        )
-
-    def settled_at(self, epoch: int, frontier_us: int) -> "Place":
-        """Return the same place in the logs, with this epoch and frontier."""
-        return Place(epoch, frontier_us, self.shards)
-
-    def past(self, shard: str, offset: int, seq: int) -> "Place":
-        """Return the place with a shard moved to the end of what was read of it."""
-        at = _At(offset, seq, self.shards[shard].token)
-        return Place(self.epoch, self.frontier_us, {**self.shards, shard: at})
-
-    def moved_to(self, position: StreamPosition) -> "Place":
-        """Return the place of a position without tokens, with the last tokens known here."""
-        shards = {}
-        for shard, at in position.shards.items():
-            before = self.shards.get(shard)
-            token = at.token or (before.token if before else None)
-            shards[shard] = _At(at.offset, at.seq, token)
-        return Place(position.epoch, position.frontier_us, shards)
-
-
-class Trail:
-    """The places after each event of a short run, built on demand.
-
-    Events keep their trail alive, so runs are short.
-    """
-
-    def __init__(self, base: Place) -> None:
-        """Begin before the first event of the run."""
-        self._base = base
-        self._steps: list[Step] = []
-
-    def add(self, event: VEvent) -> int:
-        """Append a delivered event; return its count, for `after`."""
-        token = event.token_text if event.last else None
-        self._steps.append((event.shard, event.offset + 1, event.seq, token))
-        return len(self._steps)
-
-    def deliver(self, events: list[VEvent], *, for_records: bool) -> None:
-        """Give the events of a whole run, which were just read, their places."""
-        give = deliver_records if for_records else deliver_run
-        give(events, self, self._steps)
-
-    def after(self, count: int) -> Place:
-        """Return the place after the first `count` events."""
-        ends: dict[str, Step] = {}
-        tokens: dict[str, TokenText | bytes] = {}
-        for step in islice(self._steps, count):
-            ends[step[0]] = step
-            if step[3] is not None:
-                tokens[step[0]] = step[3]
-        shards = dict(self._base.shards)
-        for shard, (_, offset, seq, _) in ends.items():
-            shards[shard] = _At(offset, seq, tokens.get(shard) or shards[shard].token)
-        return Place(self._base.epoch, self._base.frontier_us, shards)
-
-    def position_after(self, count: int) -> StreamPosition:
-        """Return the position after the first `count` events."""
-        return self.after(count).position()
-
-    def end(self) -> Place:
-        """Return the place after the whole run."""
-        return self.after(len(self._steps))
+from topics.records.record_run import RecordRun
+from topics.records.run_reader import Rows
+from topics.records.vevent import VEvent
+from topics.stream.places import Place, Ready, Taken, TakenRows, Trail
 
 
 class Delivery:
@@ -132,20 +31,21 @@ class Delivery:
         position: StreamPosition,
         unmarked: Mapping[str, SeenBefore] | None = None,
         *,
-        for_records: bool = False,
+        rows_into: deque[Taken] | None = None,
     ) -> None:
         """Begin at a position: events older than its newest token are late.
 
         `unmarked`: shards to which the reader hopped without marks, and what it had seen by then.
-        `for_records`: as of `RunReader`.
+        `rows_into`: where rows that were read for their records go, in stretches and of all tables;
+        the same as `ready` of `run`. Where more than tables is left out, rows come as events.
         """
-        self._for_records = for_records
+        self._rows_into = rows_into
         self._key_range = key_range
         self._unmarked = unmarked or {}
         self._tables = tables
         self.read_shards(position.shards)
         self._held: dict[str, VEvent] = {}  # by shard, until its transaction's next visible event
-        self._trail = Trail(Place.of(position))
+        self._trail: Trail | TakenRows = Trail(Place.of(position))
         tokens = (at.token for at in position.shards.values() if at.token is not None)
         self._newest_us = max((token.timestamp_us or 0 for token in tokens), default=0)
 
@@ -157,38 +57,61 @@ class Delivery:
             if not self._key_range.includes(ShardName.parse(shard).key_range)
         }
         self._passed = frozenset(shards) - self._filters.keys() - self._unmarked.keys()
-        self._passes_all = self._tables is None and self._passed == frozenset(shards)
+        is_of_all_tables = self._tables is None or self._rows_into is not None
+        self._passes_all = is_of_all_tables and self._passed == frozenset(shards)
 
     @property
     def place(self) -> Place:
         """The place after the last event made ready."""
         return self._trail.end()
 
-    def run(self, events: list[VEvent], place: Place, ready: deque[VEvent]) -> None:
-        """Append what is to be delivered of a run of events to `ready`.
+    def run(self, stretches: Sequence[Stretch[Rows]], place: Place, ready: Ready) -> None:
+        """Append what is to be delivered of rows in the merged order to `ready`.
 
         `place` is the end of the previous run. Its frontier is that at the start of the batch:
         events older than that are late. Appended events stay if this raises.
         """
-        self._trail = Trail(place)
+        self._trail = trail = Trail(place)
         self._newest_us = max(self._newest_us, place.frontier_us)
-        if self._passes_whole(events):
-            self._trail.deliver(events, for_records=self._for_records)
+        if not self._passes_whole(stretches):
+            for event in _events_of(stretches):
+                self._take(event, trail, ready)
+        elif self._rows_into is not None:
+            self._pass_records(stretches, self._rows_into)
+        else:
+            events = list(_events_of(stretches))
+            trail.deliver(events)
             ready.extend(events)
-            return
-        for event in events:
-            self._take(event, ready)
 
-    def _passes_whole(self, events: Sequence[VEvent]) -> bool:
-        """Tell whether all events of a run are delivered as they are; the usual case."""
-        if not self._passes_all or not events or self._is_any_late(events):
+    def _passes_whole(self, stretches: Sequence[Stretch[Rows]]) -> bool:
+        """Tell whether all rows of a run are delivered as they are; the usual case."""
+        if not self._passes_all or self._held or not stretches:
             return False
-        self._newest_us = max(self._newest_us, events[-1].timestamp_us)
+        rows, begin, _ = stretches[0]
+        if self._is_any_late(_time_us(rows, begin)):
+            return False
+        rows, _, end = stretches[-1]
+        self._newest_us = max(self._newest_us, _time_us(rows, end - 1))
         return True
 
-    def _is_any_late(self, events: Sequence[VEvent]) -> bool:
-        """Tell whether an event of a run may be late: times of a run never decrease."""
-        return events[0].timestamp_us < self._newest_us
+    def _is_any_late(self, first_us: int) -> bool:
+        """Tell whether a row of a run may be late: times of a run never decrease."""
+        return first_us < self._newest_us
+
+    def _pass_records(self, stretches: Sequence[Stretch[Rows]], into: deque[Taken]) -> None:
+        for _, group in groupby(stretches, _is_of_records):
+            place = self._trail.end()
+            found = list(group)
+            runs = [(rows, at, end) for rows, at, end in found if isinstance(rows, RecordRun)]
+            if runs:
+                self._trail = taken = TakenRows(runs, place)
+                into.append(taken)
+                continue
+            self._trail = trail = Trail(place)
+            for event in _events_of(found):
+                if self._is_of_tables(event):
+                    event.deliver(trail, trail.add(event))
+                    into.append(event)
 
     def end_ranges(self, shards: Iterable[str]) -> None:
         """Raise ProgressBroken unless the ranges of these shards end with a transaction."""
@@ -198,9 +121,9 @@ class Delivery:
                 f"transaction, at seq {held.seq}: its records do not have the same time",
             )
 
-    def _take(self, read: VEvent, ready: deque[VEvent]) -> None:
+    def _take(self, read: VEvent, trail: Trail, ready: Ready) -> None:
         if self._tables is None and read.shard in self._passed:
-            ready.append(self._delivered(read))
+            ready.append(self._delivered(read, trail))
             return
         event = self._visible(read)
         held = self._held.pop(read.shard, None)
@@ -209,16 +132,15 @@ class Delivery:
             if event is None and not read.last:
                 self._held[read.shard] = held
                 return
-            ready.append(self._delivered(held if event else replace(held, last=True)))
+            ready.append(self._delivered(held if event else replace(held, last=True), trail))
         if event is not None:
             if event.last:
-                ready.append(self._delivered(event))
+                ready.append(self._delivered(event, trail))
             else:
                 self._held[read.shard] = event
 
     def _visible(self, event: VEvent) -> VEvent | None:
-        tables = self._tables
-        if tables is not None and event.table and (event.database, event.table) not in tables:
+        if not self._is_of_tables(event):
             return None
         before = self._unmarked.get(event.shard)
         if before is not None:
@@ -229,10 +151,13 @@ class Delivery:
         key_range = self._filters.get(event.shard)
         return event if key_range is None else in_key_range(event, key_range)
 
-    def _delivered(self, event: VEvent) -> VEvent:
+    def _is_of_tables(self, event: VEvent) -> bool:
+        tables = self._tables
+        return tables is None or not event.table or (event.database, event.table) in tables
+
+    def _delivered(self, event: VEvent, trail: Trail) -> VEvent:
         late = self._is_late(event.timestamp_us)
-        count = self._trail.add(event)
-        event.deliver(self._trail, count, late=late)
+        event.deliver(trail, trail.add(event), late=late)
         return event
 
     def _is_late(self, timestamp_us: int) -> bool:
@@ -249,5 +174,18 @@ class UnmergedDelivery(Delivery):
     def _is_late(self, timestamp_us: int) -> bool:  # noqa: ARG002 - the same for every time
         return False
 
-    def _is_any_late(self, events: Sequence[VEvent]) -> bool:  # noqa: ARG002 - as above
+    def _is_any_late(self, first_us: int) -> bool:  # noqa: ARG002 - as above
         return False
+
+
+def _is_of_records(stretch: Stretch[Rows]) -> bool:
+    return isinstance(stretch[0], RecordRun)
+
+
+def _time_us(rows: Rows, at: int) -> int:
+    return rows.times_us[at] if isinstance(rows, RecordRun) else rows[at].timestamp_us
+
+
+def _events_of(stretches: Iterable[Stretch[Rows]]) -> Iterator[VEvent]:
+    for rows, begin, end in stretches:
+        yield from rows.events(begin, end) if isinstance(rows, RecordRun) else rows[begin:end]

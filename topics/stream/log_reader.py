@@ -20,7 +20,7 @@ from topics.reading.merge import RawRecord, Run, SeqChecker, check_time
 from topics.reading.planner import ShardRange
 from topics.records.envelope import read_envelope, read_seq
 from topics.records.record_decoder import RecordDecoder
-from topics.records.run_reader import ANY_TIME, Expected, RunReader
+from topics.records.run_reader import ANY_TIME, Expected, Rows, RunReader
 from topics.records.vevent import VEvent
 
 # Markers arrive within milliseconds of each other; a broker restart takes some seconds.
@@ -31,6 +31,8 @@ POLL_S: Final = 0.1
 TAKE_MAX: Final = 1_000
 # Events per run: those of a shard that wait for other shards are in memory.
 RUN_ROWS_MAX: Final = 256
+# The same of a run that is read for its records, which has no object for each row.
+RECORD_RUN_ROWS_MAX: Final = TAKE_MAX
 # Ends a list of messages, so that large records do not make large lists.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -88,19 +90,20 @@ class ShardLogReader:
 
     def runs(
         self, part: ShardRange, into: RunReader, decoder: RecordDecoder, frontier_us: int | None
-    ) -> Iterator[Run[VEvent]]:
-        """Yield the events of a range in order, in runs of what can be read without waiting.
+    ) -> Iterator[Run[Rows]]:
+        """Yield the rows of a range in order, in runs of what can be read without waiting.
 
         `frontier_us`: ProgressBroken when times decrease or reach it; None: of any time. An error
-        is raised once the events before it have been yielded.
+        is raised once the rows before it have been yielded.
         """
         self._begin(part)
         left, before_us = part.rows, 0
         to_us = ANY_TIME if frontier_us is None else frontier_us
+        rows_max = RECORD_RUN_ROWS_MAX if into.for_records else RUN_ROWS_MAX
         while left > 0:
             if not self._taken:
                 self._take(part)
-            messages = list(islice(self._taken, min(left, RUN_ROWS_MAX)))
+            messages = list(islice(self._taken, min(left, rows_max)))
             count = into.read(
                 [message.value() or b"" for message in messages],
                 [message.offset() or 0 for message in messages],
@@ -112,7 +115,7 @@ class ShardLogReader:
                 into.add(self._odd_event(part, decoder, before_us, frontier_us))
                 left -= 1
             before_us = into.times_us[-1]
-            yield into.events, into.times_us
+            yield into.rows, into.times_us
 
     def _passed(self, messages: Sequence[Message], part: ShardRange, left: int) -> None:
         """Go past messages whose seqs and offsets are as expected."""

@@ -1,6 +1,5 @@
 """One run of a merged stream: plans, reads the shard logs and orders their events."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -9,9 +8,10 @@ from topics.reading.followed_shards import Wait
 from topics.reading.merge import RunMerge
 from topics.reading.planner import Batch, Planner
 from topics.records.record_decoder import RecordDecoder
-from topics.records.vevent import VEvent
-from topics.stream.delivery import Delivery, Place
+from topics.records.run_reader import Rows
+from topics.stream.delivery import Delivery
 from topics.stream.log_reader import ShardLogReader
+from topics.stream.places import Place, Ready
 from topics.stream.progress_feed import ProgressFeed, clock_ms
 from topics.stream.shard_logs import ShardLogs
 
@@ -51,7 +51,7 @@ class MergedStream:
         self._logs = ShardLogs(open_reader, decoder, for_records=for_records)
         self._delivery = delivery
         self._batch: Batch | None = None
-        self._events: RunMerge[VEvent] = RunMerge({})
+        self._merge: RunMerge[Rows] = RunMerge({})
         self._rows_left = 0
 
     read_us: Final = None  # see UnmergedStream: here the frontier tells it for all shards
@@ -66,7 +66,7 @@ class MergedStream:
         """The same, as a value whose position is built on demand."""
         return self._place
 
-    def read(self, ready: deque[VEvent], wait_s: float | None = None) -> None:
+    def read(self, ready: Ready, wait_s: float | None = None) -> None:
         """Make the next events ready, or wait up to `wait_s` (None: `poll_s`)."""
         if not self._logs.readers:
             self._read_shards(self.start)
@@ -92,16 +92,16 @@ class MergedStream:
         self._planner.advance(plan)
         self._batch = plan
         self._rows_left = plan.rows
-        self._events = RunMerge(
+        self._merge = RunMerge(
             {part.shard: self._logs.runs(part, plan.frontier_us) for part in plan.ranges.values()}
         )
         return True
 
-    def _run(self, ready: deque[VEvent]) -> None:
-        events = self._events.take(min(self._rows_left, self._run_rows_max))
-        rows = len(events)
+    def _run(self, ready: Ready) -> None:
+        stretches = self._merge.take(min(self._rows_left, self._run_rows_max))
+        rows = sum([end - begin for _, begin, end in stretches])
         try:
-            self._delivery.run(events, self._place, ready)
+            self._delivery.run(stretches, self._place, ready)
         finally:
             self._place = self._delivery.place
         self._rows_left -= rows

@@ -6,8 +6,7 @@ from event_token import StreamPosition
 from topics.reading.merge import Run
 from topics.reading.planner import ShardRange
 from topics.records.record_decoder import RecordDecoder
-from topics.records.run_reader import RunReader
-from topics.records.vevent import VEvent
+from topics.records.run_reader import Rows, RunReader
 from topics.stream.log_reader import ShardLogReader
 
 
@@ -42,8 +41,8 @@ class ShardLogs:
                 shard, self._decoder.reader_of, for_records=self._for_records
             )
 
-    def runs(self, part: ShardRange, frontier_us: int | None) -> Iterator[Run[VEvent]]:
-        """Yield the events of a range of one shard, as `ShardLogReader.runs` does."""
+    def runs(self, part: ShardRange, frontier_us: int | None) -> Iterator[Run[Rows]]:
+        """Yield the rows of a range of one shard, as `ShardLogReader.runs` does."""
         into = self._run_readers[part.shard]
         return self.readers[part.shard].runs(part, into, self._decoder, frontier_us)
 

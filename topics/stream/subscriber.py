@@ -5,10 +5,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from event_token import ClockUncertainty, EventToken, Order, StreamPosition, compare
-from event_token.errors import Retry, ShardstreamError
+from event_token.errors import Retry, ShardstreamError, UsageError
 from topics.errors import ReaderClosed
 from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import retired_us
@@ -38,11 +38,14 @@ from topics.stream.arguments import (
 from topics.stream.delivery import Delivery, UnmergedDelivery
 from topics.stream.log_reader import ShardLogReader
 from topics.stream.merged_stream import MergedStream
+from topics.stream.places import Taken, TakenRows
 from topics.stream.progress_feed import ProgressFeed
 from topics.stream.unmerged_stream import UnmergedStream
 
 # Events made ready at a time; each keeps its run alive for its position.
 RUN_ROWS_MAX: Final = 256
+# The same of rows that are read for their records, which have one object for a run.
+RECORD_RUN_ROWS_MAX: Final = 4_000
 # How soon a waiting iterator notices `close` or the end of `idle_timeout_s`.
 POLL_S: Final = 0.1
 # How often a waiting stream checks the topology for reshards without marks.
@@ -96,14 +99,14 @@ class StreamSubscriber:
         if name is not None:
             self._reporter = ReaderReporter(self._config, keyspace, name, self.key_range)
         self._schema_ids = open_schema_ids(self._config, registry_url)
-        self._ready: deque[VEvent] = deque()
+        self._ready: deque[Any] = deque()  # VEvent, or Taken in stretches
         self._session: MergedStream | UnmergedStream | None = None
-        self._last: VEvent | None = None
+        self._last: Taken | None = None
         self._failure: ShardstreamError | None = None
         self._events = self._late = self._possible_duplicates = 0
         self._first_epoch: int | None = None
         self._unmarked: dict[str, SeenBefore] = {}
-        self._for_records = False
+        self._for_records: bool | None = None  # None: nothing has been asked for yet
         self._look = TopologyLook(self._config, keyspace, TOPOLOGY_LOOK_S)
         self._closing = threading.Event()
         self._reading = threading.Lock()  # held by the user of the session
@@ -126,8 +129,9 @@ class StreamSubscriber:
             self._refill(self._idle_timeout_s)
         if self._closing.is_set() or not self._ready:
             raise StopIteration
-        self._last = self._ready.popleft()
-        return self._last
+        event: VEvent = self._ready.popleft()
+        self._last = event
+        return event
 
     def take(self, events_max: int, timeout_s: float) -> list[VEvent]:
         """Return up to `events_max` events: those that are ready, else what comes in time.
@@ -142,27 +146,33 @@ class StreamSubscriber:
             self._refill(timeout_s)
         return self._pop(events_max)
 
-    def take_records(
-        self, events_max: int, timeout_s: float, *, is_handled: bool = True
-    ) -> list[VEvent]:
-        """Return what `take` does, for programs that want `record` of most events.
+    def take_records(self, timeout_s: float, *, is_handled: bool = True) -> list[Taken]:
+        """Return what is ready, else what comes in time, for programs that want records of rows.
 
-        Other fields take more time than those of `take`. `is_handled`: those of earlier calls need
-        not be read again; only then is the position reported under the reader's name.
+        Rows come in stretches, and of all tables; what is no row comes as an event. UsageError once
+        events have been taken. `is_handled`: what earlier calls returned need not be read again;
+        only then is the position reported under the reader's name.
         """
         self._check_open()
-        self._for_records = True
         if self._reporter is not None and is_handled:
             self._note_handled(self._reporter)
-        if not self._ready:
-            self._refill(timeout_s, is_handled=is_handled)
-        return self._pop(events_max)
+        self._refill(timeout_s, is_handled=is_handled, for_records=True)
+        taken: list[Taken] = list(self._ready)
+        self._ready.clear()
+        if taken:
+            self._last = taken[-1]
+        return taken
 
     def _pop(self, events_max: int) -> list[VEvent]:
         taken = [self._ready.popleft() for _ in range(min(events_max, len(self._ready)))]
         if taken:
             self._last = taken[-1]
         return taken
+
+    @property
+    def tables(self) -> frozenset[tuple[str, str]] | None:
+        """The (database, table) pairs that were asked for; None for all."""
+        return self._tables
 
     @property
     def read_us(self) -> Mapping[str, int] | None:
@@ -222,7 +232,16 @@ class StreamSubscriber:
         if self._ready and last is not None and last.position_source is not None:
             reporter.note(last.position_source)
 
-    def _refill(self, timeout_s: float | None, *, is_handled: bool = True) -> None:
+    def _refill(
+        self, timeout_s: float | None, *, is_handled: bool = True, for_records: bool = False
+    ) -> None:
+        if self._for_records is not for_records:
+            if self._for_records is not None:
+                raise UsageError(
+                    f"the subscriber of keyspace {self.keyspace} was read both as events and in "
+                    f"batches, so that each would lack some: create one for each"
+                )
+            self._for_records = for_records
         with self._reading:
             try:
                 self._read(timeout_s, is_handled=is_handled)
@@ -259,11 +278,13 @@ class StreamSubscriber:
         """Count the events made ready; only some streams have any that could be marked."""
         if not self._ready:
             return
-        self._events += len(self._ready)
+        stretches = [each for each in self._ready if isinstance(each, TakenRows)]
+        self._events += len(self._ready) + sum([each.rows - 1 for each in stretches])
+        events = [] if stretches else self._ready  # no row of a stretch is marked
         if isinstance(self._mode, MaxHold):
-            self._late += sum(event.late for event in self._ready)
+            self._late += sum(event.late for event in events)
         if self._unmarked:
-            self._possible_duplicates += sum(event.possible_duplicate for event in self._ready)
+            self._possible_duplicates += sum(event.possible_duplicate for event in events)
 
     def _spent(self, error: ShardstreamError) -> None:
         """End the session: its ready events come first, then the error, then a new session."""
@@ -290,36 +311,34 @@ class StreamSubscriber:
         self._unmarked = unmarked_targets(topology) | self._unmarked
         feed = ProgressFeed(self._config, self.keyspace, schema_ids)
         decoder, retired = RecordDecoder(schema_ids), retired_us(topology)
+        rows_into = self._ready if self._for_records else None
+        rows_max = RECORD_RUN_ROWS_MAX if self._for_records else RUN_ROWS_MAX
         if isinstance(self._mode, Unmerged):
             return UnmergedStream(
                 start,
-                run_rows_max=RUN_ROWS_MAX,
+                run_rows_max=rows_max,
                 poll_s=POLL_S,
                 planner=UnmergedPlanner(start, self.key_range, retired_us=retired),
                 feed=feed,
                 open_reader=self._reader,
                 decoder=decoder,
                 delivery=UnmergedDelivery(
-                    self.key_range,
-                    self._tables,
-                    start,
-                    self._unmarked,
-                    for_records=self._for_records,
+                    self.key_range, self._tables, start, self._unmarked, rows_into=rows_into
                 ),
-                for_records=self._for_records,
+                for_records=bool(self._for_records),
             )
         return MergedStream(
             start,
-            run_rows_max=RUN_ROWS_MAX,
+            run_rows_max=rows_max,
             poll_s=POLL_S,
             planner=Planner(start, self.key_range, self._mode, retired_us=retired),
             feed=feed,
             open_reader=self._reader,
             decoder=decoder,
             delivery=Delivery(
-                self.key_range, self._tables, start, self._unmarked, for_records=self._for_records
+                self.key_range, self._tables, start, self._unmarked, rows_into=rows_into
             ),
-            for_records=self._for_records,
+            for_records=bool(self._for_records),
         )
 
     def _reader(self, shard: str) -> ShardLogReader:

@@ -1,6 +1,5 @@
 """One run of an unmerged stream: each shard log is read and delivered as it comes."""
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -10,9 +9,9 @@ from topics.reading.followed_shards import Wait
 from topics.reading.planner import ShardRange
 from topics.reading.unmerged import UnmergedPlanner
 from topics.records.record_decoder import RecordDecoder
-from topics.records.vevent import VEvent
-from topics.stream.delivery import Delivery, Place
+from topics.stream.delivery import Delivery
 from topics.stream.log_reader import ShardLogReader
+from topics.stream.places import Place, Ready
 from topics.stream.progress_feed import ProgressFeed, clock_ms
 from topics.stream.shard_logs import ShardLogs
 
@@ -79,7 +78,7 @@ class UnmergedStream:
         """The head of each shard, 0 while it is unknown."""
         return self._planner.heads_us()
 
-    def read(self, ready: deque[VEvent], wait_s: float | None = None) -> None:
+    def read(self, ready: Ready, wait_s: float | None = None) -> None:
         """Make the next events of every shard ready, or wait up to `wait_s` (None: `poll_s`)."""
         if not self._logs.readers:
             self._read_shards(self.start)
@@ -91,11 +90,11 @@ class UnmergedStream:
         self._settle()
         self.waiting = None if ready else self._wait()
 
-    def _run_all(self, ready: deque[VEvent]) -> int:
+    def _run_all(self, ready: Ready) -> int:
         """Make ready what can be read without waiting; return the number of records."""
         return sum([self._run(shard, ready) for shard in list(self._logs.readers)])
 
-    def _run(self, shard: str, ready: deque[VEvent]) -> int:
+    def _run(self, shard: str, ready: Ready) -> int:
         left = self._left.get(shard) or self._planner.next_range(shard, RANGE_ROWS_MAX)
         if left is None:
             return 0
@@ -104,10 +103,10 @@ class UnmergedStream:
         if count == 0:
             return 0
         part = replace(left, last_seq=left.first_seq + count - 1)
-        events = list(next(self._logs.runs(part, None))[0])
-        rows = len(events)
+        run, times_us = next(self._logs.runs(part, None))
+        rows = len(times_us)
         try:
-            self._delivery.run(events, self._place, ready)
+            self._delivery.run([(run, 0, rows)], self._place, ready)
         finally:
             self._place = self._delivery.place
         left = replace(left, first_seq=left.first_seq + rows)

@@ -17,7 +17,7 @@ from tests.spark_consumers.decoding.duckdb_follower import follow
 from tests.spark_consumers.shop import ORDERS, SHARDS, Change, Shop
 from tests.topics.shard_writer import CELL_US
 from topics.records.table_shape import Column, ValueKind
-from topics.records.vevent import EventType, InvalidDate, Op, Row, VEvent
+from topics.records.vevent import EventType, InvalidDate, Row, VEvent
 from topics.start.start_forms import Start
 
 # The last record of each test: it ends a batch, so that no test waits for one that is idle.
@@ -237,18 +237,90 @@ def test_duckdb_follows_a_stream(shop: Shop) -> None:
     ]
 
 
-def test_events_that_are_read_for_their_records_are_complete(shop: Shop) -> None:
-    """Whatever is asked of such an event, it is that of an ordinary one."""
+@pytest.mark.parametrize("limits", [{}, {"rows_max": 1}, {"bytes_max": 200}])
+def test_other_tables_are_left_out(shop: Shop, limits: dict[str, int]) -> None:
+    """Of the tables asked for batches hold what the events hold, and go on exactly after any."""
+    write_everything(shop)
+    shop.write(10)
+    shop.writers["-80"].write([Change(shop.now_us, None, ONE, shape=ITEMS)])
+    end(shop)
+
+    def read(start: Start) -> list[EventBatch]:
+        with Subscriber(
+            shop.keyspace, start=start, config=shop.config, tables=["shop.items"]
+        ) as subscriber:
+            found: list[EventBatch] = []
+            for batch in subscriber.batches(None, wait_ms=NEVER_MS, **limits):
+                found.append(batch)
+                if sum(event.statement == END for each in found for event in each.events) == 2:
+                    break
+        return found
+
+    found = read("earliest")
+
+    assert [[each.table for each in batch.tables] for batch in found if batch.tables] == [
+        ["items"],
+        ["items"],
+    ]
+    rows = rows_of(found)
+    assert [(row["op"], row["after"]["id"]) for row in rows] == [("INSERT", 1)] * 2
+    assert [event.type for batch in found for event in batch.events] == [
+        *(EventType.DDL, EventType.LAST_PK, EventType.DDL, EventType.DDL),
+    ]
+    assert all(batch.ends_transaction for batch in found)
+    for at, batch in enumerate(found[:-1]):
+        if sum(event.statement == END for each in found[: at + 1] for event in each.events) == 0:
+            assert rows_of(read(batch.position)) == rows_of(found[at + 1 :])
+
+
+def test_a_new_iteration_goes_on_where_the_last_one_was(shop: Shop) -> None:
+    """Nothing that was taken from Kafka is lost when batches are asked for again."""
+    shop.write(20)
+    end(shop)
+    everything = rows_of(batches(shop))
+
+    found: list[EventBatch] = []
+    with subscribed(shop) as subscriber:
+        while not (found and found[-1].events):
+            found.append(next(subscriber.batches(rows_max=3 + len(found), wait_ms=NEVER_MS)))
+
+    assert rows_of(found) == everything
+
+
+def test_one_subscriber_gives_events_or_batches(shop: Shop) -> None:
+    """Who reads both ways would get neither whole, and is told so."""
+    write_everything(shop)
+
+    with subscribed(shop) as subscriber:
+        next(subscriber)
+        with pytest.raises(UsageError, match="read both as events and in batches"):
+            next(subscriber.batches())
+    with subscribed(shop) as subscriber:
+        next(subscriber.batches(rows_max=1))
+        with pytest.raises(UsageError, match="read both as events and in batches"):
+            next(subscriber)
+
+
+def test_rows_that_are_read_for_their_records_are_complete(shop: Shop) -> None:
+    """A row of a stretch, as an event, is that of an ordinary reader, and so are positions."""
     write_everything(shop)
     events = events_of(shop)
     found: list[VEvent] = []
     with subscribed(shop) as subscriber:
         while len(found) < len(events):
-            found += subscriber.take_records(3, NEVER_MS / 1000)
+            for taken in subscriber.take_records(NEVER_MS / 1000):
+                if isinstance(taken, VEvent):
+                    found.append(taken)
+                    ours, at = taken.position, events[len(found) - 1].position
+                    assert ours is not None
+                    assert at is not None
+                    assert ours.shards == at.shards  # the frontiers say where batches were cut
+                    continue
+                for count in range(1, taken.rows + 1):
+                    at = events[len(found) + count - 1].position
+                    assert at is not None
+                    assert taken.after(count).position().shards == at.shards
+                for run, begin, after in taken.stretches:
+                    found += run.events(begin, after)
 
-    found = found[: len(events)]
-    assert [event.position for event in found] == [event.position for event in events]
-    assert [event.op for event in found if event.op is not Op.NONE] == [
-        event.op for event in events if event.op is not Op.NONE
-    ]
-    assert found == events
+    assert found[: len(events)] == events

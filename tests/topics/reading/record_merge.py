@@ -1,9 +1,9 @@
 """The merge of a batch record by record, for tests of the order alone."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from topics.reading.merge import RawRecord, Run, RunMerge, check_time
+from topics.reading.merge import RawRecord, Run, RunMerge, check_time, items_of
 
 
 def merge(streams: Iterable[Iterator[RawRecord]], frontier_us: int) -> Iterator[RawRecord]:
@@ -11,17 +11,19 @@ def merge(streams: Iterable[Iterator[RawRecord]], frontier_us: int) -> Iterator[
 
     ProgressBroken as of `check_time`.
     """
-    runs: dict[str, Iterator[Run[RawRecord]]] = {}
+    runs: dict[str, Iterator[Run[Sequence[RawRecord]]]] = {}
     for stream in streams:
         for first in stream:
             runs[first.shard] = _runs_of_one(chain((first,), stream), frontier_us)
             break
     merged = RunMerge(runs)
     while taken := merged.take(1):
-        yield from taken
+        yield from items_of(taken)
 
 
-def _runs_of_one(records: Iterable[RawRecord], frontier_us: int) -> Iterator[Run[RawRecord]]:
+def _runs_of_one(
+    records: Iterable[RawRecord], frontier_us: int
+) -> Iterator[Run[Sequence[RawRecord]]]:
     before_us = 0
     for record in records:
         check_time(record, before_us, frontier_us)
