@@ -5,7 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # The oldest supported PySpark, beside the environment: a few tests run with it in front of sys.path.
 OLD_SPARK := $(VENV)/pyspark-4.2
-# What Kafka and Spark load at each start, for the JVMs of the tests.
+# What Kafka and Spark load at each start, for the JVMs of the tests; with it comes what lets Spark's
+# Python workers start faster.
 JAVA_CLASSES := $(VENV)/java-classes/spark.jsa
 
 .DEFAULT_GOAL := help

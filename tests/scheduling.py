@@ -37,6 +37,7 @@ TOGETHER = {
     "three brokers": (
         "tests/faults/test_full_disks.py",
         "tests/producers/session/test_producer_kills.py",
+        "tests/producers/shard_log/test_lost_markers.py",
         "tests/shardstream/local/test_broker_loss.py",
         "tests/topics/kafka/test_provisioning.py",
     ),
