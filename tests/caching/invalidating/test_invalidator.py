@@ -1,6 +1,7 @@
 """The invalidator on every kind of store, with logs as producers write them."""
 
 from caching.invalidating.start import StartAt
+from caching.stores.memory import MemoryStore
 from tests.caching.invalidating.invalidating import (
     Client,
     RunningInvalidator,
@@ -8,7 +9,7 @@ from tests.caching.invalidating.invalidating import (
     key_of,
     on_each_store,
 )
-from tests.caching.stores.opened import RANGE, Opened
+from tests.caching.stores.opened import RANGE, TTL_MS, Opened
 from tests.producers.session.producing import wait_for
 from tests.topics.shard_writer import Writers
 from topics.kafka.client import ClientConfig
@@ -227,18 +228,22 @@ def test_the_lease_spares_double_work(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:
     """A second invalidator stands by, and takes over from the first one's position."""
+    assert isinstance(cache.store, MemoryStore)
+    nodes = cache.store.memory.values()
     (writer,) = writers("-")
     writer.commit((0, 1))
     standby = None
     try:
-        with invalidating(config, keyspace, cache.more_floors, lease_ms=1_500) as first:
+        with invalidating(config, keyspace, cache.more_floors, lease_ms=TTL_MS) as first:
             client.make_floors("order:2", "order:3")
-            standby = RunningInvalidator(config, keyspace, cache.more_floors, lease_ms=1_500)
+            standby = RunningInvalidator(config, keyspace, cache.more_floors, lease_ms=TTL_MS)
             wait_for("it stands by", lambda: standby.state == "standby")
             writer.commit((1_000, 1))
             client.wait_applied(writer.written[1])
             assert first.state == "running"
             assert standby.counters.changes == 0
+        for node in nodes:
+            node.leases.clear()  # as their time does
         writer.commit((2_000, 1))
         client.wait_applied(writer.written[2])
         assert standby.counters.generations_renewed == 0
