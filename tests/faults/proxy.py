@@ -43,8 +43,8 @@ class _Link:
     def _to_client(self) -> None:
         with suppress(OSError):
             while piece := self.server.recv(CHUNK_BYTES):
-                self._proxy.wait_through()
                 self.answered += len(piece)
+                self._proxy.wait_through()
                 with suppress(OSError):
                     self._send(self.client, piece[: self._proxy.take_budget(len(piece))])
                 if self._proxy.is_cut:
