@@ -64,6 +64,17 @@ def start_pair_with_table(
     return primary, replica, name
 
 
+def purge_to(database: DatabaseFixture, binlog: str) -> None:
+    """Purge the binlogs before this one, as soon as no dump thread reads them any more."""
+
+    def is_oldest() -> bool:
+        statements(database, f"PURGE BINARY LOGS TO '{binlog}'")
+        with database.connect() as connection:
+            return bool(rows(connection, "SHOW BINARY LOGS")[0][0] == binlog)
+
+    wait_for(f"{binlog} is the oldest binlog", is_oldest)
+
+
 def promote(replica: DatabaseFixture) -> None:
     """Make a replica a primary."""
     if replica.flavor is Flavor.MARIADB:

@@ -10,6 +10,7 @@ from producers.errors import BinlogPurged, SameServerId, ServerBehindLog
 from producers.settings import ProducerState, ServerSettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
+from tests.producers.servers.replication import purge_to
 from tests.producers.session.producing import (
     WAIT_S,
     RunningProducer,
@@ -255,7 +256,8 @@ def test_purged_binlogs_stop_the_shard(
         wait_caught_up(settings)
     with server.one_table() as (_name, cursor):
         cursor.execute("FLUSH BINARY LOGS")
-        cursor.execute("PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")
+        cursor.execute("SHOW BINARY LOGS")
+        purge_to(server, cursor.fetchall()[-1][0])
         cursor.execute("SELECT @@GLOBAL.gtid_purged")
         [(purged,)] = cursor.fetchall()
 

@@ -19,6 +19,7 @@ from producers.start.position_at_time import find_position
 from producers.start.times import iso
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
+from tests.producers.servers.replication import purge_to
 from tests.producers.session.producing import (
     RunningProducer,
     producing,
@@ -88,9 +89,9 @@ def test_start_by_time_leaves_out_what_is_older(
     assert sorted(replay(read_log(settings), name, "t")) == [2, 3]
 
     assert start_at(own_server, fourth.commit_us) != start_at(own_server, third.commit_us)
-    with own_server.connect() as connection, connection.cursor() as cursor:
+    with own_server.connect() as connection:
         *_, second_last, _last = rows(connection, "SHOW BINARY LOGS")
-        cursor.execute(f"PURGE BINARY LOGS TO '{second_last[0]}'")
+    purge_to(own_server, second_last[0])
     late = settings_of(own_server, kafka, f"{keyspace}b", start="2020-01-01T00:00:00Z")
     error = RunningProducer(late).wait_error()
     assert isinstance(error, UsageError)
