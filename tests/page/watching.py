@@ -80,6 +80,7 @@ def watching(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
     """Open a page until the block ends."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
     try:
+        context.set_default_timeout(WAIT_MS)
         page = context.new_page()
         watched = Watched(page)
         page.on("request", lambda request: watched.requests.append(request.url))

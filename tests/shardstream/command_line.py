@@ -12,8 +12,8 @@ from typing import Any
 from shardstream.local.processes import with_parent_guard
 
 # Commands that end by themselves take seconds; this is for a busy machine.
-COMMAND_S_MAX = 180
-WAIT_S_MAX = 120
+COMMAND_S_MAX = 300
+WAIT_S_MAX = 300
 POLL_S = 0.1
 
 

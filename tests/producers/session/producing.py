@@ -29,7 +29,7 @@ from topics.records.vevent import Op, VEvent
 from topics.schemas.registry import open_schema_ids
 
 # Seven test runs may share two cores: waits end early when their condition holds.
-WAIT_S = 120.0
+WAIT_S = 240.0
 POLL_S = 0.05
 SHARD = "-"
 # What a binlog of MariaDB does not show, for servers that other tests have left tables on. Of a

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shardstream.command_line import POLL_S, WAIT_S_MAX, command
+from tests.shardstream.command_line import POLL_S, command
 
 pytestmark = pytest.mark.usefixtures("real_servers")
 
@@ -108,18 +108,18 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path, moment: str) -> None:
             stdout=out,
             stderr=out,
         )
-        deadline = time.monotonic() + WAIT_S_MAX
+        deadline = time.monotonic() + DEMO_S_MAX
         while moment not in output.read_text():
             assert demo.poll() is None, output.read_text()
             assert time.monotonic() < deadline, output.read_text()
             time.sleep(POLL_S)
         below = _descendants(demo.pid)
         os.kill(demo.pid, signal.SIGINT)
-        status = demo.wait(WAIT_S_MAX)
+        status = demo.wait(DEMO_S_MAX)
 
     assert below
     assert status == 130, output.read_text()
-    deadline = time.monotonic() + WAIT_S_MAX
+    deadline = time.monotonic() + DEMO_S_MAX
     while left := _still_there(below):
         assert time.monotonic() < deadline, left
         time.sleep(POLL_S)

@@ -18,7 +18,7 @@ from shardstream.local.fetching.cache import cached
 def make(folder):
     print("made", flush=True)
     (folder / "first").touch()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     # Until the other process has come as far as the lock.
     while not Path(sys.argv[1]).exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -43,7 +43,7 @@ def test_two_processes_make_an_entry_once(tmp_path: Path) -> None:
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(2)
     ]
 
-    said = [process.communicate(timeout=60)[0] for process in both]
+    said = [process.communicate(timeout=240)[0] for process in both]
 
     assert [process.returncode for process in both] == [0, 0]
     assert sorted(said) == ["", "made\n"]
