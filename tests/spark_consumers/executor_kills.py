@@ -58,9 +58,10 @@ def killing(
                 continue
             for line in _descendants(ancestor):
                 if kind(line) and line[0].pid not in killed:
-                    os.kill(line[0].pid, signal.SIGKILL)
-                    killed.append(line[0].pid)
-                    break
+                    with suppress(ProcessLookupError):  # it has ended by itself meanwhile
+                        os.kill(line[0].pid, signal.SIGKILL)
+                        killed.append(line[0].pid)
+                        break
 
     thread = threading.Thread(target=kill)
     thread.start()
