@@ -29,7 +29,7 @@ from benchmarks.caches import (
     staleness,
     wrong_entries,
 )
-from benchmarks.costs import cold_start, memory, shard_costs
+from benchmarks.costs import cold_start, many_tables, memory, shard_costs
 from benchmarks.figures import Figure
 from benchmarks.machine import machine_facts
 from benchmarks.report import RESULTS, print_facts, print_figures, write_results
@@ -74,10 +74,6 @@ def _copy(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Figure]:
     return copy_table.run(stack, names, runs=plan.runs, quick=plan.quick)
 
 
-def _latency(stack: Stack, plan: Plan, _names: tuple[str, ...]) -> list[Figure]:
-    return latency.run(stack, runs=plan.runs, quick=plan.quick)
-
-
 def _reshard_apply(stack: Stack, plan: Plan, names: tuple[str, ...]) -> list[Figure]:
     return reshard_apply.run(stack, names, runs=plan.runs, quick=plan.quick)
 
@@ -92,7 +88,7 @@ def _of(run: Callable[..., list[Figure]]) -> Group:
 
 GROUPS: dict[tuple[str, ...], Group] = {
     # First, because it warms up the broker, whose JIT compiler uses part of the CPU until then.
-    (latency.NAME,): _latency,
+    latency.NAMES: _of(latency.run),
     (staleness.NAME,): _of(staleness.run),
     workloads.NAMES: _drain,
     (spark_read.NOOP, spark_read.CHANGELOG): _spark,
@@ -113,6 +109,8 @@ GROUPS: dict[tuple[str, ...], Group] = {
     shard_costs.NAMES: _of(shard_costs.run),
     (database_beside_jdbc.NAME,): _of(database_beside_jdbc.run),
     (topics_beside_debezium.NAME,): _of(topics_beside_debezium.run),
+    # Last: its tables would be in the way of others on the same server.
+    many_tables.NAMES: _of(many_tables.run),
 }
 NAMES = tuple(name for group in GROUPS for name in group)
 

@@ -15,11 +15,16 @@ from benchmarks.two_shards import SHARDS, TwoShards
 from benchmarks.workloads import Workload
 from event_token.errors import Halt
 from shardstream.local.database_server import MysqlServer
+from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.processes import with_parent_guard
 from topics.stream.subscriber import StreamSubscriber
 
 NAME = "latency.commit_to_subscriber"
+THREE_BROKERS = "latency.three_brokers"
+NAMES = (NAME, THREE_BROKERS)
 PER_SHARD_PER_S = 1_000
+# Three brokers copy every record twice, on the same two cores.
+PER_SHARD_PER_S_THREE = 200
 # A connection that waits for each commit would be late for the next one at that rate.
 WRITERS_PER_SHARD = 2
 # A connection's first statements and a reader's first fetches are not steady state.
@@ -35,8 +40,45 @@ ARRIVE_S_MAX = 60.0
 NS_PER_MS = 1_000_000
 
 
-def run(stack: Stack, *, runs: int, quick: bool) -> list[Figure]:
-    """Measure `runs` times; return p50 and p99 in milliseconds."""
+def run(stack: Stack, names: Sequence[str], *, runs: int, quick: bool) -> list[Figure]:
+    """Measure `runs` times each; return p50 and p99 in milliseconds."""
+    figures = []
+    if NAME in names:
+        figures += _one_broker(stack, runs=runs, quick=quick)
+    if THREE_BROKERS in names:
+        figures += _three_brokers(stack, runs=runs, quick=quick)
+    return figures
+
+
+def _three_brokers(stack: Stack, *, runs: int, quick: bool) -> list[Figure]:
+    """Measure three brokers and one in turn, at the same rate."""
+    measure_s = MEASURE_S_QUICK if quick else MEASURE_S
+    warm_up_s = BROKER_WARM_UP_S_QUICK if quick else BROKER_WARM_UP_S
+    turns: dict[int, list[Turn]] = {50: [], 99: []}
+    for number in range(1, runs + 1):
+        stack.report(f"{THREE_BROKERS}: run {number} of {runs}, beside one broker")
+        ours_ms, theirs_ms = (
+            measure(
+                stack,
+                f"{name}{number}",
+                warm_up_s,
+                measure_s,
+                kafka=kafka,
+                per_s=PER_SHARD_PER_S_THREE,
+            )
+            for name, kafka in (("three", stack.three_brokers()), ("one", stack.kafka()))
+        )
+        warm_up_s = WARM_UP_S
+        for percent, each in turns.items():
+            each.append(Turn(percentile(ours_ms, percent), percentile(theirs_ms, percent)))
+    stack.stop_three_brokers()
+    return [
+        figure(f"{THREE_BROKERS}.p{percent}", "ms", each, peer="one broker")
+        for percent, each in turns.items()
+    ]
+
+
+def _one_broker(stack: Stack, *, runs: int, quick: bool) -> list[Figure]:
     measure_s = MEASURE_S_QUICK if quick else MEASURE_S
     warm_up_s = BROKER_WARM_UP_S_QUICK if quick else BROKER_WARM_UP_S
     p50, p99 = [], []
@@ -71,20 +113,27 @@ def measure(
     warm_up_s: int,
     measure_s: int,
     receiver: "Callable[[TwoShards], Receiver] | None" = None,
+    *,
+    kafka: KafkaCluster | None = None,
+    per_s: int = PER_SHARD_PER_S,
 ) -> list[float]:
     """Return the delays of all events after the warm-up, in milliseconds.
 
-    `receiver` makes what the rows reach; None: a Subscriber.
+    `receiver` makes what the rows reach; None: a Subscriber. `kafka`: None for the one broker.
+    `per_s`: transactions of each shard.
     """
-    count = (warm_up_s + measure_s) * PER_SHARD_PER_S
+    count = (warm_up_s + measure_s) * per_s
     for index in range(len(SHARDS)):
         create_table(stack.mysql(index), Workload(f"latency.{keyspace}", 0, 1))
-    with TwoShards(stack, keyspace) as shards:
+    with TwoShards(stack, keyspace, kafka) as shards:
         # Both have caught up before the first write.
         shards.wait_for_heads(time.time_ns() // 1000)
         with (receiver or _Subscribed)(shards) as receiving:
             writers = [
-                [_start_writer(server, keyspace, count, nth) for nth in range(WRITERS_PER_SHARD)]
+                [
+                    _start_writer(server, keyspace, range(nth, count, WRITERS_PER_SHARD), per_s)
+                    for nth in range(WRITERS_PER_SHARD)
+                ]
                 for server in shards.servers
             ]
             try:
@@ -94,7 +143,7 @@ def measure(
                 for writer in chain.from_iterable(writers):
                     writer.kill()
                     writer.wait()
-    first = warm_up_s * PER_SHARD_PER_S
+    first = warm_up_s * per_s
     return [
         (arrived_ns[shard][number] - committed_ns[index][number]) / NS_PER_MS
         for index, shard in enumerate(SHARDS)
@@ -102,8 +151,10 @@ def measure(
     ]
 
 
-def _start_writer(server: MysqlServer, table: str, count: int, nth: int) -> "subprocess.Popen[str]":
-    """Start the writer of every WRITERS_PER_SHARDth of a shard's rows, from the `nth` on."""
+def _start_writer(
+    server: MysqlServer, table: str, ids: range, per_s: int
+) -> "subprocess.Popen[str]":
+    """Start one of WRITERS_PER_SHARD, for the rows with these ids of all `per_s` a second."""
     command = [
         sys.executable,
         "-m",
@@ -113,10 +164,10 @@ def _start_writer(server: MysqlServer, table: str, count: int, nth: int) -> "sub
         f"--user={server.root_user}",
         f"--database={DATABASE}",
         f"--table={table}",
-        f"--first={nth}",
-        f"--step={WRITERS_PER_SHARD}",
-        f"--end={count}",
-        f"--per-s={PER_SHARD_PER_S / WRITERS_PER_SHARD}",
+        f"--first={ids.start}",
+        f"--step={ids.step}",
+        f"--end={ids.stop}",
+        f"--per-s={per_s / WRITERS_PER_SHARD}",
     ]
     return subprocess.Popen(with_parent_guard(command), stdout=subprocess.PIPE, text=True)
 

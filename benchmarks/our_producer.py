@@ -27,7 +27,6 @@ POLL_S = 0.05
 _KAFKA = """\
 [kafka]
 bootstrap_servers = {brokers}
-replication_factor = 1
 """
 _PRODUCER = "[producer]\n"
 _SHARD = """

@@ -42,6 +42,7 @@ class Stack:
         self._servers: list[MysqlServer] = []
         self._replicas: list[MysqlServer] = []
         self._kafka: KafkaCluster | None = None
+        self._three_brokers: KafkaCluster | None = None
         self._redis: RedisServer | None = None
         self._postgres: PostgresServer | None = None
         # Whether to use TLS is up to the client.
@@ -59,14 +60,31 @@ class Stack:
     def kafka(self) -> KafkaCluster:
         """Return the broker. Raises Halt if it does not start."""
         if self._kafka is None:
-            self._kafka = KafkaCluster(
-                self.folder / "kafka",
-                heap_mb=BROKER_HEAP_MB,
-                die_with_parent=True,
-                report=self.report,
-            )
-            self._kafka.start()
+            self._kafka = self._cluster("kafka", 1)
         return self._kafka
+
+    def three_brokers(self) -> KafkaCluster:
+        """Return a cluster with all topics on three brokers, two in sync. Errors as above."""
+        if self._three_brokers is None:
+            self._three_brokers = self._cluster("kafka-3", 3)
+        return self._three_brokers
+
+    def stop_three_brokers(self) -> None:
+        """Let others have what an idle cluster takes."""
+        if self._three_brokers is not None:
+            self._three_brokers.kill()
+            self._three_brokers = None
+
+    def _cluster(self, name: str, brokers: int) -> KafkaCluster:
+        cluster = KafkaCluster(
+            self.folder / name,
+            brokers=brokers,
+            heap_mb=BROKER_HEAP_MB,
+            die_with_parent=True,
+            report=self.report,
+        )
+        cluster.start()
+        return cluster
 
     def mysql(self, index: int) -> MysqlServer:
         """Return server `index`, from 0. Raises UsageError if MySQL is not available, else Halt."""
@@ -143,5 +161,6 @@ class Stack:
             self._redis.kill()
         if self._postgres is not None:
             self._postgres.kill()
+        self.stop_three_brokers()
         if self._kafka is not None:
             self._kafka.kill()

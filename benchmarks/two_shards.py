@@ -9,6 +9,7 @@ from benchmarks.our_producer import BenchKeyspace, OurProducer
 from benchmarks.stack import Stack
 from benchmarks.workloads import Workload
 from event_token.errors import Halt
+from shardstream.local.kafka_cluster import KafkaCluster
 from topics.kafka.partition_reader import read_last_committed
 from topics.progress.codec import decode_progress
 from topics.schemas.registry import open_schema_ids
@@ -22,14 +23,17 @@ POLL_S = 0.1
 class TwoShards:
     """The producers of both shards, from the current position; killed at the end."""
 
-    def __init__(self, stack: Stack, keyspace: str) -> None:
-        """Start the servers and create the topics; the producers start with the context."""
+    def __init__(self, stack: Stack, keyspace: str, kafka: KafkaCluster | None = None) -> None:
+        """Start the servers and create the topics; the producers start with the context.
+
+        `kafka`: None for the one broker of the stack.
+        """
         self.keyspace = keyspace
         self.servers = [stack.mysql(index) for index in range(len(SHARDS))]
         self._keyspace = BenchKeyspace(
             stack.folder,
             keyspace,
-            stack.kafka().bootstrap_servers,
+            (kafka or stack.kafka()).bootstrap_servers,
             dict(zip(SHARDS, self.servers, strict=True)),
         )
         self.client = self._keyspace.client

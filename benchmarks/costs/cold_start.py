@@ -60,7 +60,7 @@ def _produce(stack: Stack, starts: int) -> list[Figure]:
         )
         producer = OurProducer(keyspace, ALL, start=f"gtid:{begin}")
         for each in taken.values():
-            each.append(_first_commit(keyspace, producer))
+            each.append(first_commit(keyspace, producer))
             with server.connect(database="bench") as connection, connection.cursor() as cursor:
                 cursor.execute(f"UPDATE {workload.table} SET customer = customer + 1")
     return [
@@ -70,7 +70,7 @@ def _produce(stack: Stack, starts: int) -> list[Figure]:
     ]
 
 
-def _first_commit(keyspace: BenchKeyspace, producer: OurProducer) -> tuple[float, float]:
+def first_commit(keyspace: BenchKeyspace, producer: OurProducer) -> tuple[float, float]:
     """Return the seconds until a reader sees a row, and the processor's; the producer has ended."""
     end = TopicEnd(keyspace.client, producer.topics.log)
     consumer = open_consumer(keyspace.client, fetch_wait_ms=FETCH_WAIT_MS)

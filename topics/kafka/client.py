@@ -210,6 +210,11 @@ def open_admin(config: ClientConfig) -> AdminClient:
 
 def check_reachable(config: ClientConfig) -> None:
     """Raise NoBrokerAnswers when no configured broker answers within REACH_S_MAX."""
+    open_reachable_admin(config)
+
+
+def open_reachable_admin(config: ClientConfig) -> AdminClient:
+    """Return an admin client that is connected. NoBrokerAnswers as `check_reachable`."""
     admin = open_admin(config)
     deadline = Deadline(REACH_S_MAX)
     while True:
@@ -226,4 +231,4 @@ def check_reachable(config: ClientConfig) -> None:
                     f"bootstrap.servers, TLS and SASL settings, and that the broker is running",
                 ) from error
         else:
-            return
+            return admin

@@ -18,7 +18,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 
 from event_token.errors import Retry
 from topics.errors import WrongTopic
-from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig, check_reachable, open_admin
+from topics.kafka.client import (
+    REQUEST_TIMEOUT_S,
+    ClientConfig,
+    open_admin,
+    open_reachable_admin,
+)
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_error, kafka_errors
 from topics.kafka.topic_settings import (
@@ -138,7 +143,7 @@ def wrong_topics(
     chosen: TopicSettings = _DEFAULTS,
 ) -> list[str]:
     """Return the problems of the existing topics of a keyspace; creates nothing."""
-    admin = _reachable_admin(config)
+    admin = open_reachable_admin(config)
     problems = []
     keyspaces = sorted({s.keyspace for s in shards})
     wanted = [control_rules(topology_topic(k)) for k in keyspaces]
@@ -157,7 +162,7 @@ def topic_warnings(
     chosen: TopicSettings = _DEFAULTS,
 ) -> list[str]:
     """Return warnings about shard logs that can lose records: retention, a single replica."""
-    admin = _reachable_admin(config)
+    admin = open_reachable_admin(config)
     found = _find(admin, config, [topics.log for topics in shards])
     warnings: list[str] = []
     for topics in shards:
@@ -171,11 +176,6 @@ def topic_warnings(
             int(settings.get("retention.bytes", KEEP_ALL)),
         )
     return warnings
-
-
-def _reachable_admin(config: ClientConfig) -> AdminClient:
-    check_reachable(config)
-    return open_admin(config)
 
 
 def broker_transaction_timeout_ms(config: ClientConfig) -> int:
@@ -221,7 +221,7 @@ def _provision(
     chosen: TopicSettings,
     rules_for: Callable[[Found], list[TopicRules]],
 ) -> None:
-    admin = _reachable_admin(config)
+    admin = open_reachable_admin(config)
     names = [rules.topic for rules in rules_for({})]
     found = _find(admin, config, names)
     wanted = rules_for(found)
