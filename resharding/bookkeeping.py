@@ -46,15 +46,15 @@ def read_checkpoints(connection: Any, reshard_id: str) -> dict[str, Checkpoint]:
 
 
 def move_statement(reshard_id: str, seq_before: int, checkpoint: Checkpoint) -> str:
-    """The compare-and-set that precedes the changes of one source transaction.
+    """A compare-and-set that precedes changes of a source, and leaves the position as it is.
 
-    The target's producer makes its token the origin of the rows that follow. Position unchanged.
+    The target's producer makes its token the origin of the rows that follow.
     """
     return _update(reshard_id, seq_before, checkpoint, "")
 
 
 def settle_statement(reshard_id: str, seq_before: int, checkpoint: Checkpoint) -> str:
-    """The compare-and-set that ends a target transaction, with the position reached."""
+    """A compare-and-set like `move_statement`, with the position that the transaction reaches."""
     position = f", position = {text_literal(checkpoint.position)}"
     return _update(reshard_id, seq_before, checkpoint, position)
 

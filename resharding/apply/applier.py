@@ -1,21 +1,29 @@
 """Filtered replication: applies to a target those rows of the sources that belong to it.
 
 The checkpoint is on the target and moves in the same transaction as the rows, so a killed applier
-resumes exactly after its last commit. Nothing else stores how far it is.
+resumes exactly after its last commit. Nothing else stores how far it is. Of a backlog, many
+transactions of the sources are one of the target, in which only the last change of a row is left.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from event_token import KeyRange, ShardName, StreamPosition
 from event_token.errors import Rebuild, Retry, UsageError
+from resharding.apply.last_changes import LastChanges, Section
 from resharding.apply.routing import Routes, check_skip
+from resharding.apply.sender import Lot, Sender
 from resharding.apply.source_stream import source_stream
-from resharding.apply.statements import STATEMENT_ROWS_MAX, StatementBuilder, TargetTable
+from resharding.apply.statements import (
+    STATEMENT_ROWS_MAX,
+    Statement,
+    StatementBuilder,
+    TargetTable,
+)
 from resharding.apply.target_session import TargetSession
 from resharding.bookkeeping import (
     Checkpoint,
@@ -34,8 +42,14 @@ from topics.readers.reporter import ReaderReporter
 from topics.records.vevent import EventType, VEvent
 from topics.stream.merged_stream import MergedStream
 
-# Sent in the middle of a source transaction too, so that one of any size fits in memory.
-SEND_BYTES: Final = 1024 * 1024
+# A target transaction ends with the source transaction that reaches one of these, and a larger
+# source transaction is sent in parts, so that one of any size fits in memory.
+COMMIT_ROWS: Final = 10_000
+COMMIT_BYTES: Final = 4 * 1024 * 1024
+# Of which most may belong to other targets.
+COMMIT_RECORDS: Final = 50_000
+# Locks are not held for longer, and observers see how far it is.
+COMMIT_S: Final = 1.0
 # A failover takes some seconds; a target that is away for longer needs an operator.
 AWAY_S_MAX: Final = 300.0
 AWAY_PAUSE_S: Final = 1.0
@@ -135,8 +149,8 @@ def _apply(settings: ApplierSettings, stop: threading.Event, told: "_Told") -> N
             told.note(f"{error}; retrying")
             stop.wait(AWAY_PAUSE_S)
         finally:
-            has_moved = has_moved and not session.has_committed
             session.close()
+            has_moved = has_moved and not session.has_committed
 
 
 class _Told:
@@ -159,6 +173,7 @@ class _Told:
         self.rows_total += rows
         self._seqs = {shard: at.seq for shard, at in position.shards.items()}
         self._frontier_us = position.frontier_us
+        self.reporter.note(lambda: position)
         if time.monotonic() - self._last_s >= TELL_INTERVAL_S:
             self.note("")
 
@@ -185,18 +200,26 @@ class _Session:
         self._routes = Routes(settings.plan.tables)
         self._key_range: KeyRange = ShardName.parse(settings.target.shard).key_range
         self._target: TargetSession | None = None
+        self._sender: Sender | None = None
         self._stream: MergedStream | None = None
-        self.has_committed = False
-        self._committed: dict[str, int] = {}  # seq of the checkpoints, per source
-        self._seqs: dict[str, int] = {}  # the same after the open transaction
-        self._rows = 0
-        self._part_open = False  # whether the checkpoint of the current source transaction moved
+        self._changes = LastChanges(lambda *table: self._routes.tables[table].column)
+        self._settled: dict[str, int] = {}  # seq of the checkpoints, per source
+        self._seqs: dict[str, int] = {}  # the same after what was sent of the open transaction
+        self._last: VEvent | None = None  # the last record that was taken and not settled
+        self._records = self._rows = self._part_rows = 0  # of the open transaction, and unsent
+        self._began_s = 0.0
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether the target has a transaction of this session."""
+        return self._sender is not None and self._sender.has_committed
 
     def run(self, stop: threading.Event, *, looks_again: bool) -> None:
         settings = self._settings
         server = settings.present_target() if looks_again else settings.target
         target = self._target = TargetSession(server)
         position = self._resume(target)
+        sender = self._sender = Sender(target)
         self._builder = StatementBuilder(
             self._table,
             rows_max=1 if self._careful else STATEMENT_ROWS_MAX,
@@ -211,18 +234,21 @@ class _Session:
         ready: deque[VEvent] = deque()
         lock = applier_lock(self._plan.reshard_id)
         while not stop.is_set():
-            target.show(lock)
-            stream.read(ready)
-            last = None
+            if not target.is_shown:
+                sender.drain()
+                target.show(lock)
+            # What can be committed does not wait for more.
+            stream.read(ready, 0.0 if self._last is not None and self._last.last else None)
+            if not ready:
+                self._settle()
             while ready:
                 event = ready.popleft()
                 if event.type in {EventType.DDL, EventType.SKIP}:
-                    self._check_statement(event, last)
+                    self._check_statement(event)
                 self._take(event)
-                last = event
-            if last is not None and last.last:
-                self._settle(last)
-            if self._seqs == self._committed:  # else the target lacks a part of it
+            sender.check()
+            self._tell_committed(sender)
+            if self._last is None and sender.is_idle:  # else the target lacks a part of it
                 self._told.reporter.note(stream.place.position)
 
     def _resume(self, target: TargetSession) -> StreamPosition:
@@ -230,14 +256,14 @@ class _Session:
         found = target.checkpoints(self._plan.reshard_id)
         position = merged_position(found, self._plan, target.server.name)
         self._seqs = {source: at.seq for source, at in position.shards.items()}
-        self._committed = dict(self._seqs)
+        self._settled = dict(self._seqs)
         return position
 
     def _table(self, database: str, table: str) -> TargetTable:
         column = self._routes.tables[database, table].column
-        return self._open_target.table(database, table, column)
+        return self._drained().table(database, table, column)
 
-    def _check_statement(self, event: VEvent, before: VEvent | None) -> None:
+    def _check_statement(self, event: VEvent) -> None:
         """Stop at a skip or DDL on a resharded table, after applying everything before it."""
         is_skip = event.type is EventType.SKIP
         if not is_skip and event.seq <= self._plan.agreed_seqs[event.shard]:
@@ -246,66 +272,124 @@ class _Session:
         try:
             check_skip(event) if is_skip else self._routes.check_statement(event)
         except (DefinitionChanged, TransactionSkipped):
-            if before is not None:
-                self._settle(before)
+            self._settle()
             # What verify found holds no longer, even where the operator says that targets match.
-            self._open_target.execute(void_verified_statement(self._plan.reshard_id))
+            self._drained().execute(void_verified_statement(self._plan.reshard_id))
             if event.gtid not in accepted:
                 raise
             self._told.skips += is_skip
 
     def _take(self, event: VEvent) -> None:
-        """Collect the record's changes for the target, after its source transaction's token."""
+        """Collect the record's changes for the target, and end its transaction in time."""
+        if self._last is None:
+            self._began_s = time.monotonic()
         for change in self._routes.changes(event, self._key_range):
-            if not self._part_open:
-                self._move(event)
-            self._builder.add(change, event)
+            if self._changes.has_other_shape(event):
+                self._send_part()
+            self._changes.add(change, event)
+            self._part_rows += 1
             self._rows += 1
-        if self._builder.size_bytes >= SEND_BYTES:
-            self._send()
-        if event.last:
-            self._part_open = False
+        self._last = event
+        self._records += 1
+        is_large = self._part_rows >= COMMIT_ROWS or self._changes.size_bytes >= COMMIT_BYTES
+        if is_large and not event.last:
+            self._send_part()
+        elif event.last and (is_large or self._is_due()):
+            self._settle()
 
-    def _move(self, event: VEvent) -> None:
-        source = event.shard
-        checkpoint = Checkpoint(source, event.seq, "", event.timestamp_us, event.token.to_string())
-        statement = move_statement(self._plan.reshard_id, self._seqs[source], checkpoint)
-        self._builder.checkpoint(statement, event)
-        self._seqs[source] = event.seq
-        self._part_open = True
+    def _is_due(self) -> bool:
+        return (
+            self._rows >= COMMIT_ROWS
+            or self._records >= COMMIT_RECORDS
+            or time.monotonic() - self._began_s >= COMMIT_S
+        )
 
-    def _settle(self, last: VEvent) -> None:
-        """Commit everything up to a record that ends its transaction, checkpoints included."""
+    def _statements(
+        self, sections: list[Section], ends: Mapping[str, Checkpoint]
+    ) -> list[Statement]:
+        """The changes, each source's behind a checkpoint whose token is newer than them.
+
+        `ends`: the checkpoints with which the target transaction ends.
+        """
+        for section in sections:
+            newest = section.newest
+            if section.is_last:
+                self._move(section.source, newest, newest.seq, ends.get(section.source))
+            else:
+                # A checkpoint that changes nothing is not in the binlog, so the first differs.
+                self._move(section.source, newest, -newest.seq, None)
+            for change, event in section.changes:
+                self._builder.add(change, event)
+        return self._builder.take()
+
+    def _move(self, source: str, newest: VEvent, seq: int, end: Checkpoint | None) -> None:
+        """Set the origin of the rows that follow: upper bound of the source's changes so far."""
+        token = newest.token.to_string()
+        before = self._seqs[source]
+        if end is None:
+            move = Checkpoint(source, seq, "", newest.timestamp_us, token)
+            statement = move_statement(self._plan.reshard_id, before, move)
+        else:
+            move = replace(end, token=token)
+            statement = settle_statement(self._plan.reshard_id, before, move)
+        self._builder.checkpoint(statement, newest)
+        self._seqs[source] = move.seq
+
+    def _settle(self) -> None:
+        """Commit everything up to the last record, checkpoints included, if it ends a transaction.
+
+        The first statement is a checkpoint's, so that nothing is changed where another applier is.
+        """
+        last = self._last
+        if last is None or not last.last:
+            return
         position = last.position
         assert position is not None  # noqa: S101 - events of a merged stream have one
         text = position.to_string()
-        for source, at in position.shards.items():
-            if at.seq == self._committed[source] or at.token is None:
-                continue
-            checkpoint = Checkpoint(
+        ends = {
+            source: Checkpoint(
                 source, at.seq, text, at.token.timestamp_us or 0, at.token.to_string()
             )
-            statement = settle_statement(self._plan.reshard_id, self._seqs[source], checkpoint)
-            self._builder.checkpoint(statement, last)
-            self._seqs[source] = at.seq
-        self._send()
-        self._open_target.check_primary()
-        self._open_target.commit()
-        self.has_committed = True
-        self._committed = dict(self._seqs)
-        self._told.applied(self._rows, position)
-        self._rows = 0
+            for source, at in position.shards.items()
+            if at.seq != self._settled[source] and at.token is not None
+        }
+        sections = self._changes.take()
+        statements = self._statements(sections, ends)
+        for source in ends.keys() - {section.source for section in sections}:
+            statement = settle_statement(self._plan.reshard_id, self._seqs[source], ends[source])
+            statements.append(Statement(statement, last, last, one_row=True))
+            self._seqs[source] = ends[source].seq
+        self._send(Lot(statements, position, self._rows))
+        self._settled = dict(self._seqs)
+        self._last = None
+        self._records = self._rows = 0
 
-    def _send(self) -> None:
-        self._open_target.run(self._builder.take())
+    def _send_part(self) -> None:
+        """Send what was collected, in a transaction that stays open."""
+        self._send(Lot(self._statements(self._changes.take(), {})))
 
-    @property
-    def _open_target(self) -> TargetSession:
-        assert self._target is not None  # noqa: S101 - `run` has made it
+    def _send(self, lot: Lot) -> None:
+        assert self._sender is not None  # noqa: S101 - `run` has made it
+        self._sender.send(lot)
+        self._part_rows = 0
+
+    def _drained(self) -> TargetSession:
+        """The target's session, while nothing is sent over it."""
+        assert self._target is not None  # noqa: S101 - `run` has made both
+        assert self._sender is not None  # noqa: S101
+        self._sender.drain()
         return self._target
+
+    def _tell_committed(self, sender: Sender) -> None:
+        for lot in sender.committed():
+            assert lot.position is not None  # noqa: S101 - where a transaction ends
+            self._told.applied(lot.rows, lot.position)
 
     def close(self) -> None:
         """Disconnect from the target and Kafka; uncommitted changes are rolled back."""
+        if self._sender is not None:
+            self._sender.close()
+            self._tell_committed(self._sender)
         if self._target is not None:
             self._target.close()
         if self._stream is not None:

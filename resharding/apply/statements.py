@@ -12,8 +12,10 @@ from topics.records.table_shape import TableShape, ValueKind
 from topics.records.vevent import Row, VEvent
 
 # Larger statements save hardly anything, and their errors would name more rows.
-STATEMENT_ROWS_MAX: Final = 200
-STATEMENT_BYTES_MAX: Final = 256 * 1024
+STATEMENT_ROWS_MAX: Final = 1_000
+# A DELETE is a list of conditions, for which the server's optimizer has less room.
+DELETE_ROWS_MAX: Final = 200
+STATEMENT_BYTES_MAX: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,9 @@ class StatementBuilder:
         run = self._run
         if run is None or not run.takes(writer, part, upsert, error_labels):
             self._end_run()
-            run = self._run = _Run(writer, event, upsert, error_labels, self._rows_max)
+            rows_max = self._rows_max if upsert else min(self._rows_max, DELETE_ROWS_MAX)
+            bytes_max = min(STATEMENT_BYTES_MAX, self._packet_bytes_max // 2)
+            run = self._run = _Run(writer, event, upsert, error_labels, (rows_max, bytes_max))
         run.parts.append(part)
         run.size_bytes += len(part)
         run.last = event
@@ -162,15 +166,21 @@ class _Run:
     """Consecutive changes that go into one statement."""
 
     def __init__(
-        self, writer: _Writer, first: VEvent, upsert: bool, error_labels: int, rows_max: int
+        self,
+        writer: _Writer,
+        first: VEvent,
+        upsert: bool,
+        error_labels: int,
+        limits: tuple[int, int],
     ) -> None:
+        """`limits`: the rows and bytes that it takes."""
         self.writer = writer
         self.first = self.last = first
         self.upsert = upsert
         self.error_labels = error_labels
         self.parts: list[str] = []
         self.size_bytes = 0
-        self._rows_max = rows_max
+        self._rows_max, self._bytes_max = limits
 
     def takes(self, writer: _Writer, part: str, upsert: bool, error_labels: int) -> bool:
         return (
@@ -178,5 +188,5 @@ class _Run:
             and self.upsert is upsert
             and not (self.error_labels or error_labels)
             and len(self.parts) < self._rows_max
-            and self.size_bytes + len(part) <= STATEMENT_BYTES_MAX
+            and self.size_bytes + len(part) <= self._bytes_max
         )

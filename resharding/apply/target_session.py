@@ -56,15 +56,13 @@ class TargetSession:
         # The session's value limits what the client may send; the packet header is not counted.
         self.packet_bytes_max = int(packet) - 1024
         self._open = False
-        self._shown = False
+        self.is_shown = False
 
     def show(self, lock: str) -> None:
         """Hold the named lock by which others see that an applier runs, once it is free."""
-        if self._shown:
-            return
         with server_errors(self.server, "taking the applier's lock on"):
             [(held,)] = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (lock,))
-        self._shown = held == 1
+        self.is_shown = held == 1
 
     def checkpoints(self, reshard_id: str) -> dict[str, Checkpoint]:
         """The checkpoints on the target."""
