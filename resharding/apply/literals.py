@@ -7,7 +7,7 @@ Text and bytes are hexadecimal: no quoting rule and no character set can change 
 import json
 import re
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -19,23 +19,19 @@ ToLiteral = Callable[[Any], str]
 
 # A quick test: most documents hold no such number.
 _MAY_BE_DECIMAL: Final = re.compile(r"\d\.\d|\d{19}")
+_DATE_KINDS: Final = frozenset((ValueKind.DATE, ValueKind.DATETIME, ValueKind.TIMESTAMP))
 _INTEGERS: Final = range(-(2**63), 2**64)
 
+_UTC_OFFSET: Final = "+00:00"
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def literal_writer(column: Column) -> ToLiteral:
-    """Return a function that writes the values of a column, NULL included."""
+    """Return a function that writes the values of a column that are not NULL."""
     write = _writer(column)
-
-    def literal(value: Value) -> str:
-        if value is None:
-            return "NULL"
-        if isinstance(value, InvalidDate):
-            return text_literal(value)
-        return write(value)
-
-    return literal
+    if column.kind not in _DATE_KINDS:
+        return write
+    return lambda value: text_literal(value) if isinstance(value, InvalidDate) else write(value)
 
 
 def is_error_label(column: Column, value: Value) -> bool:
@@ -54,19 +50,28 @@ def _writer(column: Column) -> ToLiteral:
         case ValueKind.JSON:
             return _json
         case ValueKind.ENUM:
-            return lambda value: "0" if is_error_label(column, value) else text_literal(value)
+            return _label_writer(column)
         case ValueKind.SET:
             return lambda value: text_literal(",".join(value))
         case ValueKind.BYTES:
             return lambda value: f"x'{value.hex()}'"
         case ValueKind.DATE:
             return lambda value: f"'{value.isoformat()}'"
-        case ValueKind.DATETIME | ValueKind.TIMESTAMP:
-            return _datetime
+        case ValueKind.DATETIME:
+            return lambda value: f"'{value.isoformat(' ')}'"
+        case ValueKind.TIMESTAMP:  # without the offset, which is that of UTC, as the session's
+            return lambda value: f"'{value.isoformat(' ')[: -len(_UTC_OFFSET)]}'"
         case ValueKind.TIME:
             return _time
         case _:
             return str  # whole numbers: integers, YEAR, BIT
+
+
+def _label_writer(column: Column) -> ToLiteral:
+    known = {label: text_literal(label) for label in column.labels}
+    if is_error_label(column, ""):
+        known[""] = "0"
+    return lambda value: known.get(value) or text_literal(value)
 
 
 def _json(text: str) -> str:
@@ -119,10 +124,6 @@ def _float(value: float) -> str:
 
 def _decimal(value: Decimal) -> str:
     return format(value, "f")
-
-
-def _datetime(value: datetime) -> str:
-    return f"'{value.replace(tzinfo=None).isoformat(sep=' ')}'"
 
 
 def _time(value: timedelta) -> str:

@@ -8,7 +8,7 @@ from databases.sql import quoted
 from resharding.apply.literals import ToLiteral, is_error_label, literal_writer
 from resharding.apply.routing import Change, Upsert, place_of
 from resharding.errors import DoesNotApply
-from topics.records.table_shape import TableShape, ValueKind
+from topics.records.table_shape import TableShape
 from topics.records.vevent import Row, VEvent
 
 # Larger statements save hardly anything, and their errors would name more rows.
@@ -59,7 +59,7 @@ class _Writer:
         self.shape = shape  # keeps it alive: writers are found by its id
         self._name = f"{quoted(target.database)}.{quoted(target.table)}"
         self._values = [(n, writers[n]) for n in writers if n not in target.generated]
-        self._enums = [c for c in shape.columns if c.kind is ValueKind.ENUM]
+        self._enums = [c.name for c in shape.columns if is_error_label(c, "")]
         keys = [shape.columns[i].name for i in shape.primary_key]
         if target.sharding_column not in keys:
             # By now another source may have another row with the same key.
@@ -69,13 +69,17 @@ class _Writer:
         self._upsert = f"REPLACE INTO {self._name} ({columns}) VALUES "
 
     def error_labels(self, row: Row) -> int:
-        return sum(is_error_label(c, row[c.name]) for c in self._enums)
+        return sum([row[name] == "" for name in self._enums])
 
     def part(self, change: Change) -> str:
         """The change's part of its statement."""
         row = change.row
         if isinstance(change, Upsert):
-            return f"({', '.join([write(row[name]) for name, write in self._values])})"
+            values = [
+                "NULL" if (value := row[name]) is None else write(value)
+                for name, write in self._values
+            ]
+            return f"({', '.join(values)})"
         terms = [
             f"{quoted(name)} IS NULL"
             if row[name] is None
