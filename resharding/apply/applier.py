@@ -14,7 +14,8 @@ from typing import Final
 
 from event_token import KeyRange, ShardName, StreamPosition
 from event_token.errors import Rebuild, Retry, UsageError
-from resharding.apply.last_changes import LastChanges, Section
+from resharding.apply.applier_status import ApplierStatus, Told
+from resharding.apply.last_changes import KeyUse, LastChanges, Section
 from resharding.apply.routing import Routes, check_skip
 from resharding.apply.sender import Lot, Sender
 from resharding.apply.source_stream import source_stream
@@ -53,8 +54,6 @@ COMMIT_S: Final = 1.0
 # A failover takes some seconds; a target that is away for longer needs an operator.
 AWAY_S_MAX: Final = 300.0
 AWAY_PAUSE_S: Final = 1.0
-# A status line is for people.
-TELL_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +83,6 @@ class ApplierSettings:
             raise Retry(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class ApplierStatus:
-    """How far a target's applier is.
-
-    `seqs`: per source. `behind_ms`: age of the merged frontier by this host's clock. `skips`: the
-    accepted ones that it has passed since it started.
-    """
-
-    target: str
-    seqs: dict[str, int]
-    rows_total: int
-    rows_per_s: float
-    behind_ms: int
-    note: str = ""
-    skips: int = 0
-
-
 def run_applier(
     settings: ApplierSettings,
     stop: threading.Event,
@@ -117,10 +99,10 @@ def run_applier(
     key_range = ShardName.parse(target).key_range
     # Not closed: an end waits for no last report. Nobody hears from it again, which says enough.
     reporter = ReaderReporter(settings.kafka, plan.keyspace, name, key_range)
-    _apply(settings, stop, _Told(target, tell, reporter))
+    _apply(settings, stop, Told(target, tell, reporter))
 
 
-def _apply(settings: ApplierSettings, stop: threading.Event, told: "_Told") -> None:
+def _apply(settings: ApplierSettings, stop: threading.Event, told: Told) -> None:
     careful = False
     has_moved = False
     away_since_s: float | None = None
@@ -153,46 +135,10 @@ def _apply(settings: ApplierSettings, stop: threading.Event, told: "_Told") -> N
             has_moved = has_moved and not session.has_committed
 
 
-class _Told:
-    """Counts what was applied, and reports it once per interval; to Kafka by `reporter`."""
-
-    def __init__(
-        self, target: str, tell: Callable[[ApplierStatus], None], reporter: ReaderReporter
-    ) -> None:
-        self.reporter = reporter
-        self.rows_total = 0
-        self.skips = 0
-        self._target = target
-        self._tell = tell
-        self._last_s = time.monotonic()
-        self._last_rows = 0
-        self._seqs: dict[str, int] = {}
-        self._frontier_us = 0
-
-    def applied(self, rows: int, position: StreamPosition) -> None:
-        self.rows_total += rows
-        self._seqs = {shard: at.seq for shard, at in position.shards.items()}
-        self._frontier_us = position.frontier_us
-        self.reporter.note(lambda: position)
-        if time.monotonic() - self._last_s >= TELL_INTERVAL_S:
-            self.note("")
-
-    def note(self, text: str) -> None:
-        now_s = time.monotonic()
-        rate = (self.rows_total - self._last_rows) / max(now_s - self._last_s, 0.001)
-        self._last_s, self._last_rows = now_s, self.rows_total
-        behind_ms = max(0, time.time_ns() // 1_000 - self._frontier_us) // 1_000
-        self._tell(
-            ApplierStatus(
-                self._target, self._seqs, self.rows_total, rate, behind_ms, text, self.skips
-            )
-        )
-
-
 class _Session:
     """One attempt of an applier, starting at the target's checkpoint."""
 
-    def __init__(self, settings: ApplierSettings, told: _Told, *, careful: bool) -> None:
+    def __init__(self, settings: ApplierSettings, told: Told, *, careful: bool) -> None:
         self._settings = settings
         self._plan = settings.plan
         self._told = told
@@ -202,7 +148,8 @@ class _Session:
         self._target: TargetSession | None = None
         self._sender: Sender | None = None
         self._stream: MergedStream | None = None
-        self._changes = LastChanges(lambda *table: self._routes.tables[table].column)
+        self._changes = LastChanges(self._key_use)
+        self._key_uses: dict[tuple[str, str], KeyUse] = {}
         self._settled: dict[str, int] = {}  # seq of the checkpoints, per source
         self._seqs: dict[str, int] = {}  # the same after what was sent of the open transaction
         self._last: VEvent | None = None  # the last record that was taken and not settled
@@ -263,6 +210,15 @@ class _Session:
         column = self._routes.tables[database, table].column
         return self._drained().table(database, table, column)
 
+    def _key_use(self, event: VEvent) -> KeyUse:
+        name = (event.database, event.table)
+        use = self._key_uses.get(name)
+        if use is None:
+            # Of one source, all rows are as they were together, so nobody needs to know.
+            apart = len(self._plan.sources) > 1 and self._drained().holds_rows_apart(event)
+            use = self._key_uses[name] = KeyUse(self._routes.tables[name].column, apart)
+        return use
+
     def _check_statement(self, event: VEvent) -> None:
         """Stop at a skip or DDL on a resharded table, after applying everything before it."""
         is_skip = event.type is EventType.SKIP
@@ -313,11 +269,11 @@ class _Session:
         """
         for section in sections:
             newest = section.newest
-            if section.is_last:
-                self._move(section.source, newest, newest.seq, ends.get(section.source))
+            if section.following:
+                # A checkpoint that changes nothing is not in the binlog, so each one differs.
+                self._move(section.source, newest, -newest.seq - section.following, None)
             else:
-                # A checkpoint that changes nothing is not in the binlog, so the first differs.
-                self._move(section.source, newest, -newest.seq, None)
+                self._move(section.source, newest, newest.seq, ends.get(section.source))
             for change, event in section.changes:
                 self._builder.add(change, event)
         return self._builder.take()

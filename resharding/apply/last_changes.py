@@ -5,10 +5,16 @@ free: what the last changes leave is a state that the sources have had together,
 rows that are ahead, and what is in the way of those has a change of its own still to come. So all
 deletes go first, and no upsert can be undone by the delete of a key that a collation takes for the
 same one.
+
+Where sources are merged, their clocks may differ: a row may be there again, under another key,
+before the source that it has left deletes it. If both have a unique value in common, the one that
+was changed last stays, so such upserts keep their order.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from resharding.apply.routing import Change, Delete, Upsert
 from topics.records.table_shape import TableShape, ValueKind
@@ -22,20 +28,33 @@ Changed = tuple[Change, VEvent]
 class Section:
     """Changes of one source, to be sent behind a checkpoint of it.
 
-    `newest`: the newest record of the source among all that were collected. `is_last`: no section
-    of the source follows.
+    `newest`: the newest record of the source among all that were collected. `following`: how many
+    more sections of the source there are.
     """
 
     source: str
     newest: VEvent
     changes: list[Changed]
-    is_last: bool = True
+    following: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """What `LastChanges` has to know of a table.
+
+    `rows_apart`: no two rows with different primary keys, as compared here, can be in each other's
+    way on the target: it has no other unique key, and no collation takes two values for the same.
+    """
+
+    sharding_column: str
+    rows_apart: bool = False
 
 
 class _TableChanges:
     """The last changes of one table, of all sources together: a row may move between them."""
 
-    def __init__(self, shape: TableShape, sharding_column: str) -> None:
+    def __init__(self, shape: TableShape, use: KeyUse) -> None:
+        self.rows_apart = use.rows_apart
         columns = [shape.columns[i] for i in shape.primary_key]
         self._shapes = [shape]
         self.upserts: dict[Key, Changed] = {}
@@ -43,7 +62,7 @@ class _TableChanges:
         self.deletes: dict[Key, Changed] = {}
         self._names = [column.name for column in columns]
         self._has_lists = any(column.kind is ValueKind.SET for column in columns)
-        self._sharding_column = sharding_column
+        self._sharding_column = use.sharding_column
 
     def is_of(self, shape: TableShape | None) -> bool:
         """Whether a record's table version is this one; each source has an object of its own."""
@@ -57,6 +76,7 @@ class _TableChanges:
     def add(self, change: Change, event: VEvent) -> None:
         key = self._key(change.row)
         if isinstance(change, Upsert):
+            self.upserts.pop(key, None)  # in the order of the last changes
             self.upserts[key] = (change, event)
             before = event.before
             if before is not None and self._is_other(before, change.row, key):
@@ -86,9 +106,9 @@ class _TableChanges:
 class LastChanges:
     """Collects changes in the order of the sources; `take` returns what is left of them."""
 
-    def __init__(self, sharding_column: Callable[[str, str], str]) -> None:
-        """`sharding_column` of a (database, table)."""
-        self._sharding_column = sharding_column
+    def __init__(self, use_of: Callable[[VEvent], KeyUse]) -> None:
+        """`use_of` tells what it has to know of a record's table."""
+        self._use_of = use_of
         self._tables: dict[tuple[str, str], _TableChanges] = {}
         self._newest: dict[str, VEvent] = {}
         self.size_bytes = 0
@@ -104,25 +124,48 @@ class LastChanges:
         table = self._tables.get(name)
         if table is None:
             assert event.shape is not None  # noqa: S101 - rows have a shape
-            table = self._tables[name] = _TableChanges(event.shape, self._sharding_column(*name))
+            table = self._tables[name] = _TableChanges(event.shape, self._use_of(event))
         table.add(change, event)
         self._newest[event.shard] = event
         self.size_bytes += len(event.record)
 
     def take(self) -> list[Section]:
         """Return what is left, in the order in which it has to be applied, and start over."""
-        deletes: dict[str, list[Changed]] = {source: [] for source in self._newest}
-        upserts: dict[str, list[Changed]] = {source: [] for source in self._newest}
-        for table in self._tables.values():
-            for changed in table.deletes.values():
-                deletes[changed[1].shard].append(changed)
-            for changed in table.upserts.values():
-                upserts[changed[1].shard].append(changed)
+        tables, self._tables = self._tables.values(), {}
         newest, self._newest = self._newest, {}
-        self._tables = {}
         self.size_bytes = 0
+        deletes = [changed for table in tables for changed in table.deletes.values()]
         if len(newest) == 1:
-            return [Section(s, at, deletes[s] + upserts[s]) for s, at in newest.items()]
-        first = [Section(s, at, deletes[s], is_last=False) for s, at in newest.items()]
-        last = [Section(s, at, upserts[s]) for s, at in newest.items()]
-        return [section for section in first if section.changes] + last
+            upserts = [changed for table in tables for changed in table.upserts.values()]
+            return [Section(source, at, deletes + upserts) for source, at in newest.items()]
+        apart = [c for table in tables if table.rows_apart for c in table.upserts.values()]
+        parts = _by_source(deletes) + _by_source(apart)
+        for table in tables:
+            if not table.rows_apart:
+                parts += _stretches(table.upserts.values())
+        return _sections(parts, newest)
+
+
+_Part = tuple[str, list[Changed]]
+
+
+def _by_source(changes: Iterable[Changed]) -> list[_Part]:
+    """Changes of each source."""
+    parts: dict[str, list[Changed]] = {}
+    for changed in changes:
+        parts.setdefault(changed[1].shard, []).append(changed)
+    return list(parts.items())
+
+
+def _stretches(changes: Iterable[Changed]) -> list[_Part]:
+    """Successive changes of one source each, in the order in which they are."""
+    return [(source, list(part)) for source, part in groupby(changes, lambda c: c[1].shard)]
+
+
+def _sections(parts: list[_Part], newest: Mapping[str, VEvent]) -> list[Section]:
+    following = Counter(source for source, _ in parts)
+    sections = []
+    for source, changes in parts:
+        following[source] -= 1
+        sections.append(Section(source, newest[source], changes, following[source]))
+    return sections

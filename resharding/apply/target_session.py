@@ -14,6 +14,7 @@ from resharding.bookkeeping import Checkpoint, read_checkpoints
 from resharding.errors import CheckpointMoved, DoesNotApply
 from resharding.primaries import takes_writes
 from resharding.server import ReshardServer, open_session
+from topics.records.vevent import VEvent
 
 # Strict: a value that does not fit stops the applier. Invalid dates are dates that the source
 # holds, and 0 in an AUTO_INCREMENT column is 0.
@@ -84,6 +85,28 @@ class TargetSession:
             tuple(name for name, _ in found),
             frozenset(name for name, expression in found if expression),
             sharding_column,
+        )
+
+    def holds_rows_apart(self, event: VEvent) -> bool:
+        """Whether no rows of a record's table with different primary keys can exclude each other.
+
+        Not with other unique keys, and not with text, whose collations take some values as equal.
+        """
+        with server_errors(self.server, "looking at the keys of"):
+            found = rows(
+                self._connection,
+                "SELECT k.index_name, k.column_name, k.sub_part, c.collation_name "
+                "FROM information_schema.statistics k LEFT JOIN information_schema.columns c "
+                "ON c.table_schema = k.table_schema AND c.table_name = k.table_name "
+                "AND c.column_name = k.column_name "
+                "WHERE k.table_schema = %s AND k.table_name = %s AND k.non_unique = 0",
+                (event.database, event.table),
+            )
+        assert event.shape is not None  # noqa: S101 - rows have a shape
+        key = {event.shape.columns[i].name for i in event.shape.primary_key}
+        return {column for _, column, _, _ in found} == key and all(
+            index == "PRIMARY" and length is None and collation is None
+            for index, _, length, collation in found
         )
 
     def run(self, statements: Sequence[Statement]) -> None:

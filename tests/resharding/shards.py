@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from databases.internal_tables import create_internal_tables
-from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
+from resharding.apply.applier import ApplierSettings, run_applier
+from resharding.apply.applier_status import ApplierStatus
 from resharding.bookkeeping import read_checkpoints, write_plan
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import open_session

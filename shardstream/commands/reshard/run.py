@@ -5,7 +5,8 @@ import logging
 from dataclasses import dataclass
 
 from event_token.errors import UsageError
-from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
+from resharding.apply.applier import ApplierSettings, run_applier
+from resharding.apply.applier_status import ApplierStatus
 from resharding.plan.reshard_plan import ReshardPlan
 from shardstream.commands.http.options import Metrics, observed
 from shardstream.commands.http.probe import Probe, Watched

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from resharding.apply.applier import ApplierStatus
+from resharding.apply.applier_status import ApplierStatus
 from shardstream.status.metrics.families import counter, gauge, one
 
 

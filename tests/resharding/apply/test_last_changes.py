@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from event_token import KeyRange
-from resharding.apply.last_changes import LastChanges, Section
+from resharding.apply.last_changes import KeyUse, LastChanges, Section
 from resharding.apply.routing import Change, Delete, Routes, Upsert
 from tests.resharding.apply.test_routing import SHAPE, event
 from topics.keyspace.topology import TableVindex
@@ -146,7 +146,7 @@ def sections_of(
 def test_what_is_left_is_as_good_as_all(target_range: str, history: History) -> None:
     """Behind the copy, each cut finds exactly the sources' rows: moves, swaps, case, rows ahead."""
     key_range = KeyRange.parse(target_range)
-    changes, target, done = LastChanges(lambda _d, _t: "user"), Target(), 0
+    changes, target, done = LastChanges(lambda _event: KeyUse("user")), Target(), 0
     for cut in history.cuts:
         for section in sections_of(changes, history.records[done:cut], key_range):
             for change, record in section.changes:
@@ -160,6 +160,54 @@ def test_what_is_left_is_as_good_as_all(target_range: str, history: History) -> 
                 if key_range.contains(HASH.keyspace_id(row["user"]))
             }
             assert target.rows == wanted
+
+
+@dataclass
+class Skewed:
+    """Records of two sources as they are merged where one's clock is wrong, and the rows there."""
+
+    records: list[VEvent]
+    rows: dict[str, Row]
+    cuts: list[int]
+
+
+@st.composite
+def skewed(draw: st.DrawFn, *, apart: bool) -> Skewed:
+    """Changes, of which those of one source come too early; `apart`: with one unique key only."""
+    sources = Sources()
+    keys, codes = (st.sampled_from("abcd"), st.none()) if apart else (KEYS, CODES)
+    for _ in range(draw(st.integers(3, 12))):
+        key = draw(keys)
+        before = sources.rows.get(key.casefold())
+        after: Row | None = {"id": key, "user": draw(USERS), "code": draw(codes)}
+        if before is not None and draw(st.booleans()):
+            after = None
+        sources.write(before, after)
+    ahead = draw(st.sampled_from([-2.5, -1.5, 1.5, 2.5]))
+    at = {id(r): i + ahead * (r.shard == "-80") for i, r in enumerate(sources.records)}
+    records = sorted(sources.records, key=lambda record: at[id(record)])
+    cuts = draw(st.sets(st.integers(1, len(records)), max_size=4))
+    return Skewed(records, sources.rows, sorted(cuts | {len(records)}))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@given(data=st.data())
+def test_clocks_that_differ(*, apart: bool, data: st.DataObject) -> None:
+    """Where change by change in merged order is right in spite of the clocks, batches are too."""
+    merged = data.draw(skewed(apart=apart))
+    one_by_one, target, done = Target(), Target(), 0
+    for record in merged.records:
+        for change in ROUTES.changes(record, KeyRange.parse("-")):
+            one_by_one.apply(change)
+    assume(one_by_one.rows == merged.rows)
+    changes = LastChanges(lambda _event: KeyUse("user", apart))
+    for cut in merged.cuts:
+        for section in sections_of(changes, merged.records[done:cut], KeyRange.parse("-")):
+            for change, _ in section.changes:
+                target.apply(change)
+        done = cut
+
+    assert target.rows == merged.rows
 
 
 def row_of(user: int) -> Row:
@@ -183,7 +231,7 @@ def test_what_becomes_of_one_row(
     records: list[tuple[str, int | None, int | None]], left: int | None
 ) -> None:
     """A row that is on the target, and changes and moves within one batch."""
-    changes, target = LastChanges(lambda _d, _t: "user"), Target()
+    changes, target = LastChanges(lambda _event: KeyUse("user")), Target()
     target.rows = {"a": row_of(0)}
     taken = []
     for source, old, new in records:
@@ -197,31 +245,39 @@ def test_what_becomes_of_one_row(
     assert target.rows == ({} if left is None else {"a": row_of(left)})
 
 
-def test_sections_of_two_sources() -> None:
-    """All deletes go first, and the newest record of a source is the origin of its changes."""
-    changes = LastChanges(lambda _d, _t: "user")
-    rows: list[Row] = [{"id": key, "user": key} for key in range(4)]
+@pytest.mark.parametrize("apart", [False, True])
+def test_sections_of_two_sources(*, apart: bool) -> None:
+    """All deletes go first, and the newest record of a source is the origin of its changes.
+
+    Upserts whose rows may be in each other's way follow in the order of the last changes.
+    """
+    changes = LastChanges(lambda _event: KeyUse("user", apart))
+    rows: list[Row] = [{"id": key, "user": key} for key in range(5)]
     records = [
         event(Op.INSERT, None, rows[0], shard="-80", seq=1),
         event(Op.DELETE, rows[1], None, shard="80-", seq=1),
+        event(Op.INSERT, None, rows[4], shard="-80", seq=2),
         event(Op.INSERT, None, rows[2], shard="80-", seq=2),
         event(Op.DELETE, rows[3], None, shard="80-", seq=3),
+        event(Op.UPDATE, rows[0], rows[0], shard="-80", seq=3),
     ]
     found = list(sections_of(changes, records, KeyRange.parse("-")))
 
-    assert [(s.source, s.newest.seq, s.is_last) for s in found] == [
-        ("80-", 3, False),
-        ("-80", 1, True),
-        ("80-", 3, True),
+    upserts: list[tuple[str, int, list[int]]] = [("-80", 0, [4, 0]), ("80-", 0, [2])]
+    if not apart:
+        upserts = [("-80", 1, [4]), ("80-", 0, [2]), ("-80", 0, [0])]
+    assert [(s.source, s.following, [c.row["id"] for c, _ in s.changes]) for s in found] == [
+        ("80-", 1, [1, 3]),
+        *upserts,
     ]
-    kinds = [[(type(change), change.row["id"]) for change, _ in s.changes] for s in found]
-    assert kinds == [[(Delete, 1), (Delete, 3)], [(Upsert, 0)], [(Upsert, 2)]]
+    assert all(isinstance(c, Delete) is (s is found[0]) for s in found for c, _ in s.changes)
+    assert [s.newest.seq for s in found] == [3] * len(found)
     assert changes.take() == []
 
 
 def test_a_table_of_another_version() -> None:
     """Changes of another version of a table are told apart; equal ones of two logs are not."""
-    changes = LastChanges(lambda _d, _t: "user")
+    changes = LastChanges(lambda _event: KeyUse("user"))
     row: Row = {"id": 1, "user": 1}
     record = event(Op.INSERT, None, row)
     assert not changes.has_other_shape(record)

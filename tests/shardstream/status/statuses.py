@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from caching.invalidating.counters import InvalidatorStatus
 from event_token import StreamPosition
 from producers.session.counters import ProducerCounters
-from resharding.apply.applier import ApplierStatus
+from resharding.apply.applier_status import ApplierStatus
 from shardstream.status.metrics.subscriber import SubscriberMetrics
 from shardstream.status.refresh import FleetState, KeyspaceLook
 from spark_consumers.sink_query.run import SinkProgress
