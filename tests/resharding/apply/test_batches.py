@@ -18,8 +18,8 @@ from tests.database_servers import DatabaseFixture
 from tests.faults.proxy import Proxy
 from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
-from tests.resharding.apply.test_applier import OneTable
-from tests.resharding.apply.test_routing import event
+from tests.resharding.apply.one_table import OneTable
+from tests.resharding.apply.records import event
 from tests.resharding.shards import applying, checkpoint_seqs, fresh_schema
 from topics.keyspace.topology import TableVindex
 from topics.records.table_shape import Column, TableShape, ValueKind

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from event_token import KeyRange
 from resharding.apply.last_changes import KeyUse, LastChanges, Section
 from resharding.apply.routing import Change, Delete, Routes, Upsert
-from tests.resharding.apply.test_routing import SHAPE, event
+from tests.resharding.apply.records import SHAPE, event
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named
 from topics.records.table_shape import Column, TableShape, ValueKind

@@ -12,45 +12,14 @@ from resharding.apply.literals import literal_writer
 from resharding.apply.routing import SEQUENCE_COLUMNS, Delete, Routes, Upsert
 from resharding.apply.statements import StatementBuilder, TargetTable
 from resharding.errors import DefinitionChanged, DoesNotApply
+from tests.resharding.apply.records import SHAPE, event
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named
 from topics.records.table_shape import Column, TableShape, ValueKind
-from topics.records.vevent import EventType, Op, Row, TokenText, VEvent
+from topics.records.vevent import EventType, Op, Row, VEvent
 
-SHAPE = TableShape(
-    "shop",
-    "orders",
-    (Column("id", ValueKind.LONG, "bigint"), Column("user", ValueKind.LONG, "bigint")),
-    (0,),
-)
 ROUTES = Routes([TableVindex("shop", "orders", ("user",), "hash")])
 TILINGS = (("-",), ("-80", "80-"), ("-55", "55-aa", "aa-"), ("-01", "01-8040", "8040-c0", "c0-"))
-
-
-def event(op: Op, before: Row | None, after: Row | None, **changes: Any) -> VEvent:
-    """A record of the table `shop.orders` in the log of shard `-`."""
-    fields: dict[str, Any] = {
-        "type": EventType.ROW,
-        "seq": 7,
-        "token_text": TokenText(1, "-", "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-7"),
-        "commit_us": 1,
-        "gtid": "3e11fa47-71ca-11e1-9e33-c80aa9429562:7",
-        "row_index": 0,
-        "last": True,
-        "database": "shop",
-        "table": "orders",
-        "op": op,
-        "keyspace_id_before": None,
-        "keyspace_id_after": None,
-        "before": before,
-        "after": after,
-        "statement": None,
-        "shape": SHAPE,
-        "shard": "-",
-        "offset": 70,
-        **changes,
-    }
-    return VEvent(**fields)
 
 
 def test_rows_of_a_sequence_are_passed_over() -> None:
