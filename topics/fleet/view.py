@@ -29,8 +29,9 @@ HOPS_MAX: Final = 50
 
 # What stops one producer mostly stops all of them; the first ones say what it is.
 REASONS_MAX: Final = 3
-# Where its sections are found by the error's class.
-RUNBOOK: Final = "docs/runbook.md#errors-that-stop-a-process"
+# Where the runbook says what to do: by the error's class, and without one.
+STOPPED: Final = "docs/runbook.md#errors-that-stop-a-process"
+SILENT: Final = "docs/runbook.md#shardsilent"
 
 _COPYING: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
 
@@ -105,7 +106,8 @@ class KeyspaceView:
 
     `frontier_us`: everything older can be read, None while a serving shard has no progress.
     `held_by`: the shards that readers wait for longer than for the others, with the reason.
-    `held_since_us`: since when, as far as these and earlier looks tell; None where all keep up.
+    `held_since_us`: since when, as far as these and earlier looks tell; None if they do not, and
+    where all keep up.
     `hops`: the last HOPS_MAX reshards with a hop time, in its order. `appliers`: those of the
     reshards under way that have reported.
     """
@@ -165,7 +167,7 @@ def keyspace_view(
     frontier_us = None
     if len(watermarks) == len(serving):
         frontier_us = min(watermarks) // GRID_US * GRID_US
-    held_by, reason = _held_by(serving)
+    held_by, reason = _held_by(topology.keyspace, serving)
     under_way = tuple(entry for entry in topology.reshards if entry.state in UNDER_WAY)
     return KeyspaceView(
         topology.keyspace,
@@ -193,18 +195,19 @@ def keyspace_view(
 def _held_since_us(
     holding: list[ShardView], before: KeyspaceView | None, now_us: int
 ) -> int | None:
-    """A silent shard has held readers back since it last wrote, a late one since it was seen."""
+    """A silent shard has held readers back since it last wrote, another one since it was seen.
+
+    The first look cannot tell for how long a shard has been late: None.
+    """
     if not holding:
         return None
-    times = [now_us]
-    if before is not None and before.held_since_us is not None:
-        times.append(before.held_since_us)
+    times = [] if before is None else [before.held_since_us or now_us]
     times += [
         view.written_us
         for view in holding
         if view.condition is ShardCondition.SILENT and view.written_us is not None
     ]
-    return min(times)
+    return min(times, default=None)
 
 
 def _stopped(
@@ -261,18 +264,20 @@ def _shard_view(shard: str, state: ShardState, look: ShardLook, now_us: int) -> 
     )
 
 
-def _held_by(serving: list[ShardView]) -> tuple[tuple[str, ...], str]:
+def _held_by(keyspace: str, serving: list[ShardView]) -> tuple[tuple[str, ...], str]:
     """Return the shards that hold readers back and why; none where all keep up."""
     new = [view for view in serving if view.silent_ms is None]
     if new:
-        return _names(new), "no producer has written progress yet"
+        which = new[0].shard if len(new) == 1 else "SHARD"
+        how = f"run shardstream produce {keyspace} {which}{'' if len(new) == 1 else ' for each'}"
+        return _names(new), f"no producer has written progress yet; {how}"
     silent = [view for view in serving if view.condition is ShardCondition.SILENT]
     if silent:
         silent_s = max(view.silent_ms or 0 for view in silent) // 1_000
         servers = ", ".join(sorted({view.server for view in silent}))
         reasons = [f"; {view.shard} has stopped: {view.stopped}" for view in silent if view.stopped]
         text = f"no progress for {silent_s} s, last from {servers}{''.join(reasons[:REASONS_MAX])}"
-        return _names(silent), text + (f"; see {RUNBOOK}" if reasons else "")
+        return _names(silent), f"{text}; see {STOPPED if reasons else SILENT}"
     late = [view for view in serving if (view.behind_ms or 0) > SILENT_MS]
     if late:
         behind_s = max(view.behind_ms or 0 for view in late) // 1_000

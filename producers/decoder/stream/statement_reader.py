@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from databases.internal_tables import INTERNAL_DATABASE
 from producers.decoder.errors import (
     RolledBack,
     StatementInRowStream,
@@ -136,7 +137,12 @@ class StatementReader:
             )
 
     def _note_ddl(self, names: list[tuple[str, str]], statement: bytes, sql_mode: int) -> None:
-        """Keep what operators are told of a definition; its text may hold values."""
+        """Keep what operators are told of a definition; its text may hold values.
+
+        The product's own tables are not what they ask for.
+        """
+        if names and all(database == INTERNAL_DATABASE for database, _ in names):
+            return
         shown_names = [f"{d}.{t}" if t else d for d, t in names[:SHOWN_TABLES_MAX]]
         more = len(names) - len(shown_names)
         self._transaction.ddl = LastDdl(

@@ -115,20 +115,24 @@ def _targets(view: KeyspaceView) -> list[tuple[ReshardEntry, str]]:
     """Return how far each target of the reshards that run has been filled."""
     found = {(each.reshard_id, each.target): each for each in view.appliers}
     return [
-        (entry, f"{target} {_filled(found.get((entry.reshard_id, target)))}")
+        (entry, f"{target} {_filled(view, entry, target, found.get((entry.reshard_id, target)))}")
         for entry in view.reshards
         if entry.state == ReshardState.RUNNING.value
         for target in entry.targets
     ]
 
 
-def _filled(applier: ApplierView | None) -> str:
+def _filled(
+    view: KeyspaceView, entry: ReshardEntry, target: str, applier: ApplierView | None
+) -> str:
+    run = f"shardstream reshard run {view.keyspace} {entry.reshard_id} {target}"
     if applier is None:
-        return "is not being filled: no applier has reported"
+        return f"is not being filled: no applier has reported; run {run}"
     behind, said = _seconds(applier.behind_ms), _seconds(applier.said_ms)
     if applier.is_silent:
         return (
-            f"is {behind} behind its sources: its applier on {applier.host} last said so {said} ago"
+            f"is {behind} behind its sources: its applier on {applier.host} last said so {said} "
+            f"ago; if it has ended, run {run}"
         )
     return f"is {behind} behind its sources, as its applier said {said} ago"
 

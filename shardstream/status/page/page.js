@@ -6,6 +6,8 @@ const NEWS_MS = 5000;
 const RECONNECT_MS = 2000;
 const DRAW_MS = 100;
 const SPARK_POINTS = 120;
+// An applier reports every 10 s; three reports are missing.
+const APPLIER_SILENT_MS = 30000;
 
 const byId = (id) => document.getElementById(id);
 const still = window.matchMedia("(prefers-reduced-motion: reduce)");
@@ -201,9 +203,14 @@ function fillReshard(li, reshard, keyspace) {
     if (i === at) step.setAttribute("aria-current", "step");
     else step.removeAttribute("aria-current");
   });
-  const said = reshard.state === "SWITCHED" ? [] : reshard.targets.map((target) => {
+  const done = `switched; shardstream reshard complete ${keyspace.keyspace} ${reshard.reshard_id} removes what it left on the servers`;
+  const said = reshard.state === "SWITCHED" ? [done] : reshard.targets.map((target) => {
     const found = keyspace.appliers.find((each) => each.reshard_id === reshard.reshard_id && each.target === target);
-    if (!found) return `${target}: no applier has reported`;
+    const run = `shardstream reshard run ${keyspace.keyspace} ${reshard.reshard_id} ${target}`;
+    if (!found) return `${target} is not being filled: no applier has reported; run ${run}`;
+    if (found.said_ms > APPLIER_SILENT_MS) {
+      return `${target} is ${seconds(found.behind_ms)} behind its sources: its applier on ${found.host} last said so ${seconds(found.said_ms)} ago; if it has ended, run ${run}`;
+    }
     return `${target} is ${seconds(found.behind_ms)} behind its sources, as its applier said ${seconds(found.said_ms)} ago`;
   });
   if (stopped) said.push(`writes are stopped on ${stopped.shards.join(", ")} since ${clock(stopped.since_us)}`);
