@@ -15,6 +15,7 @@ import fastavro
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.own_memory import peak_mb
+from benchmarks.registry_server import serving_schemas
 from shardstream import ClientConfig, Subscriber
 from topics.names import ShardTopics
 from topics.records.wire import WIRE_HEADER_BYTES
@@ -57,7 +58,7 @@ def consume(keyspace: str, config: ClientConfig) -> Iterator[int]:
 
 
 def avro(keyspace: str, config: ClientConfig) -> Iterator[int]:
-    """Decode them with fastavro, as confluent-kafka's AvroDeserializer does."""
+    """Decode them with fastavro alone."""
     ids = open_schema_ids(config, None)
     schemas: dict[bytes, fastavro.types.Schema] = {}
     for values in _messages(keyspace, config):
@@ -70,6 +71,22 @@ def avro(keyspace: str, config: ClientConfig) -> Iterator[int]:
             stream.seek(WIRE_HEADER_BYTES)
             fastavro.schemaless_reader(stream, schemas[header], None)
         yield len(values)
+
+
+def deserializer(keyspace: str, config: ClientConfig) -> Iterator[int]:
+    """Decode them with confluent-kafka's AvroDeserializer, which asks a registry for schemas."""
+    # It comes with an extra of confluent-kafka, which only this needs.
+    from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415 - as above
+    from confluent_kafka.schema_registry.avro import AvroDeserializer  # noqa: PLC0415 - as above
+    from confluent_kafka.serialization import MessageField, SerializationContext  # noqa: PLC0415
+
+    with serving_schemas(open_schema_ids(config, None).text_of) as url:
+        decode = AvroDeserializer(SchemaRegistryClient({"url": url}))
+        context = SerializationContext(keyspace, MessageField.VALUE)
+        for values in _messages(keyspace, config):
+            for value in values:
+                decode(value, context)
+            yield len(values)
 
 
 def _messages(keyspace: str, config: ClientConfig) -> Iterator[list[bytes]]:
@@ -93,6 +110,7 @@ WAYS: dict[str, Callable[[str, ClientConfig], Iterator[int]]] = {
     "batches": batches,
     "consume": consume,
     "avro": avro,
+    "deserializer": deserializer,
 }
 
 

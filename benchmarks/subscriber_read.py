@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from benchmarks.figures import PER_MESSAGES, Figure, Turn, figure
 from benchmarks.stack import Stack
@@ -15,11 +16,18 @@ EVENTS = "subscriber.events"
 IMAGES = "subscriber.images"
 BATCHES = "subscriber.batches"
 NAMES = (EVENTS, IMAGES, BATCHES)
+# confluent-kafka's extras avro and schemaregistry bring it; without them fastavro decodes alone.
+HAS_DESERIALIZER = all(map(find_spec, ("attrs", "authlib", "cachetools", "httpx2")))
+DECODED = (
+    ("deserializer", "confluent-kafka and AvroDeserializer")
+    if HAS_DESERIALIZER
+    else ("avro", "confluent-kafka and fastavro")
+)
 # Beside what each is read, and how it is called.
 PEERS = {
     EVENTS: ("consume", "confluent-kafka, undecoded"),
-    IMAGES: ("avro", "confluent-kafka and fastavro"),
-    BATCHES: ("avro", "confluent-kafka and fastavro"),
+    IMAGES: DECODED,
+    BATCHES: DECODED,
 }
 KEYSPACE = "read"
 TABLE = "read_rows"

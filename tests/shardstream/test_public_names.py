@@ -188,6 +188,33 @@ def test_settings_load_no_more_than_pydantic(tmp_path: Path) -> None:
     assert loaded_modules(program) & set(NOT_FOR_SUBSCRIBERS) == {"producers"}  # their options
 
 
+@pytest.mark.parametrize(
+    ("program", "extra"),
+    [
+        ("Subscriber('shop', config=ClientConfig({'bootstrap.servers': 'x'})).batches()", "arrow"),
+        ("import shardstream; shardstream.EventBatch", "arrow"),
+        ("import shardstream; shardstream.Batches", "spark"),
+    ],
+)
+def test_the_smallest_extra_that_is_enough_is_named(program: str, extra: str) -> None:
+    """Who lacks pyarrow is told to install `arrow` for batches, and `spark` for Spark's names."""
+    begin = "import sys; sys.modules['pyarrow'] = None; "
+    imports = "from shardstream import ClientConfig, Subscriber; "
+    done = subprocess.run(
+        [sys.executable, "-c", begin + imports + program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+    assert done.returncode == 1
+    assert (
+        f"pyarrow is not installed; it comes with an extra: pip install 'shardstream[{extra}]'"
+        in (done.stderr)
+    )
+
+
 def test_register_loads_spark() -> None:
     """The names for Spark come from the same door, and load it only when they are used."""
     assert {"pyspark", "spark_consumers"} <= loaded_modules("from shardstream import register")

@@ -112,7 +112,10 @@ class StreamConsumer:
                 return []
             # Given a timeout, `consume` would wait for all of `messages_max`.
             rest = self._consumer.consume(messages_max - 1, 0) if messages_max > 1 else []
-        messages = [message for message in (first, *rest) if self._is_record(message)]
+        fetched = [first, *rest]
+        messages = [message for message in fetched if message.error() is None]
+        if len(messages) < len(fetched):
+            messages = [message for message in fetched if self._is_record(message)]
         if messages:
             self._down_since_s = None
             self._heard(messages)

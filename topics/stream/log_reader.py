@@ -121,8 +121,11 @@ class ShardLogReader:
         """Go past messages whose seqs and offsets are as expected."""
         if not messages:
             return
-        for _ in messages:
-            self._taken.popleft()
+        if len(messages) == len(self._taken):
+            self._taken.clear()
+        else:
+            for _ in messages:
+                self._taken.popleft()
         self._open_seqs().next_seq = part.last_seq - left + 1 + len(messages)
         self._passed_retention = False
         self._next_offset = (messages[-1].offset() or 0) + 1
