@@ -14,7 +14,7 @@ from tests.resharding.writers import USERS, WRITERS, Writer
 OLD_ORDERS = 1_200
 OLD_VISITORS = 50  # users whose sessions the writers go on with
 OLD_HITS = 7
-PAUSE_S = 0.1
+PAUSE_S = 0.2  # leaves the machine to the commands
 RETRY_S = 0.05
 # Locked out on either family, connection lost or refused, shutdown, killed, a lock not had,
 # read-only by now.

@@ -10,7 +10,14 @@ from typing import Any
 from event_token import StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import Running, WrittenLog, read_log, settings_of, wait_for
+from tests.producers.session.producing import (
+    COSTLY_POLL_S,
+    Running,
+    WrittenLog,
+    read_log,
+    settings_of,
+    wait_for,
+)
 from tests.resharding.accounts import RESHARDER, RESHARDER_PASSWORD, resharder_of
 from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.switchable import APP, make_account
@@ -183,7 +190,7 @@ class Flow:
             states = [copy.state for copy in copies]
             return states == [CopyState.COMPLETED] * len(self._tables)
 
-        wait_for("the tables are copied", lambda: all(map(copied, sources)))
+        wait_for("the tables are copied", lambda: all(map(copied, sources)), poll_s=COSTLY_POLL_S)
         wanted = {source: self.last_seq(source) for source in sources}
 
         def has_all(target: str) -> bool:
@@ -191,7 +198,9 @@ class Flow:
             self._all_run()
             return all(seqs[source] >= seq for source, seq in wanted.items())
 
-        wait_for(f"the targets have {wanted}", lambda: all(map(has_all, targets)))
+        wait_for(
+            f"the targets have {wanted}", lambda: all(map(has_all, targets)), poll_s=COSTLY_POLL_S
+        )
 
     def _all_run(self) -> None:
         for arguments, background in self._running.items():

@@ -22,6 +22,7 @@ from resharding.server import open_session
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import (
+    COSTLY_POLL_S,
     WAIT_S,
     Running,
     RunningProducer,
@@ -234,7 +235,7 @@ def wait_applied(
             for shard, seq in wanted.items()
         )
 
-    wait_for(f"the targets have {wanted}", reached)
+    wait_for(f"the targets have {wanted}", reached, poll_s=COSTLY_POLL_S)
 
 
 def table_contents(database: DatabaseFixture, schema: str, table: str) -> list[str]:

@@ -16,7 +16,7 @@ from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named
 
 WRITERS = 4
-WRITE_PAUSE_S = 0.005  # leaves the machine to the others
+WRITE_PAUSE_S = 0.02  # leaves the machine to the others
 USERS = 500
 TABLES = (
     """CREATE TABLE orders (id BIGINT NOT NULL, user_id BIGINT NOT NULL, code VARCHAR(40) NULL,

@@ -31,6 +31,8 @@ from topics.schemas.registry import open_schema_ids
 # Seven test runs may share two cores: waits end early when their condition holds.
 WAIT_S = 240.0
 POLL_S = 0.05
+# Where a look opens connections, which takes what is waited for as much time as the one who looks.
+COSTLY_POLL_S = 0.15
 SHARD = "-"
 # What a binlog of MariaDB does not show, for servers that other tests have left tables on. Of a
 # table `typed` columns are told by their names.
@@ -49,12 +51,13 @@ def wait_for(
     condition: Callable[[], bool],
     seconds: float = WAIT_S,
     said: Callable[[], object] = lambda: "",
+    poll_s: float = POLL_S,
 ) -> None:
     """Poll until the condition holds; fail with what did not happen, and what was said instead."""
     deadline_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {seconds} s: {what} {said()}"
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def server_of(database: DatabaseFixture) -> ServerSettings:
@@ -279,7 +282,7 @@ def wait_caught_up(settings: ShardProducerSettings) -> None:
             return False  # A broker has died on purpose and its partitions are moving.
         return parse_gtid_set(position, settings.flavor).includes(executed)
 
-    wait_for(f"{topics.log} reaches {executed}", reached)
+    wait_for(f"{topics.log} reaches {executed}", reached, poll_s=COSTLY_POLL_S)
 
 
 def check_log(log: WrittenLog) -> None:

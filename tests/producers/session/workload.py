@@ -46,7 +46,7 @@ class Workload:
                 while not self._end.is_set():
                     self._transaction(connection)
                     # The checks read the whole log: a few thousand rows say as much as a million.
-                    self._end.wait(0.004)
+                    self._end.wait(0.01)
             except (pymysql.err.OperationalError, pymysql.err.InterfaceError):
                 continue
             finally:

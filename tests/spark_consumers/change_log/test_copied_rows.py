@@ -39,6 +39,7 @@ from topics.records.vevent import EventType, Row
 # Of the tables with traffic, those whose values are the same in JSON.
 PLAIN = ("ints", "words")
 FAR_US = 1 << 62
+PAUSE_S = 0.02  # Spark has to start and to read beside the writers
 
 
 def order(number: int, note: str) -> Row:
@@ -133,7 +134,7 @@ def test_state_in_spark_is_the_table_that_was_copied_under_load(
         run_state(spark, keyspace, target, f"{checkpoint}.state", options, trigger="availableNow")
 
     with producing(settings):
-        with Traffic(mysql_a, name, keys=300, seed=7):
+        with Traffic(mysql_a, name, keys=300, seed=7, pause_s=PAUSE_S):
             start(settings, *(f"{name}.{table}" for table in TABLES))
             take()
             wait_state(settings, CopyState.COMPLETED)

@@ -32,6 +32,7 @@ from topics.progress.record import GRID_US
 from topics.records.vevent import Op
 
 KEYS = 300
+PAUSE_S = 0.02  # Spark has to start and to read beside the writers
 Rows = dict[tuple[Any, ...], Any]
 
 
@@ -51,7 +52,7 @@ def test_a_database_starts_from_copies_under_load(
     url = postgres.url(target, *postgres.new_login(target))
     serve(kafka, keyspace, shards)
     create_databases(shards, keyspace)
-    traffic = Traffic(mysql_a, keyspace, keys=KEYS, seed=5)
+    traffic = Traffic(mysql_a, keyspace, keys=KEYS, seed=5, pause_s=PAUSE_S)
     fill(mysql_b, keyspace)
     copy = CopySettings(chunk_rows_max=25, tables_at_once=5)
     settings = [
