@@ -25,7 +25,7 @@ def batches_of(
     return found
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 60), st.sampled_from([1, 1, 4]))
 def test_any_batches_leave_the_rows(random: Random, steps: int, partitions: int) -> None:
     """Moves, skewed clocks, splits and TRUNCATE, in batches cut anywhere, leave the true rows."""
@@ -46,7 +46,7 @@ def test_any_batches_leave_the_rows(random: Random, steps: int, partitions: int)
     }
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 def test_late_rows_and_possible_duplicates_leave_the_rows(random: Random, steps: int) -> None:
     """Shards that were silent for a while, and changes that come again, leave the true rows."""

@@ -12,7 +12,7 @@ from tests.generated import examples
 from tests.spark_consumers.applying.histories import HOMES, History, applied
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 @given(st.randoms(use_true_random=False), st.integers(1, 60), st.booleans())
 def test_any_history_in_any_order_gives_its_rows(random: Random, steps: int, mixed: bool) -> None:
     """A12: moves, skewed clocks, splits, TRUNCATE and late rows leave exactly the true rows."""

@@ -15,8 +15,10 @@ from tests.plain_copy import copy_plain, run_python
 def test_the_plain_modules_pass_the_same_tests(tests: str, tmp_path: Path) -> None:
     """A build without a compiler decodes the same values, only more slowly."""
     root = copy_plain(tmp_path)
+    # The compiled modules are given all examples.
+    options = ("-p", "no:cacheprovider", "--hypothesis-profile=quick")
 
-    done = run_python(root, "-m", "pytest", "-p", "no:cacheprovider", f"tests/{tests}")
+    done = run_python(root, "-m", "pytest", *options, f"tests/{tests}")
 
     assert done.returncode == 0, done.stdout[-3000:]
     assert "shardstream: plain Python" in done.stdout

@@ -87,7 +87,7 @@ def test_only_a_list_of_columns_has_records() -> None:
     assert not set(ENVELOPE_TYPES) & set(ON_REQUEST_TYPES)
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(100))
 @given(mixed())
 def test_records_of_any_shards_and_order_have_the_codecs_values(found: list[VEvent]) -> None:
     """A task decodes records by table version, and gets the rows in the order of the records."""
@@ -127,7 +127,7 @@ def expected_row(event: VEvent, schema_ids: MemorySchemaIds) -> dict[str, object
     return dict(row)
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(100))
 @given(mixed(), st.data())
 def test_a_key_range_hides_the_same_of_a_record_as_of_a_row(
     found: list[VEvent], data: st.DataObject

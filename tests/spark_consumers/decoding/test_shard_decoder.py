@@ -52,7 +52,7 @@ def logs(draw: st.DrawFn) -> tuple[TableShape, list[VEvent]]:
     return shape, [draw(events(shape, FIRST_SEQ + i)) for i in range(count)]
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(100))
 @given(logs())
 def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
     """Typed columns of every kind hold the codec's values, also null and absent ones."""
@@ -69,7 +69,7 @@ def test_typed_rows_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> No
             assert wanted == row[image]
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(100))
 @given(logs())
 def test_json_rows_and_envelope_equal_the_codecs(log: tuple[TableShape, list[VEvent]]) -> None:
     """JSON images and envelope columns equal the codec's event."""
@@ -358,7 +358,7 @@ def test_unknown_columns_are_refused(asked: str) -> None:
         choose_columns(asked)
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(100))
 @given(logs(), st.booleans(), st.data())
 def test_a_key_range_sees_what_a_subscriber_sees(
     log: tuple[TableShape, list[VEvent]], typed: bool, data: st.DataObject

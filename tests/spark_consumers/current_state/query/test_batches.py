@@ -27,7 +27,7 @@ from tests.spark_consumers.current_state.query.batch_queries import (
 from topics.records.vevent import EventType
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(14), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(5, 50), st.booleans())
 def test_any_batches_and_deaths_leave_the_rows(random: Random, steps: int, vectors: bool) -> None:
     """Moves, skewed clocks, splits, TRUNCATE; the driver dies anywhere, checkpoints get lost."""
