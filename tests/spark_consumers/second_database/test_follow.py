@@ -10,7 +10,7 @@ from typing import Any
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.postgres_servers import PostgresFixture
-from tests.producers.session.producing import COSTLY_POLL_S, producing, settings_of, wait_for
+from tests.producers.session.producing import producing, settings_of, wait_for
 from tests.shardstream.command_line import background, write_settings
 from tests.spark_consumers.second_database.serving import serve
 
@@ -106,11 +106,7 @@ def test_a_database_follows_alters_kills_and_moves(
         with background(tmp_path, "first", *arguments) as query:
 
             def follows(is_so: Callable[[], bool]) -> None:
-                wait_for(
-                    *("the target follows", is_so, FOLLOW_S_MAX),
-                    said=lambda: query.errors[-2000:],
-                    poll_s=COSTLY_POLL_S,
-                )
+                wait_for("the target follows", is_so, FOLLOW_S_MAX, lambda: query.errors[-2000:])
 
             follows(lambda: rows() == sources.rows())
             with postgres.connect(target) as connection:
