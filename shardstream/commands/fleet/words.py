@@ -13,7 +13,7 @@ from rich.text import Text
 
 from shardstream.commands.copy.progress import copy_json, duration, seconds_left
 from topics.fleet.reader_views import ApplierView, ReaderView
-from topics.fleet.view import KeyspaceView, ShardCondition, ShardView
+from topics.fleet.view import SILENT_MS, KeyspaceView, ShardCondition, ShardView
 from topics.keyspace.topology import ReshardEntry, ReshardState
 
 _STYLES: Final = {
@@ -100,6 +100,7 @@ def _reshard_lines(view: KeyspaceView) -> list[Text]:
         for stop in view.stopped
     ]
     lines += [Text(f"reshard {entry.reshard_id}: {text}") for entry, text in _targets(view)]
+    lines += [Text(text) for text in _idle_targets(view)]
     if view.hops:
         hop = view.hops[-1]
         lines.append(
@@ -120,6 +121,23 @@ def _targets(view: KeyspaceView) -> list[tuple[ReshardEntry, str]]:
         if entry.state == ReshardState.RUNNING.value
         for target in entry.targets
     ]
+
+
+def _idle_targets(view: KeyspaceView) -> list[str]:
+    """Return which targets of running reshards have no producer that works: `switch` needs it."""
+    lines = []
+    for shard in view.shards:
+        if shard.condition is not ShardCondition.FILLING:
+            continue
+        run = f"shardstream produce {view.keyspace} {shard.shard}"
+        if shard.silent_ms is None:
+            lines.append(f"{shard.shard}: its producer has not run yet; run {run}")
+        elif shard.silent_ms > SILENT_MS:
+            said = (
+                f"{shard.shard}: its producer has written nothing for {_seconds(shard.silent_ms)}"
+            )
+            lines.append(f"{said}; if it has ended, run {run}")
+    return lines
 
 
 def _filled(

@@ -213,6 +213,11 @@ function fillReshard(li, reshard, keyspace) {
     }
     return `${target} is ${seconds(found.behind_ms)} behind its sources, as its applier said ${seconds(found.said_ms)} ago`;
   });
+  for (const shard of keyspace.shards.filter((each) => each.state === "filling" && reshard.targets.includes(each.shard))) {
+    const produce = `shardstream produce ${keyspace.keyspace} ${shard.shard}`;
+    if (shard.silent_ms === null) said.push(`the producer of ${shard.shard} has not run yet; run ${produce}`);
+    else if (shard.silent_ms > RED_MS) said.push(`the producer of ${shard.shard} has written nothing for ${seconds(shard.silent_ms)}; if it has ended, run ${produce}`);
+  }
   if (stopped) said.push(`writes are stopped on ${stopped.shards.join(", ")} since ${clock(stopped.since_us)}`);
   setText(facts, said.join("; "));
 }

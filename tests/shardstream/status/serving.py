@@ -86,9 +86,10 @@ def serving(
     is_loopback: bool = True,
     metrics: Callable[[], bytes] | None = None,
     runbook_url: str | None = None,
+    interval_s: float = 0.05,
 ) -> Iterator[Served]:
     """Serve keyspaces until the block ends, from the end of the first look on."""
-    fleet = FleetRefresh(lambda: ScriptedFleet(looked), keyspaces, interval_s=0.05)
+    fleet = FleetRefresh(lambda: ScriptedFleet(looked), keyspaces, interval_s=interval_s)
     app = application(
         fleet,
         token=token,

@@ -250,6 +250,7 @@ def test_appliers_tell_how_far_targets_are() -> None:
     assert "reshard r1: -80 is 2.0 s behind its sources, as its applier said 4.0 s ago" in text
     said = "80- is 6.0 s behind its sources: its applier on app-1 last said so 60.0 s ago"
     assert f"{said}; if it has ended, run shardstream reshard run commerce r1 80-" in text
+    assert "80-.2: its producer has not run yet; run shardstream produce commerce 80-.2" in text
     missing = "no applier has reported; run shardstream reshard run commerce r1 80-.2"
     assert f"80-.2 is not being filled: {missing}" in text
 
