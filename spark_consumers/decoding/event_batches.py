@@ -102,6 +102,11 @@ class _Filling:
         return self.rows.rows == 0 and not self.others
 
     @property
+    def ends_inside(self) -> bool:
+        """Whether the batch would end inside a transaction."""
+        return not self.is_empty and self.last is not None and not self.last.last
+
+    @property
     def size(self) -> int:
         """Bytes of records in the batch."""
         return int(self.rows.size)
@@ -210,23 +215,28 @@ class EventBatches:
         if position is None:
             raise UsageError("the subscriber's events have no position")
         filling.clear()
+        self._subscriber.give(last, is_all=not filling.left)
         return EventBatch(tuple(tables), others, position, last.last)
 
     def _fill(self, filling: _Filling) -> None:
         """Take what belongs to the next batch; that of a fill that failed is kept."""
         wait_s, came_s, has_looked = self._limits.wait_ms / 1000, time.monotonic(), False
         while True:
-            size = filling.size
+            size, has_come = filling.size, bool(filling.left)
             if filling.add_left():
                 return
             is_empty, now_s = filling.is_empty, time.monotonic()
-            if filling.size > size:
+            # Rows of other tables may end the transaction of those that are in the batch.
+            if filling.size > size or (has_come and filling.ends_inside):
                 came_s = now_s
             limit_s = self._idle_timeout_s if is_empty else wait_s
             left_s = wait_s if limit_s is None else min(wait_s, came_s + limit_s - now_s)
             if has_looked and left_s <= 0:
                 return
-            filling.left += self._subscriber.take_records(max(left_s, 0), is_handled=is_empty)
+            left_s = max(left_s, 0.0)
+            filling.left += self._subscriber.take_records(left_s, is_handled=is_empty)
+            # Beyond that time the stream was being opened, or its brokers did not answer.
+            came_s += max(0.0, time.monotonic() - now_s - left_s)
             has_looked = True
 
     def _table_rows(self, schema_id: int, group: RecordGroup) -> TableRows:

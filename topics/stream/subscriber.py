@@ -104,7 +104,9 @@ class StreamSubscriber:
         self._last: Taken | None = None
         self._failure: ShardstreamError | None = None
         self._events = self._late = self._possible_duplicates = 0
-        self._first_epoch: int | None = None
+        self._first: StreamPosition | None = None  # where the first session began
+        self._given: Taken | None = None  # the end of the last batch made of what was taken
+        self._is_kept = False  # something is taken, and not yet in a batch
         self._unmarked: dict[str, SeenBefore] = {}
         self._for_records: bool | None = None  # None: nothing has been asked for yet
         self._look = TopologyLook(self._config, keyspace, TOPOLOGY_LOOK_S)
@@ -144,30 +146,32 @@ class StreamSubscriber:
             self._note_handled(self._reporter)
         if not self._ready:
             self._refill(timeout_s)
-        return self._pop(events_max)
+        taken = [self._ready.popleft() for _ in range(min(events_max, len(self._ready)))]
+        self._last = taken[-1] if taken else self._last
+        return taken
 
     def take_records(self, timeout_s: float, *, is_handled: bool = True) -> list[Taken]:
         """Return what is ready, else what comes in time, for programs that want records of rows.
 
         Rows come in stretches, and of all tables; what is no row comes as an event. UsageError once
-        events have been taken. `is_handled`: what earlier calls returned need not be read again;
-        only then is the position reported under the reader's name.
+        events have been taken. `is_handled`: what earlier calls returned need not be read again.
+        `position`, also under the reader's name, does not pass what is neither handled nor given.
         """
         self._check_open()
-        if self._reporter is not None and is_handled:
+        if is_handled:
+            self._given, self._is_kept = self._last, False
+        if self._reporter is not None:
             self._note_handled(self._reporter)
         self._refill(timeout_s, is_handled=is_handled, for_records=True)
         taken: list[Taken] = list(self._ready)
-        self._ready.clear()
         if taken:
-            self._last = taken[-1]
+            self._last, self._is_kept = taken[-1], True
+        self._ready.clear()
         return taken
 
-    def _pop(self, events_max: int) -> list[VEvent]:
-        taken = [self._ready.popleft() for _ in range(min(events_max, len(self._ready)))]
-        if taken:
-            self._last = taken[-1]
-        return taken
+    def give(self, last: Taken, *, is_all: bool) -> None:
+        """Note that what was taken up to `last` is delivered; `is_all`: nothing follows it."""
+        self._given, self._is_kept = last, not is_all
 
     @property
     def tables(self) -> frozenset[tuple[str, str]] | None:
@@ -206,14 +210,16 @@ class StreamSubscriber:
     @property
     def stats(self) -> ReaderStats:
         """How many events have been read, how many with a mark, and over how many reshards."""
-        position, first = self.position, self._first_epoch
-        hops = 0 if position is None or first is None else position.epoch - first
+        position, first = self.position, self._first
+        hops = 0 if position is None or first is None else position.epoch - first.epoch
         return ReaderStats(self._events, self._late, self._possible_duplicates, hops)
 
     @property
     def position(self) -> StreamPosition | None:
         """The position after all delivered events; None before the start is known."""
         session = self._session
+        if self._is_kept:
+            return self._first if self._given is None else self._given.position
         if session is not None and not self._ready:
             return session.position
         if self._last is not None:
@@ -228,8 +234,8 @@ class StreamSubscriber:
 
     def _note_handled(self, reporter: ReaderReporter) -> None:
         """Note the last event delivered: who asks for more has handled it."""
-        last = self._last
-        if self._ready and last is not None and last.position_source is not None:
+        last = self._given if self._is_kept else self._last
+        if (self._is_kept or self._ready) and last is not None and last.position_source is not None:
             reporter.note(last.position_source)
 
     def _refill(
@@ -270,8 +276,7 @@ class StreamSubscriber:
             except ShardstreamError as error:
                 self._spent(error)
                 continue
-            idle_s = time.monotonic() - idle_since_s
-            if timeout_s is not None and idle_s >= timeout_s:
+            if timeout_s is not None and time.monotonic() - idle_since_s >= timeout_s:
                 return
 
     def _count(self) -> None:
@@ -306,8 +311,7 @@ class StreamSubscriber:
             clock=self.clock,
             at_end_if_behind=isinstance(self._mode, Unmerged),
         )
-        if self._first_epoch is None:
-            self._first_epoch = start.epoch
+        self._first = self._first or start
         self._unmarked = unmarked_targets(topology) | self._unmarked
         feed = ProgressFeed(self._config, self.keyspace, schema_ids)
         decoder, retired = RecordDecoder(schema_ids), retired_us(topology)
