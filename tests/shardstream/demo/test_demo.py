@@ -16,11 +16,13 @@ pytestmark = pytest.mark.usefixtures("real_servers")
 
 # The demo by itself takes a minute; this is for a busy machine.
 DEMO_S_MAX = 600
-# With a quarter of the transactions per second, which fill both processors.
+# An eighth of the transactions per second and a quarter of the moves, which fill both processors.
 QUIETLY = """
 from shardstream.__main__ import main
-from shardstream.demo.workload import TRANSACTIONS_PER_S
-TRANSACTIONS_PER_S.update({name: rate // 4 for name, rate in TRANSACTIONS_PER_S.items()})
+from shardstream.demo import workload
+rates = workload.TRANSACTIONS_PER_S
+rates.update({name: rate // 8 for name, rate in rates.items()})
+workload.MOVE_INTERVAL_S *= 4
 main()
 """
 
