@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from resharding.switch import readiness
 from shardstream.local.database_server import (
     NOT_DURABLE,
     DatabaseServer,
@@ -11,6 +12,12 @@ from shardstream.local.database_server import (
     MysqlServer,
 )
 from tests.database_servers import DatabaseFixture, own_account, running
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine producers and appliers take their time; a test may take its own limit."""
+    monkeypatch.setattr(readiness, "READY_S_MAX", 60.0)
 
 
 @pytest.fixture(scope="session")

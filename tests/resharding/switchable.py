@@ -62,7 +62,12 @@ def make_account(database: DatabaseFixture, *, locked: bool) -> None:
 def app_session(database: DatabaseFixture) -> Any:
     """Open a session of the application; OperationalError if it is locked out."""
     return pymysql.connect(
-        host=database.host, port=database.port, user=APP, password=APP_PASSWORD, autocommit=True
+        host=database.host,
+        port=database.port,
+        user=APP,
+        password=APP_PASSWORD,
+        autocommit=True,
+        connect_timeout=120,  # a server that is busy is not one that locks out
     )
 
 

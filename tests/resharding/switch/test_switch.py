@@ -263,7 +263,7 @@ def test_a_write_after_end_is_seen_before_the_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A6: a row by an account that was not locked, behind END, keeps BEGIN from being written."""
-    monkeypatch.setattr(executor, "AWAIT_S_MAX", 3.0)
+    monkeypatch.setattr(executor, "AWAIT_S_MAX", 8.0)
     insert = ShardWrites.insert
 
     def insert_and_lose(writes: ShardWrites, row: JournalRow, shards: tuple[str, str]) -> None:
@@ -283,6 +283,7 @@ def test_a_write_after_end_is_seen_before_the_decision(
         producer = world.sources.producers[SOURCE]
         assert isinstance(producer.wait_error(), WriteAfterEnd)
         producer.error = None
+        monkeypatch.setattr(readiness, "READY_S_MAX", 5.0)  # nobody continues that log
         with pytest.raises(UsageError, match="log of shard - is behind") as again:
             run_switch(world.settings, nothing)
         assert "Writes are stopped: fix this and run switch again" in str(again.value)
@@ -416,7 +417,9 @@ def test_switch_refuses_what_is_not_ready(
 
     So are tables that are not the same on both sides: DDL that has reached only one of them.
     """
+    monkeypatch.setattr(readiness, "READY_S_MAX", 5.0)
     with split(servers, kafka, keyspace, appliers=False) as world:
+        world.sources.last_seqs()
         with pytest.raises(UsageError) as caught:
             run_switch(world.settings, nothing)
         assert str(caught.value).count("not verified") == len(TARGETS)
@@ -464,7 +467,7 @@ def test_a_table_that_is_emptied_after_end_is_seen_before_the_decision(
 
     It is no row, so the producer goes on; the appliers stop, and `switch` does not decide.
     """
-    monkeypatch.setattr(executor, "AWAIT_S_MAX", 3.0)
+    monkeypatch.setattr(executor, "AWAIT_S_MAX", 8.0)
     with split(either_servers, kafka, keyspace, appliers=False) as world:
         appliers = [
             RunningApplier(
