@@ -1,13 +1,29 @@
-"""Filtered replication: rows per second that one applier applies to one target, from a backlog."""
+"""Filtered replication: one applier applies a backlog to one target, beside others' ways.
+
+The peers get the same rows into the same kind of server: MySQL's client sends them in batches,
+which is what the server takes from one session, and MySQL's own applier has them in a relay log.
+"""
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.binlog_fill import DATABASE, create_table, fill
 from benchmarks.figures import Figure, Turn, figure
 from benchmarks.our_producer import BenchKeyspace, OurProducer
+from benchmarks.reshard_peers import (
+    CLIENT,
+    REPLICA,
+    Applied,
+    applied,
+    by_client,
+    by_replica,
+    pid_of,
+    write_statements,
+)
 from benchmarks.stack import Stack
+from benchmarks.watch import cpu_seconds
 from benchmarks.workloads import Workload
 from databases.internal_tables import create_internal_tables
 from event_token import Flavor
@@ -25,9 +41,9 @@ from topics.start.start_forms import StartWord
 SINGLE_ROW: Final = "reshard.apply_single_row"
 ROWS_100: Final = "reshard.apply_rows_100"
 NAMES: Final = (SINGLE_ROW, ROWS_100)
-# By name: transactions, rows of each; a fifth of the transactions in a quick run.
-_SHAPES: Final = {SINGLE_ROW: (30_000, 1), ROWS_100: (1_000, 100)}
-QUICK_SHARE: Final = 5
+# By name: transactions, rows of each; half of the transactions in a quick run.
+_SHAPES: Final = {SINGLE_ROW: (60_000, 1), ROWS_100: (2_000, 100)}
+QUICK_SHARE: Final = 2
 SOURCE: Final = "-"
 TARGET: Final = "-.2"
 LOG_S_MAX: Final = 300.0
@@ -41,17 +57,47 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
         transactions, rows = _SHAPES[name]
         workload = Workload(name, transactions // (QUICK_SHARE if quick else 1), rows)
         stack.report(f"{name}: {workload.rows:,} rows into the log")
-        figures.append(figure(name, "rows/s", _measure(stack, workload, runs)))
+        figures += _figures(name, _measure(stack, workload, runs))
     return figures
 
 
-def _measure(stack: Stack, workload: Workload, runs: int) -> list[Turn]:
+@dataclass(frozen=True, slots=True)
+class _Three:
+    """One turn: ours, and right after it the peers'."""
+
+    ours: Applied
+    client: Applied
+    replica: Applied
+
+
+def _figures(name: str, turns: list[_Three]) -> list[Figure]:
+    figures = []
+    for suffix, peer in ((".beside_replica", REPLICA), (".beside_client", CLIENT)):
+        theirs = [turn.replica if peer == REPLICA else turn.client for turn in turns]
+        both = list(zip((turn.ours for turn in turns), theirs, strict=True))
+        rates = [Turn(ours.rows_per_s, peers.rows_per_s) for ours, peers in both]
+        cpu = [Turn(ours.cpu_us, peers.cpu_us) for ours, peers in both]
+        cpu_name = f"{name}{suffix}.cpu"
+        figures.append(figure(f"{name}{suffix}", "rows/s", rates, peer=peer))
+        figures.append(figure(cpu_name, "processor us a row, with the server's", cpu, peer=peer))
+    own = [Turn(turn.ours.own_us) for turn in turns]
+    return [
+        figure(name, "rows/s", [Turn(turn.ours.rows_per_s) for turn in turns]),
+        figure(f"{name}.cpu", "processor us a row, without the server's", own),
+        *figures,
+    ]
+
+
+def _measure(stack: Stack, workload: Workload, runs: int) -> list[_Three]:
     source, target = stack.mysql(0), stack.mysql(1)
     create_table(source, workload)
     create_table(target, workload)
     brokers = stack.kafka().bootstrap_servers
     keyspace = BenchKeyspace(stack.folder, f"apply{workload.table}", brokers, {SOURCE: source})
     waiting = fill(source, workload)
+    statements = stack.folder / f"{workload.table}.sql"
+    write_statements(source, workload, statements)
+    replica = stack.replica_of(source)
     producer = OurProducer(keyspace, SOURCE, start=f"gtid:{waiting.start}")
     producer.start()
     try:
@@ -64,7 +110,12 @@ def _measure(stack: Stack, workload: Workload, runs: int) -> list[Turn]:
             shards=[SOURCE],
             schema_ids=open_schema_ids(keyspace.client, None),
         )
-        return [Turn(_apply(keyspace, target, workload, start.to_string(), n)) for n in range(runs)]
+        turns = []
+        for number in range(runs):
+            ours = _apply(keyspace, target, workload, start.to_string(), number)
+            client = by_client(target, workload, statements)
+            turns.append(_Three(ours, client, by_replica(source, replica, workload, waiting)))
+        return turns
     finally:
         producer.stop()
 
@@ -80,8 +131,11 @@ def _wait_for_log(producer: OurProducer, seq: int) -> None:
 
 def _apply(
     keyspace: BenchKeyspace, server: MysqlServer, workload: Workload, start: str, number: int
-) -> float:
-    """Return rows per second from the first commit seen to the last."""
+) -> Applied:
+    """Apply in a thread, and return what it took from the first commit seen to the last.
+
+    The CPU time is that of this process, which looks at the checkpoint every POLL_S.
+    """
     target = ReshardServer(
         server.host, server.port, server.root_user, "", shard=TARGET, flavor=Flavor.MYSQL
     )
@@ -111,20 +165,22 @@ def _apply(
             cursor.execute(f"TRUNCATE {DATABASE}.{workload.table}")
         write_plan(connection, plan)
         thread.start()
-        samples: list[tuple[float, int]] = []
-        while not samples or samples[-1][1] < workload.rows:
+        samples: list[tuple[int, float, float, float]] = []
+        while not samples or samples[-1][0] < workload.rows:
             if failed:
                 raise Halt(f"the applier ended: {failed[0]}") from failed[0]
             seq = read_checkpoints(connection, plan.reshard_id)[SOURCE].seq
             if seq > 0:
-                samples.append((time.monotonic(), seq))
+                cpu_s = cpu_seconds(pid_of(server))
+                samples.append((seq, time.monotonic(), time.process_time(), cpu_s))
             time.sleep(POLL_S)
     finally:
         stop.set()
         if thread.is_alive():
             thread.join()
         connection.close()
-    (first_s, first), (last_s, last) = samples[0], samples[-1]
-    if last == first:
+    first, last = samples[0], samples[-1]
+    if last[0] == first[0]:
         raise Halt(f"{workload.name}: all rows arrived at once: too few to measure")
-    return (last - first) / (last_s - first_s)
+    rows, took_s, own_s, server_s = (b - a for a, b in zip(first, last, strict=True))
+    return applied(int(rows), took_s, own_s, server_s)

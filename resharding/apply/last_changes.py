@@ -66,8 +66,9 @@ class _TableChanges:
 
     def is_of(self, shape: TableShape | None) -> bool:
         """Whether a record's table version is this one; each source has an object of its own."""
-        if any(known is shape for known in self._shapes):
-            return True
+        for known in self._shapes:
+            if known is shape:
+                return True
         if shape is None or shape != self._shapes[0]:
             return False
         self._shapes.append(shape)
