@@ -4,6 +4,7 @@ The peers get the same rows into the same kind of server: MySQL's client sends t
 which is what the server takes from one session, and MySQL's own applier has them in a relay log.
 """
 
+import gc
 import threading
 import time
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from resharding.apply.applier import ApplierSettings, run_applier
 from resharding.bookkeeping import read_checkpoints, write_plan
 from resharding.plan.reshard_plan import ReshardPlan
 from resharding.server import ReshardServer, open_session
+from shardstream.commands.reshard.run import GARBAGE_AFTER
 from shardstream.local.database_server import MysqlServer
 from topics.keyspace.topology import TableVindex
 from topics.schemas.registry import open_schema_ids
@@ -52,6 +54,8 @@ POLL_S: Final = 0.02
 
 def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list[Figure]:
     """Measure each workload `runs` times over the same stretch of the log."""
+    gc.freeze()  # as the command does
+    gc.set_threshold(GARBAGE_AFTER)
     figures = []
     for name in names:
         transactions, rows = _SHAPES[name]
@@ -129,6 +133,18 @@ def _wait_for_log(producer: OurProducer, seq: int) -> None:
         time.sleep(POLL_S)
 
 
+def _plan(keyspace: BenchKeyspace, workload: Workload, start: str, number: int) -> ReshardPlan:
+    return ReshardPlan(
+        reshard_id=f"{workload.table}-{number}".replace("_", "-"),
+        keyspace=keyspace.name,
+        sources=(SOURCE,),
+        targets=(TARGET,),
+        tables=(TableVindex(DATABASE, workload.table, ("id",), "hash"),),
+        start=start,
+        agreed_seqs={SOURCE: 0},
+    )
+
+
 def _apply(
     keyspace: BenchKeyspace, server: MysqlServer, workload: Workload, start: str, number: int
 ) -> Applied:
@@ -139,18 +155,11 @@ def _apply(
     target = ReshardServer(
         server.host, server.port, server.root_user, "", shard=TARGET, flavor=Flavor.MYSQL
     )
-    plan = ReshardPlan(
-        reshard_id=f"{workload.table}-{number}".replace("_", "-"),
-        keyspace=keyspace.name,
-        sources=(SOURCE,),
-        targets=(TARGET,),
-        tables=(TableVindex(DATABASE, workload.table, ("id",), "hash"),),
-        start=start,
-        agreed_seqs={SOURCE: 0},
-    )
+    plan = _plan(keyspace, workload, start, number)
     connection = open_session(target)
     stop = threading.Event()
     failed: list[BaseException] = []
+    samples: list[_Sample] = []
 
     def apply() -> None:
         try:
@@ -165,7 +174,6 @@ def _apply(
             cursor.execute(f"TRUNCATE {DATABASE}.{workload.table}")
         write_plan(connection, plan)
         thread.start()
-        samples: list[tuple[int, float, float, float]] = []
         while not samples or samples[-1][0] < workload.rows:
             if failed:
                 raise Halt(f"the applier ended: {failed[0]}") from failed[0]
@@ -179,7 +187,13 @@ def _apply(
         if thread.is_alive():
             thread.join()
         connection.close()
-    first, last = samples[0], samples[-1]
+    return _between(workload, samples[0], samples[-1])
+
+
+_Sample = tuple[int, float, float, float]  # seq, time, CPU time of this process and of the server
+
+
+def _between(workload: Workload, first: _Sample, last: _Sample) -> Applied:
     if last[0] == first[0]:
         raise Halt(f"{workload.name}: all rows arrived at once: too few to measure")
     rows, took_s, own_s, server_s = (b - a for a, b in zip(first, last, strict=True))
