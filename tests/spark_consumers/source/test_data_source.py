@@ -172,7 +172,7 @@ def test_max_hold_goes_on_and_marks_late_rows(
     shop.write(10, shards=("-80",))
     rows: list[Any] = []
     query = (
-        shop.stream(spark, mode="max_hold", maxHoldMs="300")
+        shop.stream(spark, mode="max_hold", maxHoldMs="2000")
         .writeStream.foreachBatch(lambda frame, _batch_id: rows.extend(frame.collect()))
         .option("checkpointLocation", str(tmp_path))
         .start()

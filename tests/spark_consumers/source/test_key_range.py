@@ -136,5 +136,6 @@ def test_parts_of_a_shard_are_read_by_keyspace_id(
         with mysql_a.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE TABLE {name}.plain(id INT PRIMARY KEY)")
             cursor.execute(f"INSERT INTO {name}.plain VALUES (1)")
+        wait_caught_up(settings)
         with pytest.raises(RowImageMissing, match=rf"{name}\.plain has no keyspace id"):
             events_of(config, keyspace, "-40")
