@@ -6,10 +6,19 @@ from contextlib import contextmanager
 import pytest
 
 from caching.errors import Stale
+from caching.reading.connections import Connect
 from databases.errors import ServerLost
 from event_token import Flavor
 from tests.caching.reading.claims import READS, claims_beside_writers
-from tests.caching.reading.reading import Pair, reader_of, run, server_name, written
+from tests.caching.reading.reading import (
+    Pair,
+    by_pymysql,
+    hooked,
+    reader_of,
+    run,
+    server_name,
+    written,
+)
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import REPLICA, follow, promote, wait_same
 from tests.producers.session.producing import WAIT_S
@@ -102,14 +111,22 @@ def test_an_own_write_is_read_from_the_primary_while_the_replica_lacks_it(pair: 
 
 def test_a_replica_that_catches_up_is_waited_for(pair: Pair) -> None:
     """Within `wait_s` the replica itself answers, as soon as it has the write."""
-    set_delay(pair.replica, 1)
-    try:
-        with reader_of(pair.replica, pair.primary) as reader:
-            token = written(reader, pair.primary, f"INSERT INTO {pair.name}.t VALUES (1)")
+    waits = ("WAIT_FOR_EXECUTED_GTID_SET", "MASTER_GTID_WAIT")
 
-            found = reader.execute(f"SELECT id FROM {pair.name}.t", at_least=token, wait_s=WAIT_S)
-    finally:
-        set_delay(pair.replica, 0)
+    def go_on_before_wait(statement: str) -> None:
+        if any(wait in statement for wait in waits):
+            set_delay(pair.replica, 0)
+
+    def connect(database: DatabaseFixture) -> Connect:
+        return hooked(by_pymysql(database), go_on_before_wait)
+
+    with (
+        held_back(pair),
+        reader_of(pair.primary) as writer,
+        reader_of(pair.replica, pair.primary, connect=connect) as reader,
+    ):
+        token = written(writer, pair.primary, f"INSERT INTO {pair.name}.t VALUES (1)")
+        found = reader.execute(f"SELECT id FROM {pair.name}.t", at_least=token, wait_s=WAIT_S)
 
     assert found.rows == [(1,)]
     assert found.server == server_name(pair.replica)
