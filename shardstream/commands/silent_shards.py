@@ -14,7 +14,7 @@ POLL_S: Final = 0.2
 
 
 class SilentShards:
-    """Watches a subscriber from a thread of its own; says once per stop what it waits for."""
+    """Watches a subscriber from a thread of its own; says at each stop what it waits for."""
 
     def __init__(self, events: StreamSubscriber, say: Callable[[str], None]) -> None:
         self._events = events

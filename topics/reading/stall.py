@@ -12,14 +12,14 @@ class Stall:
         self._since_ms = now_ms
         self._shards: frozenset[str] = frozenset()
         self._reason = ""
-        self._is_told = False
+        self._told: frozenset[str] = frozenset()
 
     def observe(self, wait: Wait | None, frontier_us: int | None, now_ms: int) -> None:
         """Note what the stream waits for now; any progress of the frontier ends a stall."""
         if wait is None or frontier_us != self._frontier_us:
             self._frontier_us = frontier_us
             self._since_ms = now_ms
-            self._shards, self._is_told = frozenset(), False
+            self._shards = self._told = frozenset()
         if wait is not None:
             # A shard that advances may still be waited for at one moment, never at all of them.
             held = frozenset(wait.shards)
@@ -33,7 +33,9 @@ class Stall:
         return f"waiting for {', '.join(sorted(self._shards))}: {self._reason}"
 
     def news(self, at_least_ms: int, now_ms: int) -> str | None:
-        """Return `text` once per stall."""
-        found = None if self._is_told else self.text(at_least_ms, now_ms)
-        self._is_told = self._is_told or found is not None
+        """Return `text` once per stall, and again when fewer shards are left that hold it back."""
+        found = self.text(at_least_ms, now_ms)
+        if found is None or (self._told and not self._shards < self._told):
+            return None
+        self._told = self._shards
         return found

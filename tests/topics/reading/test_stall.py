@@ -40,3 +40,15 @@ def test_only_shards_that_are_always_waited_for_are_named() -> None:
     stall.observe(BOTH, 7, 2_000)
 
     assert stall.text(2_000, 2_000) == "waiting for 80-: two shards are silent"
+
+
+def test_fewer_shards_are_news() -> None:
+    """Who was told of both shards is told when only one of them is left, and once."""
+    stall = Stall(0)
+    stall.observe(BOTH, 7, 0)
+    assert stall.news(2_000, 2_000) == "waiting for -80, 80-: two shards are silent"
+
+    stall.observe(ONE, 7, 3_000)
+    assert stall.news(2_000, 3_000) == "waiting for 80-: shard 80- is silent"
+    stall.observe(BOTH, 7, 4_000)
+    assert stall.news(2_000, 4_000) is None
