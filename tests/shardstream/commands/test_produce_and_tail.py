@@ -69,15 +69,18 @@ def test_written_rows_come_out_as_json(
 ) -> None:
     """Two shards, every value form, merged in order; a position resumes exactly after its event."""
     settings = ["--config", str(config)]
+    each = ["--json", "--every", "1", *settings]
     with (
-        background(tmp_path, "a", "produce", keyspace, "-80", "--json", *settings) as first,
-        background(tmp_path, "b", "produce", keyspace, "80-", "--json", *settings) as second,
+        background(tmp_path, "a", "produce", keyspace, "-80", *each) as first,
+        background(tmp_path, "b", "produce", keyspace, "80-", *each) as second,
     ):
         first.wait_for("streaming", streaming)
         second.wait_for("streaming", streaming)
         name = f"shop_{keyspace}"
         _fill(mysql_a, name, 2**64 - 1)
         _fill(mysql_b, name, 7)
+        for producer in (first, second):  # 2 statements and 3 rows
+            producer.wait_for("all rows", lambda p: p.lines[-1]["rows_total"] >= 5)
         tail = ["tail", keyspace, "--until-idle", "3", "--json", *settings]
         done = run(*tail, "--from", "earliest")
         assert done.returncode == 0, done.stderr
@@ -175,7 +178,7 @@ def test_a_silent_shard_is_named(
         following = ["tail", keyspace, "--from", "earliest", *settings]
         with background(tmp_path, "tail", *following) as tail:
             tail.wait_for("the shard's name", lambda p: "waiting for 80-: " in p.errors)
-        done = run(*following, "--until-idle", "1")
+        done = run(*following, "--until-idle", "5")
 
     assert done.returncode == 1
     assert "the stream is incomplete, waiting for 80-: " in done.stderr
