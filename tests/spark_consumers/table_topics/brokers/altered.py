@@ -7,9 +7,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
     ResourceType,
 )
 
+from tests.producers.session.producing import wait_for
 from topics.kafka.client import ClientConfig, open_admin
 from topics.kafka.partition_reader import read_to_end
 
@@ -18,6 +20,8 @@ REQUEST_S_MAX = 60.0
 _AT_ONCE = {"segment.ms": "1", "min.cleanable.dirty.ratio": "0", "min.compaction.lag.ms": "0"}
 # Kafka's default is a look every 15 s.
 _LOOK_MS = "100"
+# Where the value of a setting comes from that was altered.
+_SET = {ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG}
 
 
 @contextmanager
@@ -40,9 +44,11 @@ def altered(
     """Change settings of a topic or broker for the duration of a block."""
     _alter(config, kind, name, settings)
     try:
+        _wait_applied(config, kind, name, settings, applied=True)
         yield
     finally:
         _alter(config, kind, name, dict.fromkeys(settings))
+        _wait_applied(config, kind, name, settings, applied=False)
 
 
 def keys_of(config: ClientConfig, topic: str, partitions: Iterable[int]) -> list[bytes | None]:
@@ -72,3 +78,23 @@ def _alter(
     admin = open_admin(config)
     found = admin.incremental_alter_configs([resource], request_timeout=REQUEST_S_MAX)
     found[resource].result(REQUEST_S_MAX)
+
+
+def _wait_applied(
+    config: ClientConfig,
+    kind: ResourceType,
+    name: str,
+    settings: Iterable[str],
+    *,
+    applied: bool,
+) -> None:
+    """Wait until the brokers, which the controller tells later, go by all settings or by none."""
+    admin = open_admin(config)
+    resource = ConfigResource(kind, name)
+
+    def is_told() -> bool:
+        found = admin.describe_configs([resource], request_timeout=REQUEST_S_MAX)
+        values = found[resource].result(REQUEST_S_MAX)
+        return all((ConfigSource(values[key].source) in _SET) is applied for key in settings)
+
+    wait_for(f"settings of {name}", is_told)

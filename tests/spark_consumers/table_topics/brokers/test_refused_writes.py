@@ -44,7 +44,12 @@ def test_partitions_that_are_added_under_a_query_stop_it(task: TopicTask) -> Non
     admin = open_admin(task.config)
     added = admin.create_partitions([NewPartitions(task.topic, more)])
     added[task.topic].result(REQUEST_S_MAX)
-    wait_until(lambda: len(admin.list_topics(task.topic, 10).topics[task.topic].partitions) == more)
+
+    def has_more() -> bool:
+        known = admin.list_topics(task.topic, REQUEST_S_MAX).topics[task.topic]
+        return len(known.partitions) == more
+
+    wait_until(has_more)
 
     with pytest.raises(UsageError, match=rf"{task.topic} has {more} partitions, not {PARTITIONS}"):
         task.write(position(a=2), position(a=5, b=3))
