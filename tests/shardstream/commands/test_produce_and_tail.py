@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from event_token import EventToken, StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
-from tests.shardstream.command_line import background, run, streaming, write_settings
+from tests.shardstream.command_line import Background, background, run, streaming, write_settings
 
 
 @pytest.fixture
@@ -60,6 +61,18 @@ def _fill(database: DatabaseFixture, name: str, first: int) -> None:
         cursor.execute("COMMIT")
 
 
+def _is_filled(producer: Background) -> bool:
+    """Whether a producer has written the 2 statements and 3 rows of _fill."""
+    return bool(producer.lines[-1]["rows_total"] >= 5)
+
+
+def _check_rows(rows: list[dict[str, Any]]) -> None:
+    assert (rows[0]["before"], rows[0]["after"]) == (None, FIRST_ROW)
+    assert rows[1]["after"]["price"] is None
+    assert rows[2]["after"] is None
+    assert {e["gtid"] for e in rows[1:3]} == {rows[1]["gtid"]}
+
+
 def test_written_rows_come_out_as_json(
     tmp_path: Path,
     config: Path,
@@ -79,8 +92,8 @@ def test_written_rows_come_out_as_json(
         name = f"shop_{keyspace}"
         _fill(mysql_a, name, 2**64 - 1)
         _fill(mysql_b, name, 7)
-        for producer in (first, second):  # 2 statements and 3 rows
-            producer.wait_for("all rows", lambda p: p.lines[-1]["rows_total"] >= 5)
+        first.wait_for("all rows", _is_filled)
+        second.wait_for("all rows", _is_filled)
         tail = ["tail", keyspace, "--until-idle", "3", "--json", *settings]
         done = run(*tail, "--from", "earliest")
         assert done.returncode == 0, done.stderr
@@ -97,10 +110,7 @@ def test_written_rows_come_out_as_json(
         ("UPDATE", "80-"),
         ("DELETE", "80-"),
     ]
-    assert (rows[0]["before"], rows[0]["after"]) == (None, FIRST_ROW)
-    assert rows[1]["after"]["price"] is None
-    assert rows[2]["after"] is None
-    assert {e["gtid"] for e in rows[1:3]} == {rows[1]["gtid"]}
+    _check_rows(rows)
     for event in rows:
         assert EventToken.from_string(event["token"]).timestamp_us == event["timestamp_us"]
         assert set(StreamPosition.from_string(event["position"]).shards) == {"-80", "80-"}
