@@ -78,7 +78,8 @@ def read_committed_tail(
 
     Only after fencing: until then a predecessor may commit. `abort_open` aborts a transaction of
     the shard's transactional id that has a record in each of its topics. Raises Retry while a topic
-    has records that are neither committed nor aborted, and when brokers do not answer.
+    has records that are neither committed nor aborted, and when brokers do not answer; and what
+    `abort_open` raises where a successor has fenced the caller.
     """
     both = (topics.log, topics.progress)
     opened = [open_range(config, topic, MARKERS_S_MAX) for topic in both]
@@ -86,7 +87,11 @@ def read_committed_tail(
         _end_lost_commit(config, topics, schema_ids, opened[0], abort_open)
         for topic in both:
             await_stable(config, topic)
-    return _committed_tail(config, topics, schema_ids)
+    progress, log = _committed_tail(config, topics, schema_ids)
+    if not log.agrees_with(progress):
+        # A successor may have committed between the two looks. Then this is refused.
+        abort_open()
+    return progress, log
 
 
 def _end_lost_commit(
