@@ -33,26 +33,45 @@ def seen(events: Sequence[VEvent]) -> list[Seen]:
     return [(e.timestamp_us, e.shard, e.seq) for e in events]
 
 
+def begin_split(writers: Writers) -> list[ShardWriter]:
+    """Write what precedes a split of 80-, of which five rows can be read."""
+    left, source = writers("-80", "80-")
+    left.commit((0, 2), (20_000, 1))
+    source.commit((1_000, 2), (30_000, 2))
+    left.heartbeat(31_000)
+    source.heartbeat(31_000)
+    return [left, source]
+
+
+def finish_split(left: ShardWriter, source: ShardWriter, targets: Writers) -> list[Seen]:
+    """Write the rest; return what a reader of all must get."""
+    return _finish(left, source, targets("80-c0", "c0-"))
+
+
 def split(writers: Writers, targets: Writers) -> tuple[list[ShardWriter], list[Seen]]:
     """Shard 80- is split while -80 continues; return what a reader of all must get."""
     left, source = writers("-80", "80-")
     low, high = targets("80-c0", "c0-")
     left.commit((0, 2), (20_000, 1))
     source.commit((1_000, 2), (30_000, 2))
-    for target in (low, high):
+    return [left, source, low, high], _finish(left, source, [low, high])
+
+
+def _finish(left: ShardWriter, source: ShardWriter, targets: Sequence[ShardWriter]) -> list[Seen]:
+    for target in targets:
         # Copied rows, also with times after the hop; readers have them from the source.
         target.commit((2_000, 3), (45_000, 1))
     source.mark(35_000, END, SPLIT)
     genuine = [*source.written]
     left.commit((50_000, 1))
-    for target in (low, high):
+    for target in targets:
         target.mark(46_000, BEGIN, SPLIT)
         target.commit((47_000, 1), (70_000, 2))
         genuine += target.written[4:]
     left.commit((60_000, 2))
-    for writer in (left, low, high):
+    for writer in (left, *targets):
         writer.heartbeat(FAR_US)
-    return [left, source, low, high], sorted(seen([*left.written, *genuine]))
+    return sorted(seen([*left.written, *genuine]))
 
 
 def copied(target: ShardWriter, at_us: int, origin: VEvent | None) -> VEvent:

@@ -60,13 +60,6 @@ class RecordRun:
             at -= 1
         return NO_ROW
 
-    def place_of(self, record: bytes, begin: int, end: int) -> int:
-        """Return the offset of a record, by identity, among rows `begin` to `end`; or NO_ROW."""
-        for at in range(begin, end):
-            if self.records[at] is record:
-                return self.offsets[at]
-        return NO_ROW
-
     def events(self, begin: int, end: int) -> list[VEvent]:
         """Return rows as events, of which all but the record is read when it is asked for."""
         return [self._event(at) for at in range(begin, end)]

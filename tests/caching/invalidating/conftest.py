@@ -4,33 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardstream.local.kafka_cluster import KafkaCluster
 from tests.caching.invalidating.invalidating import Client
 from tests.caching.stores.memcached_stores import open_memcached
 from tests.caching.stores.opened import Opened, open_memory
 from tests.caching.stores.redis_stores import open_redis
-from tests.topics.shard_writer import Writers, filling, serving
-from topics.kafka.client import ClientConfig
+from tests.topics.written_shards import config, targets, writers
 
-
-@pytest.fixture
-def config(kafka: KafkaCluster) -> ClientConfig:
-    """Client settings of the session's broker."""
-    return ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
-
-
-@pytest.fixture
-def writers(config: ClientConfig, keyspace: str) -> Iterator[Writers]:
-    """Provision the shards named, with a writer for each."""
-    with serving(config, keyspace) as make:
-        yield make
-
-
-@pytest.fixture
-def targets(config: ClientConfig, keyspace: str) -> Iterator[Writers]:
-    """Create the topics of shards that do not serve yet, with a writer for each."""
-    with filling(config, keyspace) as make:
-        yield make
+__all__ = ["cache", "config", "targets", "writers"]
 
 
 @pytest.fixture

@@ -8,26 +8,16 @@ import pytest
 
 from shardstream import StreamPosition, Subscriber
 from spark_consumers.decoding.event_batches import BatchLimits, EventBatches
+from tests.spark_consumers.decoding.stream_end import END, end
 from tests.spark_consumers.shop import ORDERS, Change, Shop
-from tests.topics.shard_writer import CELL_US
 from topics.kafka.provisioning import provision_readers
 from topics.readers.feed import read_readers
 from topics.records.vevent import Row, VEvent
 from topics.stream.subscriber import StreamSubscriber
 
-# The last record of each test.
-END = "-- the end"
 NEVER_MS = 600_000
 ITEMS = replace(ORDERS, table="items")
 ONE: Row = {"id": 1, "note": "one", "price": Decimal("1.50")}
-
-
-def end(shop: Shop) -> None:
-    """Write the last record, and promise that nothing older comes."""
-    shop.writers["-80"].write([Change(shop.now_us, statement=END)])
-    shop.now_us += CELL_US
-    for writer in shop.writers.values():
-        writer.promise(shop.now_us)
 
 
 def test_rows_of_other_tables_end_their_transaction(

@@ -6,32 +6,18 @@ from typing import Any
 import pytest
 
 from shardstream import ClientConfig, EventBatch, MaxHold, StreamPosition, Subscriber
-from shardstream.local.kafka_cluster import KafkaCluster
-from tests.topics.shard_writer import CELL_US, TIMEOUT_S, ShardWriter, Writers, filling, serving
-from tests.topics.splits import BEGIN, END, FAR_US, SPLIT, TARGET_ROWS, declare_split, write_split
+from tests.topics.shard_writer import CELL_US, TIMEOUT_S, Writers
+from tests.topics.splits import (
+    FAR_US,
+    TARGET_ROWS,
+    begin_split,
+    declare_split,
+    finish_split,
+    write_split,
+)
 from topics.records.vevent import EventType
 
 Place = tuple[int, str, int]
-
-
-@pytest.fixture
-def config(kafka: KafkaCluster) -> ClientConfig:
-    """Client settings of the session's broker."""
-    return ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
-
-
-@pytest.fixture
-def writers(config: ClientConfig, keyspace: str) -> Iterator[Writers]:
-    """Provision the shards named, with a writer for each."""
-    with serving(config, keyspace) as make:
-        yield make
-
-
-@pytest.fixture
-def targets(config: ClientConfig, keyspace: str) -> Iterator[Writers]:
-    """Create the topics of shards that do not serve yet, with a writer for each."""
-    with filling(config, keyspace) as make:
-        yield make
 
 
 def places(batch: EventBatch) -> list[Place]:
@@ -55,36 +41,6 @@ def marked(batches: Sequence[EventBatch], mark: str) -> list[tuple[str, int, Any
     """Shard, seq and a mark of the rows of batches that hold one row each."""
     rows = [row for batch in batches for each in batch.tables for row in each.rows.to_pylist()]
     return [(row["shard"], row["seq"], row[mark]) for row in rows]
-
-
-def begin_split(writers: Writers) -> list[ShardWriter]:
-    """Write what precedes a split of 80-, of which five rows can be read."""
-    left, source = writers("-80", "80-")
-    left.commit((0, 2), (20_000, 1))
-    source.commit((1_000, 2), (30_000, 2))
-    left.heartbeat(31_000)
-    source.heartbeat(31_000)
-    return [left, source]
-
-
-def finish_split(left: ShardWriter, source: ShardWriter, targets: Writers) -> list[Place]:
-    """Write the rest; return what a reader must get of all."""
-    genuine = [*source.written]
-    low, high = targets("80-c0", "c0-")
-    for target in (low, high):
-        # Copied rows, also with times after the hop; readers have them from the source.
-        target.commit((2_000, 3), (45_000, 1))
-    source.mark(35_000, END, SPLIT)
-    genuine.append(source.written[-1])
-    left.commit((50_000, 1))
-    for target in (low, high):
-        target.mark(46_000, BEGIN, SPLIT)
-        target.commit((47_000, 1), (70_000, 2))
-        genuine += target.written[4:]
-    left.commit((60_000, 2))
-    for writer in (left, low, high):
-        writer.heartbeat(FAR_US)
-    return sorted((e.timestamp_us, e.shard, e.seq) for e in [*left.written, *genuine])
 
 
 def test_a_split_is_hopped_over_while_batches_are_read(

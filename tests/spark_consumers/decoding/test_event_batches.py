@@ -14,26 +14,17 @@ from event_token.errors import UsageError
 from shardstream import EventBatch, StreamPosition, Subscriber
 from spark_consumers.errors import HiddenValue
 from tests.spark_consumers.decoding.duckdb_follower import follow
+from tests.spark_consumers.decoding.stream_end import END, end
 from tests.spark_consumers.shop import ORDERS, SHARDS, Change, Shop
 from tests.topics.shard_writer import CELL_US
 from topics.records.table_shape import Column, ValueKind
 from topics.records.vevent import EventType, InvalidDate, Row, VEvent
 from topics.start.start_forms import Start
 
-# The last record of each test: it ends a batch, so that no test waits for one that is idle.
-END = "-- the end"
 NEVER_MS = 600_000
 LATER = replace(ORDERS, columns=(*ORDERS.columns, Column("placed", ValueKind.DATE, "date")))
 ITEMS = replace(ORDERS, table="items")
 ONE: Row = {"id": 1, "note": "one", "price": Decimal("1.50")}
-
-
-def end(shop: Shop) -> None:
-    """Write the last record, and promise that nothing older comes."""
-    shop.writers["-80"].write([Change(shop.now_us, statement=END)])
-    shop.now_us += CELL_US
-    for writer in shop.writers.values():
-        writer.promise(shop.now_us)
 
 
 def subscribed(shop: Shop, key_range: str = "-", start: Start = "earliest") -> Subscriber:
