@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from event_token.errors import Halt
-from shardstream.local.processes import with_parent_guard
+from shardstream.local.processes import wait_or_kill, with_parent_guard
 
 # A producer stops within a second of the signal, Spark within a few.
 STOP_S_MAX = 30.0
@@ -63,10 +63,7 @@ class Worker:
     def stop(self) -> None:
         """Ask it to stop, wait, and kill it if it does not."""
         self.ask_to_stop()
-        try:
-            self._process.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        wait_or_kill(self._process, STOP_S_MAX)
 
     def kill(self) -> None:
         """Kill and wait."""

@@ -38,6 +38,15 @@ def with_parent_guard(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *command]
 
 
+def wait_or_kill(process: subprocess.Popen[bytes], stop_s_max: float) -> None:
+    """Wait for a process that was asked to end; kill it if it does not within the time."""
+    try:
+        process.wait(stop_s_max)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def command_line(pid: int) -> str:
     """Return the command line of a process; empty if it is gone or a zombie."""
     proc = Path("/proc")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
-from shardstream.local.processes import with_parent_guard
+from shardstream.local.processes import wait_or_kill, with_parent_guard
 
 # How late the end of a producer, or of all, may be noticed.
 POLL_S = 0.2
@@ -35,12 +35,4 @@ def run_producers(settings: Path, keyspace: str, shards: Sequence[str], stop: Ev
         for producer in producers:
             producer.terminate()
         for producer in producers:
-            _end(producer)
-
-
-def _end(producer: subprocess.Popen[bytes]) -> None:
-    try:
-        producer.wait(STOP_S_MAX)
-    except subprocess.TimeoutExpired:
-        producer.kill()
-        producer.wait()
+            wait_or_kill(producer, STOP_S_MAX)

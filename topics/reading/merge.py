@@ -1,7 +1,7 @@
 """The merged order (timestamp_us, shard, offset), and the checks that it depends on."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -60,7 +60,6 @@ def check_time(record: RawRecord, before_us: int, frontier_us: int) -> None:
         )
 
 
-Item = TypeVar("Item")
 Rows = TypeVar("Rows")
 # Successive rows of one shard, and their times.
 Run = tuple[Rows, Sequence[int]]
@@ -126,11 +125,3 @@ class RunMerge(Generic[Rows]):
             heappop(heads)
             self._ended.append(i)
         return end - begin
-
-
-def items_of(stretches: Iterable[Stretch[Sequence[Item]]]) -> list[Item]:
-    """Return the rows of stretches that are sequences of objects."""
-    found: list[Item] = []
-    for rows, begin, end in stretches:
-        found += rows[begin:end]
-    return found

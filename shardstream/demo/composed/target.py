@@ -12,7 +12,7 @@ from event_token.errors import Halt
 from shardstream.commands.status_lines import print_line
 from shardstream.demo.composed.scraped import ScrapedFile
 from shardstream.demo.composed.servers import KEYSPACE
-from shardstream.local.processes import with_parent_guard
+from shardstream.local.processes import wait_or_kill, with_parent_guard
 from shardstream.settings.model import Settings
 from topics.keyspace.topology import ReshardEntry, ReshardState, read_topology
 
@@ -101,11 +101,6 @@ def _start(port: int, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:
-    if process is None or process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(STOP_S_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    if process is not None:
+        process.terminate()
+        wait_or_kill(process, STOP_S_MAX)

@@ -2,8 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import TypeVar
 
-from topics.reading.merge import RawRecord, Run, RunMerge, check_time, items_of
+from topics.reading.merge import RawRecord, Run, RunMerge, Stretch, check_time
+
+Item = TypeVar("Item")
+
+
+def items_of(stretches: Iterable[Stretch[Sequence[Item]]]) -> list[Item]:
+    """The rows of stretches that are sequences of objects."""
+    return [item for rows, begin, end in stretches for item in rows[begin:end]]
 
 
 def merge(streams: Iterable[Iterator[RawRecord]], frontier_us: int) -> Iterator[RawRecord]:
