@@ -23,10 +23,11 @@ from topics.records.table_shape import Column, ValueKind
 # How long one that writes may keep others waiting: a batch takes seconds.
 BUSY_MS_MAX = 60_000
 _SESSION = (
+    # First: what follows waits for others too.
+    f"PRAGMA busy_timeout = {BUSY_MS_MAX}",
     # Readers see the last commit while a batch is written.
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
-    f"PRAGMA busy_timeout = {BUSY_MS_MAX}",
 )
 # Its numbers have 64 bits: what is longer is kept as text.
 _TEXT = sa.Text()
@@ -137,4 +138,6 @@ def _connect(connection: FileConnection, _record: Any) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
+    # Waits for the other writer here. A transaction that reads first and writes later is refused at
+    # once, however long it may wait, if another has committed in between.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,6 +1,8 @@
 """Databases of which only SQLAlchemy's dialect is known: what they can hold, and what stops."""
 
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -91,6 +93,26 @@ def test_small_decimals_keep_their_digits(followed: Followed) -> None:
 
     found = followed.rows("SELECT price FROM shop.items ORDER BY id")
     assert found == [(text,) for text in prices]
+
+
+@pytest.mark.parametrize("target_server", ["sqlite"], indirect=True)
+def test_nobody_writes_between_what_a_transaction_reads_and_writes(followed: Followed) -> None:
+    """SQLite refuses to write what was read before another commit: the other one waits."""
+    followed.apply([Item(1, 1, 100)])
+    engine = dialect_of(followed.url).open_engine()
+    other = sqlite3.connect(str(engine.url.database), timeout=0, isolation_level=None)
+    change = "UPDATE items SET id = id + 1"
+
+    with closing(other):
+        with engine.begin() as connection:
+            connection.exec_driver_sql("SELECT * FROM items")
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute(change)
+            connection.exec_driver_sql(change)
+        other.execute(change)
+    engine.dispose()
+
+    assert followed.rows("SELECT id FROM shop.items") == [(3,)]
 
 
 @pytest.mark.parametrize("target_server", ["sqlite"], indirect=True)

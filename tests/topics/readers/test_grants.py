@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 
 from shardstream.local import kafka_cluster
 from tests.topics.shard_writer import TIMEOUT_S, ShardWriter, provision
+from tests.topics.subscribing import taken
 from topics.kafka.client import ClientConfig, open_admin
 from topics.kafka.deadline import Deadline
 from topics.kafka.provisioning import provision_readers
@@ -81,7 +82,7 @@ def test_a_reader_that_may_not_report_reads_everything(
             "shop", start="earliest", config=checking, name="billing", idle_timeout_s=0.3
         ) as stream,
     ):
-        events = list(stream)
+        events = taken(stream, 3)
         deadline = Deadline(TIMEOUT_S)
         while stream.reports is None or stream.reports.failed < 10:
             assert list(stream) == []
