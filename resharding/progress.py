@@ -25,6 +25,8 @@ from topics.stream.log_marks import marks_at_end
 
 # A failed copy counts: it has to be resumed.
 _NOT_OVER: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
+# What an applier takes in a few seconds. With more, `verify` and `switch` find that it lags.
+LAG_CHANGES_MAX: Final = 50_000
 # A comparison says little about what has happened to the target since.
 VERIFY_AGE_S_MAX: Final = 24 * 3600
 
@@ -195,6 +197,12 @@ def _perhaps_closed(
     return f"when {', '.join(unknown)} can be asked" if unknown else ""
 
 
+def _lag(target: TargetState, sources: Mapping[str, SourceState]) -> int:
+    """How many changes of its sources a target lacks, if more than an applier soon takes."""
+    behind = sum(sources[name].log.last_seq - at.seq for name, at in target.applied.items())
+    return behind if behind > LAG_CHANGES_MAX else 0
+
+
 def _before_decision(
     keyspace: str,
     verb: str,
@@ -212,6 +220,9 @@ def _before_decision(
     copying = [name for name, source in sources.items() if source.log.copying]
     if copying:
         return f"wait for the copies of {', '.join(copying)} (shardstream copy status {keyspace})"
+    lags = [f"{n} lacks {lag:,} changes" for n, at in targets.items() if (lag := _lag(at, sources))]
+    if lags:
+        return f"wait for the appliers: {', '.join(lags)} (shardstream reshard status {keyspace})"
     if any(target.differing != 0 for target in targets.values()):
         return f"shardstream reshard verify {verb}"
     if any(target.verify_is_old for target in targets.values()):

@@ -6,6 +6,7 @@ import pytest
 
 from event_token.errors import Halt
 from resharding.progress import (
+    LAG_CHANGES_MAX,
     AppliedSource,
     SourceLog,
     SourceState,
@@ -37,6 +38,7 @@ TARGET = TargetState(
     locked=True,
 )
 SERVES = replace(TARGET, locked=False)
+BUSY = SourceState(replace(LOG, last_seq=LOG.last_seq + LAG_CHANGES_MAX), locked=False)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,8 @@ SERVES = replace(TARGET, locked=False)
         ("RUNNING", OPEN, replace(TARGET, differing=2), "reshard verify commerce r1"),
         ("RUNNING", OPEN, replace(TARGET, verify_is_old=True), "old: shardstream reshard verify"),
         ("RUNNING", OPEN, TARGET, "reshard switch commerce r1"),
+        ("RUNNING", BUSY, TARGET, "reshard switch commerce r1"),
+        ("RUNNING", BUSY, replace(TARGET, applied={"-": AppliedSource(8, 1)}), "50,001 changes"),
         ("RUNNING", STOPPED, TARGET, "reshard cancel commerce r1 goes back"),
         ("SWITCHED", STOPPED, TARGET, "still stopped on -80: shardstream reshard switch"),
         ("SWITCHED", STOPPED, SERVES, "reshard complete commerce r1"),
