@@ -35,6 +35,7 @@ from tests.resharding.shards import (
     checkpoint_seqs,
     sources_of,
     wait_applied,
+    waits_for_lock,
 )
 from tests.resharding.writers import rows_of, writing
 
@@ -238,14 +239,6 @@ def test_a_killed_appliers_last_commit_may_come_late(
 
         assert any("reading it again" in status.note for status in applier.statuses)
         assert one.orders(target) == one.orders(source)
-
-
-def waits_for_lock(database: DatabaseFixture) -> bool:
-    """Not by `innodb_trx`: InnoDB answers from its last look while less than 0.1 s lie between."""
-    with database.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
-        [(_, count)] = cursor.fetchall()
-    return bool(int(count))
 
 
 def test_a_target_that_is_a_primary_no_more_gets_no_rows(

@@ -20,12 +20,13 @@ from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.apply.one_table import OneTable
 from tests.resharding.apply.records import event
-from tests.resharding.shards import applying, checkpoint_seqs, fresh_schema
+from tests.resharding.shards import applying, checkpoint_seqs, fresh_schema, waits_for_lock
 from topics.keyspace.topology import TableVindex
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import Op, Row, VEvent
 
 ORDERS = 100
+KILLS = 2
 COLUMNS = ("id", "user", "code")
 
 
@@ -228,3 +229,39 @@ def test_the_answer_to_a_commit_is_lost(
         assert any("retrying" in note for note in notes)
         assert not any("reading it again" in note for note in notes)
         assert one.orders(mysql_b) == one.orders(mysql_a) == [(1, 1, "b"), (2, 2, "a")]
+
+
+@pytest.mark.parametrize(
+    ("source_name", "start_name"), [("mysql_a", "start_mysql"), ("mariadb_a", "start_mariadb")]
+)
+def test_a_target_server_killed_within_a_transaction(
+    source_name: str,
+    start_name: str,
+    request: pytest.FixtureRequest,
+    kafka: KafkaCluster,
+    keyspace: str,
+) -> None:
+    """F43: What was not committed is sent again, from the checkpoint that is left."""
+    source: DatabaseFixture = request.getfixturevalue(source_name)
+    target: DatabaseFixture = request.getfixturevalue(start_name)()
+    with ExitStack() as stack:
+        one = OneTable(stack, source, target, kafka, keyspace)
+        applier = stack.enter_context(applying(one.settings()))
+        for number in range(KILLS):
+            one.run(source, f"INSERT INTO {{db}}.orders VALUES ({number}, 1, NULL)")
+            one.wait(applier)
+            with target.connect(database=one.schema) as connection, connection.cursor() as cursor:
+                connection.begin()
+                cursor.execute("UPDATE orders SET code = 'held' WHERE id = %s", (number,))
+                one.run(
+                    source,
+                    f"INSERT INTO {{db}}.orders VALUES ({100 + number}, 1, NULL)",
+                    f"UPDATE {{db}}.orders SET id = id + 1000 WHERE id = {number}",
+                )
+                wait_for("the applier waits within a transaction", lambda: waits_for_lock(target))
+                target.server.kill()
+            target.server.start()
+            one.wait(applier)
+            assert one.orders(target) == one.orders(source)
+
+        assert any("retrying" in status.note for status in applier.statuses)
