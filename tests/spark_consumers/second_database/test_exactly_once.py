@@ -104,7 +104,8 @@ def test_a_query_that_ended_gives_the_lock_back(target_server: TargetServer) -> 
     followed.database.prepare()
     for i in range(3):
         with followed.database.claimed():
-            with followed.database._transaction(), followed.database._transaction():
+            engine = followed.database._open()
+            with engine.connect(), engine.connect():
                 pass
             followed.apply([Item(1, i + 1, 100 + i)])
     followed.check()
