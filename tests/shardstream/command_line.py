@@ -29,6 +29,18 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def tail_to_end(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `tail` until it ends as one that has shown all.
+
+    Where a producer was silent for a moment, as on a busy machine, it says so: then it runs again.
+    """
+    deadline = time.monotonic() + WAIT_S_MAX
+    while (done := run("tail", *arguments)).returncode != 0:
+        assert "the stream is incomplete" in done.stderr, done.stderr
+        assert time.monotonic() < deadline, done.stderr
+    return done
+
+
 class Background:
     """A command that runs until it is stopped; its output goes to files."""
 

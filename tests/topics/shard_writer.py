@@ -12,9 +12,9 @@ from event_token.gtid_set import Flavor
 from event_token.token import EventToken
 from tests.topics.records.record_encoder import RecordEncoder, record_key
 from topics.kafka.client import ClientConfig, open_admin, open_consumer, open_producer
-from topics.kafka.deadline import Deadline
 from topics.kafka.partition_reader import partition_bounds
 from topics.kafka.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
+from topics.kafka.stable_end import await_stable
 from topics.keyspace.topology import ShardEntry, Topology, update_topology
 from topics.names import ShardTopics
 from topics.progress.codec import PROGRESS_KEY, encode_progress
@@ -26,6 +26,8 @@ from topics.schemas.registry import TopicSchemaIds
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 # Longer than any broker here takes to answer, or to come back, beside other work.
 TIMEOUT_S = 150.0
+# A transaction that a test leaves open for a while must not be aborted on a busy machine.
+TRANSACTION_MS_MAX = 600_000
 START_US = 1_700_000_000_000_000
 CELL_US = 10_000
 ORDERS = TableShape(
@@ -73,7 +75,9 @@ class ShardWriter:
         self.transactions = 0
         self.rows_end = 0  # behind the last record that this writer has produced
         self.producer = open_producer(
-            config, transactional_id=self.topics.transactional_id, transaction_timeout_ms=60_000
+            config,
+            transactional_id=self.topics.transactional_id,
+            transaction_timeout_ms=TRANSACTION_MS_MAX,
         )
         self.producer.init_transactions(TIMEOUT_S)
 
@@ -265,12 +269,9 @@ class ShardWriter:
             future.result(TIMEOUT_S)
 
     def wait_committed(self) -> None:
-        """Wait until the marker of the last transaction stands in the log."""
-        deadline = Deadline(TIMEOUT_S)
-        before = -1
-        while before != (end := self.end_offset()) or end <= self.seq:
-            assert not deadline.passed
-            before = end
+        """Wait until all that was committed can be read, in the log and of the progress."""
+        for topic in (self.topics.log, self.topics.progress):
+            await_stable(self.config, topic, TIMEOUT_S)
 
     def _bounds(self) -> tuple[int, int]:
         consumer = open_consumer(self.config)

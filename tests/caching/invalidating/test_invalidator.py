@@ -45,6 +45,8 @@ def test_floors_are_made_at_the_ends_of_the_logs(
     left, right = writers("-80", "80-")
     left.commit((0, 1), (1_000, 2))
     right.commit((0, 2))
+    for writer in (left, right):
+        writer.wait_committed()
     with invalidating(config, keyspace, cache.more_floors, key_range="-80"):
         client.make_floors("order:1")
         tokens = client.floor("order:1").tokens
@@ -64,6 +66,7 @@ def test_a_flushed_store_is_closed_until_its_floors_are_made(
     """R22: what was read before a flush does not get back in after it, and the cache goes on."""
     (writer,) = writers("-")
     writer.commit((0, 1), (1_000, 1))
+    writer.wait_committed()
     old, new = (event.token for event in writer.written)
     with invalidating(config, keyspace, cache.more_floors) as running:
         client.make_floors("order:1")
@@ -151,6 +154,7 @@ def test_a_start_at_the_latest_place_takes_all_values_out_of_use(
         client.make_floors("order:2")
         assert client.fill("order:2", writer.written[0].token)
     writer.commit((1_000, 1))
+    writer.wait_committed()
     with invalidating(config, keyspace, cache.more_floors, start=StartAt.LATEST) as running:
         assert running.says("floors got new generations")
         assert not client.hit("order:2")

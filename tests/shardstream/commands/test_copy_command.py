@@ -7,7 +7,13 @@ import pytest
 
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.shardstream.command_line import background, run, streaming, write_settings
+from tests.shardstream.command_line import (
+    background,
+    run,
+    streaming,
+    tail_to_end,
+    write_settings,
+)
 
 ROWS = 3_000
 
@@ -37,8 +43,8 @@ def test_a_filled_table_is_copied_by_command(
         refused = run("copy", "start", *ask, f"{name}.keyless")
         status = run("copy", "status", keyspace, "--config", config, "--json")
         shown = run("copy", "status", keyspace, "--config", config)
-        seen = run(
-            *("tail", keyspace, "--config", config, "--from", "copy", "--json"),
+        seen = tail_to_end(
+            *(keyspace, "--config", config, "--from", "copy", "--json"),
             *("--table", f"{name}.t", "--until-idle", "5"),
         )
 

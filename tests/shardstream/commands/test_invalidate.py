@@ -57,7 +57,10 @@ def check_watcher(folder: Path, command: list[str], opened: Opened, old: EventTo
     opened.put("t:1", Client(opened).floor("t:1").generation, old)
     with background(folder, "spoiled", *watched) as watcher:
         watcher.wait_for("its looks", lambda seen: after_a_second(seen, stale=1, agrees=2))
-        assert any(line["note"].startswith("t:1 is stale") for line in watcher.lines)
+        watcher.wait_for(
+            "its note",
+            lambda seen: any(line["note"].startswith("t:1 is stale") for line in seen.lines),
+        )
 
 
 def write_cache(folder: Path, keyspace: str, cache: str, address: str, table: str) -> Path:

@@ -9,7 +9,14 @@ import pytest
 from event_token import EventToken, StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
-from tests.shardstream.command_line import Background, background, run, streaming, write_settings
+from tests.shardstream.command_line import (
+    Background,
+    background,
+    run,
+    streaming,
+    tail_to_end,
+    write_settings,
+)
 
 
 @pytest.fixture
@@ -94,13 +101,12 @@ def test_written_rows_come_out_as_json(
         _fill(mysql_b, name, 7)
         first.wait_for("all rows", _is_filled)
         second.wait_for("all rows", _is_filled)
-        tail = ["tail", keyspace, "--until-idle", "3", "--json", *settings]
-        done = run(*tail, "--from", "earliest")
-        assert done.returncode == 0, done.stderr
+        tail = [keyspace, "--until-idle", "3", "--json", *settings]
+        done = tail_to_end(*tail, "--from", "earliest")
         events = [json.loads(line) for line in done.stdout.splitlines()]
         rows = [e for e in events if e["type"] == "ROW" and e["database"] == name]
-        resumed = run(*tail, "--from", rows[0]["position"], "--table", f"{name}.t")
-        only_first = run(*tail, "--from", "earliest", "--key-range", "-80")
+        resumed = tail_to_end(*tail, "--from", rows[0]["position"], "--table", f"{name}.t")
+        only_first = tail_to_end(*tail, "--from", "earliest", "--key-range", "-80")
 
     assert [(e["op"], e["shard"]) for e in rows] == [
         ("INSERT", "-80"),

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.shardstream.command_line import run
+from tests.shardstream.command_line import WAIT_S_MAX, run
 from tests.topics.shard_writer import ShardWriter, provision
 from topics.kafka.client import ClientConfig
+from topics.kafka.deadline import Deadline
 from topics.kafka.provisioning import provision_readers
 
 FAR_US = 60_000_000
@@ -39,16 +40,17 @@ def test_a_named_tail_is_shown(settings: Path, keyspace: str) -> None:
     """`tail --name` reports; `status` and `readers show` tell its lag, `forget` ends that."""
     config = ("--config", str(settings))
 
-    tail = run(
-        "tail", keyspace, "--from", "earliest", "--name", "ops", "--until-idle", "1", *config
-    )
-    assert len(tail.stdout.splitlines()) == 3, tail.stderr
+    tail = ("tail", keyspace, "--from", "earliest", "--name", "ops", "--until-idle", "1")
+    deadline = Deadline(WAIT_S_MAX)
+    while len((done := run(*tail, *config)).stdout.splitlines()) < 3:
+        assert not deadline.passed, done.stderr  # a slow broker looks idle
+    refused = run("readers", "forget", keyspace, "ops", *config)  # while its report is young
     status = run("status", keyspace, "--json", *config)
     [reader] = json.loads(status.stdout)["readers"]
     shown = run("readers", "show", keyspace, "--json", *config)
     text = run("status", keyspace, *config).stdout
-    refused = run("readers", "forget", keyspace, "ops", *config)
 
+    assert len(done.stdout.splitlines()) == 3
     assert (reader["name"], reader["behind_ms"], reader["events_behind"]) == ("ops", 0, {"-": 0})
     assert json.loads(shown.stdout)["position"] == reader["position"]
     assert "events behind" in text

@@ -6,7 +6,14 @@ from pathlib import Path
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
-from tests.shardstream.command_line import Background, background, run, streaming, write_settings
+from tests.shardstream.command_line import (
+    Background,
+    background,
+    run,
+    streaming,
+    tail_to_end,
+    write_settings,
+)
 
 
 def stopped_by(producer: Background) -> list[str]:
@@ -30,7 +37,7 @@ def test_the_named_command_gets_the_shard_going(
     settings = ["--config", str(config)]
     name = mysql_a.new_database()
     first = ["produce", keyspace, "-80", "--json", *settings]
-    tail = ["tail", keyspace, "--key-range=-80", "--from", "earliest", *settings]
+    tail = [keyspace, "--key-range=-80", "--from", "earliest", *settings]
     with background(tmp_path, "a", *first) as producer:
         producer.wait_for("streaming", streaming)
         statements(
@@ -47,7 +54,7 @@ def test_the_named_command_gets_the_shard_going(
     skipped = run(*skip, "--reason", "ticket 17", *settings)
     with background(tmp_path, "b", *first) as producer:
         producer.wait_for("the row", lambda p: streaming(p) and p.lines[-1]["rows_total"] > 0)
-        shown = run(*tail, "--until-idle", "5")
+        shown = tail_to_end(*tail, "--until-idle", "5")
         told = producer.lines[-1]["skipped"]
     status = run("status", keyspace, *settings)
 

@@ -5,12 +5,14 @@ import re
 import signal
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.ports import free_ports
 from tests.database_servers import DatabaseFixture
+from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import WAIT_S_MAX, background, run, streaming, write_settings
 from tests.shardstream.status.answers import get
 
@@ -42,10 +44,15 @@ def served(url: str) -> dict[str, Any]:
 
 def check_counters(port: int) -> None:
     """What a producer that streams answers over HTTP."""
-    assert get(port, "/readyz") == (200, "ok\n")
-    metrics = get(port, "/metrics")[1]
+    wait_for("readiness", lambda: get(port, "/readyz") == (200, "ok\n"))
     for name in ("commits_total", "binlog_bytes_total", "binlog_kept_seconds"):
-        assert re.search(rf"^shardstream_producer_{name}.* [1-9]", metrics, re.MULTILINE), name
+        wait_for(name, partial(is_counted, port, name))
+
+
+def is_counted(port: int, name: str) -> bool:
+    """Whether a metric of a producer is more than 0."""
+    metrics = get(port, "/metrics")[1]
+    return bool(re.search(rf"^shardstream_producer_{name}.* [1-9]", metrics, re.MULTILINE))
 
 
 def test_a_killed_producer_is_named(

@@ -33,7 +33,9 @@ def test_transactions_go_on_without_a_killed_broker(kafka3: KafkaCluster, keyspa
     """With one broker killed transactions still commit; the broker comes back on its old port."""
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
     admin.create_topics([NewTopic(keyspace, 1)])[keyspace].result(DELIVERY_S_MAX)
-    created = _metadata(admin, keyspace, lambda m: bool(m.topics[keyspace].partitions))
+    created = _metadata(
+        admin, keyspace, lambda m: any(p.leader > 0 for p in m.topics[keyspace].partitions.values())
+    )
     partition = created.topics[keyspace].partitions[0]
     assert sorted(partition.replicas) == [1, 2, 3]
     producer = Producer(

@@ -7,6 +7,8 @@ from confluent_kafka.cimpl import NewTopic
 from event_token import Flavor
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
+from tests.topics.shard_writer import TIMEOUT_S
+from topics.kafka.deadline import Deadline
 
 
 def _ask(database: DatabaseFixture, sql: str, **arguments: object) -> tuple[object, ...]:
@@ -72,7 +74,7 @@ def test_broker_carries_a_record(kafka: KafkaCluster, keyspace: str) -> None:
     admin.create_topics([NewTopic(keyspace, 1, 1)])[keyspace].result()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(keyspace, b"value")
-    assert producer.flush(30) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -82,8 +84,9 @@ def test_broker_carries_a_record(kafka: KafkaCluster, keyspace: str) -> None:
     )
     consumer.subscribe([keyspace])
 
-    message = consumer.poll(30)
+    deadline = Deadline(TIMEOUT_S)
+    while (message := consumer.poll(1)) is None or message.error() is not None:
+        assert not deadline.passed
     consumer.close()
 
-    assert message is not None
     assert message.value() == b"value"

@@ -6,10 +6,9 @@ import pytest
 from confluent_kafka import Consumer
 
 from event_token.errors import Retry
-from tests.topics.schemas.writing import commit, make_topic, transactional, write
+from tests.topics.schemas.writing import commit, make_topic, remove_topics, transactional, write
 from topics.fleet.ends import RATE_OFFSETS, TopicEnds
 from topics.kafka.client import ClientConfig, open_admin
-from topics.kafka.deletion import delete_topics
 from topics.kafka.many_topics import read_ranges
 from topics.kafka.partition_reader import open_end_consumer
 from topics.progress.copy_topic import CopyState, TableCopy, encode, record_key
@@ -85,7 +84,7 @@ def test_copies_are_those_that_a_topic_has_now(
     assert rows() == {"orders": 1, "items": 5}
     add("orders", 2)
     assert rows() == {"orders": 2, "items": 5}
-    delete_topics(config, [keyspace])
+    remove_topics(config, [keyspace])
     make_topic(config, keyspace)
     assert rows() == {}
 

@@ -39,7 +39,8 @@ def test_a_producer_that_works_off_a_backlog_is_late_not_silent(
         writer.producer.begin_transaction()
         progress = writer.progress(events, writer.produce(events))
         writer.produce_progress(replace(progress, server_time_us=now_us - ago_us))
-        writer.producer.commit_transaction()
+        writer.producer.commit_transaction(TIMEOUT_S)
+    writer.wait_committed()
 
     with FleetWatch(config, TopicSchemaIds(config)) as watch:
         view = watch.look(keyspace)
@@ -74,6 +75,7 @@ def test_named_readers_are_looked_at_again_and_again(
             start = stream.position
             writer.commit((2 * SECOND_US, 3))
             writer.heartbeat(3 * SECOND_US)
+            writer.wait_committed()
             [reader] = watch.look(keyspace).readers
             lags.append(reader.events_behind)
         assert reader.frontier_us == START_US + 3 * SECOND_US

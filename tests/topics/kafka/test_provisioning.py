@@ -1,4 +1,5 @@
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in __all__
     ConfigResource,
     ResourceType,
@@ -48,9 +49,15 @@ def topic_setting(config: ClientConfig, topic: str, name: str) -> str | None:
     """The effective value of a topic's setting."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     admin = open_admin(config)  # its answers end with it
-    [answer] = admin.describe_configs([resource]).values()
-    value: str | None = answer.result(TIMEOUT_S)[name].value
-    return value
+    deadline = Deadline(TIMEOUT_S)
+    while True:
+        [answer] = admin.describe_configs([resource]).values()
+        try:
+            value: str | None = answer.result(TIMEOUT_S)[name].value
+        except KafkaException:  # not every broker has heard of the topic
+            assert not deadline.passed
+        else:
+            return value
 
 
 def test_a_shard_gets_its_topics_and_keeps_them(config: ClientConfig, shard: ShardTopics) -> None:

@@ -9,6 +9,7 @@ from event_token.errors import Halt, Retry, UsageError
 from tests.topics.schemas.writing import TIMEOUT_S, commit, transactional, write
 from topics.errors import CorruptRecord, TopologyChanged
 from topics.kafka.client import ClientConfig
+from topics.kafka.deadline import Deadline
 from topics.kafka.provisioning import provision_keyspace
 from topics.keyspace.topology import (
     BeginDecision,
@@ -105,7 +106,8 @@ def test_writers_that_try_again_all_get_their_change_in(
         return topology(provisioned, "-", epoch=before.epoch + 1)
 
     def writer() -> None:
-        for _ in range(20):
+        deadline = Deadline(TIMEOUT_S)
+        while not deadline.passed:
             try:
                 done.append(update_topology(config, provisioned, add).epoch)
             except TopologyChanged:

@@ -1,16 +1,20 @@
 """Writing records to a real broker."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import PartitionMetadata  # type: ignore[attr-defined]  # public
 from confluent_kafka.cimpl import NewTopic
 
 from topics.kafka.client import ClientConfig, open_admin, open_consumer, open_producer
 from topics.kafka.deadline import Deadline
+from topics.kafka.deletion import delete_topics
 from topics.kafka.partition_reader import partition_bounds
 
 # Longer than any broker here takes to answer beside other work.
 TIMEOUT_S = 150.0
+# A transaction that a test leaves open for a while must not be aborted on a busy machine.
+TRANSACTION_MS_MAX = 600_000
 
 
 def make_topic(
@@ -26,6 +30,24 @@ def make_topic(
         [NewTopic(topic, partitions, replicas, config=settings or {})]
     ).values():
         future.result(TIMEOUT_S)
+    # A broker hears of it a little later than the controller that has answered.
+    deadline = Deadline(TIMEOUT_S)
+    while sum(each.leader >= 0 for each in partitions_of(config, topic)) < partitions:
+        assert not deadline.passed
+
+
+def remove_topics(config: ClientConfig, topics: Sequence[str]) -> None:
+    """Delete topics, and wait until the broker knows them no more."""
+    delete_topics(config, topics)
+    deadline = Deadline(TIMEOUT_S)
+    while any(partitions_of(config, topic) for topic in topics):
+        assert not deadline.passed
+
+
+def partitions_of(config: ClientConfig, topic: str) -> Collection[PartitionMetadata]:
+    """The partitions of a topic that a broker knows."""
+    known = open_admin(config).list_topics(topic, timeout=TIMEOUT_S).topics
+    return known[topic].partitions.values()
 
 
 def transactional(config: ClientConfig, transactional_id: str) -> Producer:
@@ -33,7 +55,7 @@ def transactional(config: ClientConfig, transactional_id: str) -> Producer:
     producer = open_producer(
         config,
         transactional_id=transactional_id,
-        transaction_timeout_ms=60_000,
+        transaction_timeout_ms=TRANSACTION_MS_MAX,
     )
     producer.init_transactions(TIMEOUT_S)
     return producer

@@ -5,10 +5,11 @@ from itertools import islice
 import pytest
 
 from event_token import KeyRange
-from tests.topics.shard_writer import CELL_US, START_US, TIMEOUT_S, Writers
+from tests.topics.schemas.writing import remove_topics
+from tests.topics.shard_writer import CELL_US, START_US, Writers
 from tests.topics.splits import entry, seen, split, topology_after_split
 from topics.errors import StartNotReached
-from topics.kafka.client import ClientConfig, open_admin
+from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import Era, era_of
 from topics.keyspace.topology import ShardEntry, Topology, update_topology
 from topics.start.positions import resolve_start
@@ -70,10 +71,7 @@ def test_earliest_without_the_sources(
     (_, source, *_), expected = split(writers, targets)
     topology = topology_after_split(keyspace)
     update_topology(config, keyspace, lambda _: topology)
-    gone = [source.topics.log, source.topics.progress, source.topics.copy]
-    admin = open_admin(config)
-    for future in admin.delete_topics(gone, operation_timeout=TIMEOUT_S).values():
-        future.result(TIMEOUT_S)
+    remove_topics(config, [source.topics.log, source.topics.progress, source.topics.copy])
 
     rest = [e for e in expected if e[1] != "80-"]
     with StreamSubscriber(keyspace, start="earliest", config=config) as stream:

@@ -117,6 +117,8 @@ def test_what_a_reader_without_tokens_has_seen(
     low.commit((2_000_000, 1), (3_000_000, 1))
     for writer in (low, high):
         writer.heartbeat(FAR_US)
+    for writer in (source, low, high):
+        writer.wait_committed()
     declare_split(config, keyspace)
     topology = read_topology(config, keyspace)
     assert topology is not None

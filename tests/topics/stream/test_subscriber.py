@@ -8,10 +8,11 @@ import pytest
 
 from event_token import ClockUncertainty, KeyRange, Order, ShardPosition, StreamPosition, compare
 from event_token.errors import UsageError
+from tests.topics.schemas.writing import remove_topics
 from tests.topics.shard_writer import CELL_US, ITEMS, START_US, TIMEOUT_S, ShardWriter, Writers
 from tests.topics.subscribing import idle, taken
 from topics.errors import LogShrank, PositionTooOld, ReaderClosed, RowsNotReadable, StartNotReached
-from topics.kafka.client import ClientConfig, open_admin
+from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ShardEntry, Topology
 from topics.reading.planner import MaxHold
 from topics.records.vevent import Op, VEvent
@@ -91,9 +92,7 @@ def test_a_position_of_a_log_that_was_recreated_is_refused(
     writer.heartbeat(FAR_US)
     with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
         events = list(islice(stream, 3))
-    admin = open_admin(config)
-    for future in admin.delete_topics([writer.topics.log, writer.topics.progress]).values():
-        future.result(TIMEOUT_S)
+    remove_topics(config, [writer.topics.log, writer.topics.progress])
     (again,) = writers("-")
     for n in range(5):
         again.commit((FAR_US + n * CELL_US, 1))
