@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 from shardstream.local.kafka_cluster import KafkaCluster
 
 # Longer than the failure detection of a broker (9 s) and the election after it, on a busy machine.
-DELIVERY_S_MAX = 120
+DELIVERY_S_MAX = 300
 
 
 def _commit(producer: Producer, topic: str, value: bytes) -> None:
@@ -39,7 +39,11 @@ def test_transactions_go_on_without_a_killed_broker(kafka3: KafkaCluster, keyspa
     partition = created.topics[keyspace].partitions[0]
     assert sorted(partition.replicas) == [1, 2, 3]
     producer = Producer(
-        {"bootstrap.servers": kafka3.bootstrap_servers, "transactional.id": keyspace}
+        {
+            "bootstrap.servers": kafka3.bootstrap_servers,
+            "transactional.id": keyspace,
+            "transaction.timeout.ms": 2 * DELIVERY_S_MAX * 1_000,
+        }
     )
     producer.init_transactions(DELIVERY_S_MAX)
     _commit(producer, keyspace, b"before")

@@ -113,11 +113,9 @@ def test_what_a_reader_without_tokens_has_seen(
     _, source = writers("-80", "80-")
     low, high = targets("80-c0", "c0-")
     source.commit((0, 1), (3_000_000, 1), (4_000_000, 1))
-    source.heartbeat(4_000_000)
     low.commit((2_000_000, 1), (3_000_000, 1))
-    for writer in (low, high):
-        writer.heartbeat(FAR_US)
-    for writer in (source, low, high):
+    for writer, head_us in ((source, 4_000_000), (low, FAR_US), (high, FAR_US)):
+        writer.heartbeat(head_us)
         writer.wait_committed()
     declare_split(config, keyspace)
     topology = read_topology(config, keyspace)
