@@ -70,6 +70,16 @@ LIBRARIES = (
             "spark_consumers/row_columns/**/*.py",
         ),
     ),
+    Library(
+        "shardstream_applier",
+        (
+            "resharding/apply/changes.py",
+            "resharding/apply/last_changes.py",
+            "resharding/apply/literals.py",
+            "resharding/apply/routing.py",
+            "resharding/apply/statements.py",
+        ),
+    ),
 )
 
 
@@ -117,7 +127,7 @@ def require_compiler() -> None:
 
 
 def extensions() -> list[Extension]:
-    """Translate both libraries to C and describe how to compile them."""
+    """Translate all libraries to C and describe how to compile them."""
     require_compiler()
     from mypyc.build import mypycify  # noqa: PLC0415 - only a build that compiles needs it
 

@@ -8,6 +8,7 @@ spelling of its name, because topic names and tokens contain it.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Self
 
@@ -63,7 +64,7 @@ class KeyRange:
 
     def contains(self, keyspace_id: bytes) -> bool:
         """Tell whether the range contains the id."""
-        lower, upper = self._bounds()
+        lower, upper = self._bounds
         return lower <= keyspace_id and (upper is None or keyspace_id < upper)
 
     def overlaps(self, other: "KeyRange") -> bool:
@@ -72,7 +73,7 @@ class KeyRange:
 
     def includes(self, other: "KeyRange") -> bool:
         """Tell whether this range contains every id of `other`."""
-        (my_lower, my_upper), (lower, upper) = self._bounds(), other._bounds()  # noqa: SLF001
+        (my_lower, my_upper), (lower, upper) = self._bounds, other._bounds  # noqa: SLF001
         return my_lower <= lower and (my_upper is None or (upper is not None and upper <= my_upper))
 
     def intersection(self, other: "KeyRange") -> "KeyRange | None":
@@ -86,8 +87,9 @@ class KeyRange:
             return None
         return KeyRange(start, end)
 
+    @cached_property
     def _bounds(self) -> tuple[bytes, bytes | None]:
-        """Return both bounds normalised so that they compare as bytes; None for no upper bound."""
+        """Both bounds, normalised so that they compare as bytes; None for no upper bound."""
         return _fraction(self.start), _fraction(self.end) if self.end else None
 
 

@@ -190,7 +190,7 @@ class _Session:
                 self._settle()
             while ready:
                 event = ready.popleft()
-                if event.type in {EventType.DDL, EventType.SKIP}:
+                if event.type is EventType.DDL or event.type is EventType.SKIP:
                     self._check_statement(event)
                 self._take(event)
             sender.check()

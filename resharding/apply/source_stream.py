@@ -53,4 +53,5 @@ def source_stream(
         open_reader=lambda shard: ShardLogReader(config, keyspace, shard),
         decoder=RecordDecoder(schema_ids),
         delivery=Delivery(whole, None, start),
+        with_images=True,
     )

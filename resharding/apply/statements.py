@@ -1,12 +1,16 @@
-"""Changes as SQL statements, many rows per statement, in the order of the changes. Pure."""
+"""Changes as SQL statements, many rows per statement, in the order of the changes. Pure.
+
+Typed for mypyc, and correct uncompiled too.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from databases.sql import quoted
-from resharding.apply.literals import ToLiteral, is_error_label, literal_writer
-from resharding.apply.routing import Change, Upsert, place_of
+from resharding.apply.changes import Change, Upsert
+from resharding.apply.literals import LiteralWriter, is_error_label, literal_writer
+from resharding.apply.routing import place_of
 from resharding.errors import DoesNotApply
 from topics.records.table_shape import TableShape
 from topics.records.vevent import Row, VEvent
@@ -55,38 +59,41 @@ class _Writer:
                 f"{place_of(event)}: source and target of {target.database}.{target.table} do not "
                 f"have the same columns: {different}. Make the tables the same and start again",
             )
-        writers: dict[str, ToLiteral] = {c.name: literal_writer(c) for c in shape.columns}
-        self.shape = shape  # keeps it alive: writers are found by its id
-        self._name = f"{quoted(target.database)}.{quoted(target.table)}"
-        self._values = [(n, writers[n]) for n in writers if n not in target.generated]
-        self._enums = [c.name for c in shape.columns if is_error_label(c, "")]
+        writers = {column.name: literal_writer(column) for column in shape.columns}
+        self.shape: TableShape = shape  # keeps it alive: writers are found by its id
+        self._name: str = f"{quoted(target.database)}.{quoted(target.table)}"
+        self._values: list[LiteralWriter] = [
+            writer for name, writer in writers.items() if name not in target.generated
+        ]
+        self._enums: list[str] = [c.name for c in shape.columns if is_error_label(c, "")]
         keys = [shape.columns[i].name for i in shape.primary_key]
         if target.sharding_column not in keys:
             # By now another source may have another row with the same key.
             keys.append(target.sharding_column)
-        self._keys = [(name, writers[name]) for name in keys]
-        columns = ", ".join(quoted(name) for name, _ in self._values)
-        self._upsert = f"REPLACE INTO {self._name} ({columns}) VALUES "
+        self._keys: list[tuple[str, LiteralWriter]] = [
+            (quoted(name), writers[name]) for name in keys
+        ]
+        columns = ", ".join([quoted(writer.name) for writer in self._values])
+        self._upsert: str = f"REPLACE INTO {self._name} ({columns}) VALUES "
 
     def error_labels(self, row: Row) -> int:
-        return sum([row[name] == "" for name in self._enums])
+        return sum([row[name] == "" for name in self._enums]) if self._enums else 0
 
-    def part(self, change: Change) -> str:
-        """The change's part of its statement."""
-        row = change.row
-        if isinstance(change, Upsert):
-            values = [
-                "NULL" if (value := row[name]) is None else write(value)
-                for name, write in self._values
-            ]
-            return f"({', '.join(values)})"
-        terms = [
-            f"{quoted(name)} IS NULL"
-            if row[name] is None
-            else f"{quoted(name)} = {write(row[name])}"
-            for name, write in self._keys
-        ]
-        return f"({' AND '.join(terms)})"
+    def upsert_part(self, row: Row) -> str:
+        """The row's part of a REPLACE."""
+        values: list[str] = []
+        for writer in self._values:
+            value = row[writer.name]
+            values.append("NULL" if value is None else writer.write(value))
+        return "(" + ", ".join(values) + ")"
+
+    def delete_part(self, row: Row) -> str:
+        """The row's part of a DELETE."""
+        terms: list[str] = []
+        for name, writer in self._keys:
+            value = row[writer.name]
+            terms.append(f"{name} IS NULL" if value is None else f"{name} = {writer.write(value)}")
+        return "(" + " AND ".join(terms) + ")"
 
     def whole(self, parts: list[str], *, upsert: bool) -> str:
         if upsert:
@@ -131,9 +138,10 @@ class StatementBuilder:
         if writer is None:
             writer = _Writer(self._table_of(change.database, change.table), shape, event)
             self._writers[id(shape)] = writer
-        part = writer.part(change)
+        row = change.row
         upsert = isinstance(change, Upsert)
-        error_labels = writer.error_labels(change.row) if upsert else 0
+        part = writer.upsert_part(row) if upsert else writer.delete_part(row)
+        error_labels = writer.error_labels(row) if upsert else 0
         self.size_bytes += len(part)
         run = self._run
         if run is None or not run.takes(writer, part, upsert, error_labels):

@@ -11,7 +11,8 @@ from typing import Any, Final
 from databases.internal_tables import INTERNAL_DATABASE
 from databases.sql import quoted, rows
 from event_token.errors import Retry
-from resharding.apply.routing import Routes, Upsert, check_full_image, check_skip
+from resharding.apply.changes import Upsert
+from resharding.apply.routing import Routes, check_full_image, check_skip
 from resharding.apply.statements import StatementBuilder, TargetTable
 from resharding.apply.target_session import TargetSession
 from resharding.plan.reshard_plan import ReshardPlan

@@ -107,13 +107,21 @@ class RecordReader:
             envelope.open(event.record)
             envelope.take_token()
             envelope.take_rest()
-            found = self._images(envelope)
-            if envelope.cursor.at != envelope.cursor.end:
-                raise ValueError("bytes are left after the last field")
+            found = self.take_images(envelope)
         except BROKEN as error:
             raise broken_record(event.record, event.shard, event.offset, error) from error
         envelope.cursor.close()
         self._idle.append(envelope)
+        return found
+
+    def take_images(self, envelope: EnvelopeReader) -> Images:
+        """Read the images (before, after) that end the record whose envelope has been read.
+
+        IndexError, OverflowError or ValueError when its bytes do not follow the schema.
+        """
+        found = self._images(envelope)
+        if envelope.cursor.at != envelope.cursor.end:
+            raise ValueError("bytes are left after the last field")
         return found
 
     def whole(self, event: VEvent) -> VEvent:

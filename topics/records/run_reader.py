@@ -1,6 +1,7 @@
 """Reads runs of records of one shard log into events, without what is seldom asked for.
 
-Row images and positions are found when they are asked for. Typed for mypyc, and correct uncompiled
+Row images and positions are found when they are asked for, or images at once for a reader that
+needs all of them. Typed for mypyc, and correct uncompiled
 too.
 """
 
@@ -68,12 +69,15 @@ class RunReader:
         reader_of: Callable[[int, str, int], RecordReader],
         *,
         for_records: bool = False,
+        with_images: bool = False,
     ) -> None:
         """`reader_of` returns the reader of a schema id, for a shard and an offset.
 
-        `for_records`: rows are read into a `RecordRun`, not into events.
+        `for_records`: rows are read into a `RecordRun`, not into events. `with_images`: events come
+        with their row images, for a reader that asks for all of them.
         """
         self.for_records: bool = for_records
+        self._with_images: bool = with_images
         self.shard: str = shard
         self.events: list[VEvent] = []
         self.times_us: list[int] = []
@@ -174,7 +178,8 @@ class RunReader:
     def _event(self, record: bytes, offset: int) -> VEvent:
         """Return the event whose envelope was read."""
         envelope = self._envelope
-        reader: Any = self._reader
+        reader = self._reader
+        assert reader is not None  # noqa: S101 - `_open` has found it
         self._take_names(record)
         event: Any = EventFields()
         event.seq = int(envelope.seq)
@@ -196,7 +201,10 @@ class RunReader:
         event.keyspace_id_after = envelope.keyspace_id_at(envelope.keyspace_id_after_at)
         event.statement = None
         event.shape = reader.shape
-        event.read_images = reader.images_of
+        if self._with_images:
+            event.before, event.after = reader.take_images(envelope)
+        else:
+            event.read_images = reader.images_of
         event.__class__ = VEvent
         found: VEvent = event
         return found

@@ -191,10 +191,11 @@ class VEvent(EventFields):
         def __getattr__(self, name: str) -> object:
             """Find a field that the reader left out; it is kept."""
             if name in {"before", "after"}:
-                images = self.read_images(self)
-                for image, row in zip(("before", "after"), images, strict=True):
-                    object.__setattr__(self, image, row)
-            elif name == "position_source":
+                before, after = self.read_images(self)
+                object.__setattr__(self, "before", before)
+                object.__setattr__(self, "after", after)
+                return before if name == "before" else after
+            if name == "position_source":
                 place = getattr(self, "run_place", None)
                 if place is None:  # not delivered yet
                     return None

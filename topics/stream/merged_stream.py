@@ -35,11 +35,12 @@ class MergedStream:
         decoder: RecordDecoder,
         delivery: Delivery,
         for_records: bool = False,
+        with_images: bool = False,
     ) -> None:
         """Begin at a position, which names the shards. No connection is made before `read`.
 
         `run_rows_max`: events made ready at a time. `poll_s`: after which a waiting `read` returns.
-        `for_records`: as of `RunReader`.
+        `for_records`, `with_images`: as of `RunReader`.
         """
         self.start = start
         self._run_rows_max = run_rows_max
@@ -48,7 +49,9 @@ class MergedStream:
         self.waiting: Wait | None = None
         self._planner = planner
         self._feed = feed
-        self._logs = ShardLogs(open_reader, decoder, for_records=for_records)
+        self._logs = ShardLogs(
+            open_reader, decoder, for_records=for_records, with_images=with_images
+        )
         self._delivery = delivery
         self._batch: Batch | None = None
         self._merge: RunMerge[Rows] = RunMerge({})

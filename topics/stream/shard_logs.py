@@ -19,9 +19,11 @@ class ShardLogs:
         decoder: RecordDecoder,
         *,
         for_records: bool,
+        with_images: bool = False,
     ) -> None:
-        """Read nothing before `follow`. `for_records`: as of `RunReader`."""
+        """Read nothing before `follow`. `for_records`, `with_images`: as of `RunReader`."""
         self._for_records = for_records
+        self._with_images = with_images
         self.readers: dict[str, ShardLogReader] = {}
         self._open_reader = open_reader
         self._decoder = decoder
@@ -38,7 +40,10 @@ class ShardLogs:
             # Fetch rows while their progress is still arriving.
             reader.seek(at.offset, at.seq + 1)
             self._run_readers[shard] = RunReader(
-                shard, self._decoder.reader_of, for_records=self._for_records
+                shard,
+                self._decoder.reader_of,
+                for_records=self._for_records,
+                with_images=self._with_images,
             )
 
     def runs(self, part: ShardRange, frontier_us: int | None) -> Iterator[Run[Rows]]:

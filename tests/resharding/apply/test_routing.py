@@ -1,17 +1,20 @@
 """Which changes go to which target: properties over generated histories, and their SQL."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from event_token import KeyRange
+from resharding.apply.changes import Delete, Upsert
 from resharding.apply.literals import literal_writer
-from resharding.apply.routing import SEQUENCE_COLUMNS, Delete, Routes, Upsert
+from resharding.apply.routing import SEQUENCE_COLUMNS, Routes
 from resharding.apply.statements import StatementBuilder, TargetTable
 from resharding.errors import DefinitionChanged, DoesNotApply
+from tests.generated import examples
 from tests.resharding.apply.records import SHAPE, event
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named
@@ -242,9 +245,22 @@ def test_rows_too_large_for_the_server_stop() -> None:
 )
 def test_decimals_inside_json_are_set_as_decimals(text: str, decimals: list[str]) -> None:
     """JSON numbers that a double would change are set as decimals; others are left alone."""
-    literal = literal_writer(Column("j", ValueKind.JSON, "json"))(text)
+    literal = literal_writer(Column("j", ValueKind.JSON, "json")).write(text)
 
     assert ("JSON_SET" in literal) is bool(decimals)
     if decimals:
         path, number = decimals
         assert literal.endswith(f", _utf8mb4 x'{path.encode().hex()}', {number})")
+
+
+@given(value=st.datetimes(), is_whole=st.booleans())
+@settings(max_examples=examples(200))
+def test_times_are_written_as_python_writes_them(value: datetime, *, is_whole: bool) -> None:
+    """DATETIME and TIMESTAMP of any year, with and without microseconds."""
+    given_value = value.replace(microsecond=0) if is_whole else value
+    for kind, time in (
+        (ValueKind.DATETIME, given_value),
+        (ValueKind.TIMESTAMP, given_value.replace(tzinfo=UTC)),
+    ):
+        literal = literal_writer(Column("t", kind, kind.value)).write(time)
+        assert literal == f"'{given_value.isoformat(' ')}'"

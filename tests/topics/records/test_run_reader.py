@@ -20,12 +20,12 @@ from topics.records.vevent import VEvent
 class Records:
     """Encodes events, and reads them as runs."""
 
-    def __init__(self, shard: str = SHARD) -> None:
+    def __init__(self, shard: str = SHARD, *, with_images: bool = False) -> None:
         """Read as the log of a shard."""
         ids = MemorySchemaIds()
         self.encode = RecordEncoder(ids).encode
         self.decoder = RecordDecoder(ids)
-        self.runs = RunReader(shard, self.decoder.reader_of)
+        self.runs = RunReader(shard, self.decoder.reader_of, with_images=with_images)
 
     def read(self, first: VEvent, *records: bytes) -> int:
         """Read records that follow one another in a log from `first` on; return their number."""
@@ -53,6 +53,20 @@ def test_an_event_of_a_run_is_the_event_itself(event: VEvent) -> None:
         read.seq = 1  # type: ignore[misc]
     with pytest.raises(AttributeError, match="'VEvent' object has no attribute 'afer'"):
         read.afer  # type: ignore[attr-defined]  # noqa: B018
+
+
+@given(row_events())
+@settings(max_examples=examples(50))
+def test_an_event_may_come_with_its_images(event: VEvent) -> None:
+    """An event that is read with its images is the same; one with broken images ends the run."""
+    records = Records(event.shard, with_images=True)
+    record = records.encode(event)
+    decoded = records.decoder.decode(record, event.shard, event.offset)
+
+    assert records.read(event, record) == 1
+    assert records.runs.events == [decoded]
+    assert records.read(event, record[:-1]) == 0
+    assert records.read(event, record + b"\0") == 0
 
 
 def test_a_run_ends_before_what_is_not_as_expected() -> None:
