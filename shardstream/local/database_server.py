@@ -24,6 +24,8 @@ from shardstream.local.ports import HOST, answers
 # sun_path of a Unix socket is 108 bytes with its final zero.
 SOCKET_PATH_MAX = 107
 ROOT_USER = "root"
+# A server that starts on a busy machine may take a connection and answer late: it is asked again.
+ANSWER_S_MAX = 5.0
 
 # Exactly what a producer needs. PROCESS shows the foreign keys whose cascades no binlog has.
 GRANTS = "REPLICATION SLAVE, REPLICATION CLIENT, PROCESS, SELECT"
@@ -216,12 +218,14 @@ class DatabaseServer(LocalServer):
         if not answers(self.port):
             return False
         try:
-            connection = self.connect(connect_timeout=5, read_timeout=5)
+            with (
+                self.connect(connect_timeout=ANSWER_S_MAX, read_timeout=ANSWER_S_MAX) as connection,
+                connection.cursor() as cursor,
+            ):
+                cursor.execute("SELECT @@datadir")
+                row = cursor.fetchone()
         except pymysql.err.OperationalError:
             return False
-        with connection, connection.cursor() as cursor:
-            cursor.execute("SELECT @@datadir")
-            row = cursor.fetchone()
         if row is None or Path(row[0]).resolve() != self.datadir:
             message = f"port {self.port} of {self.name} is {PORT_TAKEN} by another server ({row})"
             raise Halt(message)

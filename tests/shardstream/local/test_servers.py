@@ -1,12 +1,19 @@
 """The servers behind the fixtures are real, distinct, and set as the producers need."""
 
+import os
+import signal
+
+import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from event_token import Flavor
+from shardstream.local import database_server
+from shardstream.local.database_server import DatabaseConnection
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
+from tests.producers.session.producing import wait_for
 from tests.topics.shard_writer import TIMEOUT_S
 from topics.kafka.deadline import Deadline
 
@@ -53,6 +60,29 @@ def test_two_mysql_servers_are_two(mysql_a: DatabaseFixture, mysql_b: DatabaseFi
     first, second = _ask(mysql_a, identity), _ask(mysql_b, identity)
 
     assert all(one != other for one, other in zip(first, second, strict=True))
+
+
+def test_a_server_that_answers_late_is_asked_again(
+    mysql_a: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that takes a connection and then stands still does not serve yet, which is no error."""
+    server, connect = mysql_a.server, mysql_a.server.connect
+    pid = server.pid
+    assert pid is not None
+
+    def connect_and_stop(**arguments: object) -> DatabaseConnection:
+        connection = connect(**arguments)
+        os.kill(pid, signal.SIGSTOP)
+        return connection
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(database_server, "ANSWER_S_MAX", 0.5)
+            patch.setattr(server, "connect", connect_and_stop)
+            assert not server.serves()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_for("it serves", server.serves)
 
 
 def test_starting_server_leaves_the_temporary_tables_of_others(
