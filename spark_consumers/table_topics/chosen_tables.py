@@ -1,4 +1,4 @@
-"""The tables that a run writes, compared with those of the run before it."""
+"""The tables whose topics have records, and those that the run before wrote, beside this run's."""
 
 from collections.abc import Collection, Iterator
 
@@ -23,14 +23,19 @@ def check_tables(
         return
     for table, partitions in _topics_of(config, prefix):
         is_added = table not in before and (not wanted or table in wanted)
-        topic = f"{prefix}.{table}"
-        if is_added and any(_has_records(config, topic, number) for number in range(partitions)):
+        if is_added and _has_records(config, f"{prefix}.{table}", partitions):
             raise TargetConflict(
-                f"{topic}: an earlier run left out table {table} (--table), so its topic lacks the "
-                f"changes since then. Name the other tables with --table, or begin new topics "
-                f"under another --prefix; without the earlier messages, delete this topic: it is "
-                f"created again with the changes that follow"
+                f"{prefix}.{table}: an earlier run left out table {table} (--table), so its topic "
+                f"lacks the changes since then. Name the other tables with --table, or begin new "
+                f"topics under another --prefix; without the earlier messages, delete this topic: "
+                f"it is created again with the changes that follow"
             )
+
+
+def tables_with_records(config: ClientConfig, prefix: str) -> tuple[str, ...]:
+    """Return the tables (`database.table`) whose topics have records."""
+    found = _topics_of(config, prefix)
+    return tuple(t for t, partitions in found if _has_records(config, f"{prefix}.{t}", partitions))
 
 
 def _topics_of(config: ClientConfig, prefix: str) -> Iterator[tuple[str, int]]:
@@ -44,6 +49,9 @@ def _topics_of(config: ClientConfig, prefix: str) -> Iterator[tuple[str, int]]:
             yield f"{database}.{table}", len(topic.partitions)
 
 
-def _has_records(config: ClientConfig, topic: str, partition: int) -> bool:
-    with PartitionReader(config, topic, partition, TAIL_TIMEOUT_S) as reader:
-        return reader.bounds()[1] > 0
+def _has_records(config: ClientConfig, topic: str, partitions: int) -> bool:
+    for partition in range(partitions):
+        with PartitionReader(config, topic, partition, TAIL_TIMEOUT_S) as reader:
+            if reader.bounds()[1] > 0:
+                return True
+    return False

@@ -16,9 +16,10 @@ from spark_consumers.sink_query.run import SinkProgress, Trigger, run_query, tri
 from spark_consumers.sink_query.secret_spec import SPEC, spec_text
 from spark_consumers.sink_query.spark_errors import translated
 from spark_consumers.source.options import SourceOptions
-from spark_consumers.table_topics.claim import claim_topics
+from spark_consumers.table_topics.chosen_tables import tables_with_records
+from spark_consumers.table_topics.claim import Claim, claim_topics
 from spark_consumers.table_topics.marker import Owner
-from spark_consumers.table_topics.options import TopicOptions
+from spark_consumers.table_topics.options import OnTruncate, TopicOptions
 from spark_consumers.table_topics.positions import WrittenSoFar
 from spark_consumers.table_topics.sink import TOPICS_FORMAT, TableTopicsSink, TopicsSpec
 from topics.kafka.client import ClientConfig
@@ -67,6 +68,7 @@ def run_table_topics(
         *(kafka, parsed.registry_url, topics, claim.owner, checkpoint),
         tables=tuple(tables),
         vindexes=_vindexes(kafka, keyspace),
+        has_records=_with_records(kafka, topics, claim),
     )
     source.pop("keyspace")
     writer = translated(lambda: _writer(spark, spec, source, tables))
@@ -94,6 +96,12 @@ def _writer(
         .option("checkpointLocation", spec.checkpoint)
         .queryName(f"table topics {envelope.prefix}")
     )
+
+
+def _with_records(config: ClientConfig, topics: TopicOptions, claim: Claim) -> tuple[str, ...]:
+    if claim.position is not None or topics.on_truncate is OnTruncate.KEEP:
+        return ()  # nobody asks
+    return tables_with_records(config, topics.envelope.prefix)
 
 
 def _own_name() -> str:

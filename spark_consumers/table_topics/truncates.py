@@ -37,12 +37,17 @@ def check_truncates(
                 )
 
 
-def _is_written(what: TableName, tables: Collection[str]) -> bool:
+def is_among(what: TableName, tables: Collection[str]) -> bool:
+    """Tell whether a table, or any of a database, is among tables (`database.table`)."""
     if what.table is None:
-        return not tables or any(name.startswith(f"{what.database}.") for name in tables)
+        return any(name.startswith(f"{what.database}.") for name in tables)
+    return f"{what.database}.{what.table}" in tables
+
+
+def _is_written(what: TableName, tables: Collection[str]) -> bool:
     if tables:
-        return f"{what.database}.{what.table}" in tables
-    return not is_shadow_table(what.table)
+        return is_among(what, tables)
+    return what.table is None or not is_shadow_table(what.table)
 
 
 def _has_rows(rows: pa.Table, what: TableName, record: dict[str, object]) -> bool:

@@ -9,12 +9,14 @@ from spark_consumers.errors import CannotApply, TargetConflict
 from spark_consumers.table_topics.options import OnTruncate
 from tests.spark_consumers.shop import ORDERS, Change, Shop
 from tests.spark_consumers.table_topics.topic_queries import (
+    PARTITIONS,
     last_rows,
     read_topic,
     topic_options,
     write_topics,
 )
 from tests.topics.shard_writer import CELL_US
+from topics.kafka.provisioning import provision_table_topics
 from topics.records.vevent import Row
 
 
@@ -116,8 +118,12 @@ def test_a_batch_that_spark_had_not_committed_writes_nothing_twice(
 def test_a_truncate_stops_until_records_are_to_be_kept(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """With `stop` nothing of the batch is written; with `keep` the next start goes on."""
+    """With `stop` nothing of the batch is written; with `keep` the next start goes on.
+
+    A topic that another task of the first batch has created has no rows yet.
+    """
     stop = topic_options(shop.keyspace, on_truncate=OnTruncate.STOP)
+    provision_table_topics(shop.config, [f"{shop.keyspace}.shop.orders"], PARTITIONS, None)
     left, right = shop.writers["-80"], shop.writers["80-"]
     left.write(
         [Change(shop.now_us, statement="DROP TABLE orders"), Change(shop.now_us, after=order(1))]

@@ -3,7 +3,7 @@ import pytest
 
 from spark_consumers.applying.statements import TableName
 from spark_consumers.errors import CannotApply
-from spark_consumers.table_topics.truncates import check_truncates
+from spark_consumers.table_topics.truncates import check_truncates, is_among
 from tests.spark_consumers.applying.batches import Source, change, routed, statement
 
 ORDERS = TableName("shop", "orders")
@@ -46,3 +46,17 @@ def test_other_statements_do_not(
 ) -> None:
     """Tables that are not written, the tables of an online schema change, a table without rows."""
     check_truncates(batch(text, rows_before=False), tables, topics.__contains__)
+
+
+@pytest.mark.parametrize(
+    ("what", "found"),
+    [
+        (ORDERS, True),
+        (TableName("shop", None), True),
+        (TableName("shop", "order"), False),
+        (TableName("sho", None), False),
+    ],
+)
+def test_tables_are_found_by_name_or_database(what: TableName, *, found: bool) -> None:
+    """Whole names only."""
+    assert is_among(what, ("other.items", "shop.orders")) is found
