@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 from event_token.errors import UsageError
 from spark_consumers.applying.shadow_tables import SHADOW_TABLE
 from spark_consumers.decoding.output_columns import SINK_COLUMNS
+from spark_consumers.sink_query.spark_errors import translated
 from spark_consumers.source.data_source import SOURCE_FORMAT
 from topics.records.vevent import EventType
 
@@ -44,7 +45,7 @@ def sink_frame(
     """
     columns = [name for name in (*SINK_COLUMNS, *more) if token or name != "token"]
     source = {**options, "keyspace": keyspace, "columns": ",".join(columns)}
-    frame = spark.readStream.format(SOURCE_FORMAT).options(**source).load()
+    frame = translated(spark.readStream.format(SOURCE_FORMAT).options(**source).load)
     is_row = f.col("type") == EventType.ROW.value
     name = f.concat_ws(".", "database", "table")
     if tables:

@@ -18,13 +18,17 @@ Answer = TypeVar("Answer")
 SPARK_ERRORS: Final = (PySparkException, Py4JError, ConnectionError)
 
 _OURS = ("event_token.", "topics.", "spark_consumers.")
-# Spark gives a Python worker 10 s to start, without a setting; a loaded machine may take longer. A
-# worker that the kernel kills for its memory ends a query with a local master, where Spark does not
-# try a task again.
-_TRANSIENT = (
-    "Python worker exited unexpectedly",
+# Spark gives a Python worker 10 s to start, without a setting; a loaded machine may take longer.
+STARTS_MAX: Final = 5
+_LATE = (
     "Timed out while waiting for the Python worker to connect back",
     "Python worker failed to connect back",
+)
+# A worker that the kernel kills for its memory ends a query with a local master, where Spark does
+# not try a task again.
+_TRANSIENT = (
+    *_LATE,
+    "Python worker exited unexpectedly",
     # The process that starts workers was killed instead.
     "EOFException occurred while reading the port number",
 )
@@ -38,11 +42,19 @@ class UnknownSparkError(Halt):
 
 
 def translated(ask: Callable[[], Answer]) -> Answer:
-    """Call Spark; raise the ShardstreamError behind a Spark exception."""
-    try:
-        return ask()
-    except (PySparkException, Py4JJavaError) as error:
-        raise original_error(str(error)) from error
+    """Call Spark; raise the ShardstreamError behind a Spark exception.
+
+    Where a Python worker has started too late Spark is asked again, up to STARTS_MAX times.
+    """
+    starts = 0
+    while True:
+        try:
+            return ask()
+        except (PySparkException, Py4JJavaError) as error:
+            said = str(error)
+            starts += 1
+            if starts == STARTS_MAX or not any(late in said for late in _LATE):
+                raise original_error(said) from error
 
 
 @contextmanager

@@ -3,8 +3,12 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+# Allocated at once: others who write meanwhile must not find that much less.
+PIECE_BYTES = 16 * 1024 * 1024
 
 
 @contextmanager
@@ -31,7 +35,15 @@ def filled(disk: Path, left: int) -> Iterator[None]:
     filler = disk / "filler"
     try:
         with filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, free_bytes(disk) - left)
+            _fill(file, disk, left)
         yield
     finally:
         filler.unlink()
+
+
+def _fill(file: BinaryIO, disk: Path, left: int) -> None:
+    size = 0
+    while (more := min(free_bytes(disk) - left, PIECE_BYTES)) > 0:
+        with suppress(OSError):  # a server has taken the room since it was looked at
+            os.posix_fallocate(file.fileno(), size, more)
+            size += more

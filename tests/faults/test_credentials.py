@@ -108,9 +108,8 @@ def test_kafka_over_tls_is_verified(
         "clear text": ClientConfig({"bootstrap.servers": listening.secured}),
         "no TLS there": ClientConfig({**sound, "bootstrap.servers": listening.bootstrap_servers}),
     }
-    monkeypatch.setattr(client, "REACH_S_MAX", REACH_S)
-
     assert [e.after for e in read_log(settings).events if e.after] == [{"id": 1}]
+    monkeypatch.setattr(client, "REACH_S_MAX", REACH_S)
     producers = {w: RunningProducer(replace(settings, kafka=k)) for w, k in wrong.items()}
     with ThreadPoolExecutor() as pool:
         list(pool.map(check_refused, wrong.values()))

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 
@@ -15,6 +15,7 @@ from tests.database_servers import DatabaseFixture
 from tests.faults.listeners import ListeningCluster
 from tests.faults.proxy import Proxy
 from tests.producers.session.producing import (
+    Running,
     producing,
     server_of,
     settings_of,
@@ -70,33 +71,42 @@ def test_faults_between_producer_and_database(
 
                 goes_on()
                 fail_in_every_way(proxy, goes_on)
+            monkeypatch.undo()  # what the test itself asks for may take its time
             wait_caught_up(direct)
 
     check_all(direct, database, name)
 
 
-@contextmanager
-def reading(keyspace: str, config: ClientConfig, seqs: list[int]) -> Iterator[None]:
+class Reader(Running):
     """A reader of the stream from its beginning; it goes on after each fault that may pass."""
-    stop = threading.Event()
 
-    def read() -> None:
-        with StreamSubscriber(
+    def __init__(self, keyspace: str, config: ClientConfig) -> None:
+        self.seqs: list[int] = []
+        self._stream = StreamSubscriber(
             keyspace, start="earliest", config=config, idle_timeout_s=0.5
-        ) as stream:
-            while not stop.is_set():
-                try:
-                    seqs.extend(event.seq for event in islice(stream, 1))
-                except Retry:
-                    continue
+        )
+        super().__init__("the reader", self._read)
 
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
+    def _read(self, stop: threading.Event) -> None:
+        with self._stream as stream:
+            while not stop.is_set():
+                with suppress(Retry):
+                    self.seqs.extend(event.seq for event in islice(stream, 1))
+
+    def has(self, count: int) -> bool:
+        """Whether it has read this number of events; its error is the test's."""
+        self.check()
+        return len(self.seqs) >= count
+
+
+@contextmanager
+def reading(keyspace: str, config: ClientConfig) -> Iterator[Reader]:
+    """A reader until the end of the block, where its error is raised."""
+    reader = Reader(keyspace, config)
     try:
-        yield
+        yield reader
     finally:
-        stop.set()
-        thread.join(60)
+        reader.end()
 
 
 def test_faults_between_kafka_and_its_clients(
@@ -113,18 +123,17 @@ def test_faults_between_kafka_and_its_clients(
     )
     direct = settings_of(mysql_a, healed, keyspace)
     provision(direct.kafka, keyspace, ["-"])
-    seqs: list[int] = []
     with producing(replace(direct, kafka=proxied)) as producer:
-        with reading(keyspace, proxied, seqs), Workload(mysql_a, name):
+        with reading(keyspace, proxied) as reader, Workload(mysql_a, name):
 
             def goes_on() -> None:
-                rows, read = producer.rows, len(seqs)
+                rows, read = producer.rows, len(reader.seqs)
                 wait_for("rows go on", lambda: producer.rows > rows + ROWS)
-                wait_for("the reader goes on", lambda: len(seqs) > read + ROWS)
+                wait_for("the reader goes on", lambda: reader.has(read + ROWS))
 
             goes_on()
             fail_in_every_way(healed.proxy, goes_on)
         wait_caught_up(direct)
 
     check_all(direct, mysql_a, name)
-    assert seqs == list(range(1, len(seqs) + 1))
+    assert reader.seqs == list(range(1, len(reader.seqs) + 1))

@@ -11,6 +11,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
     ProducerProcess,
+    Running,
     producing,
     read_log,
     settings_of,
@@ -32,22 +33,24 @@ class Reader:
         self.seqs: list[int] = []
         self._settings = settings
         self._position = "earliest"
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=lambda: None)
-        self._thread.start()
+        self._running: Running | None = None
 
     def start(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
+        self._running = Running("the reader", self._read)
 
     def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(120)
-        assert not self._thread.is_alive()
+        running, self._running = self._running, None
+        if running is not None:
+            running.end()
 
-    def _read(self) -> None:
-        while not self._stop.is_set():
+    def has(self, count: int) -> bool:
+        """Whether it has read this number of events; its error is the test's."""
+        assert self._running is not None
+        self._running.check()
+        return len(self.seqs) >= count
+
+    def _read(self, stop: threading.Event) -> None:
+        while not stop.is_set():
             try:
                 with StreamSubscriber(
                     self._settings.keyspace,
@@ -55,13 +58,13 @@ class Reader:
                     config=self._settings.kafka,
                     idle_timeout_s=0.5,
                 ) as stream:
-                    while not self._stop.is_set():
+                    while not stop.is_set():
                         for event in islice(stream, 1):
                             assert event.position is not None
                             self.seqs.append(event.seq)
                             self._position = event.position.to_string()
             except (Retry, Rebuild, NoBrokerAnswers):
-                self._stop.wait(0.2)
+                stop.wait(0.2)
 
 
 class Producer:
@@ -103,16 +106,16 @@ def test_parts_stopped_and_started_in_any_order(
         with Workload(database, name):
             for _ in range(ROUNDS):
                 read = len(reader.seqs)
-                wait_for("rows come through", lambda read=read: len(reader.seqs) > read + 50)  # type: ignore[misc]
+                wait_for("rows come through", lambda read=read: reader.has(read + 50))  # type: ignore[misc]
                 for each in draw.sample(sorted(parts), len(parts)):
                     parts[each][0]()
                 for each in draw.sample(sorted(parts), len(parts)):
                     parts[each][1]()
             read = len(reader.seqs)
-            wait_for("rows come through", lambda: len(reader.seqs) > read + 50)
+            wait_for("rows come through", lambda: reader.has(read + 50))
         wait_caught_up(settings)
         last = read_log(settings).events[-1].seq
-        wait_for("the reader has read all", lambda: len(reader.seqs) >= last)
+        wait_for("the reader has read all", lambda: reader.has(last))
     finally:
         reader.stop()
         producer.stop()

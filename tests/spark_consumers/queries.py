@@ -7,19 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
+from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.shop import Shop
 from tests.topics.shard_writer import CELL_US, ShardWriter
 from topics.kafka.client import open_producer
 from topics.progress.codec import PROGRESS_KEY, encode_progress
 
 QUERY_S_MAX = 240
-# On a loaded machine a Python worker may miss Spark's limit of 10 s, which no setting changes.
-STARTS_MAX = 20
-SLOW_WORKER = "Python worker failed to connect back"
 
 
 def run_now(spark: SparkSession, shop: Shop, folder: Path, **more: str) -> ChangeLogProgress:
@@ -34,30 +31,27 @@ def run_now(spark: SparkSession, shop: Shop, folder: Path, **more: str) -> Chang
     )
 
 
-def run_available(stream: DataFrame, checkpoint: Path) -> list[list[Any]]:
+def run_available(
+    stream: DataFrame, checkpoint: Path, trigger: str = "availableNow"
+) -> list[list[Any]]:
     """Run a query over what is on Kafka; return the rows of its batches in merged order."""
     batches: dict[int, list[Any]] = {}
 
     def collect(frame: DataFrame, batch_id: int) -> None:
         batches[batch_id] = frame.orderBy("timestamp_us", "shard", "offset").collect()
 
-    for _ in range(STARTS_MAX):
+    def run() -> None:
+        writer = stream.writeStream.foreachBatch(collect)
         query = (
-            stream.writeStream.foreachBatch(collect)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-            .start()
+            writer.option("checkpointLocation", str(checkpoint)).trigger(**{trigger: True}).start()
         )
         try:
             assert query.awaitTermination(QUERY_S_MAX)
-        except StreamingQueryException as error:
-            if SLOW_WORKER not in str(error):
-                raise
-        else:
-            return [batches[batch_id] for batch_id in sorted(batches)]
         finally:
             query.stop()
-    raise AssertionError(f"Spark's Python worker did not start in {STARTS_MAX} tries")
+
+    patiently(run)
+    return [batches[batch_id] for batch_id in sorted(batches)]
 
 
 def wait_until(is_so: Callable[[], bool], problem: Callable[[], object] = lambda: "") -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.spark_consumers.patience import patiently
 from tests.topics.shard_writer import CELL_US, START_US, ShardWriter, provision
 from topics.kafka.client import ClientConfig
 from topics.records.table_shape import Column, TableShape, ValueKind
@@ -146,8 +147,10 @@ class Shop:
 
     def stream(self, spark: SparkSession, **more: str) -> Any:
         """A streaming DataFrame."""
-        return spark.readStream.format("shardstream").options(**self.options(**more)).load()
+        reader = spark.readStream.format("shardstream").options(**self.options(**more))
+        return patiently(reader.load)
 
     def batch(self, spark: SparkSession, **more: str) -> Any:
         """A batch DataFrame."""
-        return spark.read.format("shardstream").options(**self.options(**more)).load()
+        reader = spark.read.format("shardstream").options(**self.options(**more))
+        return patiently(reader.load)

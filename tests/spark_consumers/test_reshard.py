@@ -12,6 +12,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.replay import replay_changelog
 from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
+from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.queries import merged_order, seqs, wait_until
 from tests.spark_consumers.reshards import SECOND_US, SPLIT, Keyspace, resharded
 from tests.topics.shard_writer import START_US
@@ -81,11 +82,12 @@ def check_batch_reads(spark: SparkSession, resharded: Keyspace) -> None:
     options = {"kafka.bootstrap.servers": resharded.config.brokers}
     batch = spark.read.format("shardstream").options(keyspace=resharded.name, **options)
     expected = {s: list(range(first, last + 1)) for s, (first, last) in resharded.genuine.items()}
-    assert seqs(merged_order(batch.option("start", "earliest").load().collect())) == expected
+    rows = patiently(lambda: batch.option("start", "earliest").load().collect())
+    assert seqs(merged_order(rows)) == expected
     until = batch.option("start", "earliest").option(
         "end", f"us:{START_US + 2 * SECOND_US + 10_000}"
     )
-    assert {s: len(of) for s, of in seqs(until.load().collect()).items()} == {
+    assert {s: len(of) for s, of in seqs(patiently(lambda: until.load().collect())).items()} == {
         "-80": 10,
         "80-": 11,
         "80-c0": 6,

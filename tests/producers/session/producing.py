@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,13 @@ from producers.settings import ProducerState, ProducerStatus, ServerSettings, Sh
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_reader import read_tail, read_to_end
+from topics.kafka.partition_reader import (
+    open_end_consumer,
+    partition_bounds,
+    read_tail,
+    read_to_end,
+)
+from topics.kafka.stable_end import await_readable
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
@@ -263,7 +269,10 @@ def read_log(settings: ShardProducerSettings) -> WrittenLog:
 
 
 def wait_caught_up(settings: ShardProducerSettings) -> None:
-    """Wait until the committed progress includes all that the server has executed by now."""
+    """Wait until the committed progress includes all that the server has executed by now.
+
+    Its rows can be read then, too: brokers write a commit's marker to each of its topics.
+    """
     topics = ShardTopics(settings.keyspace, settings.shard)
     schema_ids = open_schema_ids(settings.kafka, None)
     connection = open_connection(settings.servers[0])
@@ -274,15 +283,29 @@ def wait_caught_up(settings: ShardProducerSettings) -> None:
 
     def reached() -> bool:
         try:
-            last = read_tail(settings.kafka, topics.progress).last
-            if last is None:
-                return False
-            position = decode_progress(last.value, schema_ids).position
+            with closing(open_end_consumer(settings.kafka)) as consumer:
+                last = read_tail(settings.kafka, topics.progress, consumer=consumer).last
+                if last is None:
+                    return False
+                progress = decode_progress(last.value, schema_ids)
+                if not parse_gtid_set(progress.position, settings.flavor).includes(executed):
+                    return False
+                _, readable = partition_bounds(consumer, settings.kafka, topics.log)
+                return readable >= progress.end_offset
         except (Retry, Rebuild):
             return False  # A broker has died on purpose and its partitions are moving.
-        return parse_gtid_set(position, settings.flavor).includes(executed)
 
     wait_for(f"{topics.log} reaches {executed}", reached, poll_s=COSTLY_POLL_S)
+
+
+def wait_readable(settings: ShardProducerSettings) -> None:
+    """Wait until all that was written to the shard's topics can be read.
+
+    A commit is answered before brokers write its markers.
+    """
+    topics = ShardTopics(settings.keyspace, settings.shard)
+    for topic in (topics.log, topics.progress):
+        await_readable(settings.kafka, topic, 0, WAIT_S)
 
 
 def check_log(log: WrittenLog) -> None:

@@ -23,6 +23,7 @@ from tests.producers.session.producing import (
     table_rows,
     wait_caught_up,
     wait_for,
+    wait_readable,
 )
 from topics.kafka.client import open_producer
 from topics.kafka.errors import Fenced
@@ -34,6 +35,7 @@ from topics.schemas.registry import open_schema_ids
 
 def check_reason(settings: ShardProducerSettings, error: BaseException) -> None:
     """The last progress says why the producer has stopped, and nothing new beside that."""
+    wait_readable(settings)
     *_, before, last = read_log(settings).progress
     schema_ids = open_schema_ids(settings.kafka, None)
     told = last_progress(settings.kafka, ShardTopics(settings.keyspace, settings.shard), schema_ids)
@@ -107,6 +109,7 @@ def test_head_moves_while_nothing_is_written(
             "five heartbeats",
             lambda: sum(s.state is ProducerState.IDLE for s in list(producer.statuses)) >= 5,
         )
+    wait_readable(settings)
     log = read_log(settings)
 
     check_progress(log)

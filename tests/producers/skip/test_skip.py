@@ -26,6 +26,7 @@ from tests.producers.session.producing import (
     settings_of,
     wait_caught_up,
     wait_for,
+    wait_readable,
 )
 from tests.topics.shard_writer import provision
 from topics.kafka.errors import Fenced
@@ -204,6 +205,7 @@ def test_skip_fences_the_producer_that_runs(
         cursor.execute("XA ROLLBACK 'f'")
 
     assert isinstance(producer.wait_error(), Fenced)
+    wait_readable(settings)
     assert ids(read_log(settings).events) == [2, "skip"]
 
 
@@ -238,6 +240,7 @@ def test_marks_of_a_reshard_are_not_skipped(
 
 def last_gtid(database: DatabaseFixture, settings: ShardProducerSettings) -> str:
     """The one transaction that the server has executed and the log does not have."""
+    wait_readable(settings)
     executed = parse_gtid_set(executed_on(database), settings.flavor)
     position = parse_gtid_set(read_log(settings).progress[-1].position, settings.flavor)
     if isinstance(executed, MysqlGtidSet) and isinstance(position, MysqlGtidSet):

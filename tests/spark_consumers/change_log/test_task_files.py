@@ -16,6 +16,7 @@ from spark_consumers.change_log.file_source import file_text, parse_file
 from spark_consumers.change_log.run import run_changelog
 from spark_consumers.errors import ChangeLogConflict
 from spark_consumers.sink_query.run import SinkProgress, run_query
+from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.queries import run_now
 from tests.spark_consumers.shop import Shop
 
@@ -83,11 +84,11 @@ def test_a_log_of_one_table_has_its_typed_columns(
     run_now(spark, shop, tmp_path, table="shop.orders")
 
     source = shop.options(table="shop.orders", start="earliest", keyspace=shop.keyspace)
-    shown = spark.read.format("shardstream").options(**source).load()
+    shown = patiently(spark.read.format("shardstream").options(**source).load)
     stored = spark.read.parquet(*DeltaTable(tmp_path / "log").file_uris())
     assert stored.schema.names == shown.schema.names
     keys = ("shard", "seq", "after.id", "after.note", "after.price")
-    stored_rows, shown_rows = (frame.select(*keys).collect() for frame in (stored, shown))
+    stored_rows, shown_rows = (patiently(frame.select(*keys).collect) for frame in (stored, shown))
     assert sorted(stored_rows, key=str) == sorted(shown_rows, key=str)
     assert stored.count() == 40
 

@@ -176,13 +176,14 @@ def test_columns_are_chosen_as_in_spark(shop: Shop) -> None:
     write_everything(shop)
 
     with subscribed(shop) as subscriber:
-        first = next(subscriber.batches(["op", "after.id", "late", "gtid"]))
+        columns = ["op", "after.id", "late", "gtid"]
+        first = next(subscriber.batches(columns, wait_ms=NEVER_MS))
     with subscribed(shop) as subscriber:
         hidden = subscriber.batches(["after.placed"], rows_max=1)
         with pytest.raises(UsageError, match=r"no column 'after\.placed'"):
             next(hidden)
     with subscribed(shop) as subscriber:
-        found = subscriber.batches(["after"])
+        found = subscriber.batches(["after"], wait_ms=NEVER_MS)
         next(found)
         for _ in range(2):
             with pytest.raises(HiddenValue, match=r"shop\.orders, shard -80, offset \d+: "):

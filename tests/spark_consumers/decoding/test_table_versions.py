@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from event_token.errors import UsageError
 from shardstream.local.kafka_cluster import KafkaCluster
 from spark_consumers.decoding.table_versions import newest_version
+from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.shop import ORDERS, T0_US, Change, Shop
 from tests.topics.schemas.registry_server import registry_server
 from tests.topics.shard_writer import CELL_US
@@ -80,7 +81,8 @@ def test_keyspaces_with_a_table_of_the_same_name(
             writer.promise(T0_US + CELL_US)
 
     for of, after in wanted.items():
-        [row] = of.batch(spark, table="shop.orders", columns="after,absent,off_calendar").collect()
+        columns = "after,absent,off_calendar"
+        [row] = patiently(of.batch(spark, table="shop.orders", columns=columns).collect)
         streamed = of.stream(spark, table="shop.orders").select("after.*").columns
         assert row.after.asDict() == after
         assert streamed == list(after)

@@ -364,13 +364,14 @@ def test_only_the_connection_with_the_lock_may_be_silent_for_long(
 def _is_waiting(followed: Followed) -> bool:
     """Whether a session of the follower waits for a lock; on MySQL, to insert a row."""
     user = followed.login[0]
-    waiting = (
-        f"SELECT 1 FROM pg_stat_activity WHERE usename = '{user}' AND wait_event_type = 'Lock'"
-        if isinstance(followed.server, PostgresFixture)
-        else "SELECT 1 FROM information_schema.processlist "
-        f"WHERE user = '{user}' AND info LIKE 'INSERT INTO%'"
-    )
-    return bool(followed.rows(waiting))
+    if isinstance(followed.server, PostgresFixture):
+        waiting = f"usename = '{user}' AND wait_event_type = 'Lock'"
+        return bool(followed.rows(f"SELECT 1 FROM pg_stat_activity WHERE {waiting}"))
+    inserting = f"user = '{user}' AND info LIKE 'INSERT INTO%'"
+    listed = followed.rows(f"SELECT 1 FROM information_schema.processlist WHERE {inserting}")
+    # What is listed may be a statement that goes through.
+    [(_, waits)] = followed.rows("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+    return bool(listed) and int(waits) > 0
 
 
 def _moves_position(followed: Followed, cursor: DBAPICursor, number: int = 1) -> bool:

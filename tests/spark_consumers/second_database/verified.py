@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from event_token.errors import Retry
 from producers.settings import ShardProducerSettings
 from shardstream.commands.sinks.verify.shard_reader import ShardReader
 from spark_consumers.applying.on_type_change import OnTypeChange
@@ -17,7 +18,7 @@ from spark_consumers.second_database.verify.verification import (
     Verified,
     verify_database,
 )
-from spark_consumers.sink_query.subscriber_batches import Batches
+from spark_consumers.sink_query.subscriber_batches import Batches, StreamBatch
 from tests.postgres_servers import PostgresFixture
 from tests.spark_consumers.second_database.followed import Followed
 from topics.kafka.client import ClientConfig
@@ -28,6 +29,20 @@ QUERY = "without Spark"
 WAIT_S_MAX = 120.0
 # A target that falls behind gets larger batches, as of the query.
 ROWS_MAX = 10_000
+TRIES_MAX = 10
+
+
+def take(database: SqlDatabase, batch: StreamBatch, number: int) -> None:
+    """Apply a batch; again where that is asked for, as by one that brings a new column."""
+    for tries in range(1, TRIES_MAX + 1):
+        following = Following(known=database.known(), on_type_change=OnTypeChange.NEW_COLUMN)
+        try:
+            database.apply_arrow(batch.planned(QUERY, number), batch.changes(following))
+        except Retry:
+            if tries == TRIES_MAX:
+                raise
+        else:
+            return
 
 
 @contextmanager
@@ -39,10 +54,7 @@ def feeding(database: SqlDatabase, keyspace: str, config: ClientConfig) -> Itera
         def follow() -> None:
             try:
                 for number, batch in enumerate(Batches(reader, rows=ROWS_MAX, ms=100)):
-                    following = Following(
-                        known=database.known(), on_type_change=OnTypeChange.NEW_COLUMN
-                    )
-                    database.apply_arrow(batch.planned(QUERY, number), batch.changes(following))
+                    take(database, batch, number)
             except BaseException as error:  # noqa: BLE001 - the test checks it
                 errors.append(error)
 

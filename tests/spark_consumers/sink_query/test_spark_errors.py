@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from event_token.errors import Retry, UsageError
 from spark_consumers.sink_query.spark_errors import (
+    STARTS_MAX,
     UnknownSparkError,
     ended_with_spark,
     original_error,
@@ -59,6 +61,23 @@ def test_a_killed_worker_is_a_transient_fault(spark: SparkSession) -> None:
 
     with pytest.raises(Retry, match="Python worker exited unexpectedly"):
         translated(rows.collect)
+
+
+def test_a_worker_that_starts_late_is_started_again() -> None:
+    """Spark gives up on it after ten seconds, before anything has begun; not without an end."""
+    late = PySparkException("org.apache.spark.SparkException: Python worker failed to connect back")
+    asked: list[int] = []
+
+    def answer_at(number: int) -> str:
+        asked.append(number)
+        if len(asked) < number:
+            raise late
+        return "answer"
+
+    assert translated(lambda: answer_at(STARTS_MAX)) == "answer"
+    asked.clear()
+    with pytest.raises(Retry, match="failed to connect back"):
+        translated(lambda: answer_at(STARTS_MAX + 1))
 
 
 def test_what_spark_says_comes_without_its_stack_trace() -> None:

@@ -8,6 +8,7 @@ from event_token.errors import UsageError
 from spark_consumers.decoding.output_columns import SINK_COLUMNS
 from spark_consumers.sink_query.resume import Step, TargetState, step_of
 from spark_consumers.sink_query.subscriber_batches import Batches, StreamBatch
+from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.shop import SHARDS, Change, Shop
 from tests.topics.shard_writer import CELL_US
 from topics.records.vevent import Row
@@ -65,9 +66,10 @@ def test_a_subscriber_gives_the_rows_that_spark_gives(
 ) -> None:
     """Without Spark a sink gets the same columns, also of a part of a shard."""
     columns = {"columns": ",".join(SINK_COLUMNS), "keyRange": key_range}
+    frame = written.batch(spark, **columns).orderBy("timestamp_us", "shard", "seq")
     expected = [
         {name: bytes(value) if name == "record" else value for name, value in row.asDict().items()}
-        for row in written.batch(spark, **columns).orderBy("timestamp_us", "shard", "seq").collect()
+        for row in patiently(frame.collect)
     ]
     reader = StreamSubscriber(written.keyspace, key_range, "earliest", config=written.config)
 

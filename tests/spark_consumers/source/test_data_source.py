@@ -15,6 +15,7 @@ from spark_consumers.source.batch_query import stream_start
 from spark_consumers.source.data_source import ShardstreamSource
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.read_tasks import schema_ids_of
+from tests.spark_consumers.patience import SLOW_WORKER, patiently
 from tests.spark_consumers.queries import (
     QUERY_S_MAX,
     beating,
@@ -88,7 +89,7 @@ def test_big_ranges_are_split_over_tasks(spark: SparkSession, shop: Shop, tmp_pa
     shop.writers["80-"].promise(shop.now_us)
 
     frame = shop.batch(spark, maxRowsPerTask="11000", columns="shard,seq,offset,timestamp_us")
-    rows = frame.collect()
+    rows = patiently(frame.collect)
 
     assert frame.rdd.getNumPartitions() >= 2
     assert seqs(rows) == {"-80": list(range(1, 25_001))}
@@ -99,7 +100,7 @@ def test_batch_read_between_times(spark: SparkSession, shop: Shop) -> None:
     shop.write(50)
 
     start, end = (f"us:{T0_US + cells * CELL_US}" for cells in (1, 3))
-    rows = shop.batch(spark, start=start, end=end).collect()
+    rows = patiently(shop.batch(spark, start=start, end=end).collect)
 
     assert seqs(rows) == {"-80": list(range(11, 31)), "80-": list(range(11, 31))}
 
@@ -118,7 +119,7 @@ def test_typed_table(spark: SparkSession, shop: Shop) -> None:
         writer.promise(T0_US + CELL_US)
 
     columns = "seq,before,after,op,statement"
-    rows = shop.batch(spark, table="shop.orders", columns=columns).collect()
+    rows = patiently(shop.batch(spark, table="shop.orders", columns=columns).collect)
 
     assert [row.asDict(recursive=True) for row in rows] == [
         {"before": None, "after": after, "op": "INSERT", "seq": 1, "statement": None},
@@ -137,7 +138,7 @@ def test_statement_and_json_text(spark: SparkSession, shop: Shop) -> None:
     for writer in shop.writers.values():
         writer.promise(T0_US + CELL_US)
 
-    rows = shop.batch(spark).orderBy("seq").collect()
+    rows = patiently(shop.batch(spark).orderBy("seq").collect)
 
     assert [(row.type, row.after, row.key, row.statement) for row in rows] == [
         ("ROW", '{"id":7,"note":null,"price":"12.50"}', "[7]", None),
@@ -160,7 +161,7 @@ def test_bad_options_are_named(
 ) -> None:
     """Bad options are refused by name before anything is read."""
     with pytest.raises(PySparkException, match=message):
-        shop.batch(spark, **more).collect()
+        patiently(lambda: shop.batch(spark, **more).collect())
 
 
 def test_max_hold_goes_on_and_marks_late_rows(
@@ -171,16 +172,26 @@ def test_max_hold_goes_on_and_marks_late_rows(
     late_us = shop.now_us
     shop.write(10, shards=("-80",))
     rows: list[Any] = []
-    query = (
+    writer = (
         shop.stream(spark, mode="max_hold", maxHoldMs="2000")
         .writeStream.foreachBatch(lambda frame, _batch_id: rows.extend(frame.collect()))
         .option("checkpointLocation", str(tmp_path))
-        .start()
     )
+    query = patiently(writer.start)
+
+    def wait_rows(count: int) -> None:
+        def has_rows() -> bool:
+            nonlocal query
+            if SLOW_WORKER in str(query.exception()):
+                query = patiently(writer.start)
+            return len(rows) == count
+
+        wait_until(has_rows, lambda: query.exception() or query.lastProgress)
+
     try:
-        wait_until(lambda: len(rows) == 30, lambda: query.exception() or query.lastProgress)
+        wait_rows(30)
         shop.writers["80-"].write([Change(late_us, after={"id": 1, "note": None})])
-        wait_until(lambda: len(rows) == 31, lambda: query.exception() or query.lastProgress)
+        wait_rows(31)
     finally:
         query.stop()
 
@@ -219,22 +230,11 @@ def test_trigger_once_ends_while_heads_move(
 ) -> None:
     """B11: the end of a query with trigger once is what is on Kafka when it is first planned."""
     shop.write(30)
-    rows: list[Any] = []
 
     with beating(list(shop.writers.values())):
-        query = (
-            shop.stream(spark)
-            .writeStream.foreachBatch(lambda frame, _batch_id: rows.extend(frame.collect()))
-            .option("checkpointLocation", str(tmp_path))
-            .trigger(once=True)
-            .start()
-        )
-        try:
-            ended = query.awaitTermination(QUERY_S_MAX)
-        finally:
-            query.stop()
+        batches = run_available(shop.stream(spark), tmp_path, "once")
 
-    assert ended
+    rows = [row for batch in batches for row in batch]
     assert {shard: len(found) for shard, found in seqs(rows).items()} == {"-80": 30, "80-": 30}
 
 

@@ -14,6 +14,7 @@ from spark_consumers.change_log.check import check_changelog
 from spark_consumers.change_log.run import run_changelog
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import producing, settings_of, wait_caught_up
+from tests.spark_consumers.patience import patiently
 from topics.errors import RowImageMissing
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
@@ -25,8 +26,9 @@ from topics.records.vevent import EventType, VEvent
 from topics.stream.subscriber import StreamSubscriber
 
 PARTS = ("-40", "40-c0", "c0-")
-# Nothing is being written: all that comes has come long before.
-IDLE_S = 5.0
+IDLE_S = 60.0
+# CREATE and ALTER, which all parts get; nothing comes behind the ALTER.
+STATEMENTS = 2
 
 
 def change_rows(database: DatabaseFixture, name: str, seed: int) -> list[tuple[int, int, int]]:
@@ -53,11 +55,20 @@ def change_rows(database: DatabaseFixture, name: str, seed: int) -> list[tuple[i
         return list(cursor.fetchall())
 
 
-def events_of(config: ClientConfig, keyspace: str, key_range: str) -> list[VEvent]:
+def events_of(
+    config: ClientConfig, keyspace: str, key_range: str, statements: int = STATEMENTS
+) -> list[VEvent]:
+    """The events up to the last one of a number of statements."""
+    found: list[VEvent] = []
     with StreamSubscriber(
         keyspace, key_range, start="earliest", config=config, idle_timeout_s=IDLE_S
     ) as stream:
-        return list(stream)
+        for event in stream:
+            found.append(event)
+            statements -= event.type is EventType.DDL
+            if not statements:
+                break
+    return found
 
 
 def replayed(events: list[VEvent]) -> list[tuple[Any, ...]]:
@@ -73,14 +84,12 @@ def replayed(events: list[VEvent]) -> list[tuple[Any, ...]]:
 
 
 def spark_rows(spark: SparkSession, kafka: KafkaCluster, keyspace: str, key_range: str) -> Any:
-    return (
+    reader = (
         spark.read.format("shardstream")
         .options(keyspace=keyspace, keyRange=key_range)
         .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
-        .load()
-        .orderBy("timestamp_us", "shard", "offset")
-        .collect()
     )
+    return patiently(lambda: reader.load().orderBy("timestamp_us", "shard", "offset").collect())
 
 
 def check_change_log(
@@ -122,7 +131,7 @@ def test_parts_of_a_shard_are_read_by_keyspace_id(
             events = events_of(config, keyspace, part)
             own = [row for row in left if key_range.contains(keyspace_id(row[1]))]
             assert replayed([e for e in events if e.type is EventType.ROW]) == own
-            assert [e.type for e in events].count(EventType.DDL) == 2
+            assert [e.type for e in events].count(EventType.DDL) == STATEMENTS
             found = [
                 (r.seq, r.op, r.before and json.loads(r.before), r.after and json.loads(r.after))
                 for r in spark_rows(spark, kafka, keyspace, part)
@@ -138,4 +147,4 @@ def test_parts_of_a_shard_are_read_by_keyspace_id(
             cursor.execute(f"INSERT INTO {name}.plain VALUES (1)")
         wait_caught_up(settings)
         with pytest.raises(RowImageMissing, match=rf"{name}\.plain has no keyspace id"):
-            events_of(config, keyspace, "-40")
+            events_of(config, keyspace, "-40", STATEMENTS + 2)

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from event_token.errors import UsageError
 from spark_consumers.source.data_source import ShardstreamSource
 from spark_consumers.source.stream_offset import StreamOffset
-from tests.spark_consumers.queries import QUERY_S_MAX, STARTS_MAX, run_available
+from tests.spark_consumers.patience import STARTS_MAX
+from tests.spark_consumers.queries import QUERY_S_MAX, run_available
 from tests.spark_consumers.shop import Shop
 from topics.kafka.provisioning import provision_readers
 from topics.readers.feed import read_readers

@@ -15,6 +15,7 @@ from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
 from spark_consumers.source import batch_query
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.read_tasks import schema_ids_of
+from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.queries import (
     QUERY_S_MAX,
     beating,
@@ -110,14 +111,14 @@ def test_a_running_query_hops_without_marks(
     batch = spark.read.format("shardstream").options(
         keyspace=resharded.keyspace, **resharded.options
     )
-    assert told(batch.load().collect()) == SOURCE_ROWS + TARGET_ROWS
+    assert told(patiently(lambda: batch.load().collect())) == SOURCE_ROWS + TARGET_ROWS
 
     back_before_the_hop(checkpoint)
     resharded.writers["80-"].heartbeat(FAR_US)
     stream = spark.readStream.format("shardstream").options(
         keyspace=resharded.keyspace, **resharded.options
     )
-    again = run_available(stream.load(), checkpoint)
+    again = run_available(patiently(stream.load), checkpoint)
     assert told([row for rows in again for row in rows]) == TARGET_ROWS
     assert again[0] == []  # the hop is a batch of its own
 
@@ -133,10 +134,10 @@ def test_a_query_to_the_end_hops_once_its_sources_are_read(
         keyspace=resharded.keyspace, start="earliest", **resharded.options
     )
     resharded.writers["80-"].heartbeat(4_500_000)
-    before = run_available(stream.load(), tmp_path)
+    before = run_available(patiently(stream.load), tmp_path)
     resharded.writers["80-"].heartbeat(6_000_000)
     declare_split(resharded.config, resharded.keyspace)
-    after = run_available(stream.load(), tmp_path)
+    after = run_available(patiently(stream.load), tmp_path)
 
     last = ("80-", 3, False)
     assert told([row for batch in before for row in batch]) == [*SOURCE_ROWS, last]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 
 from shardstream import latest_changes, merge_condition, sequence_by
+from tests.spark_consumers.patience import patiently
 
 QUERY_S_MAX = 300
 IS_NEWER = f"{sequence_by('source')} > {sequence_by('target')}"
@@ -26,13 +27,16 @@ def merge_what_is_there(
         changes.drop("_deleted").limit(0).write.format("delta").mode("ignore").save(target)
         batch.sparkSession.sql(MERGE.replace("{target}", target), changes=changes)
 
-    query = (
-        spark.readStream.format("shardstream")
-        .options(**options)
-        .load()
-        .writeStream.foreachBatch(merge)
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(QUERY_S_MAX)
+    def run() -> bool | None:
+        query = (
+            spark.readStream.format("shardstream")
+            .options(**options)
+            .load()
+            .writeStream.foreachBatch(merge)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        return query.awaitTermination(QUERY_S_MAX)
+
+    assert patiently(run)

@@ -18,6 +18,7 @@ from tests.spark_consumers.current_state.query.states import (
     run_now,
     table_at,
 )
+from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.shop import Shop
 
 QUERY_S_MAX = 300
@@ -81,17 +82,16 @@ def test_a_query_of_ones_own_keeps_a_history(
     first_us, first = sales.settled_us, sales.expected()
     sales.go_on(10)
     rows = state_frame(spark, shop.keyspace, shop.options(), ["shop.orders"], token=True)
-    query = (
+    writer = (
         rows.writeStream.format("shardstream_history")
         .option("path", str(tmp_path / "state"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .option("kafka.bootstrap.servers", shop.bootstrap_servers)
         .option("table", "shop.orders")
         .trigger(availableNow=True)
-        .start()
     )
 
-    assert query.awaitTermination(QUERY_S_MAX)
+    assert patiently(lambda: writer.start().awaitTermination(QUERY_S_MAX))
 
     assert rows_of(table_at(tmp_path)) == sales.expected() == history_at(tmp_path, None)
     assert history_at(tmp_path, first_us) == first
