@@ -1,22 +1,28 @@
 """The Spark side of `kafka_to_spark`: `python -m benchmarks.spark_job JOB.json RESULT.json`.
 
-A separate process, so that its JVM ends with it. It reads the log into each sink in turn and
-writes the micro-batches of every turn.
+A separate process, so that its JVM ends with it. It reads the log into each sink, and the files
+beside it, in turn, and writes the micro-batches and the processor time of every turn.
 """
 
 import json
+import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.figures import MicroBatch
-from benchmarks.spark_read import CHANGELOG, NOOP
+from benchmarks.spark_files import FORMATS, RowFiles
+from benchmarks.spark_read import BATCH_PARTS, CHANGELOG, NOOP, SparkReading
+from benchmarks.watch import tree_cpu_s
 from spark_consumers.change_log.delta_commit import ROWS_MARK
 from spark_consumers.change_log.run import run_changelog
 from spark_consumers.session import build_session
@@ -25,6 +31,9 @@ from spark_consumers.source.data_source import SOURCE_FORMAT
 CORES = 2
 QUERY_S_MAX = 300
 
+# Reads all rows with a new checkpoint in the folder that it is given.
+Way = Callable[[Path], list[MicroBatch]]
+
 
 def main(job_path: Path, result_path: Path) -> None:
     """Run the job and write its result."""
@@ -32,13 +41,14 @@ def main(job_path: Path, result_path: Path) -> None:
     folder = job_path.parent
     spark = session(folder)
     try:
-        # Starts the workers and lets the JVM compile; not counted.
-        _read_once(spark, job, NOOP, folder / "warm-up")
-        result: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in job["names"]}
+        ways = _ways(spark, job, folder)
+        result: dict[str, list[dict[str, Any]]] = {name: [] for name in job["names"]}
         for run in range(job["runs"]):
             for name in job["names"]:
-                batches = _read_once(spark, job, name, folder / f"{name}-{run}")
-                result[name].append([asdict(batch) for batch in batches])
+                begun_cpu_s = tree_cpu_s(os.getpid())
+                batches = ways[name](folder / f"{name}-{run}")
+                reading = SparkReading(batches, tree_cpu_s(os.getpid()) - begun_cpu_s)
+                result[name].append(asdict(reading))
     finally:
         spark.stop()
     result_path.write_text(json.dumps(result))
@@ -56,15 +66,25 @@ def session(folder: Path) -> SparkSession:
     return spark
 
 
-def _read_once(
-    spark: SparkSession, job: dict[str, Any], name: str, folder: Path
-) -> list[MicroBatch]:
-    """Read the whole log with a new checkpoint; return the micro-batches."""
-    if name == NOOP:
-        return _to_nowhere(spark, job, folder)
-    if name == CHANGELOG:
-        return _to_change_log(spark, job, folder)
-    raise ValueError(f"no sink for {name}")
+def _ways(spark: SparkSession, job: dict[str, Any], folder: Path) -> dict[str, Way]:
+    """Return how each benchmark reads; Spark's own formats get their files.
+
+    Each way has then read once, which starts the workers and lets the JVM compile; not counted.
+    """
+    rows = _log(spark, job)
+    ways: dict[str, Way] = {
+        NOOP: lambda checkpoint: _to_nowhere(_log(spark, job), checkpoint),
+        CHANGELOG: partial(_to_change_log, spark, job),
+    }
+    ways[NOOP](folder / "warm-up")
+    for name in filter(FORMATS.__contains__, job["names"]):
+        files = RowFiles(FORMATS[name], folder / name, rows.schema)
+        _run_to_end(files.writer(rows), folder / f"{name}-written")
+        # The next format has its rows from there: that is faster than the log.
+        rows = files.read(spark, BATCH_PARTS)
+        ways[name] = partial(_to_nowhere, rows)
+        ways[name](folder / f"{name}-warm-up")
+    return ways
 
 
 def _source_options(job: dict[str, Any]) -> dict[str, str]:
@@ -75,21 +95,23 @@ def _source_options(job: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _to_nowhere(spark: SparkSession, job: dict[str, Any], folder: Path) -> list[MicroBatch]:
-    """Read one table with typed columns, all of them decoded."""
+def _log(spark: SparkSession, job: dict[str, Any]) -> DataFrame:
+    """Return the query of one table with typed columns, all of them decoded."""
     options = {**_source_options(job), "keyspace": job["keyspace"], "table": job["table"]}
-    query = (
-        spark.readStream.format(SOURCE_FORMAT)
-        .options(**options)
-        .load()
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    return spark.readStream.format(SOURCE_FORMAT).options(**options).load()
+
+
+def _to_nowhere(rows: DataFrame, folder: Path) -> list[MicroBatch]:
+    return _run_to_end(rows.writeStream.format("noop"), folder)
+
+
+def _run_to_end(writer: DataStreamWriter, folder: Path) -> list[MicroBatch]:
+    """Write all rows that are there; return the micro-batches."""
+    checkpoint = str(folder / "checkpoint")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     if not query.awaitTermination(QUERY_S_MAX):
         query.stop()
-        raise TimeoutError(f"{NOOP} has not finished after {QUERY_S_MAX} s")
+        raise TimeoutError(f"{folder.name} has not finished after {QUERY_S_MAX} s")
     return [
         MicroBatch(
             start_s=datetime.fromisoformat(progress["timestamp"]).timestamp(),

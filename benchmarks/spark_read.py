@@ -1,13 +1,27 @@
-"""Merges and decodes a backlog of two shards in Spark, to a noop sink and to the change log."""
+"""Merges and decodes a backlog of two shards in Spark, to a noop sink and to the change log.
+
+Beside the noop sink, Spark reads the same rows from files.
+"""
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from benchmarks.binlog_fill import DATABASE
-from benchmarks.figures import Figure, MicroBatch, Turn, figure, micro_batch_rate
+from benchmarks.figures import (
+    PER_MESSAGES,
+    Figure,
+    MicroBatch,
+    Turn,
+    figure,
+    micro_batch_rate,
+)
+from benchmarks.spark_files import PEERS
 from benchmarks.stack import Stack
 from benchmarks.two_shards import SHARDS, TwoShards
 from benchmarks.workloads import Workload
@@ -24,9 +38,17 @@ TRANSACTIONS_PER_SHARD_QUICK = 4_000
 # The first one starts processes, the others are steady state. They are large, because each has a
 # fixed cost of a tenth of a second or more.
 BATCH_PARTS = 6
-# Each turn reads a million rows twice; at a tenth of the expected rate it takes 100 s.
+# Three turns read two million rows in four ways: 90 s, and ten times as long on a busy machine.
 JOB_S_MAX = 900.0
 OUTPUT_TAIL = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class SparkReading:
+    """One turn: its micro-batches, and the processor time of the driver, the JVM and the tasks."""
+
+    batches: list[MicroBatch]
+    cpu_s: float
 
 
 def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list[Figure]:
@@ -36,7 +58,8 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
     stack.report(f"{', '.join(names)}: filling two shards with {rows:,} rows")
     workload = Workload(f"spark.{TABLE}", transactions, ROWS_PER_TRANSACTION)
     shards = TwoShards.filled(stack, KEYSPACE, workload)
-    stack.report(f"{', '.join(names)}: starting Spark, {runs} run(s)")
+    peers = tuple(PEERS) if NOOP in names else ()
+    stack.report(f"{', '.join((*names, *peers))}: starting Spark, {runs} run(s)")
     measured = run_job(
         stack.folder / "spark",
         {
@@ -46,23 +69,42 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
             "rows": rows,
             "rows_per_batch": rows // BATCH_PARTS,
             "runs": runs,
-            "names": list(names),
+            "names": [*names, *peers],
         },
     )
+    figures: list[Figure] = []
+    for name in names:
+        figures += _figures(name, rows, measured[name])
+    for name in peers:
+        figures += _figures(name, rows, measured[NOOP], PEERS[name], measured[name])
+    return figures
+
+
+def _figures(
+    name: str,
+    rows: int,
+    ours: list[SparkReading],
+    peer: str | None = None,
+    theirs: Sequence[SparkReading] = (),
+) -> list[Figure]:
+    """Return the lines of rate and processor time, beside a peer's if there is one."""
+
+    def turns(measure: Callable[[SparkReading], float]) -> list[Turn]:
+        pairs = zip_longest(ours, theirs)
+        return [Turn(measure(a), None if b is None else measure(b)) for a, b in pairs]
+
+    rates = turns(lambda turn: micro_batch_rate(turn.batches, rows=rows))
+    cpu = turns(lambda turn: turn.cpu_s * PER_MESSAGES / rows)
     return [
-        figure(
-            name,
-            "rows/s, steady",
-            [Turn(micro_batch_rate(batches, rows=rows)) for batches in measured[name]],
-        )
-        for name in names
+        figure(name, "rows/s, steady", rates, peer=peer),
+        figure(f"{name}.cpu", "processor s per 100 k rows", cpu, peer=peer),
     ]
 
 
 def run_job(
     folder: Path, job: dict[str, object], started: Callable[[int], None] = lambda _pid: None
-) -> dict[str, list[list[MicroBatch]]]:
-    """Run `benchmarks.spark_job`; return each turn's micro-batches by benchmark.
+) -> dict[str, list[SparkReading]]:
+    """Run `benchmarks.spark_job`; return the turns by benchmark.
 
     `started` is told the process.
     """
@@ -91,7 +133,8 @@ def run_job(
         message = f"Spark ended with status {status}:\n{said}"
         raise Halt(message)
     result = json.loads(result_path.read_text())
-    return {
-        name: [[MicroBatch(**batch) for batch in turn] for turn in turns]
-        for name, turns in result.items()
-    }
+    return {name: [_reading(turn) for turn in turns] for name, turns in result.items()}
+
+
+def _reading(turn: dict[str, Any]) -> SparkReading:
+    return SparkReading([MicroBatch(**batch) for batch in turn["batches"]], turn["cpu_s"])
