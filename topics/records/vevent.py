@@ -190,7 +190,7 @@ class VEvent(EventFields):
 
         def __getattr__(self, name: str) -> object:
             """Find a field that the reader left out; it is kept."""
-            if name in {"before", "after"}:
+            if name in {"before", "after"} and hasattr(self, "read_images"):
                 before, after = self.read_images(self)
                 object.__setattr__(self, "before", before)
                 object.__setattr__(self, "after", after)

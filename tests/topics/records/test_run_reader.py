@@ -1,9 +1,10 @@
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from event_token import StreamPosition
 from tests.generated import examples
@@ -13,6 +14,7 @@ from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
 from tests.topics.shard_writer import ORDERS
 from topics.errors import CorruptRecord
 from topics.records.record_decoder import RecordDecoder
+from topics.records.record_run import RecordRun
 from topics.records.run_reader import ANY_TIME, Expected, RunReader, Step, deliver_run
 from topics.records.vevent import VEvent
 
@@ -20,12 +22,16 @@ from topics.records.vevent import VEvent
 class Records:
     """Encodes events, and reads them as runs."""
 
-    def __init__(self, shard: str = SHARD, *, with_images: bool = False) -> None:
+    def __init__(
+        self, shard: str = SHARD, *, for_records: bool = False, with_images: bool = False
+    ) -> None:
         """Read as the log of a shard."""
         ids = MemorySchemaIds()
         self.encode = RecordEncoder(ids).encode
         self.decoder = RecordDecoder(ids)
-        self.runs = RunReader(shard, self.decoder.reader_of, with_images=with_images)
+        self.runs = RunReader(
+            shard, self.decoder.reader_of, for_records=for_records, with_images=with_images
+        )
 
     def read(self, first: VEvent, *records: bytes) -> int:
         """Read records that follow one another in a log from `first` on; return their number."""
@@ -67,6 +73,22 @@ def test_an_event_may_come_with_its_images(event: VEvent) -> None:
     assert records.runs.events == [decoded]
     assert records.read(event, record[:-1]) == 0
     assert records.read(event, record + b"\0") == 0
+
+
+@given(row_events(), st.sampled_from([field.name for field in fields(VEvent)]))
+@settings(max_examples=examples(50))
+def test_an_event_read_for_its_record_has_all_fields(event: VEvent, asked: str) -> None:
+    """Whichever of its fields, images included, is asked for first."""
+    records = Records(event.shard, for_records=True)
+    record = records.encode(event)
+
+    assert records.read(event, record) == 1
+    run = records.runs.rows
+    assert isinstance(run, RecordRun)
+    (read,) = run.events(0, 1)
+
+    assert getattr(read, asked) == getattr(replace(event, record=record), asked)
+    assert read == records.decoder.decode(record, event.shard, event.offset)
 
 
 def test_a_run_ends_before_what_is_not_as_expected() -> None:
