@@ -40,6 +40,9 @@ COMMON_ARGUMENTS = (
     "--secure-file-priv=",
     # Several servers share one machine.
     "--innodb-buffer-pool-size=64M",
+    # All processes share fs.aio-max-nr requests, of which 4 and 4 threads take 3.5 %.
+    "--innodb-read-io-threads=2",
+    "--innodb-write-io-threads=2",
     "--max-connections=200",
 )
 # What producers require, so that a crash of the machine loses no committed transaction.
