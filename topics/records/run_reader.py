@@ -202,7 +202,10 @@ class RunReader:
         event.statement = None
         event.shape = reader.shape
         if self._with_images:
-            event.before, event.after = reader.take_images(envelope)
+            try:
+                event.before, event.after = reader.take_images(envelope)
+            except BROKEN:  # named when they are asked for, which they may never be
+                event.read_images = reader.images_of
         else:
             event.read_images = reader.images_of
         event.__class__ = VEvent
