@@ -166,12 +166,11 @@ def ensure_topic(config: ClientConfig, topic: str, partitions: int, keep_ms: int
 
 def _has_topic(spec: TopicsSpec, what: TableName) -> bool:
     """Tell whether a table, or any of a database, has a topic."""
-    begin = f"{spec.options.envelope.prefix}.{what.database}."
+    begin = f"{spec.options.envelope.prefix}."
     with kafka_errors("listing topics", spec.kafka.brokers):
         names = open_admin(spec.kafka).list_topics(timeout=TAIL_TIMEOUT_S).topics
-    if what.table is not None:
-        return f"{begin}{what.table}" in names
-    return any(name.startswith(begin) for name in names)
+    tables = [name.removeprefix(begin) for name in names if name.startswith(begin)]
+    return is_among(what, tables)
 
 
 @lru_cache(maxsize=_QUERIES_MAX)

@@ -11,7 +11,8 @@ from event_token import parse_gtid_set
 from event_token.gtid_set import Flavor
 from event_token.token import EventToken
 from tests.topics.records.record_encoder import RecordEncoder, record_key
-from topics.kafka.client import ClientConfig, open_admin, open_consumer, open_producer
+from tests.topics.schemas.writing import transactional
+from topics.kafka.client import ClientConfig, open_admin, open_consumer
 from topics.kafka.partition_reader import partition_bounds
 from topics.kafka.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
 from topics.kafka.stable_end import await_stable
@@ -26,8 +27,6 @@ from topics.schemas.registry import TopicSchemaIds
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 # Longer than any broker here takes to answer, or to come back, beside other work.
 TIMEOUT_S = 150.0
-# A transaction that a test leaves open for a while must not be aborted on a busy machine.
-TRANSACTION_MS_MAX = 600_000
 START_US = 1_700_000_000_000_000
 CELL_US = 10_000
 ORDERS = TableShape(
@@ -74,12 +73,7 @@ class ShardWriter:
         self.last_cell_us = -1
         self.transactions = 0
         self.rows_end = 0  # behind the last record that this writer has produced
-        self.producer = open_producer(
-            config,
-            transactional_id=self.topics.transactional_id,
-            transaction_timeout_ms=TRANSACTION_MS_MAX,
-        )
-        self.producer.init_transactions(TIMEOUT_S)
+        self.producer = transactional(config, self.topics.transactional_id)
 
     def close(self) -> None:
         """Leave nothing to send."""

@@ -1,8 +1,7 @@
 """Reads runs of records of one shard log into events, without what is seldom asked for.
 
 Row images and positions are found when they are asked for, or images at once for a reader that
-needs all of them. Typed for mypyc, and correct uncompiled
-too.
+needs all of them. Typed for mypyc, and correct uncompiled too.
 """
 
 from collections.abc import Callable
