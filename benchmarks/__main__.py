@@ -91,7 +91,7 @@ GROUPS: dict[tuple[str, ...], Group] = {
     latency.NAMES: _of(latency.run),
     (staleness.NAME,): _of(staleness.run),
     workloads.NAMES: _drain,
-    (spark_read.NOOP, spark_read.CHANGELOG): _spark,
+    (spark_read.NOOP, spark_read.NARROW, spark_read.CHANGELOG): _spark,
     subscriber_read.NAMES: _of(subscriber_read.run),
     cold_start.NAMES: _of(cold_start.run),
     memory.NAMES: _of(memory.run),

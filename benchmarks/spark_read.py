@@ -29,16 +29,17 @@ from event_token.errors import Halt
 from shardstream.local.processes import with_parent_guard
 
 NOOP = "kafka_to_spark.noop"
+NARROW = "kafka_to_spark.narrow"
 CHANGELOG = "kafka_to_spark.changelog"
 KEYSPACE = "lake"
 TABLE = "lake_rows"
 ROWS_PER_TRANSACTION = 100
-TRANSACTIONS_PER_SHARD = 10_000
+TRANSACTIONS_PER_SHARD = 15_000
 TRANSACTIONS_PER_SHARD_QUICK = 4_000
-# The first one starts processes, the others are steady state. They are large, because each has a
-# fixed cost of a tenth of a second or more.
+# Of the default size. The first one starts processes, the others are steady state; each has a fixed
+# cost of 0.2 s or more.
 BATCH_PARTS = 6
-# Three turns read two million rows in four ways: 90 s, and ten times as long on a busy machine.
+# Three turns read three million rows in five ways: 150 s, and ten times as long on a busy machine.
 JOB_S_MAX = 900.0
 OUTPUT_TAIL = 3000
 

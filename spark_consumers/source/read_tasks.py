@@ -29,9 +29,6 @@ _LOG = logging.getLogger("shardstream.spark")
 # Rows per Arrow batch. Python and the JVM exchange batches one at a time; above a few thousand rows
 # the fixed cost per batch no longer matters, and more rows only take memory.
 BATCH_ROWS = 8_192
-# Bytes of records per Arrow batch. As JSON text they can take six times as much (escapes), in
-# Python and in the JVM.
-BATCH_BYTES_MAX = 16 * 1024 * 1024
 # Consumers that a worker process keeps, each with up to 12 MiB of prefetched records.
 READERS_MAX = 4
 
@@ -78,7 +75,7 @@ def read_task(source: LogSource, task: TaskRange) -> Iterator[pa.RecordBatch]:
     # Reader and decoder are kept only after a complete range: an error leaves them in mid-row.
     try:
         reading.decoder.begin(task.part.first_seq, task.late_before_us, task.seen)
-        for records, offsets in _lists(reading.reader, task):
+        for records, offsets in reading.reader.read_many(task.part, BATCH_ROWS):
             batch = reading.decoder.decode(records, offsets)
             if batch.num_rows:
                 yield batch
@@ -102,20 +99,6 @@ def _check_end(decoder: ShardDecoder, task: TaskRange) -> None:
             f"shard {decoder.shard}: expected records up to seq {task.part.last_seq}, but the last "
             f"one read has seq {decoder.last_seq}"
         )
-
-
-def _lists(reader: ShardLogReader, task: TaskRange) -> Iterator[tuple[list[bytes], list[int]]]:
-    """Yield the records of the range in lists that fit one Arrow batch each."""
-    for messages in reader.read_many(task.part, BATCH_ROWS):
-        records = [message.value() or b"" for message in messages]
-        offsets = [message.offset() or 0 for message in messages]
-        begin = size = 0
-        for end, record in enumerate(records):
-            if size + len(record) > BATCH_BYTES_MAX and end > begin:
-                yield records[begin:end], offsets[begin:end]
-                begin, size = end, 0
-            size += len(record)
-        yield records[begin:], offsets[begin:]
 
 
 def _take_reading(source: LogSource, shard: str) -> _ShardReading:

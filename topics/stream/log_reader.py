@@ -33,8 +33,13 @@ TAKE_MAX: Final = 1_000
 RUN_ROWS_MAX: Final = 256
 # The same of a run that is read for its records, which has no object for each row.
 RECORD_RUN_ROWS_MAX: Final = TAKE_MAX
-# Ends a list of messages, so that large records do not make large lists.
+# Of records in a list. Decoded to JSON text, they can take six times as much (escapes), in Python
+# and in Spark's JVM.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+# Records of one shard log, and the offset of each.
+Records = tuple[list[bytes], list[int]]
 
 
 class ShardLogReader:
@@ -170,28 +175,44 @@ class ShardLogReader:
                 self._pass_retention(self._consumer, part, error)
         return min(len(self._taken), part.rows)
 
-    def read_many(self, part: ShardRange, batch_rows: int) -> Iterator[list[Message]]:
-        """Yield the Kafka messages of a range, in lists of at most `batch_rows` and some megabytes.
+    def read_many(self, part: ShardRange, batch_rows: int) -> Iterator[Records]:
+        """Yield the records of a range, in lists of at most `batch_rows` and BATCH_BYTES_MAX.
 
-        Of each chunk that Kafka's client returns, the seqs of the first and the last message are
-        checked here; the caller, which decodes all of them, checks the rest.
+        A record that is larger makes a list of its own. Of each chunk that Kafka's client returns,
+        the seqs of the first and the last message are checked here; the caller, which decodes all
+        of them, checks the rest.
         """
         self._begin(part)
-        left = part.rows
-        batch: list[Message] = []
-        batch_bytes = 0
+        left, size = part.rows, 0
+        records: list[bytes] = []
+        offsets: list[int] = []
         while left > 0:
             if not self._taken:
                 self._take(part)
-            count = min(left, len(self._taken), batch_rows - len(batch))
-            messages = [self._taken.popleft() for _ in range(count)]
+            messages = self._next(min(left, batch_rows - len(records)))
             self._check_ends(messages, part)
-            batch_bytes += sum(map(len, messages))
-            batch += messages
-            left -= count
-            if left == 0 or len(batch) >= batch_rows or batch_bytes >= BATCH_BYTES_MAX:
-                yield batch
-                batch, batch_bytes = [], 0
+            left -= len(messages)
+            values = [message.value() or b"" for message in messages]
+            places = [message.offset() or 0 for message in messages]
+            for begin, end, part_size in _parts(values):
+                if records and size + part_size > BATCH_BYTES_MAX:
+                    yield records, offsets
+                    records, offsets, size = [], [], 0
+                records += values[begin:end]
+                offsets += places[begin:end]
+                size += part_size
+            if left == 0 or len(records) >= batch_rows:
+                yield records, offsets
+                records, offsets, size = [], [], 0
+
+    def _next(self, count: int) -> list[Message]:
+        """Remove and return up to `count` of the messages at hand."""
+        taken = self._taken
+        if count >= len(taken):
+            messages = list(taken)
+            taken.clear()
+            return messages
+        return [taken.popleft() for _ in range(count)]
 
     def _check_ends(self, messages: list[Message], part: ShardRange) -> None:
         self._check_one(messages[0], part)
@@ -273,3 +294,21 @@ class ShardLogReader:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+
+def _parts(records: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
+    """Yield begin, end and size of the parts of a chunk that have at most BATCH_BYTES_MAX bytes.
+
+    Mostly it is one. A record that is larger makes a part of its own.
+    """
+    total = sum(map(len, records))
+    if total <= BATCH_BYTES_MAX:
+        yield 0, len(records), total
+        return
+    begin = size = 0
+    for end, record in enumerate(records):
+        if size + len(record) > BATCH_BYTES_MAX and end > begin:
+            yield begin, end, size
+            begin, size = end, 0
+        size += len(record)
+    yield begin, len(records), size

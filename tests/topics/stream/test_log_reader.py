@@ -12,6 +12,7 @@ from topics.errors import (
 from topics.kafka import consumer
 from topics.kafka.client import ClientConfig, open_admin
 from topics.reading.planner import ShardRange
+from topics.stream import log_reader
 from topics.stream.log_reader import ShardLogReader
 
 
@@ -38,7 +39,34 @@ def test_ranges_in_and_out_of_sequence(config: ClientConfig, writers: Writers) -
 
     assert (first, given_up.seq, rest) == ([1, 2, 3, 4], 5, [6, 7, 8, 9, 10, 11, 12])
     assert again == [0, 1, 2, 3, 5, 6, 7, 8]
-    assert [len(messages) for messages in many] == [5, 5, 2]
+    assert [len(records) for records, _ in many] == [5, 5, 2]
+    assert [offset for _, offsets in many for offset in offsets] == [
+        0,
+        1,
+        2,
+        3,
+        *range(5, 9),
+        *range(10, 14),
+    ]
+
+
+def test_lists_of_records_have_a_size(
+    config: ClientConfig, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists end before they grow too large, and a larger record makes a list of its own."""
+    (writer,) = writers("-")
+    writer.commit((0, 6))
+    reader = reader_of(writer, config)
+    small = min(len(row.value) for row in reader.read(ShardRange("-", 0, 7, 1, 6)))
+
+    monkeypatch.setattr(log_reader, "BATCH_BYTES_MAX", 3 * small - 1)
+    lists = list(reader.read_many(ShardRange("-", 0, 7, 1, 6), 100))
+    monkeypatch.setattr(log_reader, "BATCH_BYTES_MAX", small - 1)
+    alone = list(reader.read_many(ShardRange("-", 0, 7, 1, 6), 100))
+    reader.close()
+
+    assert [offsets for _, offsets in lists] == [[0, 1], [2, 3], [4, 5]]
+    assert [offsets for _, offsets in alone] == [[n] for n in range(6)]
 
 
 def test_a_gap_and_a_repeat_stop_the_reader(config: ClientConfig, writers: Writers) -> None:
