@@ -144,14 +144,8 @@ class Committer:
         with self._publisher.errors("writing rows"):
             summary = self._decoder.take_batch()
         count = summary.last_seq - summary.first_seq + 1
-        first = self._publisher.flush(count) if count else -1
-        progress = self._progress(summary, first)
-        value, head_ms = (
-            encode_progress(progress, self._context.schema_ids),
-            progress.head_us // 1000,
-        )
-        self._copier.write_records()
-        self._publisher.commit(value, PROGRESS_KEY, head_ms, note_headers(progress))
+        progress = self._write(summary, count)
+        self._publisher.commit()
         self.committed_s = time.monotonic()
         self._committed_gtid = self._decoder.gtid
         self._last = progress.last
@@ -172,6 +166,44 @@ class Committer:
             raise PublisherSpent(
                 f"{self._context.topics.log}: {self._publisher.spent}; opening a new producer"
             )
+
+    def _write(self, summary: BatchSummary, count: int) -> Progress:
+        """Write the progress record of `count` rows that are on their way; return it.
+
+        Where their offsets are predicted, the record travels with them. Otherwise it waits until
+        they are stored.
+        """
+        predicted = self._publisher.predicted_offset if count else -1
+        first = self._stored(count) if count and predicted < 0 else predicted
+        progress = self._progress(summary, first)
+        value = encode_progress(progress, self._context.schema_ids)
+        self._copier.write_records()
+        self._publisher.write(
+            self._context.topics.progress,
+            PROGRESS_KEY,
+            value,
+            progress.head_us // 1000,
+            note_headers(progress),
+        )
+        if predicted >= 0:
+            stored = self._stored(count)
+            if stored != predicted:
+                raise PublisherSpent(
+                    f"{self._context.topics.log}: rows were stored at offset {stored}, not at "
+                    f"{predicted} as expected: they are aborted and written again"
+                )
+        return progress
+
+    def _stored(self, count: int) -> int:
+        """Wait until the `count` rows are stored; return the offset of the first."""
+        first, end_offset = self._publisher.flush(count), self.committed.end_offset
+        if first < end_offset:
+            raise LogDisagrees(
+                f"{self._context.topics.log}: a record was stored at offset {first}, "
+                f"below the log's end offset {end_offset}: the topic was truncated, or deleted "
+                "and recreated. Restore the topic, or start a new log with a copy"
+            )
+        return first
 
     def _count(self, summary: BatchSummary, size: int, took_s: float) -> None:
         """Add a commit of `size` bytes of records to what the process counts."""
@@ -194,12 +226,6 @@ class Committer:
         ticks: tuple[Tick, ...] = ()
         mark = summary.mark
         if first_offset >= 0:
-            if first_offset < end_offset:
-                raise LogDisagrees(
-                    f"{self._context.topics.log}: a record was stored at offset {first_offset}, "
-                    f"below the log's end offset {end_offset}: the topic was truncated, or deleted "
-                    "and recreated. Restore the topic, or start a new log with a copy"
-                )
             shift = first_offset - summary.first_seq
             end_offset = summary.last_seq + shift + 1
             if mark is not None:

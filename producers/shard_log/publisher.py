@@ -1,7 +1,7 @@
 """The transactional producer of one shard: fences, publishes rows, commits them with progress.
 
 Each Kafka transaction holds whole MySQL transactions on the shard log and exactly one progress
-record, whose offsets come from delivery reports.
+record, whose offsets are those of delivery reports.
 """
 
 import logging
@@ -12,7 +12,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from event_token.errors import Halt, Rebuild, ShardstreamError, UsageError
-from producers.errors import LogDisagrees, PublisherSpent, TransactionTooLong
+from producers.errors import PublisherSpent, TransactionTooLong
+from producers.shard_log.row_offsets import RowOffsets
 from topics.kafka.client import (
     RECORD_BYTES_MAX,
     ClientConfig,
@@ -83,8 +84,7 @@ class Publisher:
         self._in_transaction = False
         self._began_s = 0.0
         self._looked_s = 0.0
-        self._first_offset = -1
-        self._last_offset = -1
+        self._offsets = RowOffsets(topics.log)
         self._failure: KafkaError | None = None
         self._indefinite: str = ""
         self._is_committing = False
@@ -122,7 +122,7 @@ class Publisher:
         """Begin a transaction unless one is open; the broker learns of it with the first record."""
         if self._in_transaction:
             return
-        self._first_offset = self._last_offset = -1
+        self._offsets.begin()
         self._failure = None
         with self.errors("beginning a transaction"):
             self._producer.begin_transaction()
@@ -153,9 +153,7 @@ class Publisher:
             if error.code() not in _PURGED and self._failure is None:
                 self._failure = error
             return
-        if self._first_offset < 0:
-            self._first_offset = message.offset()
-        self._last_offset = message.offset()
+        self._offsets.add(message.offset())
 
     def serve(self) -> None:
         """Process delivery reports; raise the error that one of them brings."""
@@ -169,20 +167,22 @@ class Publisher:
         if self._stopping():
             raise PublisherSpent(f"{self.topics.log}: stopped while the queue to Kafka was full")
 
+    @property
+    def predicted_offset(self) -> int:
+        """Where the first row of this transaction should lie; -1 where that is not known.
+
+        Progress may be written with it before the rows are stored, and committed only where `flush`
+        then returns the same.
+        """
+        return self._offsets.predicted
+
     def flush(self, count: int) -> int:
-        """Wait until all `count` records of this transaction are stored; return the first offset.
+        """Wait until everything written is stored; return the first offset of the `count` rows.
 
         LogDisagrees when they are not contiguous.
         """
         self._until_flushed()
-        first, last = self._first_offset, self._last_offset
-        if first < 0 or last - first + 1 != count:
-            raise LogDisagrees(
-                f"{self.topics.log}: {count} records were written, but the first lies at offset "
-                f"{first} and the last at {last}: something else writes to this topic, or the "
-                "broker lost records. The transaction is aborted; find the other writer"
-            )
-        return first
+        return self._offsets.take(count)
 
     def write(
         self,
@@ -214,11 +214,8 @@ class Publisher:
             return False
         return True
 
-    def commit(
-        self, progress: bytes, key: bytes, head_ms: int, headers: Written | None = None
-    ) -> None:
-        """Add the progress record and commit; check `spent` afterwards."""
-        self.write(self.topics.progress, key, progress, head_ms, headers)
+    def commit(self) -> None:
+        """Commit rows and the progress record, which has been written; check `spent` afterwards."""
         began_s = time.monotonic()
         self._is_committing = True
         self._repeat("committing", self._commit_transaction, self._transaction_timeout_s)

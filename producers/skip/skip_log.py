@@ -173,6 +173,12 @@ def _write(
         skipped=Skipped(1 if point.skipped is None else point.skipped.count + 1, now_us()),
         ddl=point.ddl,
     )
-    value, head_ms = encode_progress(progress, schema_ids), progress.head_us // 1000
-    publisher.commit(value, PROGRESS_KEY, head_ms, note_headers(progress))
+    _commit(publisher, progress, schema_ids)
     return SkipReport(point.next_seq, decision.gtids, position)
+
+
+def _commit(publisher: Publisher, progress: Progress, schema_ids: SchemaIds) -> None:
+    value, head_ms = encode_progress(progress, schema_ids), progress.head_us // 1000
+    topic = publisher.topics.progress
+    publisher.write(topic, PROGRESS_KEY, value, head_ms, note_headers(progress))
+    publisher.commit()

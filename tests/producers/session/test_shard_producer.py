@@ -71,15 +71,15 @@ def test_changes_reach_the_log_once_and_in_order(
     assert sum(e.op is Op.INSERT for e in log.events) == 100
 
 
-def test_progress_has_the_true_offsets_after_an_aborted_foreign_record(
+def test_rows_that_lie_elsewhere_than_predicted_are_written_again(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Another producer's aborted record moves the log's offsets; progress records follow them."""
+    """A stranger's aborted record moves offsets: no progress is committed with wrong ones."""
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace)
     log_topic = ShardTopics(keyspace, settings.shard).log
     stranger = open_producer(settings.kafka, transactional_id=f"{keyspace}.stranger")
-    with producing(settings):
+    with producing(settings) as producer:
         with database.connect(database=name) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
             for i in range(3):
@@ -90,13 +90,16 @@ def test_progress_has_the_true_offsets_after_an_aborted_foreign_record(
             stranger.produce(log_topic, b"never seen", partition=0)
             stranger.flush(WAIT_S)
             stranger.abort_transaction(WAIT_S)
-            cursor.execute("INSERT INTO t VALUES (3)")
-        wait_caught_up(settings)
+            for i in range(3, 6):
+                cursor.execute(f"INSERT INTO t VALUES ({i})")
+                wait_caught_up(settings)
+        notes = [status.note for status in producer.statuses]
     log = read_log(settings)
 
+    assert sum("as expected" in note for note in notes) == 1
     check_log(log)
     check_progress(log)
-    assert sorted(replay(log, name, "t")) == [0, 1, 2, 3]
+    assert sorted(replay(log, name, "t")) == [0, 1, 2, 3, 4, 5]
 
 
 def test_head_moves_while_nothing_is_written(

@@ -134,7 +134,8 @@ def test_successor_aborts_what_a_lost_commit_has_left_open(shards: list[Shard]) 
     told = successor.on_delivery
     successor.produce(shard.topics.log, b"again", b"k", 0, told, told, 0)
     successor.flush(1)
-    successor.commit(b"progress", b"p", 0)
+    successor.write(shard.topics.progress, b"p", b"progress", 0)
+    successor.commit()
     successor.close()
     wait_for(
         "the new commit can be read",
