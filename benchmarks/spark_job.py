@@ -80,7 +80,8 @@ def _ways(spark: SparkSession, job: dict[str, Any], folder: Path) -> dict[str, W
         NARROW: lambda checkpoint: _to_nowhere(_log(spark, job, NARROW_COLUMNS), checkpoint),
         CHANGELOG: partial(_to_change_log, spark, job),
     }
-    ways[NOOP](folder / "warm-up")
+    for name in filter(ways.__contains__, job["names"]):
+        ways[name](folder / f"{name}-warm-up")
     for name in filter(FORMATS.__contains__, job["names"]):
         files = RowFiles(FORMATS[name], folder / name, rows.schema)
         _run_to_end(files.writer(rows), folder / f"{name}-written")

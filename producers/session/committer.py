@@ -17,8 +17,6 @@ from producers.session.counters import ProducerCounters
 from producers.session.status import Committed
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
-from topics.progress.codec import PROGRESS_KEY, encode_progress
-from topics.progress.notes import note_headers
 from topics.progress.record import LastTransaction, Progress, Tick
 
 # Transactions whose rows the filters exclude are committed this often: a session that starts over
@@ -168,35 +166,31 @@ class Committer:
             )
 
     def _write(self, summary: BatchSummary, count: int) -> Progress:
-        """Write the progress record of `count` rows that are on their way; return it.
+        """Write the progress record of `count` rows that are on their way, or of none; return it.
 
         Where their offsets are predicted, the record travels with them. Otherwise it waits until
         they are stored.
         """
-        predicted = self._publisher.predicted_offset if count else -1
-        first = self._stored(count) if count and predicted < 0 else predicted
+        first = predicted = self._publisher.predicted_offset if count else -1
+        if count and predicted < 0:
+            first = self._stored(count)
         progress = self._progress(summary, first)
-        value = encode_progress(progress, self._context.schema_ids)
         self._copier.write_records()
-        self._publisher.write(
-            self._context.topics.progress,
-            PROGRESS_KEY,
-            value,
-            progress.head_us // 1000,
-            note_headers(progress),
-        )
+        self._publisher.write_progress(progress, self._context.schema_ids)
         if predicted >= 0:
             stored = self._stored(count)
             if stored != predicted:
                 raise PublisherSpent(
-                    f"{self._context.topics.log}: rows were stored at offset {stored}, not at "
-                    f"{predicted} as expected: they are aborted and written again"
+                    f"{self._context.topics.log}: rows were stored at offset {stored}, {predicted} "
+                    "was predicted: another client wrote to the log, or a broker wrote a marker "
+                    "twice. The transaction is aborted and its rows are written again"
                 )
         return progress
 
     def _stored(self, count: int) -> int:
         """Wait until the `count` rows are stored; return the offset of the first."""
-        first, end_offset = self._publisher.flush(count), self.committed.end_offset
+        first = self._publisher.flush(count)
+        end_offset = self.committed.end_offset
         if first < end_offset:
             raise LogDisagrees(
                 f"{self._context.topics.log}: a record was stored at offset {first}, "

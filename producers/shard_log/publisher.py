@@ -1,7 +1,7 @@
 """The transactional producer of one shard: fences, publishes rows, commits them with progress.
 
 Each Kafka transaction holds whole MySQL transactions on the shard log and exactly one progress
-record, whose offsets are those of delivery reports.
+record. Its offsets may be predicted: they are compared with the delivery reports before the commit.
 """
 
 import logging
@@ -21,7 +21,10 @@ from topics.kafka.client import (
 )
 from topics.kafka.errors import TOPIC_GONE, Fenced, kafka_error, kafka_errors
 from topics.names import ShardTopics
-from topics.progress.notes import Written
+from topics.progress.codec import PROGRESS_KEY, encode_progress
+from topics.progress.notes import Written, note_headers
+from topics.progress.record import Progress
+from topics.records.schema_ids import SchemaIds
 
 # Aborting a predecessor's transaction takes seconds while the coordinator is loading or moving.
 FENCE_S_MAX: Final = 120.0
@@ -169,10 +172,10 @@ class Publisher:
 
     @property
     def predicted_offset(self) -> int:
-        """Where the first row of this transaction should lie; -1 where that is not known.
+        """Where the first row of the transaction should lie whose rows are not flushed yet.
 
-        Progress may be written with it before the rows are stored, and committed only where `flush`
-        then returns the same.
+        -1: not known. Progress may be written with it before the rows are stored, and committed
+        only where `flush` then returns the same.
         """
         return self._offsets.predicted
 
@@ -214,6 +217,11 @@ class Publisher:
             return False
         return True
 
+    def write_progress(self, progress: Progress, schema_ids: SchemaIds) -> None:
+        """Add the one progress record of the transaction."""
+        value, head_ms = encode_progress(progress, schema_ids), progress.head_us // 1000
+        self.write(self.topics.progress, PROGRESS_KEY, value, head_ms, note_headers(progress))
+
     def commit(self) -> None:
         """Commit rows and the progress record, which has been written; check `spent` afterwards."""
         began_s = time.monotonic()
@@ -224,7 +232,7 @@ class Publisher:
         if elapsed_s >= self._slow_commit_s:
             self._indefinite = f"a commit took {elapsed_s:.0f} s"
 
-    def leave(self, progress: bytes, key: bytes, head_ms: int, headers: Written) -> None:
+    def leave(self, progress: Progress, schema_ids: SchemaIds) -> None:
         """Abort what is open, and commit a last progress record without rows.
 
         Nothing where the outcome of an earlier commit is not known: the record might repeat an
@@ -236,7 +244,7 @@ class Publisher:
             self._repeat("aborting", self._abort_transaction, STOP_S_MAX)
             self._in_transaction = False
         self.begin()
-        self.write(self.topics.progress, key, progress, head_ms, headers)
+        self.write_progress(progress, schema_ids)
         self._repeat("committing", self._commit_transaction, STOP_S_MAX)
         self._in_transaction = False
 

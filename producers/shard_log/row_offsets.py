@@ -31,7 +31,7 @@ class RowOffsets:
 
     @property
     def predicted(self) -> int:
-        """Where the first row of the open transaction should lie; -1 where that is not known."""
+        """Where the first row should lie of the transaction not taken yet; -1: not known."""
         return self._end + 1 if self._is_regular else -1
 
     def take(self, count: int) -> int:

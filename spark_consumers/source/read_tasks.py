@@ -29,6 +29,9 @@ _LOG = logging.getLogger("shardstream.spark")
 # Rows per Arrow batch. Python and the JVM exchange batches one at a time; above a few thousand rows
 # the fixed cost per batch no longer matters, and more rows only take memory.
 BATCH_ROWS = 8_192
+# Bytes of records per Arrow batch. As JSON text they can take six times as much (escapes), in
+# Python and in the JVM.
+BATCH_BYTES_MAX = 16 * 1024 * 1024
 # Consumers that a worker process keeps, each with up to 12 MiB of prefetched records.
 READERS_MAX = 4
 
@@ -75,7 +78,8 @@ def read_task(source: LogSource, task: TaskRange) -> Iterator[pa.RecordBatch]:
     # Reader and decoder are kept only after a complete range: an error leaves them in mid-row.
     try:
         reading.decoder.begin(task.part.first_seq, task.late_before_us, task.seen)
-        for records, offsets in reading.reader.read_many(task.part, BATCH_ROWS):
+        lists = reading.reader.read_many(task.part, BATCH_ROWS, BATCH_BYTES_MAX)
+        for records, offsets in lists:
             batch = reading.decoder.decode(records, offsets)
             if batch.num_rows:
                 yield batch

@@ -88,12 +88,13 @@ class ShardWriter:
         shape: TableShape = ORDERS,
         op: Op = Op.INSERT,
         ids: tuple[bytes | None, bytes | None] = (None, None),
+        note: str = "",
     ) -> VEvent:
         """Make the next row of this log; a transaction's number goes up with its first row."""
         if row_index == 0:
             self.transactions += 1
         self.seq += 1
-        row: Row = {"id": self.seq, "note": self.shard}
+        row: Row = {"id": self.seq, "note": note or self.shard}
         return VEvent(
             type=EventType.ROW,
             seq=self.seq,

@@ -33,11 +33,6 @@ TAKE_MAX: Final = 1_000
 RUN_ROWS_MAX: Final = 256
 # The same of a run that is read for its records, which has no object for each row.
 RECORD_RUN_ROWS_MAX: Final = TAKE_MAX
-# Of records in a list. Decoded to JSON text, they can take six times as much (escapes), in Python
-# and in Spark's JVM.
-BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
-
-
 # Records of one shard log, and the offset of each.
 Records = tuple[list[bytes], list[int]]
 
@@ -126,11 +121,7 @@ class ShardLogReader:
         """Go past messages whose seqs and offsets are as expected."""
         if not messages:
             return
-        if len(messages) == len(self._taken):
-            self._taken.clear()
-        else:
-            for _ in messages:
-                self._taken.popleft()
+        self._pop(len(messages))
         self._open_seqs().next_seq = part.last_seq - left + 1 + len(messages)
         self._passed_retention = False
         self._next_offset = (messages[-1].offset() or 0) + 1
@@ -175,8 +166,8 @@ class ShardLogReader:
                 self._pass_retention(self._consumer, part, error)
         return min(len(self._taken), part.rows)
 
-    def read_many(self, part: ShardRange, batch_rows: int) -> Iterator[Records]:
-        """Yield the records of a range, in lists of at most `batch_rows` and BATCH_BYTES_MAX.
+    def read_many(self, part: ShardRange, rows_max: int, bytes_max: int) -> Iterator[Records]:
+        """Yield the records of a range in lists of at most `rows_max` and `bytes_max`.
 
         A record that is larger makes a list of its own. Of each chunk that Kafka's client returns,
         the seqs of the first and the last message are checked here; the caller, which decodes all
@@ -189,23 +180,29 @@ class ShardLogReader:
         while left > 0:
             if not self._taken:
                 self._take(part)
-            messages = self._next(min(left, batch_rows - len(records)))
+            messages = self._pop(min(left, rows_max - len(records)))
             self._check_ends(messages, part)
             left -= len(messages)
             values = [message.value() or b"" for message in messages]
-            places = [message.offset() or 0 for message in messages]
-            for begin, end, part_size in _parts(values):
-                if records and size + part_size > BATCH_BYTES_MAX:
-                    yield records, offsets
-                    records, offsets, size = [], [], 0
-                records += values[begin:end]
-                offsets += places[begin:end]
-                size += part_size
-            if left == 0 or len(records) >= batch_rows:
+            chunk_offsets = [message.offset() or 0 for message in messages]
+            chunk_size = sum(map(len, values))
+            if size + chunk_size <= bytes_max:
+                records += values
+                offsets += chunk_offsets
+                size += chunk_size
+            else:
+                for value, offset in zip(values, chunk_offsets, strict=True):
+                    if records and size + len(value) > bytes_max:
+                        yield records, offsets
+                        records, offsets, size = [], [], 0
+                    records.append(value)
+                    offsets.append(offset)
+                    size += len(value)
+            if left == 0 or len(records) >= rows_max:
                 yield records, offsets
                 records, offsets, size = [], [], 0
 
-    def _next(self, count: int) -> list[Message]:
+    def _pop(self, count: int) -> list[Message]:
         """Remove and return up to `count` of the messages at hand."""
         taken = self._taken
         if count >= len(taken):
@@ -294,21 +291,3 @@ class ShardLogReader:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
-
-
-def _parts(records: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
-    """Yield begin, end and size of the parts of a chunk that have at most BATCH_BYTES_MAX bytes.
-
-    Mostly it is one. A record that is larger makes a part of its own.
-    """
-    total = sum(map(len, records))
-    if total <= BATCH_BYTES_MAX:
-        yield 0, len(records), total
-        return
-    begin = size = 0
-    for end, record in enumerate(records):
-        if size + len(record) > BATCH_BYTES_MAX and end > begin:
-            yield begin, end, size
-            begin, size = end, 0
-        size += len(record)
-    yield begin, len(records), size

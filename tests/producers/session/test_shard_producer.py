@@ -96,7 +96,7 @@ def test_rows_that_lie_elsewhere_than_predicted_are_written_again(
         notes = [status.note for status in producer.statuses]
     log = read_log(settings)
 
-    assert sum("as expected" in note for note in notes) == 1
+    assert sum("was predicted" in note for note in notes) == 1
     check_log(log)
     check_progress(log)
     assert sorted(replay(log, name, "t")) == [0, 1, 2, 3, 4, 5]

@@ -34,7 +34,7 @@ def test_ranges_in_and_out_of_sequence(config: ClientConfig, writers: Writers) -
     given_up = next(reader.read(ShardRange("-", 4, 10, 5, 8)))
     rest = [r.seq for r in reader.read(ShardRange("-", 6, 15, 6, 12))]
     again = [r.offset for r in reader.read(ShardRange("-", 0, 10, 1, 8))]
-    many = list(reader.read_many(ShardRange("-", 0, 15, 1, 12), 5))
+    many = list(reader.read_many(ShardRange("-", 0, 15, 1, 12), 5, 1 << 20))
     reader.close()
 
     assert (first, given_up.seq, rest) == ([1, 2, 3, 4], 5, [6, 7, 8, 9, 10, 11, 12])
@@ -50,23 +50,26 @@ def test_ranges_in_and_out_of_sequence(config: ClientConfig, writers: Writers) -
     ]
 
 
+@pytest.mark.parametrize("take_max", [1, 4, 1_000])
 def test_lists_of_records_have_a_size(
-    config: ClientConfig, writers: Writers, monkeypatch: pytest.MonkeyPatch
+    take_max: int, config: ClientConfig, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lists end before they grow too large, and a larger record makes a list of its own."""
+    """However messages come, lists end before they grow too large; a large record has its own."""
+    monkeypatch.setattr(log_reader, "TAKE_MAX", take_max)
     (writer,) = writers("-")
-    writer.commit((0, 6))
+    writer.commit_events(
+        [*writer.rows([(0, 3)]), writer.row(0, note="x" * 4_000), *writer.rows([(CELL_US, 3)])]
+    )
+    part = ShardRange("-", 0, 8, 1, 7)
     reader = reader_of(writer, config)
-    small = min(len(row.value) for row in reader.read(ShardRange("-", 0, 7, 1, 6)))
+    sizes = [len(record.value) for record in reader.read(part)]
 
-    monkeypatch.setattr(log_reader, "BATCH_BYTES_MAX", 3 * small - 1)
-    lists = list(reader.read_many(ShardRange("-", 0, 7, 1, 6), 100))
-    monkeypatch.setattr(log_reader, "BATCH_BYTES_MAX", small - 1)
-    alone = list(reader.read_many(ShardRange("-", 0, 7, 1, 6), 100))
+    lists = list(reader.read_many(part, 100, 3 * max(sizes[:3]) - 1))
     reader.close()
 
-    assert [offsets for _, offsets in lists] == [[0, 1], [2, 3], [4, 5]]
-    assert [offsets for _, offsets in alone] == [[n] for n in range(6)]
+    assert sizes[3] > 3 * max(sizes[:3])
+    assert [offsets for _, offsets in lists] == [[0, 1], [2], [3], [4, 5], [6]]
+    assert [len(record) for records, _ in lists for record in records] == sizes
 
 
 def test_a_gap_and_a_repeat_stop_the_reader(config: ClientConfig, writers: Writers) -> None:
