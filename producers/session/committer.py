@@ -17,6 +17,8 @@ from producers.session.counters import ProducerCounters
 from producers.session.status import Committed
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
+from topics.progress.codec import PROGRESS_KEY, encode_progress
+from topics.progress.notes import note_headers
 from topics.progress.record import LastTransaction, Progress, Tick
 
 # Transactions whose rows the filters exclude are committed this often: a session that starts over
@@ -142,8 +144,14 @@ class Committer:
         with self._publisher.errors("writing rows"):
             summary = self._decoder.take_batch()
         count = summary.last_seq - summary.first_seq + 1
-        progress = self._write(summary, count)
-        self._publisher.commit()
+        first = self._publisher.flush(count) if count else -1
+        progress = self._progress(summary, first)
+        value, head_ms = (
+            encode_progress(progress, self._context.schema_ids),
+            progress.head_us // 1000,
+        )
+        self._copier.write_records()
+        self._publisher.commit(value, PROGRESS_KEY, head_ms, note_headers(progress))
         self.committed_s = time.monotonic()
         self._committed_gtid = self._decoder.gtid
         self._last = progress.last
@@ -164,40 +172,6 @@ class Committer:
             raise PublisherSpent(
                 f"{self._context.topics.log}: {self._publisher.spent}; opening a new producer"
             )
-
-    def _write(self, summary: BatchSummary, count: int) -> Progress:
-        """Write the progress record of `count` rows that are on their way, or of none; return it.
-
-        Where their offsets are predicted, the record travels with them. Otherwise it waits until
-        they are stored.
-        """
-        first = predicted = self._publisher.predicted_offset if count else -1
-        if count and predicted < 0:
-            first = self._stored(count)
-        progress = self._progress(summary, first)
-        self._copier.write_records()
-        self._publisher.write_progress(progress, self._context.schema_ids)
-        if predicted >= 0:
-            stored = self._stored(count)
-            if stored != predicted:
-                raise PublisherSpent(
-                    f"{self._context.topics.log}: rows were stored at offset {stored}, {predicted} "
-                    "was predicted: another client wrote to the log, or a broker wrote a marker "
-                    "twice. The transaction is aborted and its rows are written again"
-                )
-        return progress
-
-    def _stored(self, count: int) -> int:
-        """Wait until the `count` rows are stored; return the offset of the first."""
-        first = self._publisher.flush(count)
-        end_offset = self.committed.end_offset
-        if first < end_offset:
-            raise LogDisagrees(
-                f"{self._context.topics.log}: a record was stored at offset {first}, "
-                f"below the log's end offset {end_offset}: the topic was truncated, or deleted "
-                "and recreated. Restore the topic, or start a new log with a copy"
-            )
-        return first
 
     def _count(self, summary: BatchSummary, size: int, took_s: float) -> None:
         """Add a commit of `size` bytes of records to what the process counts."""
@@ -220,6 +194,12 @@ class Committer:
         ticks: tuple[Tick, ...] = ()
         mark = summary.mark
         if first_offset >= 0:
+            if first_offset < end_offset:
+                raise LogDisagrees(
+                    f"{self._context.topics.log}: a record was stored at offset {first_offset}, "
+                    f"below the log's end offset {end_offset}: the topic was truncated, or deleted "
+                    "and recreated. Restore the topic, or start a new log with a copy"
+                )
             shift = first_offset - summary.first_seq
             end_offset = summary.last_seq + shift + 1
             if mark is not None:

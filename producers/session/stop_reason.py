@@ -10,6 +10,8 @@ from event_token.errors import Halt, ShardstreamError, TakenOver, UsageError
 from producers.errors import LogDisagrees
 from producers.shard_log.publisher import Publisher
 from topics.kafka.errors import TopicMissing
+from topics.progress.codec import PROGRESS_KEY, encode_progress
+from topics.progress.notes import note_headers
 from topics.progress.record import Progress, StopReason
 from topics.records.schema_ids import SchemaIds
 
@@ -40,8 +42,9 @@ def leave_reason(
         mark=None,
         stopped=stop_reason(error, time.time_ns() // 1000),
     )
+    value, headers = encode_progress(progress, schema_ids), note_headers(progress)
     try:
-        publisher.leave(progress, schema_ids)
+        publisher.leave(value, PROGRESS_KEY, progress.head_us // 1000, headers)
     except ShardstreamError as refused:
         _LOG.info("%s: the reason of the stop is not left: %s", publisher.topics.log, refused)
 

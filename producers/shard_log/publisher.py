@@ -1,7 +1,7 @@
 """The transactional producer of one shard: fences, publishes rows, commits them with progress.
 
 Each Kafka transaction holds whole MySQL transactions on the shard log and exactly one progress
-record. Its offsets may be predicted: they are compared with the delivery reports before the commit.
+record, whose offsets come from delivery reports.
 """
 
 import logging
@@ -12,8 +12,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from event_token.errors import Halt, Rebuild, ShardstreamError, UsageError
-from producers.errors import PublisherSpent, TransactionTooLong
-from producers.shard_log.row_offsets import RowOffsets
+from producers.errors import LogDisagrees, PublisherSpent, TransactionTooLong
 from topics.kafka.client import (
     RECORD_BYTES_MAX,
     ClientConfig,
@@ -21,10 +20,7 @@ from topics.kafka.client import (
 )
 from topics.kafka.errors import TOPIC_GONE, Fenced, kafka_error, kafka_errors
 from topics.names import ShardTopics
-from topics.progress.codec import PROGRESS_KEY, encode_progress
-from topics.progress.notes import Written, note_headers
-from topics.progress.record import Progress
-from topics.records.schema_ids import SchemaIds
+from topics.progress.notes import Written
 
 # Aborting a predecessor's transaction takes seconds while the coordinator is loading or moving.
 FENCE_S_MAX: Final = 120.0
@@ -87,7 +83,8 @@ class Publisher:
         self._in_transaction = False
         self._began_s = 0.0
         self._looked_s = 0.0
-        self._offsets = RowOffsets(topics.log)
+        self._first_offset = -1
+        self._last_offset = -1
         self._failure: KafkaError | None = None
         self._indefinite: str = ""
         self._is_committing = False
@@ -125,7 +122,7 @@ class Publisher:
         """Begin a transaction unless one is open; the broker learns of it with the first record."""
         if self._in_transaction:
             return
-        self._offsets.begin()
+        self._first_offset = self._last_offset = -1
         self._failure = None
         with self.errors("beginning a transaction"):
             self._producer.begin_transaction()
@@ -156,7 +153,9 @@ class Publisher:
             if error.code() not in _PURGED and self._failure is None:
                 self._failure = error
             return
-        self._offsets.add(message.offset())
+        if self._first_offset < 0:
+            self._first_offset = message.offset()
+        self._last_offset = message.offset()
 
     def serve(self) -> None:
         """Process delivery reports; raise the error that one of them brings."""
@@ -170,22 +169,20 @@ class Publisher:
         if self._stopping():
             raise PublisherSpent(f"{self.topics.log}: stopped while the queue to Kafka was full")
 
-    @property
-    def predicted_offset(self) -> int:
-        """Where the first row of the transaction should lie whose rows are not flushed yet.
-
-        -1: not known. Progress may be written with it before the rows are stored, and committed
-        only where `flush` then returns the same.
-        """
-        return self._offsets.predicted
-
     def flush(self, count: int) -> int:
-        """Wait until everything written is stored; return the first offset of the `count` rows.
+        """Wait until all `count` records of this transaction are stored; return the first offset.
 
         LogDisagrees when they are not contiguous.
         """
         self._until_flushed()
-        return self._offsets.take(count)
+        first, last = self._first_offset, self._last_offset
+        if first < 0 or last - first + 1 != count:
+            raise LogDisagrees(
+                f"{self.topics.log}: {count} records were written, but the first lies at offset "
+                f"{first} and the last at {last}: something else writes to this topic, or the "
+                "broker lost records. The transaction is aborted; find the other writer"
+            )
+        return first
 
     def write(
         self,
@@ -217,13 +214,11 @@ class Publisher:
             return False
         return True
 
-    def write_progress(self, progress: Progress, schema_ids: SchemaIds) -> None:
-        """Add the one progress record of the transaction."""
-        value, head_ms = encode_progress(progress, schema_ids), progress.head_us // 1000
-        self.write(self.topics.progress, PROGRESS_KEY, value, head_ms, note_headers(progress))
-
-    def commit(self) -> None:
-        """Commit rows and the progress record, which has been written; check `spent` afterwards."""
+    def commit(
+        self, progress: bytes, key: bytes, head_ms: int, headers: Written | None = None
+    ) -> None:
+        """Add the progress record and commit; check `spent` afterwards."""
+        self.write(self.topics.progress, key, progress, head_ms, headers)
         began_s = time.monotonic()
         self._is_committing = True
         self._repeat("committing", self._commit_transaction, self._transaction_timeout_s)
@@ -232,7 +227,7 @@ class Publisher:
         if elapsed_s >= self._slow_commit_s:
             self._indefinite = f"a commit took {elapsed_s:.0f} s"
 
-    def leave(self, progress: Progress, schema_ids: SchemaIds) -> None:
+    def leave(self, progress: bytes, key: bytes, head_ms: int, headers: Written) -> None:
         """Abort what is open, and commit a last progress record without rows.
 
         Nothing where the outcome of an earlier commit is not known: the record might repeat an
@@ -244,7 +239,7 @@ class Publisher:
             self._repeat("aborting", self._abort_transaction, STOP_S_MAX)
             self._in_transaction = False
         self.begin()
-        self.write_progress(progress, schema_ids)
+        self.write(self.topics.progress, key, progress, head_ms, headers)
         self._repeat("committing", self._commit_transaction, STOP_S_MAX)
         self._in_transaction = False
 

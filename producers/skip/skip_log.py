@@ -17,9 +17,12 @@ from producers.start.resume_point import ResumePoint, resume_point
 from topics.kafka.provisioning import broker_transaction_timeout_ms
 from topics.names import ShardTopics
 from topics.progress.codec import (
+    PROGRESS_KEY,
     PROGRESS_SCHEMA_TEXT,
+    encode_progress,
 )
 from topics.progress.committed_tail import last_progress, read_committed_tail
+from topics.progress.notes import note_headers
 from topics.progress.record import LastTransaction, Progress, Skipped, Tick, cell_start_us
 from topics.records.schema_ids import SchemaIds
 from topics.records.skip_record import SKIP_KEY, SKIP_SCHEMA_TEXT, Skip, SkipKind, encode_skip
@@ -170,6 +173,6 @@ def _write(
         skipped=Skipped(1 if point.skipped is None else point.skipped.count + 1, now_us()),
         ddl=point.ddl,
     )
-    publisher.write_progress(progress, schema_ids)
-    publisher.commit()
+    value, head_ms = encode_progress(progress, schema_ids), progress.head_us // 1000
+    publisher.commit(value, PROGRESS_KEY, head_ms, note_headers(progress))
     return SkipReport(point.next_seq, decision.gtids, position)

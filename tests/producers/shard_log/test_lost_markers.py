@@ -77,9 +77,33 @@ def create_topics(
         future.result(TIMEOUT_S)
 
 
+def store_row(publisher: Publisher, value: bytes) -> int:
+    """Store a row in the publisher's transaction; return its offset."""
+    publisher.begin()
+    told = publisher.on_delivery
+    publisher.produce(publisher.topics.log, value, b"k", 0, told, told, 0)
+    return publisher.flush(1)
+
+
 @pytest.fixture(scope="module")
-def shards(kafka3: KafkaCluster) -> list[Shard]:
-    """Three shards: the lost broker has all topics, all but progress, all but the copy topic."""
+def living(kafka3: KafkaCluster) -> Publisher:
+    """A producer with an open transaction, whose shard log alone lies on the lost broker."""
+    config = ClientConfig({"bootstrap.servers": kafka3.bootstrap_servers})
+    topics = ShardTopics("lostliving", "-")
+    create_topics(config, topics, KEPT, KEPT)
+    timeout_ms = broker_transaction_timeout_ms(config)
+    publisher = Publisher(config, topics, timeout_ms, lambda: False)
+    publisher.fence()
+    store_row(publisher, b"lost")
+    return publisher
+
+
+@pytest.fixture(scope="module")
+def shards(kafka3: KafkaCluster, living: Publisher) -> list[Shard]:
+    """Three shards: the lost broker has all topics, all but progress, all but the copy topic.
+
+    The living producer commits while that broker is away.
+    """
     config = ClientConfig({"bootstrap.servers": kafka3.bootstrap_servers})
     timeout_ms = broker_transaction_timeout_ms(config)
     found = []
@@ -111,6 +135,7 @@ def shards(kafka3: KafkaCluster) -> list[Shard]:
         for shard in found:
             shard.writer.producer.commit_transaction(TIMEOUT_S)
             shard.successor.fence()  # once the brokers take the commit for complete
+        living.commit(b"of the lost row", b"p", 0)
     finally:
         broker.start()
     return found
@@ -134,8 +159,7 @@ def test_successor_aborts_what_a_lost_commit_has_left_open(shards: list[Shard]) 
     told = successor.on_delivery
     successor.produce(shard.topics.log, b"again", b"k", 0, told, told, 0)
     successor.flush(1)
-    successor.write(shard.topics.progress, b"p", b"progress", 0)
-    successor.commit()
+    successor.commit(b"progress", b"p", 0)
     successor.close()
     wait_for(
         "the new commit can be read",
@@ -163,3 +187,21 @@ def test_successor_keeps_off_a_copy_that_is_ahead_of_its_rows(shards: list[Shard
 
     assert open_range(shard.writer.config, shard.topics.log, 0) == (3, 6)
     shard.successor.close()
+
+
+def test_producer_goes_on_behind_a_commit_without_its_marker(
+    kafka3: KafkaCluster, shards: list[Shard], living: Publisher
+) -> None:
+    """F05: the next row lies where the marker should, and its commit ends both."""
+    assert shards
+    config = ClientConfig({"bootstrap.servers": kafka3.bootstrap_servers})
+    opened = open_range(config, living.topics.log, 0)
+    stored = store_row(living, b"next")
+    living.commit(b"of the next row", b"p", 0)
+    living.close()
+
+    assert (opened, stored) == ((0, 1), 1)
+    wait_for(
+        "both rows can be read",
+        lambda: [r.value for r in read_to_end(config, living.topics.log)] == [b"lost", b"next"],
+    )

@@ -68,21 +68,6 @@ def write(publisher: Publisher, values: list[bytes]) -> None:
         publisher.produce(topic, value, b"k", 0, report, report, TIME_MS)
 
 
-def commit(publisher: Publisher, progress: bytes) -> None:
-    """Commit what is written, with a progress record."""
-    publisher.begin()
-    publisher.write(publisher.topics.progress, b"p", progress, TIME_MS)
-    publisher.commit()
-
-
-def commit_rows(publisher: Publisher, rows: int) -> int:
-    """Commit a number of rows; return where the first of them lies."""
-    write(publisher, [b"row"] * rows)
-    first = publisher.flush(rows)
-    commit(publisher, b"progress")
-    return first
-
-
 def test_rows_and_progress_become_visible_together(shard: Shard) -> None:
     """Before the commit nobody sees a row; afterwards rows, times and progress are there."""
     publisher = shard.publisher()
@@ -90,7 +75,7 @@ def test_rows_and_progress_become_visible_together(shard: Shard) -> None:
     first = publisher.flush(3)
     before = shard.values(shard.topics.log)
 
-    commit(publisher, b"progress")
+    publisher.commit(b"progress", b"p", TIME_MS)
     publisher.close()
 
     assert (first, before) == (0, [])
@@ -114,7 +99,7 @@ def test_offsets_follow_an_aborted_transaction(shard: Shard) -> None:
     write(second, [b"kept", b"too"])
 
     offset = second.flush(2)
-    commit(second, b"progress")
+    second.commit(b"progress", b"p", TIME_MS)
     second.close()
 
     assert offset == 6  # five rows and the abort marker
@@ -144,7 +129,7 @@ def test_fenced_producer_says_so_in_the_middle_of_a_transaction(shard: Shard) ->
     new = shard.publisher()
 
     with pytest.raises(Fenced, match="took over"):
-        commit(old, b"progress")
+        old.commit(b"progress", b"p", TIME_MS)
     old.close()
 
     new.close()
@@ -180,48 +165,6 @@ def test_foreign_record_between_the_rows_is_found(shard: Shard, stranger: Produc
     publisher.close()
 
 
-def test_offsets_are_predicted_where_one_marker_lay_between(shard: Shard) -> None:
-    """From the third transaction with rows on; progress alone leaves no marker in the log."""
-    publisher = shard.publisher()
-    seen = []
-    for rows in (1, 2):
-        seen.append(publisher.predicted_offset)
-        commit_rows(publisher, rows)
-    commit(publisher, b"no rows")
-    write(publisher, [b"a", b"b"])
-    predicted = publisher.predicted_offset
-    publisher.write(shard.topics.progress, b"p", b"last", TIME_MS)
-    stored = publisher.flush(2)
-    publisher.commit()
-    following = publisher.predicted_offset
-    publisher.close()
-
-    assert (seen, predicted, stored, following) == ([-1, -1], 5, 5, 8)
-    shard.wait_values(shard.topics.progress, [b"progress", b"progress", b"no rows", b"last"])
-    records = list(read_to_end(shard.config, shard.topics.log))
-    assert [r.offset for r in records if r.value in {b"a", b"b"}] == [5, 6]
-
-
-def test_offsets_are_not_predicted_after_a_foreign_record(shard: Shard, stranger: Producer) -> None:
-    """A record and a marker of somebody else lie between: nothing is known of the next gap."""
-    publisher = shard.publisher()
-    commit_rows(publisher, 1)
-    commit_rows(publisher, 1)
-    stranger.begin_transaction()
-    stranger.produce(shard.topics.log, b"foreign", partition=0)
-    stranger.commit_transaction(60)
-    await_stable(shard.config, shard.topics.log)
-    stranger.begin_transaction()  # which the fixture aborts
-    predicted = publisher.predicted_offset
-    stored = commit_rows(publisher, 1)
-    after = publisher.predicted_offset
-    commit_rows(publisher, 1)
-    following = publisher.predicted_offset
-    publisher.close()
-
-    assert (predicted, stored, after, following) == (4, 6, -1, 10)
-
-
 def test_progress_waits_for_room_in_the_queue(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +175,7 @@ def test_progress_waits_for_room_in_the_queue(
     write(publisher, rows)
     with pytest.raises(BufferError):
         publisher.produce(shard.topics.log, b"4", b"k", 0, None, None, TIME_MS)
-    commit(publisher, b"behind")
+    publisher.commit(b"behind", b"p", TIME_MS)
     publisher.close()
 
     shard.wait_values(shard.topics.log, rows)
