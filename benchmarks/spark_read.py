@@ -40,7 +40,7 @@ TRANSACTIONS_PER_SHARD_QUICK = 4_000
 # Micro-batches per turn; unless it is quick they have 500,000 rows, the source's default. The first
 # one starts processes, the others are steady state.
 BATCH_PARTS = 6
-# Three turns read three million rows in five ways: 150 s, and ten times as long on a busy machine.
+# Three turns read three million rows in five ways: 200 s, and four times as long on a busy machine.
 JOB_S_MAX = 900.0
 OUTPUT_TAIL = 3000
 

@@ -155,10 +155,7 @@ def test_successor_aborts_what_a_lost_commit_has_left_open(shards: list[Shard]) 
     assert progress is not None
     assert tail.last is not None
     assert (progress.last_seq, tail.last.seq) == (2, 2)
-    successor.begin()
-    told = successor.on_delivery
-    successor.produce(shard.topics.log, b"again", b"k", 0, told, told, 0)
-    successor.flush(1)
+    store_row(successor, b"again")
     successor.commit(b"progress", b"p", 0)
     successor.close()
     wait_for(

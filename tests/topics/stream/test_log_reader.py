@@ -40,14 +40,8 @@ def test_ranges_in_and_out_of_sequence(config: ClientConfig, writers: Writers) -
     assert (first, given_up.seq, rest) == ([1, 2, 3, 4], 5, [6, 7, 8, 9, 10, 11, 12])
     assert again == [0, 1, 2, 3, 5, 6, 7, 8]
     assert [len(records) for records, _ in many] == [5, 5, 2]
-    assert [offset for _, offsets in many for offset in offsets] == [
-        0,
-        1,
-        2,
-        3,
-        *range(5, 9),
-        *range(10, 14),
-    ]
+    found = [offset for _, offsets in many for offset in offsets]
+    assert found == [*range(4), *range(5, 9), *range(10, 14)]
 
 
 @pytest.mark.parametrize("take_max", [1, 4, 1_000])
