@@ -43,12 +43,12 @@ build: $(STAMP)  ## install in place, compiled; SHARDSTREAM_PURE_PYTHON=1 skips 
 			--config-settings editable_mode=compat --editable . && $(BIN)/shardstream version; \
 	fi
 
-check: $(STAMP)  ## lint, types, layout, budgets and the words of the docs, under a minute
+check: $(STAMP)  ## lint, types, layout and the words of the docs, under a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q --noconftest -p no:tests.build_state \
-		tests/test_imports.py tests/test_budgets.py tests/test_layout.py tests/docs/test_references.py tests/docs/test_words.py
+		tests/test_imports.py tests/test_layout.py tests/docs/test_references.py tests/docs/test_words.py
 
 quick: build  ## the tests that need no servers, under a minute
 	$(BIN)/python -m pytest -q --numprocesses $(JOBS) --hypothesis-profile=quick -m 'not servers and not slow' tests

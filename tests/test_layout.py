@@ -1,13 +1,10 @@
-"""How the repository is laid out: small folders, no import circles, tests that stand alone."""
+"""How the repository is laid out: no import circles, tests that stand alone."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 from tests.repository import PACKAGES, ROOT, imported_modules, module_name, python_files
 
-# More than a reader takes in at a glance; a fuller folder holds two concerns.
-FOLDER_MODULES_MAX = 16
 # pytest collects these: imported, their tests or fixtures would run twice.
 TEST_MODULES = ("test_", "conftest")
 
@@ -48,17 +45,6 @@ def imports_of_test_modules() -> list[str]:
             if parts[0] == "tests" and any(part.startswith(TEST_MODULES) for part in parts[1:-1]):
                 found.append(f"{path.relative_to(ROOT)} imports {name}")
     return found
-
-
-def test_no_folder_holds_too_many_modules() -> None:
-    """A folder that outgrows its limit is split by concern."""
-    modules = Counter(
-        path.parent.relative_to(ROOT).as_posix()
-        for path in python_files(*PACKAGES)
-        if path.name != "__init__.py"
-    )
-
-    assert {folder: n for folder, n in modules.items() if n > FOLDER_MODULES_MAX} == {}
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:

@@ -61,7 +61,7 @@ def test_pytest_refuses_a_stale_build(built: Path) -> None:
     """An edited source beside its old compiled form stops pytest with the command to run."""
     (built / "build" / setup.STAMP.name).write_text("of other sources")
 
-    done = run_python(built, "-m", "pytest", "-p", "no:cacheprovider", "tests/test_budgets.py")
+    done = run_python(built, "-m", "pytest", "-p", "no:cacheprovider", "tests/test_layout.py")
 
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "run `make build`" in done.stderr
