@@ -5,6 +5,9 @@ from typing import Final
 QUERY: Final = 2
 STOP: Final = 3
 ROTATE: Final = 4
+INTVAR: Final = 5
+RAND: Final = 13
+USER_VAR: Final = 14
 FORMAT_DESCRIPTION: Final = 15
 XID: Final = 16
 TABLE_MAP: Final = 19
@@ -34,10 +37,15 @@ MARIADB_QUERY_COMPRESSED: Final = 165
 MARIADB_WRITE_ROWS_COMPRESSED_V1: Final = 166
 MARIADB_DELETE_ROWS_COMPRESSED: Final = 171
 
-# Events without a change: comments, bookkeeping, and data of group replication.
+# Events without a change: comments, bookkeeping, data of group replication, and the values that a
+# statement was run with. Definitions have them too, as CREATE EVENT with a user variable or
+# MariaDB's CREATE VIEW with RAND(); what they precede decides, and a logged change stops the shard.
 WITHOUT_CHANGE: Final = frozenset(
     (
         STOP,
+        INTVAR,
+        RAND,
+        USER_VAR,
         HEARTBEAT,
         HEARTBEAT_V2,
         IGNORABLE,
@@ -62,11 +70,8 @@ REFUSED: Final[dict[int, str]] = {
 
 # Events that only statement-based logging writes.
 STATEMENTS: Final[dict[int, str]] = {
-    5: f"INTVAR, {_STATEMENT}",
     9: f"APPEND_BLOCK, {_STATEMENT}",
     11: f"DELETE_FILE, {_STATEMENT}",
-    13: f"RAND, {_STATEMENT}",
-    14: f"USER_VAR, {_STATEMENT}",
     17: f"BEGIN_LOAD_QUERY, {_STATEMENT}",
     18: f"EXECUTE_LOAD_QUERY, {_STATEMENT}",
 }
