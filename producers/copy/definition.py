@@ -233,7 +233,7 @@ def _key(
     )
 
 
-def _column_type(  # noqa: PLR0917 - a row of information_schema.columns
+def _column_type(
     table: str,
     flavor: Flavor,
     index: int,
@@ -252,7 +252,10 @@ def _column_type(  # noqa: PLR0917 - a row of information_schema.columns
     data_type = data_type.lower().replace("geomcollection", "geometrycollection")
     code = _type_code(data_type, column_type, flavor)
     if code is None:
-        raise CannotCopy(f"table {table}, column {name!r}: type {column_type} is not supported")
+        raise CannotCopy(
+            f"table {table}, column {name!r}: its type, {column_type}, is not decoded: change it, "
+            f"or copy the other tables without this one"
+        )
     column = ColumnType(index, code)
     column.name = name
     column.unsigned = "unsigned" in column_type or "zerofill" in column_type

@@ -17,7 +17,7 @@ from producers.filters.collations import BINARY, BY_NAME, BinaryCollation, colla
 from producers.filters.errors import RuleError
 from producers.filters.source_column import SourceColumn
 from producers.filters.where_tree import ColumnRef, Literal
-from topics.records.table_shape import ValueKind
+from topics.records.table_shape import DECIMAL_DIGITS_MAX, DECIMAL_SCALE_MAX, ValueKind
 
 Raw = int | float | str | bytes
 Test = Callable[[Any], bool]
@@ -47,10 +47,9 @@ _BITS: Final = frozenset((ValueKind.BIT, ValueKind.BIT64))
 _FLOATS: Final = frozenset((ValueKind.FLOAT, ValueKind.DOUBLE))
 _TEXTS: Final = frozenset((ValueKind.STRING, ValueKind.ENUM))
 _DATES: Final = frozenset((ValueKind.DATE, ValueKind.DATETIME, ValueKind.TIMESTAMP))
-# Servers read decimal constants with at most this many digits exactly.
-_DIGITS_MAX: Final = 65
-_FRACTION_DIGITS_MAX: Final = 30
-_EXACT: Final = Context(prec=2 * _DIGITS_MAX)
+# Servers of both families compare decimal constants of up to 65 digits, 38 of them after the point,
+# exactly with every DECIMAL.
+_EXACT: Final = Context(prec=2 * DECIMAL_DIGITS_MAX)
 # Servers move two-digit years into this century or the last.
 _YEARS: Final = range(1901, 2156)
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
@@ -141,8 +140,12 @@ def _bound(column: SourceColumn, literal: Literal) -> Raw | Decimal:
         raise _cannot(column, f"a comparison with {literal.kind} {literal.text!r}")
     number = Decimal(literal.text)
     fraction = len(literal.text.partition(".")[2])
-    if len(number.as_tuple().digits) > _DIGITS_MAX or fraction > _FRACTION_DIGITS_MAX:
-        raise _cannot(column, f"a comparison with a number of more than {_DIGITS_MAX} digits")
+    if len(number.as_tuple().digits) > DECIMAL_DIGITS_MAX or fraction > DECIMAL_SCALE_MAX:
+        raise _cannot(
+            column,
+            f"a comparison with a number of more than {DECIMAL_DIGITS_MAX} digits, or of more than "
+            f"{DECIMAL_SCALE_MAX} after the point,",
+        )
     if kind in _FLOATS:
         return float(number)
     if kind is ValueKind.DECIMAL:

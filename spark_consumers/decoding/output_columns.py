@@ -12,7 +12,7 @@ from event_token.errors import UsageError
 from spark_consumers.decoding.key_scope import KeyScope
 from topics.records.table_shape import UNSIGNED_LONG_DIGITS, Column, TableShape, ValueKind
 
-# Arrow and Spark decimals have at most this many digits, MySQL's up to 65.
+# Arrow and Spark decimals have at most this many digits, those of servers up to 65.
 DECIMAL128_DIGITS = 38
 
 ENVELOPE_TYPES: dict[str, pa.DataType] = {

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+# The widest DECIMAL of any server. MariaDB's has up to 38 digits after the point, MySQL's 30.
+DECIMAL_DIGITS_MAX = 65
+DECIMAL_SCALE_MAX = 38
 # Up to 18 digits fit into 64 bits, and the unscaled value then always takes 8 bytes, so that it is
 # written and read without a loop.
 DECIMAL_FIXED_DIGITS = 18

@@ -18,7 +18,7 @@ from topics.records.vevent import InvalidDate, Row, Value
 EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - DATETIME has no time zone
 EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
-# MySQL's DECIMAL has 65 digits; the rest is room to scale without rounding.
+# A DECIMAL has up to 65 digits; the rest is room to scale without rounding.
 EXACT: Final = Context(prec=200)
 UNSIGNED_LONG_MAX: Final = 2**64 - 1
 

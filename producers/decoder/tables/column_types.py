@@ -9,7 +9,13 @@ from producers.decoder.values import operations as ops
 from producers.decoder.values.charset import BINARY, OTHER, char_bytes_max, charset_kind
 from producers.decoder.values.hidden_values import HIDDEN_BYTES, HIDDEN_OPS
 from producers.decoder.values.temporal import fraction_bytes
-from topics.records.table_shape import DECIMAL_FIXED_DIGITS, Column, ValueKind
+from topics.records.table_shape import (
+    DECIMAL_DIGITS_MAX,
+    DECIMAL_FIXED_DIGITS,
+    DECIMAL_SCALE_MAX,
+    Column,
+    ValueKind,
+)
 
 TINY: Final = 1
 SHORT: Final = 2
@@ -75,12 +81,19 @@ METADATA_BYTES: Final[dict[int, int]] = {
     VECTOR: 1,
 }
 
+_REBUILD: Final = (
+    "in the format before MySQL 5.6, which is not decoded: rebuild the table (ALTER TABLE ... "
+    "FORCE), and copy it again from after that"
+)
 _REFUSED: Final[dict[int, str]] = {
-    6: "NULL",
-    7: "TIMESTAMP in the format before MySQL 5.6: rebuild the table (ALTER TABLE ... FORCE)",
-    11: "TIME in the format before MySQL 5.6: rebuild the table (ALTER TABLE ... FORCE)",
-    12: "DATETIME in the format before MySQL 5.6: rebuild the table (ALTER TABLE ... FORCE)",
+    7: f"a TIMESTAMP {_REBUILD}",
+    11: f"a TIME {_REBUILD}",
+    12: f"a DATETIME {_REBUILD}",
 }
+# What gets a shard past a type that no release of a server had when this was written.
+_FIX: Final = (
+    "upgrade to a version that decodes it, or leave the table out by a filter rule (exclude)"
+)
 
 _INTEGERS: Final[dict[int, tuple[str, int, int]]] = {
     TINY: ("tinyint", ops.I8, 1),
@@ -178,8 +191,8 @@ def plan_column(source: ColumnType) -> tuple[ColumnPlan, Column]:
 
 
 def refusal(type_code: int) -> str:
-    """Return the name of a type that is refused."""
-    return _REFUSED.get(type_code, f"type {type_code}")
+    """Return why a type is refused, and how to go on."""
+    return _REFUSED.get(type_code, f"its type, number {type_code}, is not decoded: {_FIX}")
 
 
 def _sign(source: ColumnType, signed_type: bool) -> str:
@@ -208,7 +221,9 @@ def _temporal(source: ColumnType) -> tuple[ColumnPlan, Column]:
     name, op, size, kind = _TEMPORAL[source.type_code]
     digits = source.meta_0
     if digits > 6:
-        raise UnknownColumn(f"{name}({digits})")
+        raise UnknownColumn(
+            f"{name}({digits}) has more than the 6 digits that servers have: {_FIX}"
+        )
     size += fraction_bytes(digits)
     plan, column = _made(source, op, size, kind, f"{name}({digits})" if digits else name)
     plan.second_digits = digits
@@ -217,8 +232,11 @@ def _temporal(source: ColumnType) -> tuple[ColumnPlan, Column]:
 
 def _decimal(source: ColumnType) -> tuple[ColumnPlan, Column]:
     precision, scale = source.meta_0, source.meta_1
-    if not (1 <= precision <= 65 and scale <= 30 and scale <= precision):
-        raise UnknownColumn(f"decimal({precision},{scale})")
+    if not (1 <= precision <= DECIMAL_DIGITS_MAX and scale <= min(precision, DECIMAL_SCALE_MAX)):
+        raise UnknownColumn(
+            f"decimal({precision},{scale}) is beyond decimal({DECIMAL_DIGITS_MAX},"
+            f"{DECIMAL_SCALE_MAX}), the widest that servers have: {_FIX}"
+        )
     whole = precision - scale
     size = sum(digits // 9 * 4 + _DECIMAL_BYTES[digits % 9] for digits in (whole, scale))
     op = ops.DECIMAL if precision <= DECIMAL_FIXED_DIGITS else ops.BIG_DECIMAL
@@ -233,13 +251,17 @@ def _decimal(source: ColumnType) -> tuple[ColumnPlan, Column]:
 def _text_or_bytes(source: ColumnType) -> tuple[ColumnPlan, Column]:
     kind = charset_kind(source.charset)
     if kind == OTHER:
-        raise UnknownColumn(f"text in character set {source.charset}")
+        raise UnknownColumn(
+            f"text in character set {source.charset}, which is not decoded: convert the column to "
+            f"utf8mb4 and copy the table again from after that, or leave the table out by a filter "
+            f"rule (exclude)"
+        )
     is_bytes = kind == BINARY
     is_compressed = source.type_code in (BLOB_COMPRESSED, VARCHAR_COMPRESSED)
     if source.type_code in (BLOB, BLOB_COMPRESSED):
         op, size = ops.BLOB, source.meta_0
         if size not in _BLOB_NAMES:
-            raise UnknownColumn(f"a blob with {size} bytes of length")
+            raise UnknownColumn(f"a blob with a length of {size} bytes is not decoded: {_FIX}")
         sql_type = _BLOB_NAMES[size][0 if is_bytes else 1]
         length = 0
     else:
@@ -283,7 +305,8 @@ def _opaque(source: ColumnType) -> tuple[ColumnPlan, Column]:
     """Plan a GEOMETRY or VECTOR: the server's own bytes, after their length."""
     size = source.meta_0
     if size not in _BLOB_NAMES:
-        raise UnknownColumn(f"{refusal(source.type_code)} with {size} bytes of length")
+        name = "vector" if source.type_code == VECTOR else "geometry"
+        raise UnknownColumn(f"a {name} with a length of {size} bytes is not decoded: {_FIX}")
     if source.type_code == VECTOR:
         sql_type = f"vector({source.dimension})"
     else:
@@ -306,7 +329,9 @@ def _labelled(source: ColumnType) -> tuple[ColumnPlan, Column]:
     name = "enum" if is_enum else "set"
     size = source.meta_1
     if size not in ((1, 2) if is_enum else (1, 2, 3, 4, 8)) or not source.labels:
-        raise UnknownColumn(f"{name} with {len(source.labels)} labels in {size} bytes")
+        raise UnknownColumn(
+            f"{name} with {len(source.labels)} labels in {size} bytes is not decoded: {_FIX}"
+        )
     texts = ",".join("'" + label.replace("'", "''") + "'" for label in source.labels)
     plan = ColumnPlan(source.index, source.name, ops.ENUM if is_enum else ops.SET, size)
     kind = ValueKind.ENUM if is_enum else ValueKind.SET

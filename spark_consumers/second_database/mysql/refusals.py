@@ -24,6 +24,8 @@ _BAD_VALUE = frozenset(
 )
 _DUPLICATE = frozenset({1062, 1586})
 _TOO_WIDE = 1118
+# A DECIMAL of MariaDB may have up to 38 digits after the point, one of MySQL 30.
+_SCALE_TOO_LARGE = 1425
 # A write, a new file, a tablespace; where only the storage engine's number tells why, it is in the
 # message: 28 of the system, 135 of InnoDB.
 _FULL = frozenset({20, 1021, 1114, 3675})
@@ -72,6 +74,11 @@ def translated(place: str, error: DBAPIError) -> ShardstreamError:
     said = without_values(said_of(error))
     if code in _REFUSED:
         return UsageError(f"{place}: {said} (docs/second-database.md lists the rights)")
+    if code == _SCALE_TOO_LARGE:
+        return UsageError(
+            f"{place}: {said} Follow into MariaDB or PostgreSQL, which hold it, or leave the table "
+            f"out by naming the others with --table"
+        )
     if code in _FULL or _FULL_BY_NUMBER.search(said):
         return Retry(f"{place}: its disk is full, make room: {said}")
     if error.connection_invalidated or code in _TRANSIENT:

@@ -4,7 +4,7 @@ import json
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -90,9 +90,11 @@ def _integer(rng: random.Random, name: str) -> RandomColumn:
     )
 
 
-def _decimal(rng: random.Random, name: str) -> RandomColumn:
-    precision = rng.randint(1, 65)
-    scale = rng.randint(0, min(30, precision))
+def _decimal(
+    rng: random.Random, name: str, scale_min: int = 0, scale_max: int = 30
+) -> RandomColumn:
+    scale = rng.randint(scale_min, scale_max)
+    precision = rng.choice((max(scale, 1), 65, rng.randint(max(scale, 1), 65)))
     most = 10**precision - 1
 
     def value(r: random.Random) -> Decimal:
@@ -100,6 +102,11 @@ def _decimal(rng: random.Random, name: str) -> RandomColumn:
         return Decimal(f"{r.choice(('', '-'))}{digits}e-{scale}")
 
     return RandomColumn(name, f"DECIMAL({precision},{scale})", value, is_plain=True)
+
+
+def _fine_decimal(rng: random.Random, name: str) -> RandomColumn:
+    """A DECIMAL with more digits after the point than MySQL has."""
+    return replace(_decimal(rng, name, 31, 38), is_plain=False)
 
 
 def _float(rng: random.Random, name: str) -> RandomColumn:
@@ -293,6 +300,7 @@ _OWN: dict[Flavor, dict[Make, Version]] = {
     Flavor.MYSQL: {_vector: (9, 0, 0)},
     Flavor.MARIADB: {
         _compressed: (10, 5, 0),
+        _fine_decimal: (10, 5, 0),
         _uuid: (10, 7, 0),
         _inet: (10, 5, 0),
         _inet4: (10, 10, 0),

@@ -66,6 +66,11 @@ COLUMNS = {
         f"{FROM_TEXT}({RING})",
     ),
 }
+# Beyond MySQL's DECIMAL.
+OF_MARIADB = {
+    "w": ("decimal(65,38)", f"-{'9' * 27}.{'9' * 38}", f"0.{'0' * 37}1", "0"),
+    "x": ("decimal(38,38)", f"-0.{'9' * 38}", f"0.{'0' * 37}1", f"0.{'12' * 19}"),
+}
 # How columns are compared: texts of FLOAT and DOUBLE are rounded for display.
 COMPARED = {"f": "{}.f", "g": "{}.g", "l": "CAST(CONVERT({}.l USING utf8mb4) AS BINARY)"}
 
@@ -90,13 +95,14 @@ def inserted(shape: TableShape, rows: pa.RecordBatch) -> Decoded:
 
 def test_values_are_those_of_the_source(database: DatabaseFixture, may_load: None) -> None:
     """Each type, its limits, invalid dates, NULL and what a file or a statement must escape."""
+    columns = COLUMNS | OF_MARIADB if database.flavor is Flavor.MARIADB else COLUMNS
     listed = "id bigint unsigned, code varchar(20), " + ", ".join(
-        f"{name} {values[0]}" for name, values in COLUMNS.items()
+        f"{name} {values[0]}" for name, values in columns.items()
     )
     rows = [
-        f"({i}, 'k{i} ', {', '.join(values[i] for values in COLUMNS.values())})" for i in (1, 2, 3)
+        f"({i}, 'k{i} ', {', '.join(values[i] for values in columns.values())})" for i in (1, 2, 3)
     ]
-    rows.append(f"(4, 'K', {', '.join('NULL' for _ in COLUMNS)})")
+    rows.append(f"(4, 'K', {', '.join('NULL' for _ in columns)})")
     [(shape, decoded)] = decoded_rows(
         database,
         (
@@ -113,7 +119,7 @@ def test_values_are_those_of_the_source(database: DatabaseFixture, may_load: Non
 
     assert followed.database.apply_arrow(batch(0), [changed])
 
-    for name in ("code", *COLUMNS):
+    for name in ("code", *columns):
         compared = COMPARED.get(name, f"CAST({{}}.{name} AS BINARY)")
         same = followed.rows(
             f"SELECT t.id FROM odd t JOIN {shape.database}.odd s ON s.id = t.id "
@@ -121,6 +127,16 @@ def test_values_are_those_of_the_source(database: DatabaseFixture, may_load: Non
         )
         assert len(same) == len(rows), f"{name}: {sorted(same)}"
     assert followed.rows("SELECT d__text FROM odd WHERE id = 2") == [("2024-02-00",)]
+
+
+def test_a_decimal_of_mariadb_is_refused_by_mysql(mysql_a: DatabaseFixture) -> None:
+    """More than 30 digits after the point: the message names the column, and a way on."""
+    wide = Column("w", ValueKind.DECIMAL, "decimal(65,31)", 65, 31)
+    followed = Followed(MysqlTargets(mysql_a))
+    followed.database.prepare()
+
+    with pytest.raises(UsageError, match=r"scale 31 .* 'w'.* or leave the table out .* --table"):
+        followed.apply([Item(1, 1, 100)], shape=replace(ITEMS, columns=(*ITEMS.columns, wide)))
 
 
 @pytest.mark.parametrize("long", [False, True])

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from topics.records.table_shape import Column, TableShape, ValueKind
+from topics.records.table_shape import DECIMAL_SCALE_MAX, Column, TableShape, ValueKind
 from topics.records.vevent import EventType, InvalidDate, Op, Row, TokenText, Value, VEvent
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -49,7 +49,7 @@ def columns(draw: st.DrawFn, name: str) -> Column:
     kind = draw(st.sampled_from(ValueKind))
     if kind is ValueKind.DECIMAL:
         precision = draw(st.integers(1, 65))
-        scale = draw(st.integers(0, min(precision, 30)))
+        scale = draw(st.integers(0, min(precision, DECIMAL_SCALE_MAX)))
         return Column(name, kind, f"decimal({precision},{scale})", precision, scale)
     if kind in {ValueKind.TIME, ValueKind.DATETIME, ValueKind.TIMESTAMP}:
         digits = draw(st.integers(0, 6))
