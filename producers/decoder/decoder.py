@@ -48,6 +48,7 @@ def _table_versions(options: DecoderOptions) -> TableVersions:
         text_as_bytes=options.text_as_bytes,
         rules=options.rules,
         hidden_types=options.hidden_types,
+        catalog=options.catalog,
         lower_case_names=options.lower_case_names,
     )
 

@@ -40,7 +40,7 @@ class UnloggedCascade(DecoderHalt):
 
 
 class HiddenType(DecoderHalt):
-    """Raised when a column has, or may have, another type than the settings declare."""
+    """Raised where a binlog hides what a column is, and neither settings nor server tell."""
 
 
 class StatementInRowStream(DecoderHalt):

@@ -7,6 +7,7 @@ from event_token import Flavor
 from producers.decoder.rows.record_output import Produce
 from producers.decoder.stream.table_versions import FilterRules
 from producers.decoder.tables.hidden_columns import HiddenTypes
+from producers.decoder.tables.server_columns import Catalog
 from producers.decoder.tables.sharding import ShardingColumn
 
 
@@ -43,6 +44,7 @@ class DecoderOptions:
     `text_as_bytes`: columns, as database.table.column, whose text is logged as raw bytes.
     `rules`: filter rules, None for none.
     `hidden_types`: of MariaDB's columns; None: all that look like BINARY are BINARY.
+    `catalog`: tells columns that the server hides from others of such names; None: their names do.
     `refuses_cascades`: stop at foreign keys whose changes of other rows the server does not log.
     `lower_case_names`: the server has names of tables in lower case (lower_case_table_names).
     `rolled_back`: GTIDs of MariaDB for which an earlier decoder raised RolledBack.
@@ -72,6 +74,7 @@ class DecoderOptions:
     is_cancelled: Callable[[str], bool] = _none_cancelled
     rules: FilterRules | None = None
     hidden_types: HiddenTypes | None = None
+    catalog: Catalog | None = None
     refuses_cascades: bool = False
     lower_case_names: bool = False
     rolled_back: frozenset[str] = frozenset()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from producers.decoder.tables.plan import FilterPlan, MaskedColumn, RangeTest, TablePlan
+from producers.decoder.tables.server_columns import written_plan
 from producers.decoder.tables.sharding import ShardingColumn
 from producers.decoder.values import operations as ops
 from producers.filters.binding import BoundRule, bind_rule
@@ -71,20 +72,14 @@ def source_columns(table: TablePlan) -> list[SourceColumn]:
 
 
 def _filter_plan(table: TablePlan, bound: BoundRule) -> FilterPlan:
-    written = TablePlan(table.body, table.database, table.table)
-    written.key_prefix = table.key_prefix
-    written.key_size = table.key_size
-    places = {output.index: i for i, output in enumerate(bound.outputs)}
-    written.primary_key = [places[index] for index in table.primary_key]
-    columns = []
-    for i, output in enumerate(bound.outputs):
-        source = table.columns[output.index]
-        plan = source.moved(i)
-        written.columns.append(plan)
-        written.shape_columns.append(output.column)
-        columns.append(MaskedColumn(source, plan, output.mask))
-    written.key_names = [written.columns[index].name for index in written.primary_key]
-    written.count = len(columns)
+    outputs = bound.outputs
+    written = written_plan(
+        table, [each.index for each in outputs], [each.column for each in outputs]
+    )
+    columns = [
+        MaskedColumn(table.columns[output.index], column, output.mask)
+        for output, column in zip(outputs, written.columns, strict=True)
+    ]
     where = bound.where
     return FilterPlan(
         table,

@@ -120,15 +120,20 @@ class ServerTypes:
 
     def _require_sight(self, database: str, places: list[str]) -> None:
         """HiddenType unless the account would see these columns if they existed."""
-        with server_errors(self._server, "reading the grants of"):
-            granted = privileges_on(self._connection, database)
-        if not granted & {"SELECT", "ALL PRIVILEGES"}:
+        if not may_see(self._server, self._connection, database):
             raise HiddenType(
                 f"a binlog does not distinguish UUID, INET4 and INET6 from BINARY, and the type of "
                 f"column {places[0]} is not visible without the SELECT privilege on {database}: "
                 f"grant it, or declare the column: {declaration(places[0], BYTES)} "
                 f'(or "uuid", "inet4", "inet6")'
             )
+
+
+def may_see(server: ServerSettings, connection: Any, database: str) -> bool:
+    """Tell whether the account sees all columns of a database."""
+    with server_errors(server, "reading the grants of"):
+        granted = privileges_on(connection, database)
+    return bool(granted & {"SELECT", "ALL PRIVILEGES"})
 
 
 def server_types(

@@ -12,6 +12,7 @@ from producers.filters.sharding_columns import sharding_columns
 from producers.filters.start_check import rule_problems
 from producers.filters.table_filters import TableFilters
 from producers.preflight.hidden_types import server_types
+from producers.preflight.server_columns import ServerCatalog
 from producers.preflight.warnings import binlog_kept_s
 from producers.replication.stream import ReplicationStream, server_errors
 from producers.servers.server_list import OpenServer
@@ -136,6 +137,7 @@ def _open_decoder(
         rules=rules,
         text_as_bytes=settings.text_as_bytes,
         hidden_types=server_types(settings, server.settings, server.connection, notice),
+        catalog=ServerCatalog(server.settings, server.connection, notice),
         refuses_cascades=not (settings.accept_unlogged_cascades or server.logs_cascades()),
         lower_case_names=server.has_lower_case_names(),
         on_delivery=publisher.on_delivery,

@@ -13,6 +13,7 @@ from producers.decoder.tables.column_types import YEAR_SIGN_UNKNOWN
 from producers.decoder.tables.hidden_columns import HiddenTypes, may_be_hidden
 from producers.decoder.tables.key_watch import KeyWatch, is_named
 from producers.decoder.tables.plan import SILENT, FilterPlan, TablePlan
+from producers.decoder.tables.server_columns import Catalog, all_visible, hide
 from producers.decoder.tables.sharding import ShardingColumn, set_vindex
 from producers.decoder.tables.table_map import parse_table_map
 from producers.decoder.values.wire import is_at, read_u48, take, write_string
@@ -59,17 +60,20 @@ class TableVersions:
         text_as_bytes: frozenset[str],
         rules: FilterRules | None,
         hidden_types: HiddenTypes | None,
+        catalog: Catalog | None,
         lower_case_names: bool,
     ) -> None:
         """`schema_id` registers a schema's text and returns its id. `vindexes`: by table.
 
         `text_as_bytes`: columns, as database.table.column, whose text is logged as raw bytes.
         `hidden_types`: of MariaDB's columns; None: all that look like BINARY are BINARY.
+        `catalog`: tells hidden columns from others of such names; None: their names do.
         `lower_case_names`: the server takes names in any case and has them in lower case.
         """
         self.lower_case_names: bool = lower_case_names
         self._rules: FilterRules | None = rules
         self._hidden_types: HiddenTypes | None = hidden_types
+        self._catalog: Catalog | None = catalog
         self._schema_id: Callable[[str], int] = schema_id
         self._keyspace: str = keyspace
         self._vindexes: Mapping[tuple[str, str], ShardingColumn] = vindexes
@@ -200,18 +204,33 @@ class TableVersions:
         if plan.internal:
             plan.prefix = _NOT_LOGGED
             return
+        if plan.maybe_hidden:
+            self._hide(plan)
+        seen = plan if plan.visible is None else plan.visible
         set_vindex(plan, self._vindexes.get((plan.database, plan.table)))
         try:
-            plan.filter = None if rules is None else rules.filter_plan(plan)
+            plan.filter = None if rules is None else rules.filter_plan(seen)
         except UsageError as error:
             raise RuleBroken(
                 f"the filter rule of table {plan.database}.{plan.table} does not fit it: {error}"
             ) from error
+        if plan.filter is None and plan.visible is not None:
+            plan.filter = all_visible(plan.visible)
         if plan.filter is None:
             plan.prefix = self._row_prefix(plan.shape())
             return
+        plan.filter.source = plan
         plan.filter.written.prefix = self._row_prefix(plan.filter.written.shape())
         plan.prefix = _NOT_LOGGED
+
+    def _hide(self, plan: TablePlan) -> None:
+        """Find out which of the columns that may be the server's own are. HiddenType."""
+        names = [column.name for column in plan.columns]
+        hidden = frozenset(names[i] for i in plan.maybe_hidden)
+        if self._catalog is not None:
+            doubtful = [names[i] for i in plan.maybe_hidden]
+            hidden = self._catalog.hidden(plan.database, plan.table, names, doubtful)
+        hide(plan, hidden)
 
     def _row_prefix(self, shape: TableShape) -> bytes:
         return record_prefix(self._schema_id(schema_text(row_schema(shape, self._keyspace))), "ROW")
@@ -221,6 +240,9 @@ class TableVersions:
 
         Raises RuleBroken where a rule does not fit them, HiddenType where a declared type does not.
         """
+        # A hidden column may have become a user's, or the other way round, in the same table map.
+        for body in [body for body, plan in self._by_body.items() if plan.maybe_hidden]:
+            del self._by_body[body]
         if self._rules is not None:
             self._rules.definitions_changed()
         types = self._hidden_types

@@ -175,6 +175,11 @@ class TablePlan:
         self.key_names: list[str] = []
         self.shape_columns: list[Column] = []
         self.primary_key: list[int] = []
+        # Columns that may be the server's own (server_columns.py), and those that are: readers,
+        # filter rules and copies see `visible`, which lacks them. None: there are none.
+        self.maybe_hidden: list[int] = []
+        self.hidden: list[int] = []
+        self.visible: TablePlan | None = None
         self.is_left_out: bool = False  # a filter rule leaves out all its rows
         self.filter: FilterPlan | None = None  # a filter rule chooses rows or columns
         # The sharding column and its vindex; None: rows have no keyspace ids.
@@ -192,6 +197,8 @@ class TablePlan:
 
     def shape(self) -> TableShape:
         """Return the table version as readers see it."""
+        if self.visible is not None:
+            return self.visible.shape()
         return TableShape(
             self.database, self.table, tuple(self.shape_columns), tuple(self.primary_key)
         )

@@ -8,6 +8,7 @@ from mypy_extensions import i64, u8
 from producers.decoder.errors import CorruptBinlog, UnsupportedEvent
 from producers.decoder.tables.key_watch import KeyWatch
 from producers.decoder.tables.plan import ABSENT_COLUMN, NO_IDS, ColumnPlan, RowsPlan, TablePlan
+from producers.decoder.values.operations import ABSENT
 from producers.decoder.values.wire import is_at, packed_size, read_packed, take, write_string
 from topics.records.table_shape import OPS
 
@@ -109,7 +110,14 @@ def observe_rows(watch: KeyWatch, table: TablePlan, rows: RowsPlan, seq: i64) ->
     watch.seen_seq = seq
     if watch.body != table.body:
         watch.observe_version(table.body, table.shape())
-    if (rows.has_before and rows.before_present < table.count) or (
-        rows.has_after and rows.after_present < table.count
+    if (rows.has_before and _is_partial(table, rows.before, rows.before_present)) or (
+        rows.has_after and _is_partial(table, rows.after, rows.after_present)
     ):
         watch.partial_seq = seq
+
+
+def _is_partial(table: TablePlan, columns: list[ColumnPlan], present: i64) -> bool:
+    """Tell whether an image lacks a column that readers see."""
+    if present == table.count:
+        return False
+    return any(c.op == ABSENT and i not in table.hidden for i, c in enumerate(columns))

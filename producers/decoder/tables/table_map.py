@@ -22,6 +22,7 @@ from producers.decoder.tables.column_types import (
 )
 from producers.decoder.tables.hidden_columns import HiddenTypes
 from producers.decoder.tables.plan import TablePlan
+from producers.decoder.tables.server_columns import named_as_hidden
 from producers.decoder.values.charset import OTHER, charset_kind, charset_of, decode_text
 from producers.decoder.values.hidden_values import HIDDEN_BYTES
 from producers.decoder.values.raw_values import raw_form
@@ -144,6 +145,7 @@ def parse_table_map(
             declared = hidden_types.type_of(place)
             column.declared = declared if declared in HIDDEN_BYTES else ""
     plan.problem = plan.problem or plan_columns(plan, columns, _key_of(fields))
+    plan.maybe_hidden = named_as_hidden(plan, is_mariadb, _VISIBILITY in fields.raw)
     return plan
 
 
@@ -183,7 +185,10 @@ def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool, year
     """Set names, signs, character sets and labels; return the problem, "" for none."""
     for field in fields.raw:
         if not _SIGNEDNESS <= field <= _VECTOR_DIMENSION:
-            return f"its table map has metadata of the unknown kind {field}"
+            return (
+                f"its table map has metadata of the unknown kind {field}: upgrade to a version "
+                f"that decodes it, or leave the table out by a filter rule (exclude)"
+            )
     names = fields.strings(_COLUMN_NAME)
     if not names:
         return _NO_METADATA
@@ -255,7 +260,11 @@ def _set_labels(columns: list[ColumnType], fields: _Fields) -> str:
             raise ValueError(f"{len(lists)} lists of labels for {len(of_type)} columns")
         for column, labels in zip(of_type, lists, strict=True):
             if charset_kind(column.charset) == OTHER:
-                return f"column {column.name!r}: labels in character set {column.charset}"
+                return (
+                    f"column {column.name!r}: labels in character set {column.charset}, which is "
+                    f"not decoded: convert the column to utf8mb4 and copy the table again from "
+                    f"after that, or leave the table out by a filter rule (exclude)"
+                )
             column.labels = [decode_text(label, column.charset) for label in labels]
     return ""
 

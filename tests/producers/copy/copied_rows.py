@@ -15,7 +15,14 @@ from producers.filters.table_filters import source_columns
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.case_files import Case
-from tests.producers.decoder.decoding import ALL_ROWS, Message, Sink, new_decoder, types_of
+from tests.producers.decoder.decoding import (
+    ALL_ROWS,
+    Message,
+    Sink,
+    catalog_of,
+    new_decoder,
+    types_of,
+)
 from tests.producers.session.producing import server_of
 from topics.records.vevent import EventType, Op, VEvent
 
@@ -103,17 +110,29 @@ def check_copied_rows(case: Case, server: DatabaseFixture) -> None:
     sink = Sink()
     rules = SeenByRules()
     types = types_of(server, case.typed_columns(database))
-    decoder = new_decoder(sink, case.flavor, before, rules=rules, hidden_types=types)
+    decoder = new_decoder(
+        sink, case.flavor, before, rules=rules, hidden_types=types, catalog=catalog_of(server)
+    )
     decoder.feed(stream, 0, len(stream), ALL_ROWS)
     decoder.take_batch()
     logged = newest(sink.messages, sink.events())
     chunks = ChunkConnection(server_of(server))
+    watches = {table: KeyWatch(database, table, 0) for table in logged}
+    watching = new_decoder(
+        Sink(), case.flavor, before, hidden_types=types, catalog=catalog_of(server)
+    )
+    for watch in watches.values():
+        watching.copy_writer.watch(watch)
+    watching.feed(stream, 0, len(stream), ALL_ROWS)
     for table, rows in logged.items():
         sink.messages.clear()
         seen_by_rules = rules.columns[table]
         definition = definition_of(chunks, case, database, table)
         if definition is None:
             continue
+        # A copy that runs beside these changes sees whole rows of the table that it reads.
+        assert watches[table].partial_seq == -1
+        assert watches[table].shape == definition.plan.shape()
         for limit in (1000, 1):
             sink.messages.clear()
             after: tuple[str, ...] = ()

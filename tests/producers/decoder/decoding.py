@@ -9,6 +9,7 @@ from databases.connection import open_connection
 from event_token import Flavor
 from producers.decoder import BatchSummary, Decoder, DecoderOptions
 from producers.preflight.hidden_types import ServerTypes
+from producers.preflight.server_columns import ServerCatalog
 from producers.preflight.typed_columns import TypedColumns
 from producers.settings import ServerSettings
 from tests.database_servers import DatabaseFixture
@@ -72,6 +73,14 @@ def types_of(
         return None
     server = ServerSettings(database.host, database.port, database.user, database.password)
     return ServerTypes(typed_columns, server, open_connection(server), on_notice)
+
+
+def catalog_of(
+    database: DatabaseFixture, on_notice: Callable[[str], None] = lambda _: None
+) -> ServerCatalog:
+    """What the server says of its columns, asked as a producer does it."""
+    server = ServerSettings(database.host, database.port, database.user, database.password)
+    return ServerCatalog(server, open_connection(server), on_notice)
 
 
 def nothing() -> None:

@@ -21,6 +21,7 @@ from producers.decoder.tables.key_watch import KeyWatch
 from producers.filters.sharding_columns import sharding_columns
 from producers.filters.table_filters import TableFilters
 from producers.preflight.hidden_types import server_types
+from producers.preflight.server_columns import ServerCatalog
 from producers.replication.stream import server_errors
 from producers.settings import ServerSettings, ShardProducerSettings
 from resharding.log_progress import has_reached
@@ -189,6 +190,7 @@ class ShardReader:
             rules=rules,
             text_as_bytes=settings.text_as_bytes,
             hidden_types=server_types(settings, self._server, connection, _ignore),
+            catalog=ServerCatalog(self._server, connection, _ignore),
         )
         return Decoder(options)
 

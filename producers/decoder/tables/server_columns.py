@@ -1,0 +1,105 @@
+"""Columns that a server adds to a table for itself: its binlog has them, and no SELECT shows them.
+
+MariaDB adds the hash of each unique key that is too long for an index, or that is declared USING
+HASH. MySQL adds the value of each expression of an index, and logs its name up to 8.0.22.
+"""
+
+import re
+from typing import Final, Protocol
+
+from producers.decoder.tables.plan import NO_KEY, FilterPlan, MaskedColumn, TablePlan
+from producers.decoder.values import operations as ops
+from topics.records.table_shape import Column
+
+_HASH: Final = "DB_ROW_HASH_"
+# Before 8.0.19, or somewhat later, the name is a digest.
+_OF_EXPRESSION: Final = re.compile(r"!hidden!.+!\d+!\d+|[0-9a-f]{32}")
+
+
+class Catalog(Protocol):
+    """What the server's catalog says of its tables as they are now."""
+
+    def hidden(
+        self, database: str, table: str, columns: list[str], doubtful: list[str]
+    ) -> frozenset[str]:
+        """Return those of the `doubtful` columns of a table version that no SELECT shows.
+
+        Raises HiddenType where that cannot be seen.
+        """
+
+
+def named_as_hidden(plan: TablePlan, is_mariadb: bool, has_visibility: bool) -> list[int]:
+    """Return the columns that may be the server's: it is all that a table map tells.
+
+    `has_visibility`: the table map says which columns users declared INVISIBLE, as MySQL's does
+    from 8.0.23 on, where it has none of the server's own.
+    """
+    if is_mariadb:
+        return _hashes(plan)
+    if has_visibility:
+        return []
+    return [
+        i
+        for i, column in enumerate(plan.columns)
+        if column.key_slot == NO_KEY and _OF_EXPRESSION.fullmatch(column.name) is not None
+    ]
+
+
+def _hashes(plan: TablePlan) -> list[int]:
+    """Return the hashes: last, BIGINT UNSIGNED, in no primary key, and numbered as MariaDB does.
+
+    It takes the lowest numbers that no column of the table has, in any case.
+    """
+    columns = plan.columns
+    count = len(columns)
+    first = count
+    while first > 0:
+        column = columns[first - 1]
+        is_hash = column.name.startswith(_HASH) and column.op == ops.U64
+        if not is_hash or column.key_slot != NO_KEY:
+            break
+        first -= 1
+    for start in range(first, count):
+        used = {column.name.lower() for column in columns[:start]}
+        number = 0
+        expected: list[str] = []
+        while len(expected) < count - start:
+            number += 1
+            if f"{_HASH}{number}".lower() not in used:
+                expected.append(f"{_HASH}{number}")
+        if [column.name for column in columns[start:]] == expected:
+            return list(range(start, count))
+    return []
+
+
+def hide(plan: TablePlan, hidden: frozenset[str]) -> None:
+    """Take columns out of what readers, filter rules and copies see of a table version."""
+    plan.hidden = [i for i in plan.maybe_hidden if plan.columns[i].name in hidden]
+    if plan.hidden:
+        kept = [i for i in range(len(plan.columns)) if i not in plan.hidden]
+        seen = written_plan(plan, kept, [plan.shape_columns[i] for i in kept])
+        # As they lie in the events, for rules.
+        seen.columns = [plan.columns[i] for i in kept]
+        plan.visible = seen
+
+
+def written_plan(table: TablePlan, indexes: list[int], shape: list[Column]) -> TablePlan:
+    """Return a table version of these columns of `table`; `shape`: as readers see them."""
+    written = TablePlan(table.body, table.database, table.table)
+    written.key_prefix = table.key_prefix
+    written.key_size = table.key_size
+    places = {index: i for i, index in enumerate(indexes)}
+    written.primary_key = [places[index] for index in table.primary_key]
+    written.columns = [table.columns[index].moved(i) for i, index in enumerate(indexes)]
+    written.shape_columns = shape
+    written.key_names = [written.columns[index].name for index in written.primary_key]
+    written.count = len(indexes)
+    return written
+
+
+def all_visible(seen: TablePlan) -> FilterPlan:
+    """Return what writes all rows of a table version without its hidden columns."""
+    written = written_plan(seen, list(range(len(seen.columns))), seen.shape_columns)
+    pairs = zip(seen.columns, written.columns, strict=True)
+    columns = [MaskedColumn(source, column, None) for source, column in pairs]
+    return FilterPlan(seen, written, columns, ranges=[], predicate=None, predicate_columns=[])

@@ -1,0 +1,6 @@
+-- only: mysql
+CREATE TABLE t(id INT PRIMARY KEY, a VARCHAR(20), INDEX i ((UPPER(a))), b INT, v INT AS (b + 1) VIRTUAL);
+INSERT INTO t(id, a, b) VALUES (1, 'x', 2);
+UPDATE t SET a = 'y';
+CREATE TABLE u(n INT, UNIQUE i ((n + 5)), `!hidden!i2!0!0` BIGINT, `3e334e859879af256d3827d651b7804a` INT, k INT PRIMARY KEY);
+INSERT INTO u VALUES (1, 2, 3, 4);

@@ -1,0 +1,13 @@
+-- only: mariadb
+CREATE TABLE t(id INT PRIMARY KEY, a TEXT NOT NULL UNIQUE, b INT);
+SET binlog_row_image = MINIMAL;
+INSERT INTO t VALUES (1, 'a', 1);
+UPDATE t SET a = 'c';
+UPDATE t SET b = 2;
+DELETE FROM t;
+CREATE TABLE u(a TEXT NOT NULL UNIQUE, b INT);
+INSERT INTO u VALUES ('a', 2);
+UPDATE u SET b = 3;
+SET binlog_row_image = NOBLOB;
+INSERT INTO t VALUES (1, 'a', 1);
+UPDATE t SET b = 3;

@@ -1,0 +1,101 @@
+"""Columns that servers hide: what the catalog says of them, and what rules and copies see."""
+
+import pytest
+
+from producers.decoder import HiddenType, RuleBroken
+from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.table_filters import TableFilters
+from producers.preflight.server_columns import ServerCatalog
+from producers.settings import ServerSettings
+from tests.database_servers import DatabaseFixture
+from tests.producers.decoder.capture import capture, executed_set, run_statements
+from tests.producers.decoder.decoding import (
+    ALL_ROWS,
+    Sink,
+    catalog_of,
+    decode,
+    new_decoder,
+)
+from topics.records.vevent import Row
+
+TABLE = "CREATE TABLE t(id INT PRIMARY KEY, a TEXT NOT NULL UNIQUE)"
+ROWS = "INSERT INTO t VALUES (1, 'x'), (2, 'y')"
+
+
+def images(sink: Sink) -> list[Row | None]:
+    """The rows after each change."""
+    return [event.after for event in sink.events() if event.shape is not None]
+
+
+def test_rules_do_not_see_them(mariadb_a: DatabaseFixture) -> None:
+    """A rule filters a table with a hash as any other, and cannot name the hash."""
+    name, before = mariadb_a.new_database(), executed_set(mariadb_a)
+    run_statements(mariadb_a, name, (TABLE, ROWS))
+    stream = capture(mariadb_a, before)
+
+    def filtered(**rule: object) -> Sink:
+        rules = (Rule(TablePattern(f"{name}.t"), **rule),)  # type: ignore[arg-type]
+        filters = TableFilters(FilterSettings(rules=rules), {})
+        catalog = catalog_of(mariadb_a)
+        return decode(stream, mariadb_a.flavor, before, rules=filters, catalog=catalog)[0]
+
+    assert images(filtered(where="id > 1")) == [{"id": 2, "a": "y"}]
+    assert images(filtered(columns=("id",))) == [{"id": 1}, {"id": 2}]
+    with pytest.raises(RuleBroken, match=r"no column DB_ROW_HASH_1; there are id, a$"):
+        filtered(columns=("id", "DB_ROW_HASH_1"))
+
+
+@pytest.mark.parametrize(
+    ("then", "is_said"),
+    [("SET @a = 1", False), ("ALTER TABLE t ADD COLUMN b INT", True), ("DROP TABLE t", True)],
+)
+def test_what_the_catalog_does_not_have_is_said(
+    mariadb_a: DatabaseFixture, then: str, *, is_said: bool
+) -> None:
+    """A table that was changed or dropped since is judged by names, and an operator reads so."""
+    name, before = mariadb_a.new_database(), executed_set(mariadb_a)
+    run_statements(mariadb_a, name, (TABLE, ROWS, then))
+    notices: list[str] = []
+    catalog = catalog_of(mariadb_a, notices.append)
+    sink, _ = decode(capture(mariadb_a, before), mariadb_a.flavor, before, catalog=catalog)
+
+    assert images(sink) == [{"id": 1, "a": "x"}, {"id": 2, "a": "y"}]
+    assert [f"{name}.t: changed or dropped on" in notice for notice in notices] == [True] * is_said
+
+
+def test_a_column_of_the_name_of_a_user_takes_its_place(mariadb_a: DatabaseFixture) -> None:
+    """The table map stays the same, byte for byte: the server is asked again after each DDL."""
+    name, before = mariadb_a.new_database(), executed_set(mariadb_a)
+    sink = Sink()
+    decoder = new_decoder(sink, mariadb_a.flavor, before, catalog=catalog_of(mariadb_a))
+    own = "DB_ROW_HASH_1 BIGINT UNSIGNED NOT NULL"
+    steps = (
+        (f"CREATE TABLE t(a TEXT NOT NULL, {own})", "INSERT INTO t VALUES ('x', 5)"),
+        ("ALTER TABLE t DROP COLUMN DB_ROW_HASH_1, ADD UNIQUE (a)", "INSERT INTO t VALUES ('y')"),
+        (f"ALTER TABLE t DROP INDEX a, ADD COLUMN {own}", "INSERT INTO t VALUES ('z', 7)"),
+    )
+    for statements in steps:
+        run_statements(mariadb_a, name, statements)
+        stream = capture(mariadb_a, before)
+        decoder.feed(stream, 0, len(stream), ALL_ROWS)
+        decoder.take_batch()
+        before = executed_set(mariadb_a)
+
+    assert images(sink) == [
+        {"a": "x", "DB_ROW_HASH_1": 5},
+        {"a": "y"},
+        {"a": "z", "DB_ROW_HASH_1": 7},
+    ]
+
+
+def test_what_may_not_be_seen_stops(mariadb_a: DatabaseFixture) -> None:
+    """Without SELECT the server shows no column, and none is left out on a guess."""
+    name, before = mariadb_a.new_database(), executed_set(mariadb_a)
+    run_statements(mariadb_a, name, (TABLE, ROWS))
+    stream = capture(mariadb_a, before)
+    run_statements(mariadb_a, name, ("CREATE OR REPLACE USER unseeing@'127.0.0.1'",))
+    account = ServerSettings(mariadb_a.host, mariadb_a.port, "unseeing", "")
+    with mariadb_a.connect(user="unseeing") as asking:
+        catalog = ServerCatalog(account, asking, lambda _: None)
+        with pytest.raises(HiddenType, match=rf"{name}\.t\.DB_ROW_HASH_1 .* SELECT .* on {name}"):
+            decode(stream, mariadb_a.flavor, before, catalog=catalog)
