@@ -52,7 +52,7 @@ def test_rules_do_not_see_them(mariadb_a: DatabaseFixture) -> None:
 def test_what_the_catalog_does_not_have_is_said(
     mariadb_a: DatabaseFixture, then: str, *, is_said: bool
 ) -> None:
-    """A table that was changed or dropped since is judged by names, and an operator reads so."""
+    """A table that was changed or dropped since is checked by names, and an operator reads so."""
     name, before = mariadb_a.new_database(), executed_set(mariadb_a)
     run_statements(mariadb_a, name, (TABLE, ROWS, then))
     notices: list[str] = []

@@ -30,7 +30,8 @@ VALUE_CASES = frozenset(
         *("json_mysql", "many_columns", "many_labels", "off_calendar", "off_calendar_key"),
         *("savepoints", "set_statement", "statement_charsets", "strings", "times", "timestamps"),
         *("triggers", "uuid_and_inet", "uuid_and_inet_as_bytes", "uuid_key", "uuid_versions"),
-        *("decimal_of_38_places", "inet6_forms", "vector", "wide_charsets"),
+        *("decimal_of_38_places", "functional_indexes", "inet6_forms", "long_unique_names"),
+        *("vector", "wide_charsets"),
     )
 )
 # More rows of the same kind, with values that the cases lack.
