@@ -34,7 +34,8 @@ class ServerCatalog:
     ) -> frozenset[str]:
         """Of the doubtful columns, those that are not in the table as it is now.
 
-        With a notice where the table has other columns by now, or is gone: their names decide then.
+        With a notice where the table has other columns by now, or is gone: which of them are
+        hidden in these rows is then a guess, by their names.
         HiddenType if the account could not see the table.
         """
         with server_errors(self._server, "asking for the columns of"):
@@ -49,10 +50,12 @@ class ServerCatalog:
             )
         hidden = frozenset(doubtful) - frozenset(shown)
         left = [name for name in columns if name not in hidden and name not in _PERIOD]
-        if hidden and left != shown:
+        if left != shown:
+            logged = ", ".join(name for name in doubtful if name not in hidden) or "none"
             self._on_notice(
-                f"{database}.{table}: changed or dropped on {self._server.name} since these rows; "
-                f"{', '.join(sorted(hidden))} is not logged, as it is named like a column that the "
-                f"server adds for itself (docs/operations.md, Hidden columns)"
+                f"{database}.{table}: changed or dropped on {self._server.name} since these rows. "
+                f"Of the columns that are named as if the server had added them for itself, those "
+                f"that the table has now are logged ({logged}), and others are not "
+                f"({', '.join(sorted(hidden)) or 'none'}): docs/operations.md, Hidden columns"
             )
         return hidden

@@ -241,8 +241,12 @@ class TableVersions:
         Raises RuleBroken where a rule does not fit them, HiddenType where a declared type does not.
         """
         # A hidden column may have become a user's, or the other way round, in the same table map.
-        for body in [body for body, plan in self._by_body.items() if plan.maybe_hidden]:
+        doubtful = [(body, plan) for body, plan in self._by_body.items() if plan.maybe_hidden]
+        for body, plan in doubtful:
             del self._by_body[body]
+            watch = self.watches.get((plan.database, plan.table))
+            if watch is not None:
+                watch.body = b""  # its shape may be another one now
         if self._rules is not None:
             self._rules.definitions_changed()
         types = self._hidden_types

@@ -8,6 +8,16 @@ import pytest
 from event_token import Flavor, parse_gtid_set
 from producers.decoder import RecordTooLarge, StatementInRowStream, UnsupportedEvent
 from producers.decoder.events.event_types import REFUSED, STATEMENTS
+from producers.decoder.tables.column_types import (
+    BLOB,
+    ENUM,
+    NEWDECIMAL,
+    TIME2,
+    VARCHAR,
+    ColumnType,
+    UnknownColumn,
+    plan_column,
+)
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.binlog_events import event
 from tests.producers.decoder.capture import capture, executed_set, packets_of, run_statements
@@ -31,6 +41,32 @@ def test_refused_by_name(mysql_a: DatabaseFixture, kind: int) -> None:
         decode(start + event(kind, struct.pack("<H", 1) + bytes(40)), Flavor.MYSQL, before)
     assert "shard -80" in str(caught.value)
     assert "binlog." in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("type_code", "meta", "charset", "said"),
+    [
+        (6, (0, 0), "", "its type, number 6, is not decoded: upgrade.*exclude"),
+        (7, (0, 0), "", "a TIMESTAMP in the format before MySQL 5.6.* rebuild the table"),
+        (NEWDECIMAL, (66, 0), "", r"decimal\(66,0\) is beyond decimal\(65,38\).*exclude"),
+        (NEWDECIMAL, (65, 39), "", r"decimal\(65,39\) is beyond decimal\(65,38\).*exclude"),
+        (NEWDECIMAL, (30, 31), "", r"decimal\(30,31\) is beyond.*exclude"),
+        (TIME2, (7, 0), "", r"time\(7\) has more than the 6 digits.*exclude"),
+        (VARCHAR, (9, 0), "of tomorrow", "character set of tomorrow, .* utf8mb4.*exclude"),
+        (BLOB, (5, 0), "binary", "a blob with a length of 5 bytes.*exclude"),
+        (ENUM, (0, 3), "", "enum with 0 labels in 3 bytes.*exclude"),
+    ],
+)
+def test_a_type_that_is_refused_says_how_to_go_on(
+    type_code: int, meta: tuple[int, int], charset: str, said: str
+) -> None:
+    """No server has such a type, or none that is supported: the message explains, with a fix."""
+    column = ColumnType(0, type_code)
+    column.meta_0, column.meta_1 = meta
+    column.charset = charset
+
+    with pytest.raises(UnknownColumn, match=said):
+        plan_column(column)
 
 
 def test_a_change_beyond_a_kafka_record_is_named(database: DatabaseFixture) -> None:
