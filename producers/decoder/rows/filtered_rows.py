@@ -115,11 +115,12 @@ class FilteredRows:
             watch.touch(self._key(table, buf, self._after), seq)
 
     def _key(self, table: TablePlan, buf: bytes, places: vec[i64]) -> bytes:
-        """Return the primary key of an image before any mask, as a watch notes it.
+        """Return the record key of an image before any mask, as a watch notes it.
 
-        A partial image, which stops the copy, may lack a part of it.
+        The binlog's version of a table may have hidden columns, which pass through here, while the
+        copy's has none: both note the same keys. A partial image, which stops the copy, may lack a part of it.
         """
-        pieces: list[bytes] = []
+        pieces: list[bytes] = [table.key_prefix]
         for index in table.primary_key:
             at: i64 = places[index]
             if at != NO_VALUE:

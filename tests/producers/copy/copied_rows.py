@@ -132,6 +132,7 @@ def check_copied_rows(case: Case, server: DatabaseFixture) -> None:
             continue
         # A copy that runs beside these changes sees whole rows of the table that it reads.
         assert watches[table].partial_seq == -1
+        assert watches[table].touched.keys() >= rows.keys()
         assert watches[table].shape == definition.plan.shape()
         for limit in (1000, 1):
             sink.messages.clear()
