@@ -118,7 +118,8 @@ class FilteredRows:
         """Return the record key of an image before any mask, as a watch notes it.
 
         The binlog's version of a table may have hidden columns, which pass through here, while the
-        copy's has none: both note the same keys. A partial image, which stops the copy, may lack a part of it.
+        copy's has none: both note the same keys. A partial image, which stops the copy, may lack a
+        part of it.
         """
         pieces: list[bytes] = [table.key_prefix]
         for index in table.primary_key:
