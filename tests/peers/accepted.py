@@ -9,6 +9,7 @@ REASONS = {
     r"which are in no binlog": "an ALTER that moves rows which no binlog has",
     r"UUID|INET": "a type that the binlog does not tell, of a table that is gone",
     r"foreign key changes rows": "cascades that this server does not log",
+    r"in the format before MySQL 5.6": "times in a format that servers of today no longer write",
     r"a value is not text": "bytes that are no text of their character set, without text_as_bytes",
     r"text in character set of collation": "a character set that no table can be declared to have",
     r"XA ": "XA on MariaDB",

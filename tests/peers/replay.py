@@ -28,6 +28,8 @@ NOT_FOLLOWED = {
     Flavor.MARIADB: r"ENGINE\s*=?\s*['\"`]?(MERGE|MRG_MYISAM|BLACKHOLE|FEDERATED|CONNECT|SPIDER)|"
     r"ON\s+(DELETE|UPDATE)\s+(CASCADE|SET\s+NULL)",
 }
+# Of system-versioned tables: readers need them, and SELECT * does not show them.
+PERIOD = {"row_start", "row_end"}
 # A difference shows so many rows of each side.
 SHOWN_ROWS = 3
 
@@ -211,7 +213,8 @@ class Replay:
         known = set(truth[0] if truth else ()) & set(mine[0] if mine else ())
         for row in mine:
             known &= row.keys()
-        hidden = {c for row in mine for c in row} - set(truth[0]) if truth and mine else set()
+        logged = {column for row in mine for column in row}
+        hidden = logged - truth[0].keys() - PERIOD if truth else set()
         counts = [
             Counter(tuple(sorted((c, v) for c, v in row.items() if c in known)) for row in side)
             for side in (mine, truth)

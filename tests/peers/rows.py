@@ -49,6 +49,8 @@ def shown_cell(value: Any, data_type: str) -> str | None:
         return repr(float(value))
     if data_type == "json":
         return _json(str(value))
+    if isinstance(value, Decimal):
+        return format(value, "f")
     text = value.decode() if isinstance(value, bytes) else str(value)
     if data_type in ("time", "datetime", "timestamp"):
         return _short(text)
