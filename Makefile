@@ -10,7 +10,7 @@ OLD_SPARK := $(VENV)/pyspark-4.2
 JAVA_CLASSES := $(VENV)/java-classes/spark.jsa
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build servers check quick test test-ecosystem bench mutants demo demo-cache format clean
+.PHONY: help setup build servers check quick test test-ecosystem bench mutants peers demo demo-cache format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench: build  ## run the benchmarks; writes benchmarks/results/latest.json
 
 mutants: $(STAMP)  ## the share of all mutants of the pure cores that their tests notice; half an hour
 	$(BIN)/python -m tests.mutants
+
+peers: $(STAMP)  ## the servers' own regression suites, their logs against SELECT; hours, Debian only
+	$(BIN)/python -m tests.peers $(OPTIONS)
 
 # The servers come over the network while the compiler needs the processors. What cannot be fetched
 # is said by the command that needs it.

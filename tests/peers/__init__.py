@@ -1,0 +1,1 @@
+"""The servers' own regression suites, run against the decoder: `make peers`."""
