@@ -126,19 +126,42 @@ def skip(
     shard: Annotated[str, typer.Argument(help="Shard, e.g. -80")],
     reason: Annotated[str, typer.Option("--reason", help="Why; every reader of the log sees it")],
     gtid: Annotated[
-        str, typer.Option("--gtid", help="The transaction to pass; its changes are not logged")
+        list[str] | None,
+        typer.Option(
+            "--gtid",
+            help="Transactions to pass if they stop the shard, whose changes are then not logged: "
+            "a GTID, a set of MySQL (uuid:72-73), a list of MariaDB; repeatable",
+        ),
+    ] = None,
+    until: Annotated[
+        str,
+        typer.Option("--until", help="Pass every transaction that stops the shard up to this GTID"),
     ] = "",
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            help="Pass only what stops because of this table (database.table); repeatable. Without "
+            "--until: up to what the server has executed by now",
+        ),
+    ] = None,
     lost: Annotated[
         str,
         typer.Option("--lost", help="GTIDs that the log holds and a failover lost on the servers"),
     ] = "",
     config: Config = None,
+    *,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="With --gtid: pass them without looking whether they stop"),
+    ] = False,
 ) -> None:
-    """Pass a transaction that stops a shard for good, or go on after a failover that lost some."""
-    from shardstream.commands.skip import run_skip
+    """Pass transactions that stop a shard for good, or go on after a failover that lost some."""
+    from shardstream.commands.skip import Asked, run_skip
     from shardstream.settings.model import load_settings
 
-    run_skip(load_settings(config), keyspace, shard, gtid=gtid, lost=lost, reason=reason)
+    asked = Asked(tuple(gtid or ()), until, tuple(table or ()), lost, reason, force)
+    run_skip(load_settings(config), keyspace, shard, asked)
 
 
 @app.command()

@@ -133,8 +133,14 @@ class StatementReader:
                 f"ALTER TABLE with IMPORT TABLESPACE, DISCARD TABLESPACE, EXCHANGE PARTITION or "
                 f"CONVERT changed the rows of {', '.join(wanted) or 'a table'}, which are in no "
                 f"binlog: start a new log after it with a copy, or leave the table out by a filter "
-                f"rule; the statement begins: {shown(statement)}"
+                f"rule; the statement begins: {shown(statement)}",
+                tuple(wanted),
             )
+
+    def _named(self, body: bytes, statement: bytes) -> tuple[str, ...]:
+        """The tables that a definition is about, as database.table."""
+        names = named_tables(statement, query_database(body), query_sql_mode(body))
+        return tuple([f"{d}.{t}" for d, t in names if t])
 
     def _note_ddl(self, names: list[tuple[str, str]], statement: bytes, sql_mode: int) -> None:
         """Keep what operators are told of a definition; its text may hold values.
@@ -163,7 +169,8 @@ class StatementReader:
                 f"does not log such changes, or is the replica of one that may not; the statement "
                 f"begins: {shown(statement)}. Make the key RESTRICT and the changes explicit, and "
                 f"copy the tables again from after it; or set accept_unlogged_cascades = true and "
-                f"accept that such changes are missing"
+                f"accept that such changes are missing",
+                self._named(body, statement),
             )
         database = query_database(body)
         if self._tables.lower_case_names:

@@ -143,6 +143,11 @@ class TableVersions:
                     types.check(plan.database, plan.table, columns, is_new=True)
         return plan
 
+    def last_named(self) -> tuple[str, ...]:
+        """Return the table that was used last, as database.table."""
+        plan = self._last_plan
+        return () if plan is None else (f"{plan.database}.{plan.table}",)
+
     def watch(self, watch: KeyWatch) -> None:
         """Note from here on which rows of a table are logged."""
         self.watches[watch.database, watch.table] = watch
