@@ -110,7 +110,7 @@ class ShardSession:
         context, order = self._context, self._context.skip_order
         assert order is not None  # noqa: S101 - it passes the stop
         settings = context.settings
-        publisher.abort_open()
+        publisher.abort()
         before = self._skip
         if before is not None and before.progress is self.committed.progress:
             point = before.point

@@ -29,6 +29,7 @@ from shardstream.commands.options import (
     ReaderName,
 )
 from shardstream.commands.reshard.app import app as reshard_app
+from shardstream.commands.single_options import CommandLine
 from shardstream.commands.sinks.database_app import app as database_app
 from shardstream.commands.sinks.state_app import app as state_app
 from shardstream.commands.sinks.table_topics_app import table_topics
@@ -48,11 +49,10 @@ EXIT_USAGE = 2
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
-app = typer.Typer(
+app = CommandLine(
     name="shardstream",
     help="One change stream for a sharded MySQL or MariaDB database, on Kafka and Spark.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(local_app, name="local", help="Run real database servers and Kafka on loopback.")

@@ -8,8 +8,9 @@ import typer
 
 from shardstream.commands.http.options import serves_metrics
 from shardstream.commands.options import SHARD_NAMES, Config, Every, Json, Keyspace
+from shardstream.commands.single_options import CommandLine
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = CommandLine(no_args_is_help=True)
 
 ReshardId = Annotated[str, typer.Argument(help="Id of the reshard, chosen at its creation")]
 

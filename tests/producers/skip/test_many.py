@@ -113,6 +113,7 @@ def test_a_hundred_stops_are_passed_at_once_and_rows_between_are_logged(
 
     order, reports = order_of(settings, until=end)
     import time
+
     began = time.monotonic()
     carry_out(settings, order)
     print("TOOK", time.monotonic() - began)
