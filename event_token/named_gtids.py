@@ -33,6 +33,10 @@ class NamedGtids:
                 mariadb.add(f"{domain}-{server}-{number}")
         return cls(mysql, frozenset(mariadb))
 
+    def union(self, other: "NamedGtids") -> "NamedGtids":
+        """What either names."""
+        return NamedGtids(self.mysql.union(other.mysql), self.mariadb | other.mariadb)
+
     def includes(self, text: str) -> bool:
         """Whether all of the GTIDs in a text are named; False for what is no GTID."""
         try:

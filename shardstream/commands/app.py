@@ -40,6 +40,7 @@ from shardstream.commands.status_lines import (
 )
 from shardstream.commands.topology import app as topology_app
 from topics.errors import NoBrokerAnswers
+from topics.records.accepted_skips import accepting_command
 
 # Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 3 for a producer or
 # applier that another one replaced and that a supervisor must not restart, 1 for the rest, also
@@ -338,7 +339,8 @@ def main() -> None:
     except ShardstreamError as error:
         if debug:
             raise
-        _say(error, as_json=as_json)
+        command = accepting_command(arguments, str(error)) if isinstance(error, Halt) else ""
+        _say(error, as_json=as_json, command=command)
         sys.exit(exit_status(error))
     except (OSError, MemoryError) as error:
         reached = limit_reached(error)
@@ -358,10 +360,11 @@ def exit_status(error: ShardstreamError) -> int:
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
 
 
-def _say(error: ShardstreamError, *, as_json: bool) -> None:
+def _say(error: ShardstreamError, *, as_json: bool, command: str = "") -> None:
+    """Print an error; `command`: what gets past it."""
     word = "stopped" if isinstance(error, Halt) else "error"
     if as_json:
-        fields = {"error": type(error).__name__}
+        fields = {"error": type(error).__name__, **({"command": command} if command else {})}
         text = f"{word}: {error}"
         print_line("", text, fields, as_json=True, level=logging.ERROR, out=sys.stderr)
         return
@@ -370,3 +373,5 @@ def _say(error: ShardstreamError, *, as_json: bool) -> None:
     # By its class the runbook says what to do.
     name = f" [{type(error).__name__}]" if isinstance(error, Halt) else ""
     console.print(f"{error}{name}", markup=False)
+    if command:
+        console.print(f"Once they are right: {command}", markup=False)

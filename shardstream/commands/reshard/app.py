@@ -72,7 +72,9 @@ def run(
     accept_skip: Annotated[
         list[str] | None,
         typer.Option(
-            "--accept-skip", help="GTID of a skipped transaction; the target's rows agree"
+            "--accept-skip",
+            help="Skipped transactions despite which the target's rows agree: GTIDs, or "
+            "reason:TEXT for all of one reason; repeatable",
         ),
     ] = None,
     every_s: Every = None,

@@ -3,12 +3,8 @@
 import threading
 from collections.abc import Sequence
 
-import pytest
-
-from databases.sql import rows
-from event_token import Flavor, UsageError
-from producers.decoder.errors import RecordTooLarge, StatementInRowStream
-from producers.session import parts
+from event_token import Flavor
+from producers.decoder.errors import StatementInRowStream
 from producers.session.supervisor import run_shard
 from producers.settings import ShardProducerSettings
 from producers.skip.given_order import given_order, parse_named
