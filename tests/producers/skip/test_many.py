@@ -3,8 +3,12 @@
 import threading
 from collections.abc import Sequence
 
-from event_token import Flavor
+import pytest
+
+from databases.sql import rows
+from event_token import Flavor, UsageError
 from producers.decoder.errors import StatementInRowStream
+from producers.session import parts
 from producers.session.supervisor import run_shard
 from producers.settings import ShardProducerSettings
 from producers.skip.given_order import given_order, parse_named
@@ -49,13 +53,9 @@ def carry_out(settings: ShardProducerSettings, order: SkipOrder) -> None:
     run_shard(settings, threading.Event(), lambda _status: None, skip_order=order)
 
 
-def exchanging(database: DatabaseFixture, name: str, times: int, table: str = "t") -> None:
-    """Write a row, then exchange a partition, again and again."""
-    texts = []
-    for number in range(times):
-        texts.append(f"INSERT INTO {table} VALUES ({number + 1})")
-        texts.append(f"ALTER TABLE {table} EXCHANGE PARTITION p1 WITH TABLE {table}_aside")
-    run(database, name, *texts)
+def exchange(table: str = "t") -> str:
+    """A statement whose rows are in no binlog."""
+    return f"ALTER TABLE {table} EXCHANGE PARTITION p1 WITH TABLE {table}_aside"
 
 
 def create(database: DatabaseFixture, name: str, table: str = "t") -> None:
@@ -69,61 +69,150 @@ def create(database: DatabaseFixture, name: str, table: str = "t") -> None:
     )
 
 
-def last_gtid(database: DatabaseFixture, name: str) -> str:
-    """The GTID of a harmless transaction that is committed now."""
-    run(database, name, "CREATE TABLE IF NOT EXISTS gtids (id INT PRIMARY KEY)")
+def gtid_of(database: DatabaseFixture, name: str, *texts: str) -> str:
+    """Run statements, of which the last is one transaction, and return its GTID."""
     with database.connect(database=name) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT COUNT(*) FROM gtids")
-        [(count,)] = cursor.fetchall()
+        for text in texts[:-1]:
+            cursor.execute(text)
         if database.flavor is Flavor.MARIADB:
-            cursor.execute(f"INSERT INTO gtids VALUES ({count})")
-            cursor.execute("SELECT @@last_gtid")
-            return str(cursor.fetchone()[0])
-        before = executed(cursor)
-        cursor.execute(f"INSERT INTO gtids VALUES ({count})")
-        cursor.execute(f"SELECT GTID_SUBTRACT(@@GLOBAL.gtid_executed, '{before}')")
-        return str(cursor.fetchone()[0])
+            cursor.execute(texts[-1])
+            [(gtid,)] = rows(connection, "SELECT @@last_gtid")
+            return str(gtid)
+        [(before,)] = rows(connection, "SELECT @@GLOBAL.gtid_executed")
+        cursor.execute(texts[-1])
+        [(gtid,)] = rows(connection, f"SELECT GTID_SUBTRACT(@@GLOBAL.gtid_executed, '{before}')")
+        return str(gtid)
 
 
-def executed(cursor: object) -> str:
-    """MySQL's executed set."""
-    cursor.execute("SELECT @@GLOBAL.gtid_executed")  # type: ignore[attr-defined]
-    return str(cursor.fetchone()[0]).replace("\n", "")  # type: ignore[attr-defined]
-
-
-def test_a_hundred_stops_are_passed_at_once_and_rows_between_are_logged(
+def test_all_stops_up_to_a_gtid_are_passed_and_rows_between_are_logged(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Each exchange is one SKIP record, each row is logged, and the order ends by itself."""
+    """Each exchange is one SKIP record, each row is logged, and the order ends right at its end."""
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace)
     provision(settings.kafka, keyspace, [SHARD])
     create(database, name)
     with producing(settings):
         wait_caught_up(settings)
-    exchanging(database, name, 100)
-    end = last_gtid(database, name)
-    exchanging(database, name, 101) if False else run(
-        database, name, "ALTER TABLE t EXCHANGE PARTITION p1 WITH TABLE t_aside"
-    )
+    texts = [each for i in range(1, 13) for each in (f"INSERT INTO t VALUES ({i})", exchange())]
+    run(database, name, *texts, exchange())
+    end = gtid_of(database, name, "INSERT INTO t VALUES (13)")
+    behind = gtid_of(database, name, exchange())
 
     order, reports = order_of(settings, until=end)
-    import time
-
-    began = time.monotonic()
     carry_out(settings, order)
-    print("TOOK", time.monotonic() - began)
+    with pytest.raises(UsageError, match="is already past"):
+        order_of(settings, until=end)
+
     log = read_log(settings)
     check_log(log)
     check_progress(log)
     assert order.has_ended
-    assert len(reports) == 100
-    wanted = [each for number in range(1, 101) for each in (number, "skip")]
-    assert [each for each in ids(log.events) if each != 0] == wanted
+    assert ids(log.events) == [*[e for i in range(1, 13) for e in (i, "skip")], "skip", 13]
     skips = [event for event in log.events if event.type is EventType.SKIP]
-    assert [Skip.of(e) for e in skips] == [
+    assert [Skip.of(event) for event in skips] == [
         Skip(SkipKind.TRANSACTION, report.gtids, REASON) for report in reports
     ]
+    told = log.progress[-1].skipped
+    assert told is not None
+    assert told.count == len(reports) == 13
     error = RunningProducer(settings).wait_error()
     assert isinstance(error, StatementInRowStream)
-    named_gtid(error, settings)
+    assert named_gtid(error, settings) == behind
+
+
+def test_only_stops_because_of_the_named_tables_are_passed(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """All tables that a stop names must be given, for the rows of all of them are missing."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    create(database, name)
+    create(database, name, "other")
+    with producing(settings):
+        wait_caught_up(settings)
+    first = gtid_of(database, name, exchange())
+    run(database, name, "INSERT INTO t VALUES (1)")
+    other = gtid_of(database, name, exchange("other"))
+    by_hand = gtid_of(
+        database, name, "SET SESSION binlog_format = STATEMENT", "INSERT INTO t VALUES (2)"
+    )
+
+    named = [f"{name}.t", f"{name}.t_aside"]
+    order, reports = order_of(settings, tables=named[:1])
+    with pytest.raises(StatementInRowStream) as stopped:
+        carry_out(settings, order)
+    assert named_gtid(stopped.value, settings) == first
+    assert reports == []
+    order, reports = order_of(settings, tables=named)
+    with pytest.raises(StatementInRowStream) as stopped:
+        carry_out(settings, order)
+    assert named_gtid(stopped.value, settings) == other
+    assert [report.gtids for report in reports] == [first]
+    both = [*named, f"{name}.other", f"{name}.other_aside"]
+    order, reports = order_of(settings, tables=both)
+    with pytest.raises(StatementInRowStream) as stopped:  # a statement names no table
+        carry_out(settings, order)
+    assert named_gtid(stopped.value, settings) == by_hand
+    assert [report.gtids for report in reports] == [other]
+
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    assert ids(log.events) == ["skip", 1, "skip"]
+
+
+def test_several_gtids_are_passed_one_by_one_and_what_does_not_stop_is_logged(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each named stop has its own record; a stop that is not named ends the run."""
+    monkeypatch.setattr(parts, "RECORD_BYTES_MAX", 10_000)
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    run(database, name, "CREATE TABLE t (id INT PRIMARY KEY, v TEXT)")
+    with producing(settings):
+        wait_caught_up(settings)
+    large = "INSERT INTO t VALUES ({}, REPEAT('x', 20000))"
+    first, second = (gtid_of(database, name, large.format(i)) for i in (1, 2))
+    logged = gtid_of(database, name, "INSERT INTO t VALUES (3, '')")
+    third = gtid_of(database, name, large.format(4))
+    fourth = gtid_of(database, name, large.format(5))
+
+    order, reports = order_of(settings, [first, f"{second},{third}", logged])
+    carry_out(settings, order)
+    assert [report.gtids for report in reports] == [first, second, third]
+    order, reports = order_of(settings, tables=[f"{name}.t"])  # up to what is executed by now
+    carry_out(settings, order)
+
+    assert [report.gtids for report in reports] == [fourth]
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    assert ids(log.events) == ["skip", "skip", 3, "skip", "skip"]
+
+
+def test_a_stop_that_is_not_named_is_not_passed(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """--gtid B does not get past A: the run ends at A and names it, with nothing skipped."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    create(database, name)
+    with producing(settings):
+        wait_caught_up(settings)
+    first = gtid_of(database, name, exchange())
+    second = gtid_of(database, name, exchange())
+    other = Flavor.MYSQL if database.flavor is Flavor.MARIADB else Flavor.MARIADB
+
+    order, reports = order_of(settings, [second])
+    with pytest.raises(StatementInRowStream) as stopped:
+        carry_out(settings, order)
+    with pytest.raises(UsageError, match="the shard's GTIDs have the form"):
+        parse_named([first], other)
+
+    assert named_gtid(stopped.value, settings) == first
+    assert reports == []
+    assert ids(read_log(settings).events) == []
