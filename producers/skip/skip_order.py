@@ -26,8 +26,8 @@ _NEVER: Final = (WriteAfterEnd,)
 # Broken bytes may arrive whole the next time, and settings help against the others: they are passed
 # by their GTID alone.
 _BY_GTID: Final = (CorruptBinlog, RuleBroken, HiddenType)
-# So many transactions behind a stop are committed one by one. Stops come in a row, and one that
-# comes behind others in a batch costs another session.
+# Transactions behind a stop that are committed one by one. Stops come in a row, and one that comes
+# behind others in a batch costs another session.
 CAREFUL_TRANSACTIONS: Final = 100
 
 

@@ -26,7 +26,7 @@ from tests.producers.session.producing import (
     settings_of,
     wait_caught_up,
 )
-from tests.producers.skip.test_skip import ids, named_gtid, run
+from tests.producers.skip.skipping import ids, named_gtid, run
 from tests.topics.shard_writer import provision
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType
@@ -216,3 +216,30 @@ def test_a_stop_that_is_not_named_is_not_passed(
     assert named_gtid(stopped.value, settings) == first
     assert reports == []
     assert ids(read_log(settings).events) == []
+
+
+def test_rows_that_were_logged_without_names_are_passed_and_later_ones_are_logged(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """While binlog_row_metadata was MINIMAL each row stopped the shard: one order passes all."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    run(database, name, "CREATE TABLE t (id INT PRIMARY KEY)")
+    with producing(settings):
+        wait_caught_up(settings)
+    nameless = [f"INSERT INTO t VALUES ({number})" for number in range(1, 6)]
+    try:
+        run(database, name, "SET GLOBAL binlog_row_metadata = MINIMAL", *nameless)
+    finally:
+        run(database, name, "SET GLOBAL binlog_row_metadata = FULL")
+    run(database, name, "INSERT INTO t VALUES (6)")
+
+    order, reports = order_of(settings, tables=[f"{name}.t"])
+    carry_out(settings, order)
+
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    assert ids(log.events) == ["skip"] * 5 + [6]
+    assert len(reports) == 5

@@ -170,7 +170,8 @@ def test_a_skip_on_the_source_stops_the_applier_until_it_is_accepted(
             verify_target(comparison)
         one.run(mysql_b, "INSERT INTO {db}.orders VALUES (2, 2, 'b')")
         one.verified()
-        with applying(replace(one.settings(), accepted_skips=frozenset(["reason:ticket 17"]))) as applier:
+        accepted = frozenset(["reason:ticket 17"])
+        with applying(replace(one.settings(), accepted_skips=accepted)) as applier:
             one.wait(applier)
         assert one.verified_rows() == 0
         assert one.orders(mysql_b) == one.orders(mysql_a)
