@@ -28,6 +28,7 @@ from tests.producers.session.producing import (
 )
 from tests.producers.skip.skipping import ids, named_gtid, run
 from tests.topics.shard_writer import provision
+from topics.kafka.errors import Fenced
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType
 
@@ -243,3 +244,35 @@ def test_rows_that_were_logged_without_names_are_passed_and_later_ones_are_logge
     check_progress(log)
     assert ids(log.events) == ["skip"] * 5 + [6]
     assert len(reports) == 5
+
+
+def test_a_producer_that_starts_meanwhile_takes_over_and_the_order_goes_on_later(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A supervisor's producer fences the order, stops at the next stop, and nothing is doubled."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    create(database, name)
+    with producing(settings):
+        wait_caught_up(settings)
+    texts = [each for i in range(6) for each in (f"INSERT INTO t VALUES ({i})", exchange())]
+    end = gtid_of(database, name, *texts, "INSERT INTO t VALUES (6)")
+    errors: list[BaseException] = []
+
+    def take_over(_report: SkipReport) -> None:
+        errors.append(RunningProducer(settings).wait_error())
+
+    interrupted = given_order(settings, [], end, [], REASON, take_over)
+    assert interrupted is not None
+    with pytest.raises(Fenced):
+        carry_out(settings, interrupted)
+    order, reports = order_of(settings, until=end)
+    carry_out(settings, order)
+
+    assert [type(error) for error in errors] == [StatementInRowStream]
+    assert len(reports) == 5
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    assert ids(log.events) == [*[e for i in range(6) for e in (i, "skip")], 6]
