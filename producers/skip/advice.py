@@ -12,8 +12,8 @@ def skip_advice(topics: ShardTopics, gtid: str, *, force: bool = False) -> str:
     return (
         f"If nothing else helps, pass this transaction, whose changes will then be missing from "
         f"the log: shardstream skip {topics.keyspace} {topics.shard} --gtid {gtid}{option} "
-        f"--reason TEXT (where many stop the shard, --until GTID or --table TABLE instead of --gtid "
-        f"passes all)"
+        f"--reason TEXT (where many stop the shard, --until GTID or --table TABLE instead of "
+        f"--gtid passes all)"
     )
 
 
