@@ -6,10 +6,10 @@ from event_token.errors import Halt, Rebuild
 class DecoderHalt(Halt):
     """Base of the halts here: the stream cannot be decoded into a correct log.
 
-    `tables`: those because of which it stops, as database.table; empty where that cannot be told.
+    `tables`: (database, table) of those because of which it stops; empty where that cannot be told.
     """
 
-    def __init__(self, message: str, tables: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, tables: tuple[tuple[str, str], ...] = ()) -> None:
         """Keep the tables beside the message."""
         super().__init__(message)
         self.tables = tables

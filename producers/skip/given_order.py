@@ -19,6 +19,7 @@ from topics.names import ShardTopics
 from topics.progress.committed_tail import last_progress
 from topics.progress.record import LastTransaction
 from topics.schemas.registry import open_schema_ids
+from topics.stream.arguments import checked_tables
 
 # Each gets a record of its own, and is named in messages. `--until` has no such limit.
 GTIDS_MAX: Final = 10_000
@@ -47,7 +48,8 @@ def given_order(
 ) -> SkipOrder | None:
     """Return the order to pass the transactions `gtids`, or all stops up to `until`.
 
-    `until`: "" for all that the server has executed by now. `tables`: only stops because of these.
+    `until`: "" for all that the server has executed by now. `tables`: only stops because of these,
+    as database.table.
     None where `gtids` are numbers of MariaDB that ran backwards, which no session meets:
     `skip_transaction` passes them. UsageError on transactions that the log is past, or that the
     server has not executed.
@@ -76,7 +78,7 @@ def given_order(
         reason=reason,
         on_skip=on_skip,
         gtids=NamedGtids.parse(gtids) if gtids else None,
-        tables=frozenset(tables) or None,
+        tables=checked_tables(tables or None),
     )
 
 

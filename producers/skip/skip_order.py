@@ -36,14 +36,14 @@ class SkipOrder:
     """Which stops are passed, and up to where.
 
     `until`: the order ends once the stream has been read up to all of these. `gtids`: only these,
-    None: any. `tables`: only stops that come of these tables alone, as database.table, None: any.
+    None: any. `tables`: only stops that come of these (database, table) alone, None: any.
     """
 
     until: GtidSet
     reason: str
     on_skip: Callable[[SkipReport], None]
     gtids: NamedGtids | None = None
-    tables: frozenset[str] | None = None
+    tables: frozenset[tuple[str, str]] | None = None
     passed: list[SkipReport] = field(default_factory=list)
     has_ended: bool = False
     _since: int = 0

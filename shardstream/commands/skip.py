@@ -13,11 +13,11 @@ from producers.skip.one_transaction import skip_transaction
 from producers.skip.record_writer import SkipReport
 from producers.skip.skip_order import SkipOrder
 from shardstream.commands.produce import ready_settings
-from shardstream.commands.sinks.common import table_name
 from shardstream.commands.status_lines import warn
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from shardstream.settings.producer_settings import shard_producer_settings
+from topics.stream.arguments import checked_tables
 
 _START_AGAIN = (
     "If a producer was running, it has been fenced and ends with status 3: start it again"
@@ -45,8 +45,7 @@ class Asked:
             )
         if self.force and not self.gtids:
             raise UsageError("--force goes with --gtid alone: it passes exactly what is named")
-        for name in self.tables:
-            table_name(name)
+        checked_tables(self.tables)
 
 
 def run_skip(settings: Settings, keyspace: str, shard: str, asked: Asked) -> None:

@@ -158,7 +158,7 @@ class RecordWriter:
             value = value[:at] + self.keyspace_ids.encoded(value) + value[at:]
         if len(value) + len(key) > self._record_bytes_max:
             table = self._table
-            tables = () if table is None else (f"{table.database}.{table.table}",)
+            tables = () if table is None else ((table.database, table.table),)
             raise RecordTooLarge(self._too_large(len(value) + len(key)), tables)
         self.output.add(value, key, self.stamp.timestamp_ms)
         self._is_pending = False

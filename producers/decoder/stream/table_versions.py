@@ -143,10 +143,10 @@ class TableVersions:
                     types.check(plan.database, plan.table, columns, is_new=True)
         return plan
 
-    def last_named(self) -> tuple[str, ...]:
-        """Return the table that was used last, as database.table."""
+    def last_named(self) -> tuple[tuple[str, str], ...]:
+        """Return (database, table) of the one that was used last."""
         plan = self._last_plan
-        return () if plan is None else (f"{plan.database}.{plan.table}",)
+        return () if plan is None else ((plan.database, plan.table),)
 
     def watch(self, watch: KeyWatch) -> None:
         """Note from here on which rows of a table are logged."""
