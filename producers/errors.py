@@ -70,6 +70,15 @@ class StopsBehindOthers(Rebuild):
         self.error = error
 
 
+class StopPassed(Rebuild):
+    """Raised at a transaction that an operator's order passes; all before it is committed."""
+
+    def __init__(self, gtid: str, error: ShardstreamError) -> None:
+        """Name the transaction, and what would stop the shard there."""
+        super().__init__(str(error))
+        self.gtid = gtid
+
+
 class TransactionTooLong(PublisherSpent):
     """Raised when a database transaction outlasts the brokers' transaction timeout."""
 

@@ -175,7 +175,7 @@ class Decoder:
             return start + self._packets(chunk, commit_rows)
         except DecoderHalt as error:
             self._is_spent = True
-            raise type(error)(f"{self._where()}: {error}") from error
+            raise type(error)(f"{self._where()}: {error}", error.tables) from error
         except (IndexError, ValueError, KeyError, OverflowError, GtidError, zlib.error) as error:
             self._is_spent = True
             raise CorruptBinlog(f"{self._where()}: {error}") from error

@@ -4,7 +4,15 @@ from event_token.errors import Halt, Rebuild
 
 
 class DecoderHalt(Halt):
-    """Base of the halts here: the stream cannot be decoded into a correct log."""
+    """Base of the halts here: the stream cannot be decoded into a correct log.
+
+    `tables`: (database, table) of those because of which it stops; empty where that cannot be told.
+    """
+
+    def __init__(self, message: str, tables: tuple[tuple[str, str], ...] = ()) -> None:
+        """Keep the tables beside the message."""
+        super().__init__(message)
+        self.tables = tables
 
 
 class UnsupportedEvent(DecoderHalt):

@@ -8,7 +8,7 @@ from event_token import Flavor, parse_gtid_set
 from event_token.errors import ShardstreamError
 from producers.decoder import Decoder
 from producers.decoder.errors import DecoderHalt, ServerError, WriteAfterEnd
-from producers.errors import StopsBehindOthers, TransactionTooLong
+from producers.errors import StopPassed, StopsBehindOthers, TransactionTooLong
 from producers.replication.stream import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
 from producers.session.committer import Committer
 from producers.shard_log.publisher import Publisher
@@ -85,6 +85,8 @@ class BinlogReader:
             if decoder.has_mark:
                 self._committer.commit()  # A mark ends its Kafka transaction.
                 continue
+            if self.has_order_ended():
+                return
             if decoder.in_transaction or decoder.messages < limit or stream.start == before:
                 return
             self._committer.commit_if_due(dry=False)
@@ -101,8 +103,20 @@ class BinlogReader:
             return StopsBehindOthers(gtid, error)
         if isinstance(error, WriteAfterEnd):
             return error  # its message names the commands of the reshard
-        advice = out_of_order_advice if self._is_out_of_order(gtid) else skip_advice
-        return type(error)(f"{error}. {advice(self._publisher.topics, gtid)}")
+        topics = self._publisher.topics
+        if self._is_out_of_order(gtid):
+            return type(error)(f"{error}. {out_of_order_advice(topics, gtid)}")
+        order = self._committer.order
+        if isinstance(error, TransactionTooLong):
+            return TransactionTooLong(f"{error}. {skip_advice(topics, gtid, force=True)}")
+        if order is not None and order.covers(gtid, error):
+            return StopPassed(gtid, error)
+        return type(error)(f"{error}. {skip_advice(topics, gtid)}", error.tables)
+
+    def has_order_ended(self) -> bool:
+        """Whether the operator's order to pass stops, if there is one, has been carried out."""
+        order = self._committer.order
+        return order is not None and order.check_end(self._decoder)
 
     def _is_out_of_order(self, gtid: str) -> bool:
         """Whether a number of MariaDB is not above the last one that the log holds."""

@@ -17,6 +17,7 @@ from producers.session.counters import ProducerCounters
 from producers.session.status import Committed
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
+from producers.skip.skip_order import SkipOrder
 from topics.progress.codec import PROGRESS_KEY, encode_progress
 from topics.progress.notes import note_headers
 from topics.progress.record import LastTransaction, Progress, Tick
@@ -70,14 +71,19 @@ class Committer:
         return self._context.counters
 
     @property
+    def order(self) -> SkipOrder | None:
+        """The operator's order to pass stops, if there is one."""
+        return self._context.skip_order
+
+    @property
     def flavor(self) -> Flavor:
         """The family of the shard's servers."""
         return self._context.settings.flavor
 
     @property
     def is_careful(self) -> bool:
-        """Whether each transaction is committed by itself, because one of them stops the shard."""
-        return bool(self._context.stops_at)
+        """Whether each transaction is committed by itself, because one stops the shard, or may."""
+        return bool(self._context.stops_at) or (self.order is not None and self.order.is_careful)
 
     def row_limit(self) -> int:
         """Open a transaction if none is, and say at how many rows the decoder should pause.
@@ -165,6 +171,8 @@ class Committer:
         committed.progress = progress
         committed.rows_total += count
         committed.commits += 1
+        if self.order is not None:
+            self.order.committed(summary.transactions)
         self._count(summary, size, self.committed_s - began_s)
         state = ProducerState.STREAMING if count else ProducerState.IDLE
         self._context.report(state, committed, "")

@@ -6,6 +6,7 @@ from threading import Event
 from producers.session.counters import ProducerCounters
 from producers.session.status import Report
 from producers.settings import ShardProducerSettings
+from producers.skip.skip_order import SkipOrder
 from topics.names import ShardTopics
 from topics.records.schema_ids import SchemaIds
 
@@ -19,6 +20,7 @@ class SessionContext:
     `rolled_back`: GTIDs of MariaDB whose rows a session produced before it met their ROLLBACK.
     `failed_copies`: copies that have ended a session, by id, each with the reason; the next session
     marks them as failed.
+    `skip_order`: the stops that are passed; the process ends with it.
     """
 
     settings: ShardProducerSettings
@@ -31,5 +33,6 @@ class SessionContext:
     failed_copies: dict[str, str] = field(default_factory=dict)
     rolled_back: set[str] = field(default_factory=set)
     stops_at: set[str] = field(default_factory=set)
+    skip_order: SkipOrder | None = None
     has_committed: Event = field(default_factory=Event)
     counters: ProducerCounters = field(default_factory=ProducerCounters)

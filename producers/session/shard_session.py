@@ -3,9 +3,11 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final
 
-from producers.errors import LogDisagrees
+from event_token import parse_gtid_set
+from producers.errors import LogDisagrees, PublisherSpent, StopPassed
 from producers.servers.server_list import ServerList
 from producers.session.binlog_reader import WAIT_S_MAX
 from producers.session.commit_pace import CELL_GAP_S, is_backlog, rest_s
@@ -15,9 +17,12 @@ from producers.session.status import Committed
 from producers.session.stop_reason import leave_reason
 from producers.settings import ProducerState
 from producers.shard_log.publisher import Publisher
-from producers.start.choose_start import choose_start
+from producers.skip.record_writer import Decision, Written, write_record
+from producers.start.choose_start import ChosenStart, choose_start
+from producers.start.resume_point import resume_point
 from topics.progress.codec import PROGRESS_SCHEMA_TEXT
 from topics.progress.committed_tail import read_committed_tail
+from topics.records.skip_record import SkipKind
 from topics.records.table_shape import ddl_schema, schema_text
 
 # Less is not waited for: a wait costs as much.
@@ -34,6 +39,7 @@ class ShardSession:
         """Nothing is opened yet."""
         self.committed = Committed("", 0, 0)
         self._context = context
+        self._skip: Written | None = None
 
     def run(self) -> None:
         """Stream until the stop.
@@ -79,12 +85,57 @@ class ShardSession:
                 progress=progress,
             )
             context.report(ProducerState.STARTING, self.committed, start.note)
+            while not context.stop.is_set():
+                try:
+                    self._stream(start, publisher)
+                except StopPassed as stop:
+                    start = self._pass(start, publisher, stop.gtid)
+
+    def _stream(self, start: ChosenStart, publisher: Publisher) -> None:
+        """Stream until the stop, or the end of an operator's order to pass stops."""
+        context = self._context
+        with ExitStack() as opened:
             parts = open_parts(context, start, publisher, self.committed, opened)
             context.report(ProducerState.STREAMING, self.committed, "")
             turns = Turns(context, parts)
             while not context.stop.is_set():
                 turns.next()
+                if parts.reader.has_order_ended():
+                    parts.committer.commit()
+                    context.stop.set()
             parts.committer.commit_rest()
+
+    def _pass(self, start: ChosenStart, publisher: Publisher, gtid: str) -> ChosenStart:
+        """Write the SKIP record of a transaction that an order passes; return where to go on."""
+        context, order = self._context, self._context.skip_order
+        assert order is not None  # noqa: S101 - it passes the stop
+        settings = context.settings
+        publisher.abort()
+        before = self._skip
+        if before is not None and before.progress is self.committed.progress:
+            point = before.point
+        else:
+            progress, tail = read_committed_tail(
+                settings.kafka, context.topics, context.schema_ids, publisher.abort_open
+            )
+            read = resume_point(context.topics, settings.flavor, progress, tail)
+            point = start.point if read is None else read
+        position = point.position.union(parse_gtid_set(gtid, settings.flavor))
+        decision = Decision(
+            SkipKind.TRANSACTION, gtid, gtid, position, start.server.name, point.last
+        )
+        self._skip = written = write_record(
+            settings, publisher, context.schema_ids, point, decision, order.reason
+        )
+        self.committed.position = written.report.position
+        self.committed.end_offset = written.point.end_offset
+        self.committed.skipped = written.point.skipped
+        self.committed.progress = written.progress
+        self.committed.commits += 1
+        order.add(written.report)
+        if publisher.spent:
+            raise PublisherSpent(f"{context.topics.log}: {publisher.spent}; opening a new producer")
+        return replace(start, point=written.point)
 
     def _leaving_reason(self, publisher: Publisher) -> Callable[..., None]:
         """Return what leaves the reason in the progress topic when an error ends the session."""

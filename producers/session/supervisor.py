@@ -19,6 +19,7 @@ from producers.session.status import OnStatus, StatusReporter
 from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ShardProducerSettings
 from producers.skip.advice import skip_advice
+from producers.skip.skip_order import SkipOrder
 from topics.kafka.errors import TopicMissing
 from topics.kafka.provisioning import (
     broker_transaction_timeout_ms,
@@ -37,10 +38,12 @@ def run_shard(
     stop: Event,
     on_status: OnStatus,
     counters: ProducerCounters | None = None,
+    skip_order: SkipOrder | None = None,
 ) -> None:
     """Produce the shard's log until `stop` is set, with a new session after each transient fault.
 
-    `counters`: what the process counts, for others to read.
+    `counters`: what the process counts, for others to read. `skip_order`: the stops that are passed
+    by SKIP records; its end sets `stop`.
 
     Raises UsageError when settings, grants, topics or purged binlogs need a fix, Fenced when
     another producer took over, and Halt when going on could lose or repeat a change, or when
@@ -63,6 +66,7 @@ def run_shard(
             stop=stop,
             report=status.report,
             counters=counters or ProducerCounters(),
+            skip_order=skip_order,
         )
 
     def report(fault: str) -> None:

@@ -235,13 +235,17 @@ class Publisher:
         """
         if self._is_committing or self._indefinite:
             return
-        if self._in_transaction:
-            self._repeat("aborting", self._abort_transaction, STOP_S_MAX)
-            self._in_transaction = False
+        self.abort()
         self.begin()
         self.write(self.topics.progress, key, progress, head_ms, headers)
         self._repeat("committing", self._commit_transaction, STOP_S_MAX)
         self._in_transaction = False
+
+    def abort(self) -> None:
+        """Abort the open transaction, if there is one, before the next is begun."""
+        if self._in_transaction:
+            self._repeat("aborting", self._abort_transaction, STOP_S_MAX)
+            self._in_transaction = False
 
     def abort_open(self) -> None:
         """Abort a transaction with a record in each topic of the shard; only after fencing.

@@ -3,11 +3,17 @@
 from topics.names import ShardTopics
 
 
-def skip_advice(topics: ShardTopics, gtid: str) -> str:
-    """How to pass the transaction that stops the shard."""
+def skip_advice(topics: ShardTopics, gtid: str, *, force: bool = False) -> str:
+    """How to pass the transaction that stops the shard.
+
+    `force`: another attempt may pass it, so that `skip` cannot see for itself that it stops.
+    """
+    option = " --force" if force else ""
     return (
         f"If nothing else helps, pass this transaction, whose changes will then be missing from "
-        f"the log: shardstream skip {topics.keyspace} {topics.shard} --gtid {gtid} --reason TEXT"
+        f"the log: shardstream skip {topics.keyspace} {topics.shard} --gtid {gtid}{option} "
+        f"--reason TEXT (where many stop the shard, --until GTID or --table TABLE instead of "
+        f"--gtid passes all)"
     )
 
 

@@ -10,8 +10,9 @@ from producers.settings import ShardProducerSettings
 from producers.skip.common_point import CommonPoint, common_point
 from producers.skip.gtid_sources import of_source, source_of, sources_of
 from producers.skip.out_of_order import check_behind
+from producers.skip.record_writer import Decision, SkipReport
 from producers.skip.server_commits import ServerCommits
-from producers.skip.skip_log import Decision, SkipReport, write_skip
+from producers.skip.skip_log import write_skip
 from topics.names import ShardTopics
 from topics.progress.committed_tail import last_progress
 from topics.progress.record import LastTransaction

@@ -1,4 +1,4 @@
-"""`skip --gtid`: pass one transaction that stops the shard."""
+"""Pass one transaction without looking whether it stops the shard: `skip --gtid --force`."""
 
 from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet, parse_mysql_gtid
 from event_token.errors import UsageError
@@ -8,7 +8,8 @@ from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
 from producers.skip.marks import refuse_mark, refuse_mark_at
 from producers.skip.out_of_order import Following, check_behind, following, ran_backwards
-from producers.skip.skip_log import Decision, SkipReport, write_skip
+from producers.skip.record_writer import Decision, SkipReport
+from producers.skip.skip_log import write_skip
 from topics.names import ShardTopics
 from topics.progress.record import LastTransaction
 from topics.records.skip_record import SkipKind
@@ -23,10 +24,10 @@ def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) ->
     `write_skip` raises.
     """
     topics = ShardTopics(settings.keyspace, settings.shard)
-    wanted = _parsed(gtid, settings.flavor)
+    wanted = parse_gtid(gtid, settings.flavor)
 
     def decide(position: GtidSet, last: LastTransaction | None, servers: ServerList) -> Decision:
-        server = _chosen(topics, servers, position, last)
+        server = choose_server(topics, servers, position, last)
         if isinstance(position, MariadbGtidSet) and isinstance(wanted, MariadbGtidSet):
             found = following(server, position, wanted.domains[0][0], last)
             if found.passed and str(wanted) in found.gtids:
@@ -49,9 +50,13 @@ def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) ->
     return write_skip(settings, reason, decide)
 
 
-def _chosen(
+def choose_server(
     topics: ShardTopics, servers: ServerList, position: GtidSet, last: LastTransaction | None
 ) -> OpenServer:
+    """The server that continues from a position; NumbersRanBackwards where one hides what follows.
+
+    Raises what `ServerList.choose` raises.
+    """
     try:
         return servers.choose(topics, position).server
     except ServerBehindLog:
@@ -61,7 +66,7 @@ def _chosen(
         raise
 
 
-def _parsed(gtid: str, flavor: Flavor) -> GtidSet:
+def parse_gtid(gtid: str, flavor: Flavor) -> GtidSet:
     """The set of this one GTID; GtidError (a UsageError) unless it is one."""
     if flavor is Flavor.MYSQL:
         parse_mysql_gtid(gtid)
@@ -78,7 +83,7 @@ def _all(
     for transaction in (*found.passed, found.above):
         refuse_mark_at(settings, server, transaction)
     above = str(found.above)
-    after = position.union(_parsed(above, Flavor.MARIADB))
+    after = position.union(parse_gtid(above, Flavor.MARIADB))
     # By its number the log's last transaction would be looked for among those that are passed.
     return Decision(
         SkipKind.TRANSACTION, above, ",".join(found.gtids), after, server.name, last=None

@@ -19,6 +19,7 @@ from resharding.apply.changes import Change, Delete, Upsert
 from resharding.errors import DefinitionChanged, DoesNotApply, TransactionSkipped
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import Vindex, vindex_named
+from topics.records.accepted_skips import accept_advice
 from topics.records.skip_record import Skip
 from topics.records.vevent import EventType, Row, VEvent
 
@@ -141,7 +142,8 @@ def check_skip(event: VEvent) -> None:
     raise TransactionSkipped(
         f"{place_of(event)}: an operator skipped {skip.gtids} on the source ({skip.reason}), so "
         f"the targets may lack changes, or have too many. Make their rows agree, then go on with "
-        f"--accept-skip {event.gtid} and verify again; or cancel the reshard and create a new one",
+        f"{accept_advice(event.gtid, event.statement or '')} and verify again; or cancel the "
+        f"reshard and create a new one",
     )
 
 

@@ -29,6 +29,7 @@ from shardstream.commands.options import (
     ReaderName,
 )
 from shardstream.commands.reshard.app import app as reshard_app
+from shardstream.commands.single_options import CommandLine
 from shardstream.commands.sinks.database_app import app as database_app
 from shardstream.commands.sinks.state_app import app as state_app
 from shardstream.commands.sinks.table_topics_app import table_topics
@@ -39,6 +40,7 @@ from shardstream.commands.status_lines import (
 )
 from shardstream.commands.topology import app as topology_app
 from topics.errors import NoBrokerAnswers
+from topics.records.accepted_skips import accepting_command
 
 # Exit statuses: 2 for what the caller can fix (bad input, settings, grants), 3 for a producer or
 # applier that another one replaced and that a supervisor must not restart, 1 for the rest, also
@@ -48,11 +50,10 @@ EXIT_USAGE = 2
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
-app = typer.Typer(
+app = CommandLine(
     name="shardstream",
     help="One change stream for a sharded MySQL or MariaDB database, on Kafka and Spark.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(local_app, name="local", help="Run real database servers and Kafka on loopback.")
@@ -126,19 +127,42 @@ def skip(
     shard: Annotated[str, typer.Argument(help="Shard, e.g. -80")],
     reason: Annotated[str, typer.Option("--reason", help="Why; every reader of the log sees it")],
     gtid: Annotated[
-        str, typer.Option("--gtid", help="The transaction to pass; its changes are not logged")
+        list[str] | None,
+        typer.Option(
+            "--gtid",
+            help="Transactions to pass if they stop the shard, whose changes are then not logged: "
+            "a GTID, a set of MySQL (uuid:72-73), a list of MariaDB; repeatable",
+        ),
+    ] = None,
+    until: Annotated[
+        str,
+        typer.Option("--until", help="Pass every transaction that stops the shard up to this GTID"),
     ] = "",
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            help="Pass only what stops because of this table (database.table); repeatable. Without "
+            "--until: up to what the server has executed by now",
+        ),
+    ] = None,
     lost: Annotated[
         str,
         typer.Option("--lost", help="GTIDs that the log holds and a failover lost on the servers"),
     ] = "",
     config: Config = None,
+    *,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="With --gtid: pass them without looking whether they stop"),
+    ] = False,
 ) -> None:
-    """Pass a transaction that stops a shard for good, or go on after a failover that lost some."""
-    from shardstream.commands.skip import run_skip
+    """Pass transactions that stop a shard for good, or go on after a failover that lost some."""
+    from shardstream.commands.skip import Asked, run_skip
     from shardstream.settings.model import load_settings
 
-    run_skip(load_settings(config), keyspace, shard, gtid=gtid, lost=lost, reason=reason)
+    asked = Asked(tuple(gtid or ()), until, tuple(table or ()), lost, reason, force)
+    run_skip(load_settings(config), keyspace, shard, asked)
 
 
 @app.command()
@@ -315,7 +339,8 @@ def main() -> None:
     except ShardstreamError as error:
         if debug:
             raise
-        _say(error, as_json=as_json)
+        command = accepting_command(arguments, str(error)) if isinstance(error, Halt) else ""
+        _say(error, as_json=as_json, command=command)
         sys.exit(exit_status(error))
     except (OSError, MemoryError) as error:
         reached = limit_reached(error)
@@ -335,10 +360,11 @@ def exit_status(error: ShardstreamError) -> int:
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
 
 
-def _say(error: ShardstreamError, *, as_json: bool) -> None:
+def _say(error: ShardstreamError, *, as_json: bool, command: str = "") -> None:
+    """Print an error; `command`: what gets past it."""
     word = "stopped" if isinstance(error, Halt) else "error"
     if as_json:
-        fields = {"error": type(error).__name__}
+        fields = {"error": type(error).__name__, **({"command": command} if command else {})}
         text = f"{word}: {error}"
         print_line("", text, fields, as_json=True, level=logging.ERROR, out=sys.stderr)
         return
@@ -347,3 +373,5 @@ def _say(error: ShardstreamError, *, as_json: bool) -> None:
     # By its class the runbook says what to do.
     name = f" [{type(error).__name__}]" if isinstance(error, Halt) else ""
     console.print(f"{error}{name}", markup=False)
+    if command:
+        console.print(f"Once they are right: {command}", markup=False)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from event_token import Flavor, UsageError
 from shardstream.commands.options import SHARD_NAMES
+from shardstream.commands.single_options import CommandLine
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.local.fetching.cache import cache_folder, exclusive, quiet
 from shardstream.local.kafka_cluster import kafka_jars
@@ -33,7 +34,7 @@ EXAMPLE_SQL = (
     "INSERT INTO shop.orders VALUES (1)"
 )
 
-app = typer.Typer(
+app = CommandLine(
     help="Run real database servers and Kafka on loopback.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

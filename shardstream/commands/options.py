@@ -73,7 +73,9 @@ SHARD_NAMES = {"ignore_unknown_options": True}
 AcceptSkip = Annotated[
     list[str] | None,
     typer.Option(
-        "--accept-skip", help="GTID of a skipped transaction without which the tables are right"
+        "--accept-skip",
+        help="Skipped transactions without which the tables are right: GTIDs, or reason:TEXT for "
+        "all of one reason; repeatable",
     ),
 ]
 OnTruncateOption = Annotated[

@@ -52,16 +52,30 @@ def run_produce(
         return producer_families(keyspace, shard, counters, watched.last)
 
     with observed(probe, families):
-        topology = _prepared(settings, producer_settings, stop, watched, as_json=as_json)
-        if topology is None:
-            return
-        if shard not in {entry.name for entry in topology.shards}:
-            raise UsageError(
-                f"{keyspace}/{shard}: the topology has no such shard; `shardstream reshard create` "
-                f"adds it as the target of a reshard"
-            )
-        producer_settings = dataclasses.replace(producer_settings, vindexes=topology.vindexes)
-        run_shard(producer_settings, stop, watched, counters)
+        ready = ready_settings(settings, producer_settings, stop, watched, as_json=as_json)
+        if ready is not None:
+            run_shard(ready, stop, watched, counters)
+
+
+def ready_settings(
+    settings: Settings,
+    producer_settings: ShardProducerSettings,
+    stop: Event,
+    tell: Callable[[ProducerStatus], None],
+    *,
+    as_json: bool,
+) -> ShardProducerSettings | None:
+    """Return the settings with the topology's vindexes, once all is ready; None if stopped."""
+    keyspace, shard = producer_settings.keyspace, producer_settings.shard
+    topology = _prepared(settings, producer_settings, stop, tell, as_json=as_json)
+    if topology is None:
+        return None
+    if shard not in {entry.name for entry in topology.shards}:
+        raise UsageError(
+            f"{keyspace}/{shard}: the topology has no such shard; `shardstream reshard create` "
+            f"adds it as the target of a reshard"
+        )
+    return dataclasses.replace(producer_settings, vindexes=topology.vindexes)
 
 
 def _prepared(

@@ -11,8 +11,9 @@ from rich.table import Table
 
 from event_token.errors import UsageError
 from shardstream.commands.options import SHARD_NAMES, Config, Keyspace
+from shardstream.commands.single_options import CommandLine
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = CommandLine(no_args_is_help=True)
 
 
 @app.callback()

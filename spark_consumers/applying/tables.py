@@ -16,6 +16,7 @@ from spark_consumers.applying.homes import (
 )
 from spark_consumers.applying.statements import TableName, effect_of
 from spark_consumers.errors import CannotApply
+from topics.records.accepted_skips import accept_advice, is_accepted
 
 # A record of the log, by column names of the change log.
 Change = Mapping[str, object]
@@ -46,7 +47,8 @@ class Removal:
 class Statements:
     """The DDL and the skips of a log, which must be known before its changes are applied.
 
-    `accept_skip`: GTIDs of skipped transactions without which the tables are right.
+    `accept_skip`: GTIDs of skipped transactions without which the tables are right, sets of them,
+    or `reason:TEXT` for all that were skipped for one reason.
     """
 
     accept_skip: Collection[str] = ()
@@ -69,12 +71,13 @@ class Statements:
         self.received += [(*names, place) for names in effect.received]
 
     def _check_skip(self, record: Change, statement: str) -> None:
-        gtid = record.get("gtid")
-        if gtid not in self.accept_skip:
+        gtid = str(record.get("gtid"))
+        if not is_accepted(self.accept_skip, gtid, statement):
             raise CannotApply(
                 f"shard {record['shard']}, seq {record['seq']}: an operator skipped "
                 f"{gtid}, so rows may be missing or too many: {statement}. If they are "
-                f"not, or once a copy has brought them, pass accept_skip=[{gtid!r}]"
+                f"not, or once a copy has brought them, pass accept_skip=[{gtid!r}], from the "
+                f"command line {accept_advice(gtid, statement)}"
             )
 
     def is_removed(self, database: str, table: str, version: Version) -> bool:

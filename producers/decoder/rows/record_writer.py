@@ -157,7 +157,9 @@ class RecordWriter:
             at: i64 = self._last_at + 1 + self.keyspace_ids.at
             value = value[:at] + self.keyspace_ids.encoded(value) + value[at:]
         if len(value) + len(key) > self._record_bytes_max:
-            raise RecordTooLarge(self._too_large(len(value) + len(key)))
+            table = self._table
+            tables = () if table is None else ((table.database, table.table),)
+            raise RecordTooLarge(self._too_large(len(value) + len(key)), tables)
         self.output.add(value, key, self.stamp.timestamp_ms)
         self._is_pending = False
 

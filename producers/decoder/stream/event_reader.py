@@ -6,7 +6,12 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from event_token.compiled import IS_COMPILED
-from producers.decoder.errors import CorruptBinlog, StatementInRowStream, UnsupportedEvent
+from producers.decoder.errors import (
+    CorruptBinlog,
+    DecoderHalt,
+    StatementInRowStream,
+    UnsupportedEvent,
+)
 from producers.decoder.events import event_types as types
 from producers.decoder.events.checksum import Checksum
 from producers.decoder.events.format_event import (
@@ -211,7 +216,15 @@ class EventReader:
         self.transaction.end()
 
     def _rows(self, buf: bytes, pos: i64, end: i64, op: i64, has_extra: bool) -> None:
-        """Take a row event's body."""
+        """Take a row event's body; a halt names its table."""
+        try:
+            self._take_rows(buf, pos, end, op, has_extra)
+        except DecoderHalt as error:
+            if not error.tables:
+                error.tables = self.tables.last_named()
+            raise
+
+    def _take_rows(self, buf: bytes, pos: i64, end: i64, op: i64, has_extra: bool) -> None:
         transaction = self.transaction
         if not transaction.logs_rows:
             first: i64 = types.WRITE_ROWS if has_extra else types.WRITE_ROWS_V1

@@ -127,14 +127,21 @@ class StatementReader:
         if not moves_rows(statement, query_sql_mode(body)):
             return
         names = altered_tables(statement, query_database(body))
-        wanted = [f"{d}.{t}" for d, t in names if not self._tables.leaves_out(d, t)]
+        wanted = [(d, t) for d, t in names if not self._tables.leaves_out(d, t)]
+        shown_names = ", ".join([f"{d}.{t}" for d, t in wanted])
         if wanted or not names:
             raise StatementInRowStream(
                 f"ALTER TABLE with IMPORT TABLESPACE, DISCARD TABLESPACE, EXCHANGE PARTITION or "
-                f"CONVERT changed the rows of {', '.join(wanted) or 'a table'}, which are in no "
+                f"CONVERT changed the rows of {shown_names or 'a table'}, which are in no "
                 f"binlog: start a new log after it with a copy, or leave the table out by a filter "
-                f"rule; the statement begins: {shown(statement)}"
+                f"rule; the statement begins: {shown(statement)}",
+                tuple(wanted),
             )
+
+    def _named(self, body: bytes, statement: bytes) -> tuple[tuple[str, str], ...]:
+        """The tables that a definition is about."""
+        names = named_tables(statement, query_database(body), query_sql_mode(body))
+        return tuple([name for name in names if name[1]])
 
     def _note_ddl(self, names: list[tuple[str, str]], statement: bytes, sql_mode: int) -> None:
         """Keep what operators are told of a definition; its text may hold values.
@@ -163,7 +170,8 @@ class StatementReader:
                 f"does not log such changes, or is the replica of one that may not; the statement "
                 f"begins: {shown(statement)}. Make the key RESTRICT and the changes explicit, and "
                 f"copy the tables again from after it; or set accept_unlogged_cascades = true and "
-                f"accept that such changes are missing"
+                f"accept that such changes are missing",
+                self._named(body, statement),
             )
         database = query_database(body)
         if self._tables.lower_case_names:

@@ -147,6 +147,11 @@ class TableVersions:
                     types.check(plan.database, plan.table, columns, is_new=True)
         return plan
 
+    def last_named(self) -> tuple[tuple[str, str], ...]:
+        """Return (database, table) of the one that was used last."""
+        plan = self._last_plan
+        return () if plan is None else ((plan.database, plan.table),)
+
     def watch(self, watch: KeyWatch) -> None:
         """Note from here on which rows of a table are logged."""
         self.watches[watch.database, watch.table] = watch

@@ -18,12 +18,13 @@ from shardstream.commands.options import (
     ReaderName,
     StartOption,
 )
+from shardstream.commands.single_options import CommandLine
 from shardstream.commands.sinks.run_by_default import RunByDefault
 from shardstream.commands.status_lines import LineOptions
 
 Target = Annotated[str, typer.Argument(help="Folder or URL of the Delta table")]
 
-app = typer.Typer(no_args_is_help=True, cls=RunByDefault)
+app = CommandLine(no_args_is_help=True, cls=RunByDefault)
 
 
 @app.command()

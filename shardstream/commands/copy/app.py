@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from shardstream.commands.options import Config, Json, Keyspace
+from shardstream.commands.single_options import CommandLine
 from topics.progress.copy_topic import CopyAction, CopyRequest
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = CommandLine(no_args_is_help=True)
 
 Shards = Annotated[
     list[str] | None, typer.Option("--shard", help="Shard; repeatable (default: all)")

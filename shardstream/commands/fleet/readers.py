@@ -8,8 +8,9 @@ import typer
 from rich.console import Console
 
 from shardstream.commands.options import Config, Json, Keyspace
+from shardstream.commands.single_options import CommandLine
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = CommandLine(no_args_is_help=True)
 
 
 @app.callback()

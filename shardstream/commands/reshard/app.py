@@ -8,8 +8,9 @@ import typer
 
 from shardstream.commands.http.options import serves_metrics
 from shardstream.commands.options import SHARD_NAMES, Config, Every, Json, Keyspace
+from shardstream.commands.single_options import CommandLine
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = CommandLine(no_args_is_help=True)
 
 ReshardId = Annotated[str, typer.Argument(help="Id of the reshard, chosen at its creation")]
 
@@ -71,7 +72,9 @@ def run(
     accept_skip: Annotated[
         list[str] | None,
         typer.Option(
-            "--accept-skip", help="GTID of a skipped transaction; the target's rows agree"
+            "--accept-skip",
+            help="Skipped transactions despite which the target's rows agree: GTIDs, or "
+            "reason:TEXT for all of one reason; repeatable",
         ),
     ] = None,
     every_s: Every = None,

@@ -18,6 +18,7 @@ from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.settings.model import Settings
 from shardstream.settings.reshard_settings import reshard_server
 from topics.keyspace.topology import ReshardState
+from topics.records.accepted_skips import check_accepted
 
 # A batch holds some ten thousand rows, none of them garbage: looking for it among them at every 700
 # new objects, as by default, took 40 % of the applier's time.
@@ -43,6 +44,7 @@ def run_apply(
     every_s: float | None = None,
 ) -> None:
     """Apply to one target until SIGINT or SIGTERM."""
+    check_accepted(accepted.skips)
     entry = reshard_entry(settings, keyspace, reshard_id)
     if target not in entry.targets:
         raise UsageError(

@@ -16,6 +16,7 @@ from spark_consumers.second_database.database import SqlDatabase, TargetOptions
 from spark_consumers.second_database.run import run_database
 from spark_consumers.second_database.urls import parse_url
 from spark_consumers.sink_query.run import SinkProgress
+from topics.records.accepted_skips import check_accepted
 
 # The password, where the URL has none: a command line can be read by every user of the machine.
 PASSWORD_VARIABLE = "SHARDSTREAM_DATABASE_PASSWORD"  # noqa: S105 - the name of a variable
@@ -37,6 +38,7 @@ class DatabaseOptions(QueryOptions):
 def run_database_command(config: Path | None, options: DatabaseOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is applied."""
     settings = load_settings(config)
+    check_accepted(options.accept_skip)
     tables = [table_name(name) for name in options.tables]
     checkpoint = place(options.checkpoint)
     url = with_password(options.url)

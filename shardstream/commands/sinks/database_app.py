@@ -27,6 +27,7 @@ from shardstream.commands.options import (
     Tables,
     TypeChangeOption,
 )
+from shardstream.commands.single_options import CommandLine
 from shardstream.commands.sinks.durations import duration_ms
 from shardstream.commands.sinks.reactions import Reactions
 from shardstream.commands.sinks.reading import reading
@@ -118,7 +119,7 @@ RefreshOption = Annotated[
     str, typer.Option("--refresh", help="Time between transactions: 200ms, 1s, 10m")
 ]
 
-app = typer.Typer(no_args_is_help=True, cls=RunByDefault)
+app = CommandLine(no_args_is_help=True, cls=RunByDefault)
 
 
 @app.command("run")

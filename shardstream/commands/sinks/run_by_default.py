@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from typer.core import TyperGroup
+from shardstream.commands.single_options import StrictGroup
 
 
-class RunByDefault(TyperGroup):
+class RunByDefault(StrictGroup):
     """A group whose command `run` is meant where none is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -32,6 +32,7 @@ from spark_consumers.current_state.query.sink import (
 )
 from spark_consumers.current_state.query.upkeep import maintain_state
 from spark_consumers.sink_query.run import SinkProgress
+from topics.records.accepted_skips import check_accepted
 from topics.start.start_forms import StartWord, parse_start
 
 
@@ -58,6 +59,7 @@ class StateOptions(QueryOptions):
 def run_state_command(settings: Settings, options: StateOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is applied."""
     target, checkpoint = lake_places(options.target, options.checkpoint)
+    check_accepted(options.accept_skip)
     for name in options.tables:
         table_name(name)
     check_partial(options.histories, options.reactions.on_partial)
@@ -124,6 +126,7 @@ def run_as_of(
     accept_skip: Collection[str] = (),
 ) -> None:
     """Write a table as of a time to a Parquet file; with a change log, as of exactly that time."""
+    check_accepted(accept_skip)
     moment = parse_start(time, "TIME", (StartWord.LATEST,))
     if moment is StartWord.LATEST:
         if changelog is not None:

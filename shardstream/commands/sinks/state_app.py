@@ -28,6 +28,7 @@ from shardstream.commands.options import (
     Tables,
     TypeChangeOption,
 )
+from shardstream.commands.single_options import CommandLine
 from shardstream.commands.sinks.reactions import Reactions
 from shardstream.commands.sinks.reading import reading
 from shardstream.commands.sinks.run_by_default import RunByDefault
@@ -77,7 +78,7 @@ Track = Annotated[
 ]
 
 
-app = typer.Typer(no_args_is_help=True, cls=RunByDefault)
+app = CommandLine(no_args_is_help=True, cls=RunByDefault)
 
 
 @app.command()

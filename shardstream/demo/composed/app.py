@@ -9,6 +9,7 @@ import typer
 from event_token.errors import ShardstreamError
 from shardstream.commands.app import EXIT_FAILED, exit_status
 from shardstream.commands.options import SHARD_NAMES, Config, Json
+from shardstream.commands.single_options import CommandLine
 from shardstream.commands.stop_signals import stop_on_signals
 from shardstream.demo.composed.page_check import check_pages
 from shardstream.demo.composed.split import run_split
@@ -16,11 +17,10 @@ from shardstream.demo.composed.target import Target
 from shardstream.demo.composed.traffic import run_traffic
 from shardstream.settings.model import load_settings
 
-app = typer.Typer(
+app = CommandLine(
     name="shardstream-shop",
     help="The shop of the Docker Compose stack: traffic, and the split of a shard.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

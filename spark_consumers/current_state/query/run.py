@@ -105,7 +105,7 @@ def _lists(
     return {
         "tables": json.dumps([*tables]),
         "history": json.dumps({name: [*columns] for name, columns in histories.items()}),
-        "acceptSkip": ",".join(accept_skip),
+        "acceptSkip": json.dumps([*accept_skip]),
     }
 
 

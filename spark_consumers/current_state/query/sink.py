@@ -112,7 +112,7 @@ class SinkOptions:
                 partitions,
                 buckets,
                 deletion_vectors=_flag(options, "deletionVectors", "true"),
-                accept_skip=frozenset(filter(None, options.get("acceptSkip", "").split(","))),
+                accept_skip=frozenset(json.loads(options.get("acceptSkip", "[]"))),
                 on_truncate=_choice(options, "onTruncate", OnTruncate.APPLY),
                 tables=named_tables(json.loads(options.get("tables", "[]"))),
                 on_type_change=_choice(options, "onTypeChange", OnTypeChange.HALT),

@@ -28,7 +28,8 @@ from topics.records.vevent import EventType, Op, VEvent
 
 # After these the last images in the log are not the rows as they stand.
 NOT_AS_THEY_STAND = re.compile(
-    r"row_image|sql_log_bin|skip-log|BLACKHOLE|TEMPORARY|ALTER|RENAME|TRUNCATE|DROP|MODIFY|CASCADE",
+    r"row_image|sql_log_bin|skip-log|BLACKHOLE|MERGE|TEMPORARY|ALTER|RENAME|TRUNCATE|DROP|MODIFY"
+    r"|CASCADE",
     re.IGNORECASE,
 )
 NOT_COPIED = re.compile("does not exist|has a column prefix|neither a primary key|not a base table")

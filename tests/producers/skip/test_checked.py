@@ -8,7 +8,8 @@ from producers.replication.family import family_of
 from producers.servers import identity
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ServerSettings
-from producers.skip.skip_log import Decision, checked
+from producers.skip.record_writer import Decision
+from producers.skip.skip_log import checked
 from topics.names import ShardTopics
 from topics.records.skip_record import SkipKind
 

@@ -1,8 +1,6 @@
 """`shardstream skip --gtid` on real servers: one transaction stops the shard, then it goes on."""
 
 import re
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -28,6 +26,7 @@ from tests.producers.session.producing import (
     wait_for,
     wait_readable,
 )
+from tests.producers.skip.skipping import ids, named_gtid, run
 from tests.topics.shard_writer import provision
 from topics.kafka.errors import Fenced
 from topics.records.skip_record import Skip, SkipKind
@@ -35,26 +34,6 @@ from topics.records.vevent import EventType
 from topics.stream.subscriber import StreamSubscriber
 
 REASON = "ticket 17: a statement by hand"
-
-
-def run(database: DatabaseFixture, name: str, *texts: str) -> None:
-    """Run statements as root in one session, which may begin with its own settings."""
-    with database.connect(database=name) as connection, connection.cursor() as cursor:
-        for text in texts:
-            cursor.execute(text)
-
-
-def named_gtid(error: BaseException, settings: ShardProducerSettings) -> str:
-    """Return the GTID in the command that a message names."""
-    found = re.search(rf"shardstream skip {settings.keyspace} - --gtid (\S+) --reason", str(error))
-    assert found is not None, str(error)
-    return found[1]
-
-
-def ids(events: Sequence[Any]) -> list[object]:
-    """Return the ids of inserted rows, and the SKIPs between them."""
-    wanted = [e for e in events if e.type in {EventType.ROW, EventType.SKIP}]
-    return ["skip" if e.type is EventType.SKIP else e.after["id"] for e in wanted]
 
 
 def after_stop(settings: ShardProducerSettings, kind: type[BaseException]) -> str:

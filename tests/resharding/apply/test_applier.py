@@ -156,6 +156,7 @@ def test_a_skip_on_the_source_stops_the_applier_until_it_is_accepted(
         assert isinstance(stopped, TransactionSkipped)
         assert f"an operator skipped {gtid} on the source (ticket 17)" in str(stopped)
         assert f"--accept-skip {gtid} and verify" in str(stopped)
+        assert "--accept-skip 'reason:ticket 17' for all of this reason" in str(stopped)
         assert one.verified_rows() == 0
         assert one.orders(mysql_b) == [(1, 1, "a")]
         # What was skipped cannot be undone, so nothing can be compared across it.
@@ -169,7 +170,8 @@ def test_a_skip_on_the_source_stops_the_applier_until_it_is_accepted(
             verify_target(comparison)
         one.run(mysql_b, "INSERT INTO {db}.orders VALUES (2, 2, 'b')")
         one.verified()
-        with applying(replace(one.settings(), accepted_skips=frozenset([gtid]))) as applier:
+        accepted = frozenset(["reason:ticket 17"])
+        with applying(replace(one.settings(), accepted_skips=accepted)) as applier:
             one.wait(applier)
         assert one.verified_rows() == 0
         assert one.orders(mysql_b) == one.orders(mysql_a)

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
+from event_token import MysqlGtidSet
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.servers.replication import statements
+from tests.producers.servers.replication import executed, statements
 from tests.shardstream.command_line import (
     Background,
     background,
@@ -59,8 +60,8 @@ def test_the_named_command_gets_the_shard_going(
     status = run("status", keyspace, *settings)
 
     assert (neither.returncode, wrong.returncode) == (2, 2)
-    assert "either --gtid GTID or --lost GTIDS" in neither.stderr
-    assert "is not one MySQL GTID" in wrong.stderr
+    assert "either --gtid GTIDS, or --until GTID and --table TABLE" in neither.stderr
+    assert "is not a MariaDB GTID" in wrong.stderr
     assert skipped.returncode == 0, skipped.stderr
     assert f"{keyspace}/-80: skipped {skip[-1]}, recorded as seq" in skipped.stdout
     assert told["count"] == 1
@@ -68,3 +69,59 @@ def test_the_named_command_gets_the_shard_going(
     lines = shown.stdout.splitlines()
     assert lines[-2].endswith(f"SKIP   transaction {skip[-1]}: ticket 17")
     assert lines[-1].endswith(f'{name}.t {{"id": 2}}')
+
+
+def test_an_order_that_was_killed_goes_on_where_it_was(
+    tmp_path: Path, kafka: KafkaCluster, keyspace: str, mysql_a: DatabaseFixture
+) -> None:
+    """Killed between two of its skips, it has lost and repeated nothing, and ends by itself."""
+    config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
+    settings = ["--config", str(config)]
+    name = mysql_a.new_database()
+    first = ["produce", keyspace, "-", "--json", *settings]
+    unlogged = "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE a"
+    with background(tmp_path, "a", *first) as producer:
+        producer.wait_for("streaming", streaming)
+        statements(
+            mysql_a,
+            f"USE {name}",
+            "CREATE TABLE t (id INT PRIMARY KEY) PARTITION BY RANGE (id) "
+            "(PARTITION q VALUES LESS THAN (100), PARTITION p VALUES LESS THAN MAXVALUE)",
+            "CREATE TABLE a (id INT PRIMARY KEY)",
+            *[each for i in range(10) for each in (f"INSERT INTO t VALUES ({i})", unlogged)],
+        )
+        stop = stopped_by(producer)[-1]
+    source, _, number = stop.rpartition(":")
+    every = f"{source}:{number}-{int(number) + 19}"
+    order = ["skip", keyspace, "-", "--table", f"{name}.t", "--table", f"{name}.a"]
+    order += ["--reason", "ticket 18", *settings]
+    with background(tmp_path, "b", *order) as killed:
+        killed.wait_for("a skip", lambda k: "skipped" in k.output_path.read_text())
+    done_before = killed.output_path.read_text().count(": skipped ")
+    again = run(*order)
+    late = run("skip", keyspace, "-", "--gtid", every, "--reason", "x", *settings)
+    gtid = harmless(mysql_a, name)
+    refused = run("skip", keyspace, "-", "--gtid", gtid, "--reason", "x", *settings)
+    forced = harmless(mysql_a, name)
+    options = ["--gtid", forced, "--force", "--reason", "x", *settings]
+    passed = run("skip", keyspace, "-", *options)
+    with background(tmp_path, "c", *first) as producer:
+        producer.wait_for("streaming", streaming)
+        shown = tail_to_end(keyspace, "--from", "earliest", *settings, "--until-idle", "5")
+
+    assert again.returncode == 0, again.stderr
+    assert 1 <= done_before <= 10
+    assert again.stdout.count(": skipped ") in {10 - done_before, 9 - done_before}
+    assert (late.returncode, refused.returncode, passed.returncode) == (2, 2, 0), passed.stderr
+    assert "is already past" in late.stderr
+    assert f"{gtid} did not stop the shard, and was not skipped" in refused.stderr
+    assert f"skipped {forced}, recorded as seq" in passed.stdout
+    seen = re.findall(r"SKIP   transaction \S+: (\S+ \S+)|\.t \{\"id\": (\d+)\}", shown.stdout)
+    assert seen == [e for i in range(10) for e in (("", str(i)), ("ticket 18", ""))]
+
+
+def harmless(database: DatabaseFixture, name: str) -> str:
+    """Commit a transaction that stops nothing; return its GTID."""
+    before = executed(database)
+    statements(database, f"CREATE TABLE IF NOT EXISTS {name}.harmless (id INT PRIMARY KEY)")
+    return str(MysqlGtidSet.parse(executed(database)).subtract(MysqlGtidSet.parse(before)))

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from event_token.errors import Rebuild, Retry
 from producers.copy.errors import ChunkSpoiled, RowNotCopied
 from producers.decoder.errors import RolledBack
-from producers.errors import StopsBehindOthers
+from producers.errors import StopPassed, StopsBehindOthers
 from producers.session.counters import Histogram, ProducerCounters
 from producers.settings import ProducerState, ProducerStatus
 from shardstream.status.metrics.applier import applier_families
@@ -137,7 +137,8 @@ def test_faults_are_counted_from_zero_on() -> None:
     modules = ("databases.", "producers.")
     ours = {each for each in _below(Rebuild, Retry) if each.__module__.startswith(modules)}
     # The copier's own, and those after which a session begins that is no reconnect.
-    others = _below(ChunkSpoiled) | {ChunkSpoiled, RolledBack, RowNotCopied, StopsBehindOthers}
+    others = _below(ChunkSpoiled) | {ChunkSpoiled, RolledBack, RowNotCopied}
+    others |= {StopPassed, StopsBehindOthers}
     wanted = (ours - others) | {Rebuild, Retry, TopicMissing}
     assert by_reason == dict.fromkeys((fault.__name__ for fault in wanted), 0)
 

@@ -154,5 +154,6 @@ def test_a_skip_stops_the_replay_and_spark_until_it_is_accepted(
     with pytest.raises(CannotApply, match=r"accept_skip=\['u:7'\]"):
         state_as_of(frame, 1_000)
     assert len(replay_changelog(target, accept_skip=["u:7"])[ORDERS].rows()) == 1
+    assert len(replay_changelog(target, accept_skip=["reason:by hand"])[ORDERS].rows()) == 1
     assert len(state_as_of(frame, 1_000, accept_skip=["u:7"]).collect()) == 1
     assert len(replay_changelog(target, until_us=20)[ORDERS].rows()) == 1

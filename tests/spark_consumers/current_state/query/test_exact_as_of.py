@@ -1,8 +1,11 @@
 """Tables as of any microsecond: a target's batch and the changes of a change log after it."""
 
 import json
+import re
+import shlex
 import tempfile
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,6 +32,7 @@ from spark_consumers.decoding.shard_decoder import ShardDecoder
 from spark_consumers.errors import CannotApply
 from spark_consumers.sink_query.origin import Origin
 from tests.generated import examples
+from tests.shardstream.command_line import run
 from tests.spark_consumers.applying.batches import ORDERS, Source, event_of
 from tests.spark_consumers.applying.histories import START_US, History
 from tests.spark_consumers.change_log.log_rows import SCHEMA, commit_rows
@@ -36,6 +40,7 @@ from tests.spark_consumers.current_state.query.batch_queries import Query
 from tests.spark_consumers.rows import events, shapes
 from tests.topics.records.record_encoder import RecordEncoder
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
+from topics.records.skip_record import Skip, SkipKind
 from topics.records.table_shape import Column, ValueKind
 from topics.records.vevent import VEvent
 
@@ -194,6 +199,34 @@ def test_a_skip_must_be_accepted_again(followed: Followed) -> None:
     found = table_as_of(*asked, changelog=followed.log, accept_skip=["a:1"])
 
     assert found.rows.num_rows > 0
+
+
+def test_the_command_that_a_stop_names_accepts_all_skips_of_the_reason(
+    followed: Followed, tmp_path: Path
+) -> None:
+    """Two skips of one reason: the command that is printed at the first gets past both."""
+    at = followed.times()[12]
+    for number in (7, 8):
+        gtid = f"4c4b4a49-0000-11f0-8000-000000000001:{number}"
+        told = Skip(SkipKind.TRANSACTION, gtid, "ticket 19: it's hourly, by hand").to_json()
+        skip = dict.fromkeys(SCHEMA.names) | {"type": "SKIP", "gtid": gtid, "statement": told}
+        place = {"seq": 10_000 + number, "offset": 10_000 + number, "timestamp_us": at}
+        followed.records.append(skip | {"shard": "-80"} | place)
+    followed.keep()
+    time = datetime.fromtimestamp((at + 1) / 1e6, UTC).isoformat(timespec="microseconds")
+    asked = ["state", "as-of", followed.target, "shop.orders", time.replace("+00:00", "Z")]
+    asked += ["--to", str(tmp_path / "rows.parquet"), "--changelog", followed.log]
+
+    stopped = run(*asked)
+    command = re.search(r"^Once they are right: shardstream (.*)$", stopped.stderr, re.MULTILINE)
+    assert command is not None, stopped.stderr
+    done = run(*shlex.split(command[1]))
+    bad = run(*asked, "--accept-skip", "ticket 19")
+
+    assert (stopped.returncode, done.returncode, bad.returncode) == (1, 0, 2), done.stderr
+    assert "[CannotApply]" in stopped.stderr
+    assert "rows of shop.orders, exact as of" in done.stdout
+    assert "--accept-skip 'ticket 19': name GTIDs, or reason:TEXT" in bad.stderr
 
 
 def test_a_log_of_another_stream_is_refused(followed: Followed) -> None:

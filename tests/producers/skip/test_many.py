@@ -1,0 +1,278 @@
+"""`skip --until`, `--table` and several GTIDs on real servers: each stop is passed by itself."""
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from databases.sql import rows
+from event_token import Flavor, UsageError
+from producers.decoder.errors import StatementInRowStream
+from producers.session import parts
+from producers.session.supervisor import run_shard
+from producers.settings import ShardProducerSettings
+from producers.skip.given_order import given_order, parse_named
+from producers.skip.record_writer import SkipReport
+from producers.skip.skip_order import SkipOrder
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.database_servers import DatabaseFixture
+from tests.producers.session.producing import (
+    SHARD,
+    RunningProducer,
+    check_log,
+    check_progress,
+    producing,
+    read_log,
+    settings_of,
+    wait_caught_up,
+)
+from tests.producers.skip.skipping import ids, named_gtid, run
+from tests.topics.shard_writer import provision
+from topics.kafka.errors import Fenced
+from topics.records.skip_record import Skip, SkipKind
+from topics.records.vevent import EventType
+
+REASON = "ticket 18: partitions exchanged every hour"
+
+
+def order_of(
+    settings: ShardProducerSettings,
+    gtids: Sequence[str] = (),
+    until: str = "",
+    tables: Sequence[str] = (),
+) -> tuple[SkipOrder, list[SkipReport]]:
+    """An order, and the list that its reports are added to."""
+    reports: list[SkipReport] = []
+    named = parse_named(gtids, settings.flavor)
+    order = given_order(settings, named, until, tables, REASON, reports.append)
+    assert order is not None
+    return order, reports
+
+
+def carry_out(settings: ShardProducerSettings, order: SkipOrder) -> None:
+    """Run the order to its end, as the command does."""
+    run_shard(settings, threading.Event(), lambda _status: None, skip_order=order)
+
+
+def exchange(table: str = "t") -> str:
+    """A statement whose rows are in no binlog."""
+    return f"ALTER TABLE {table} EXCHANGE PARTITION p1 WITH TABLE {table}_aside"
+
+
+def create(database: DatabaseFixture, name: str, table: str = "t") -> None:
+    """A table with a partition, and one to exchange it with."""
+    run(
+        database,
+        name,
+        f"CREATE TABLE {table} (id INT PRIMARY KEY) PARTITION BY RANGE (id) "
+        "(PARTITION p0 VALUES LESS THAN (1000), PARTITION p1 VALUES LESS THAN MAXVALUE)",
+        f"CREATE TABLE {table}_aside (id INT PRIMARY KEY)",
+    )
+
+
+def gtid_of(database: DatabaseFixture, name: str, *texts: str) -> str:
+    """Run statements, of which the last is one transaction, and return its GTID."""
+    with database.connect(database=name) as connection, connection.cursor() as cursor:
+        for text in texts[:-1]:
+            cursor.execute(text)
+        if database.flavor is Flavor.MARIADB:
+            cursor.execute(texts[-1])
+            [(gtid,)] = rows(connection, "SELECT @@last_gtid")
+            return str(gtid)
+        [(before,)] = rows(connection, "SELECT @@GLOBAL.gtid_executed")
+        cursor.execute(texts[-1])
+        [(gtid,)] = rows(connection, f"SELECT GTID_SUBTRACT(@@GLOBAL.gtid_executed, '{before}')")
+        return str(gtid)
+
+
+def test_all_stops_up_to_a_gtid_are_passed_and_rows_between_are_logged(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Each exchange is one SKIP record, each row is logged, and the order ends right at its end."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    create(database, name)
+    with producing(settings):
+        wait_caught_up(settings)
+    texts = [each for i in range(1, 13) for each in (f"INSERT INTO t VALUES ({i})", exchange())]
+    run(database, name, *texts, exchange())
+    end = gtid_of(database, name, "INSERT INTO t VALUES (13)")
+    behind = gtid_of(database, name, exchange())
+
+    order, reports = order_of(settings, until=end)
+    carry_out(settings, order)
+    with pytest.raises(UsageError, match="is already past"):
+        order_of(settings, until=end)
+
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    assert order.has_ended
+    assert ids(log.events) == [*[e for i in range(1, 13) for e in (i, "skip")], "skip", 13]
+    skips = [event for event in log.events if event.type is EventType.SKIP]
+    assert [Skip.of(event) for event in skips] == [
+        Skip(SkipKind.TRANSACTION, report.gtids, REASON) for report in reports
+    ]
+    told = log.progress[-1].skipped
+    assert told is not None
+    assert told.count == len(reports) == 13
+    error = RunningProducer(settings).wait_error()
+    assert isinstance(error, StatementInRowStream)
+    assert named_gtid(error, settings) == behind
+
+
+def test_only_stops_because_of_the_named_tables_are_passed(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """All tables that a stop names must be given, for the rows of all of them are missing."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    create(database, name)
+    create(database, name, "other")
+    with producing(settings):
+        wait_caught_up(settings)
+    first = gtid_of(database, name, exchange())
+    run(database, name, "INSERT INTO t VALUES (1)")
+    other = gtid_of(database, name, exchange("other"))
+    by_hand = gtid_of(
+        database, name, "SET SESSION binlog_format = STATEMENT", "INSERT INTO t VALUES (2)"
+    )
+
+    named = [f"{name}.t", f"{name}.t_aside"]
+    order, reports = order_of(settings, tables=named[:1])
+    with pytest.raises(StatementInRowStream) as stopped:
+        carry_out(settings, order)
+    assert named_gtid(stopped.value, settings) == first
+    assert reports == []
+    order, reports = order_of(settings, tables=named)
+    with pytest.raises(StatementInRowStream) as stopped:
+        carry_out(settings, order)
+    assert named_gtid(stopped.value, settings) == other
+    assert [report.gtids for report in reports] == [first]
+    both = [*named, f"{name}.other", f"{name}.other_aside"]
+    order, reports = order_of(settings, tables=both)
+    with pytest.raises(StatementInRowStream) as stopped:  # a statement names no table
+        carry_out(settings, order)
+    assert named_gtid(stopped.value, settings) == by_hand
+    assert [report.gtids for report in reports] == [other]
+
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    assert ids(log.events) == ["skip", 1, "skip"]
+
+
+def test_several_gtids_are_passed_one_by_one_and_what_does_not_stop_is_logged(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each named stop has its own record; a stop that is not named ends the run."""
+    monkeypatch.setattr(parts, "RECORD_BYTES_MAX", 10_000)
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    run(database, name, "CREATE TABLE t (id INT PRIMARY KEY, v TEXT)")
+    with producing(settings):
+        wait_caught_up(settings)
+    large = "INSERT INTO t VALUES ({}, REPEAT('x', 20000))"
+    first, second = (gtid_of(database, name, large.format(i)) for i in (1, 2))
+    logged = gtid_of(database, name, "INSERT INTO t VALUES (3, '')")
+    third = gtid_of(database, name, large.format(4))
+    fourth = gtid_of(database, name, large.format(5))
+
+    order, reports = order_of(settings, [first, f"{second},{third}", logged])
+    carry_out(settings, order)
+    assert [report.gtids for report in reports] == [first, second, third]
+    order, reports = order_of(settings, tables=[f"{name}.t"])  # up to what is executed by now
+    carry_out(settings, order)
+
+    assert [report.gtids for report in reports] == [fourth]
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    assert ids(log.events) == ["skip", "skip", 3, "skip", "skip"]
+
+
+def test_a_stop_that_is_not_named_is_not_passed(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """--gtid B does not get past A: the run ends at A and names it, with nothing skipped."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    create(database, name)
+    with producing(settings):
+        wait_caught_up(settings)
+    first = gtid_of(database, name, exchange())
+    second = gtid_of(database, name, exchange())
+    other = Flavor.MYSQL if database.flavor is Flavor.MARIADB else Flavor.MARIADB
+
+    order, reports = order_of(settings, [second])
+    with pytest.raises(StatementInRowStream) as stopped:
+        carry_out(settings, order)
+    with pytest.raises(UsageError, match="the shard's GTIDs have the form"):
+        parse_named([first], other)
+
+    assert named_gtid(stopped.value, settings) == first
+    assert reports == []
+    assert ids(read_log(settings).events) == []
+
+
+def test_rows_that_were_logged_without_names_are_passed_and_later_ones_are_logged(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """While binlog_row_metadata was MINIMAL each row stopped the shard: one order passes all."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    run(database, name, "CREATE TABLE t (id INT PRIMARY KEY)")
+    with producing(settings):
+        wait_caught_up(settings)
+    nameless = [f"INSERT INTO t VALUES ({number})" for number in range(1, 6)]
+    try:
+        run(database, name, "SET GLOBAL binlog_row_metadata = MINIMAL", *nameless)
+    finally:
+        run(database, name, "SET GLOBAL binlog_row_metadata = FULL")
+    run(database, name, "INSERT INTO t VALUES (6)")
+
+    order, reports = order_of(settings, tables=[f"{name}.t"])
+    carry_out(settings, order)
+
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    assert ids(log.events) == ["skip"] * 5 + [6]
+    assert len(reports) == 5
+
+
+def test_a_producer_that_starts_meanwhile_takes_over_and_the_order_goes_on_later(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A supervisor's producer fences the order, stops at the next stop, and nothing is doubled."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    create(database, name)
+    with producing(settings):
+        wait_caught_up(settings)
+    texts = [each for i in range(6) for each in (f"INSERT INTO t VALUES ({i})", exchange())]
+    end = gtid_of(database, name, *texts, "INSERT INTO t VALUES (6)")
+    errors: list[BaseException] = []
+
+    def take_over(_report: SkipReport) -> None:
+        errors.append(RunningProducer(settings).wait_error())
+
+    interrupted = given_order(settings, [], end, [], REASON, take_over)
+    assert interrupted is not None
+    with pytest.raises(Fenced):
+        carry_out(settings, interrupted)
+    order, reports = order_of(settings, until=end)
+    carry_out(settings, order)
+
+    assert [type(error) for error in errors] == [StatementInRowStream]
+    assert len(reports) == 5
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    assert ids(log.events) == [*[e for i in range(6) for e in (i, "skip")], 6]
