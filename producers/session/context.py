@@ -19,6 +19,7 @@ class SessionContext:
     `rolled_back`: GTIDs of MariaDB whose rows a session produced before it met their ROLLBACK.
     `failed_copies`: copies that have ended a session, by id, each with the reason; the next session
     marks them as failed.
+    `has_streamed`: a session has opened its stream; `has_committed`: one has committed.
     """
 
     settings: ShardProducerSettings
@@ -28,6 +29,7 @@ class SessionContext:
     server_id: int
     stop: Event
     report: Report
+    has_streamed: Event = field(default_factory=Event)
     failed_copies: dict[str, str] = field(default_factory=dict)
     rolled_back: set[str] = field(default_factory=set)
     stops_at: set[str] = field(default_factory=set)

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from event_token import Halt
-from producers.session import supervisor, waiting
+from producers.session import restarts, supervisor, waiting
 from producers.shard_log import publisher
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -38,7 +38,7 @@ ROWS = 5_000  # of 200 bytes: more than is read at once, so that the limit is lo
 def short_limits() -> Iterator[None]:
     """Limits of a second where minutes are usual: also a broker that is there may need longer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "REBUILDS_IN_A_ROW_MAX", 2)
+        patch.setattr(restarts, "RESTARTS_IN_PLACE_MAX", 2)
         patch.setattr(waiting, "BACKOFF_S_MAX", 0.1)
         patch.setattr(publisher, "FENCE_S_MAX", 1.0)
         patch.setattr(publisher, "ABORT_S_MAX", 0.5)
@@ -85,7 +85,7 @@ def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     log = read_log(settings)
 
     assert isinstance(error, Halt)
-    assert "before they committed anything" in str(error)
+    assert "before they got on" in str(error)
     assert kafka.bootstrap_servers in str(error)
     check_log(log)
     check_progress(log)
