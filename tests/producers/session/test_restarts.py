@@ -104,7 +104,7 @@ def test_rollbacks_of_other_transactions_are_no_restarts_in_one_place() -> None:
 
 def test_what_may_pass() -> None:
     """Brokers that are away may; a password that never worked does not."""
-    for fault in FAULTS + [NoBrokerAnswers("")]:
+    for fault in (*FAULTS, NoBrokerAnswers("")):
         assert may_pass(fault, has_streamed=False)
     assert not may_pass(UsageError(""), has_streamed=True)
     assert may_pass(LoginRefused(""), has_streamed=True)
