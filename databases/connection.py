@@ -9,7 +9,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
-from databases.errors import ServerLost, ServerRefused, ServerSilent
+from databases.errors import LoginRefused, ServerLost, ServerRefused, ServerSilent
 from databases.server import DatabaseServer, TlsSettings
 from event_token.errors import ShardstreamError
 
@@ -22,6 +22,8 @@ QUERY_TIMEOUT_S: Final = 30
 ACCESS_REFUSED: Final = frozenset(
     {1044, 1045, 1130, 1142, 1143, 1227, 1251, 1698, 1820, 1862, 2026, 2059, 2061, 3118, 3159, 4151}
 )
+# Of these: the account or its password.
+_LOGIN_REFUSED: Final = frozenset({1045, 1698})
 # Killed or aborted connections, shutdown, deadlock, lock wait timeout, read only (a failover).
 _TRANSIENT: Final = frozenset(
     {1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1205, 1213, 1290, 1317, 1792, 1927}
@@ -56,7 +58,7 @@ def open_connection(
             host=server.host,
             port=server.port,
             user=server.user,
-            password=server.password,
+            password=server.current_password(),
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=CONNECT_TIMEOUT_S,
@@ -86,6 +88,8 @@ def _tls_arguments(tls: TlsSettings | None) -> dict[str, Any]:
 def known_error(code: int, text: str, where: str) -> ShardstreamError | None:
     """ServerRefused, ServerLost, or None for an error of the statement itself. Pure."""
     message = f"{where}: server error {code}: {text}"
+    if code in _LOGIN_REFUSED:
+        return LoginRefused(message)
     if code in ACCESS_REFUSED:
         return ServerRefused(message)
     if _is_transient(code):

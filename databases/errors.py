@@ -13,3 +13,7 @@ class ServerSilent(ServerLost):
 
 class ServerRefused(UsageError):  # noqa: N818 - named by what happened
     """Raised when a server refuses the account, its privileges, its certificate or its settings."""
+
+
+class LoginRefused(ServerRefused):
+    """Raised when a server does not know the account, or refuses its password."""

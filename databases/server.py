@@ -1,5 +1,6 @@
 """How to reach a database server. Plain values; no password appears in a repr."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from event_token.errors import UsageError
@@ -25,13 +26,23 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseServer:
-    """A server and the account to use there. Without `tls` the connection is in clear text."""
+    """A server and the account to use there. Without `tls` the connection is in clear text.
+
+    `read_password` reads the password again, for each connection: it may have been changed.
+    """
 
     host: str
     port: int
     user: str
     password: str = field(repr=False)
     tls: TlsSettings | None = None
+    read_password: Callable[[], str] | None = field(
+        default=None, repr=False, compare=False, kw_only=True
+    )
+
+    def current_password(self) -> str:
+        """The password as it is now."""
+        return self.password if self.read_password is None else self.read_password()
 
     @property
     def name(self) -> str:

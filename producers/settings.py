@@ -82,6 +82,7 @@ class ProducerState(str, Enum):
     STARTING = "starting"
     STREAMING = "streaming"
     IDLE = "idle"
+    WAITING_FOR_KAFKA = "waiting_for_kafka"
     RECONNECTING = "reconnecting"
     STOPPED = "stopped"
 
@@ -90,7 +91,8 @@ class ProducerState(str, Enum):
 class ProducerStatus:
     """A producer's status after a commit or a change of state.
 
-    `lag_ms`: age of the newest transaction in the log by the server's clock, 0 when caught up.
+    `lag_ms`: age of the newest transaction in the log by the server's clock, 0 when caught up;
+    while nothing is streamed, age of the head (watermark) by this host's clock.
     `note`: for the operator (an ignored start, the reason of a reconnect), else "". `skipped`: the
     SKIP records of the log.
     """

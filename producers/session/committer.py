@@ -140,8 +140,10 @@ class Committer:
         if not self._decoder.in_transaction and self._decoder.messages:
             self.commit()
 
-    def commit(self) -> None:
+    def commit(self, *, is_live: bool = False) -> None:
         """Commit the rows so far and the progress record in one Kafka transaction.
+
+        `is_live`: the log then has all that the server had executed when it was asked.
 
         Raises LogDisagrees, PublisherSpent, and the publisher's other errors.
         """
@@ -163,12 +165,15 @@ class Committer:
         self._last = progress.last
         self._context.stops_at.discard(self._committed_gtid)
         committed = self.committed
+        if is_live or progress.position != committed.position:
+            self.counters.restarts_in_place = 0
         committed.position = progress.position
         committed.head_us = progress.head_us
         committed.end_offset = progress.end_offset
         committed.lag_ms = progress.lag_ms
         committed.ddl = progress.ddl
         committed.progress = progress
+        committed.is_live |= is_live
         committed.rows_total += count
         committed.commits += 1
         if self.order is not None:

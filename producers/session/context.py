@@ -21,6 +21,7 @@ class SessionContext:
     `failed_copies`: copies that have ended a session, by id, each with the reason; the next session
     marks them as failed.
     `skip_order`: the stops that are passed; the process ends with it.
+    `has_streamed`: a session has opened its stream; `has_committed`: one has committed.
     """
 
     settings: ShardProducerSettings
@@ -30,6 +31,7 @@ class SessionContext:
     server_id: int
     stop: Event
     report: Report
+    has_streamed: Event = field(default_factory=Event)
     failed_copies: dict[str, str] = field(default_factory=dict)
     rolled_back: set[str] = field(default_factory=set)
     stops_at: set[str] = field(default_factory=set)

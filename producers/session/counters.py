@@ -11,30 +11,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from databases.errors import ServerLost, ServerSilent
+from databases.errors import LoginRefused, ServerLost, ServerSilent
 from event_token.errors import Rebuild, Retry, ShardstreamError
-from producers.decoder.errors import QueueStayedFull, ServerError, StreamEnded
+from producers.copy.errors import RowNotCopied
+from producers.decoder.errors import QueueStayedFull, RolledBack, ServerError, StreamEnded
 from producers.errors import (
     BetterServer,
     PublisherSpent,
     ReplicaBehindLog,
+    StopsBehindOthers,
     StreamFailed,
     TransactionTooLong,
 )
+from topics.errors import NoBrokerAnswers
 from topics.kafka.errors import TopicMissing
 
 # What ends a session, and is counted by its class. Each count begins at 0: Prometheus'
 # `increase()` takes the first value of a series for its beginning, and would miss that fault.
 SESSION_FAULTS: Final[tuple[type[ShardstreamError], ...]] = (
     BetterServer,
+    LoginRefused,
+    NoBrokerAnswers,
     PublisherSpent,
     QueueStayedFull,
     Rebuild,
     ReplicaBehindLog,
     Retry,
+    RolledBack,
+    RowNotCopied,
     ServerError,
     ServerLost,
     ServerSilent,
+    StopsBehindOthers,
     StreamEnded,
     StreamFailed,
     TopicMissing,
@@ -84,7 +92,8 @@ class ProducerCounters:
     `binlog_bytes`: decoded. `queue_bytes`: of records that are not committed yet. `produced_bytes`:
     of those that are. `event_age_s`: age of the newest
     transaction of a commit, by the server's clock, when Kafka had it. `reconnects`: by class of the
-    fault that ended a session. `server_changes`: sessions on another server than the one before.
+    fault that ended a session. `restarts_in_place`: those since the log last got on.
+    `server_changes`: sessions on another server than the one before.
     `clock_ahead_us`: the server's clock against this host's. `binlog_kept_s`: for how long the
     server keeps binlogs, None for ever or while unknown. `turned_s`: when (monotonic) the
     producer's loop last turned, or waited for Kafka.
@@ -99,6 +108,7 @@ class ProducerCounters:
     queue_bytes: int = 0
     produced_bytes: int = 0
     server: str = ""
+    restarts_in_place: int = 0
     server_changes: int = 0
     clock_ahead_us: int = 0
     binlog_kept_s: int | None = None

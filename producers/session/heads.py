@@ -148,7 +148,7 @@ class HeadKeeper:
         self._compared_s = now_s
         if self._decoder.reached(moment.executed):
             committer.promise(clock.take_moment())
-            committer.commit()
+            committer.commit(is_live=True)
         elif dry and now_s - clock.asked_s > UNREACHED_S_MAX:
             self._explain_unreached()
 

@@ -1,10 +1,9 @@
 """One session of a shard's producer: from fencing and resuming to a stop or the first fault."""
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Final
+from typing import Final, Self
 
 from event_token import parse_gtid_set
 from producers.errors import LogDisagrees, PublisherSpent, StopPassed
@@ -32,14 +31,39 @@ WAIT_S_MIN: Final = 0.001
 class ShardSession:
     """Opens the parts of a session, and closes them however it ends.
 
-    `committed` tells the supervisor how far it came.
+    `committed` tells the supervisor how far it came, `streams` whether it has opened its stream.
+    The publisher stays open until `close`: with it the shard's last session can still say why no
+    other follows, and fences nobody for that.
     """
 
-    def __init__(self, context: SessionContext) -> None:
-        """Nothing is opened yet."""
+    def __init__(self, context: SessionContext, predecessor: Self | None = None) -> None:
+        """Nothing is opened yet. `predecessor`: of the same process; closed when this one fences.
+
+        Two clients of one process would fence each other.
+        """
         self.committed = Committed("", 0, 0)
+        self.streams = False
         self._context = context
         self._skip: Written | None = None
+        self._predecessor = predecessor
+        self._publisher: Publisher | None = None
+
+    @property
+    def speaker(self) -> Self | None:
+        """The newest session that has fenced, which may leave a reason; None if there is none."""
+        return self if self._publisher is not None else self._predecessor
+
+    def leave_reason(self, error: BaseException, restarts: int = 0) -> None:
+        """Leave in the progress topic why the producer stops, or goes on starting over."""
+        if self._publisher is not None and self.committed.progress is not None:
+            ids = self._context.schema_ids
+            leave_reason(self._publisher, self.committed.progress, ids, error, restarts)
+
+    def close(self) -> None:
+        """Drop the publisher."""
+        if self._publisher is not None:
+            self._publisher.close()
+            self._publisher = None
 
     def run(self) -> None:
         """Stream until the stop.
@@ -48,26 +72,22 @@ class ShardSession:
         """
         context = self._context
         with ExitStack() as opened:
+            self._starting(f"checking {', '.join(s.name for s in context.settings.servers)}")
             servers = ServerList.open(context.settings)
             opened.callback(servers.close)
+            self._starting("taking over the log from the producer before")
             # The first registration on a fresh cluster takes a second: not in the first row's way.
             context.schema_ids.register(PROGRESS_SCHEMA_TEXT)
             context.schema_ids.register(schema_text(ddl_schema()))
             # The predecessor is fenced only now: a producer that can read no server must not stop
             # one that can.
-            publisher = Publisher(
-                context.settings.kafka,
-                context.topics,
-                context.transaction_timeout_ms,
-                self._is_stopping,
-            )
-            opened.callback(publisher.close)
-            publisher.fence()
+            publisher = self._fenced(opened)
+            self._starting("reading the end of the log")
             progress, tail = read_committed_tail(
                 context.settings.kafka, context.topics, context.schema_ids, publisher.abort_open
             )
             self.committed.progress = progress
-            opened.push(self._leaving_reason(publisher))
+            self._starting("comparing the log with the servers")
             start = choose_start(context.settings, context.topics, servers, progress, tail)
             if start.is_new and context.has_committed.is_set():
                 raise LogDisagrees(
@@ -97,6 +117,8 @@ class ShardSession:
         with ExitStack() as opened:
             parts = open_parts(context, start, publisher, self.committed, opened)
             context.report(ProducerState.STREAMING, self.committed, "")
+            self.streams = True
+            context.has_streamed.set()
             turns = Turns(context, parts)
             while not context.stop.is_set():
                 turns.next()
@@ -137,14 +159,34 @@ class ShardSession:
             raise PublisherSpent(f"{context.topics.log}: {publisher.spent}; opening a new producer")
         return replace(start, point=written.point)
 
-    def _leaving_reason(self, publisher: Publisher) -> Callable[..., None]:
-        """Return what leaves the reason in the progress topic when an error ends the session."""
+    def _starting(self, what: str) -> None:
+        """Say what the first session does; later ones say why they were needed."""
+        if not self._context.has_streamed.is_set():
+            self._context.report(ProducerState.STARTING, self.committed, what)
 
-        def leave(_kind: object, error: BaseException | None, _trace: object) -> None:
-            if error is not None and self.committed.progress is not None:
-                leave_reason(publisher, self.committed.progress, self._context.schema_ids, error)
+    def _fenced(self, opened: ExitStack) -> Publisher:
+        """Open the publisher and take over; what it has open when the session ends is aborted."""
+        context = self._context
+        if self._predecessor is not None:
+            self._predecessor.close()
+        publisher = Publisher(
+            context.settings.kafka,
+            context.topics,
+            context.transaction_timeout_ms,
+            self._is_stopping,
+            self._waits_for_kafka,
+        )
+        opened.callback(publisher.end)
+        try:
+            publisher.fence()
+        except BaseException:
+            publisher.close()
+            raise
+        self._publisher = publisher
+        return publisher
 
-        return leave
+    def _waits_for_kafka(self, what: str) -> None:
+        self._context.report(ProducerState.WAITING_FOR_KAFKA, self.committed, what)
 
     def _is_stopping(self) -> bool:
         """Waits for Kafka ask it again and again: they are turns of the loop, too."""

@@ -10,17 +10,23 @@ from topics.progress.record import LastDdl, Progress, Skipped
 
 # Rates are averaged over at least this time.
 RATE_S: Final = 1.0
+# In these states rows come to the log as they are committed.
+STREAMS: Final = frozenset({ProducerState.STREAMING, ProducerState.IDLE})
 
 OnStatus = Callable[[ProducerStatus], None]
 
 
 @dataclass(slots=True)
 class Committed:
-    """What one session knows to be committed on Kafka; `progress`: the last record."""
+    """What one session knows to be committed on Kafka; `progress`: the last record.
+
+    `is_live`: the session has committed that the log had all that the server had executed.
+    """
 
     position: str
     head_us: int
     end_offset: int
+    is_live: bool = False
     lag_ms: int = 0
     rows_total: int = 0
     commits: int = 0
@@ -55,6 +61,10 @@ class StatusReporter:
             self._session = committed
         rows_total = self._rows_before + committed.rows_total
         now_s = time.monotonic()
+        lag_ms = committed.lag_ms
+        if state not in STREAMS and committed.head_us:
+            # The last commit's lag is over: what is written meanwhile nobody has seen.
+            lag_ms = max(lag_ms, time.time_ns() // 1_000_000 - committed.head_us // 1_000)
         rate = self._last.rows_per_s
         if now_s - self._seen_s >= RATE_S:
             rate = (rows_total - self._seen_rows) / (now_s - self._seen_s)
@@ -63,7 +73,7 @@ class StatusReporter:
             self._last,
             position=committed.position,
             head_us=committed.head_us,
-            lag_ms=committed.lag_ms,
+            lag_ms=lag_ms,
             rows_total=rows_total,
             rows_per_s=rate,
             state=state,

@@ -1,26 +1,26 @@
 """Runs one shard's producer: session after session until it is stopped or must stop."""
 
 import time
+from contextlib import ExitStack
 from threading import Event
-from typing import Final
+from typing import NoReturn
 
-from databases.errors import ServerLost
+from databases.errors import LoginRefused
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
 from producers.copy.errors import RowNotCopied
 from producers.decoder.errors import RolledBack
 from producers.errors import StopsBehindOthers, TransactionTooLong
 from producers.filters.sharding_columns import sharding_columns
 from producers.replication.stream import random_server_id
-from producers.session import waiting
 from producers.session.context import SessionContext
 from producers.session.counters import ProducerCounters
+from producers.session.restarts import RESTARTS_SHOWN_MIN, Ended, Restarts, may_pass
 from producers.session.shard_session import ShardSession
 from producers.session.status import OnStatus, StatusReporter
 from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ShardProducerSettings
 from producers.skip.advice import skip_advice
 from producers.skip.skip_order import SkipOrder
-from topics.kafka.errors import TopicMissing
 from topics.kafka.provisioning import (
     broker_transaction_timeout_ms,
     provision_schemas_topic,
@@ -28,9 +28,6 @@ from topics.kafka.provisioning import (
 )
 from topics.names import ShardTopics
 from topics.schemas.registry import open_schema_ids
-
-# Sessions that end before a single commit: the next one would end likewise.
-REBUILDS_IN_A_ROW_MAX: Final = 10
 
 
 def run_shard(
@@ -72,6 +69,9 @@ def run_shard(
     def report(fault: str) -> None:
         status.report(ProducerState.RECONNECTING, status.committed, fault)
 
+    status.report(
+        ProducerState.STARTING, status.committed, f"checking the topics on {settings.kafka.brokers}"
+    )
     context = wait_until_ready(f"{settings.keyspace}.{settings.shard}", prepare, stop, report)
     if context is not None:
         Supervisor(context, status).run()
@@ -85,92 +85,127 @@ class Supervisor:
         self._context = context
         self._name = f"{context.settings.keyspace}.{context.settings.shard}"
         self._status = status
-        self._faults = 0
-        self._rebuilds = 0
-        self._too_long_at = ""
-        self._alive_s = time.monotonic()
+        self._restarts = Restarts(time.monotonic())
+        self._speaker: ShardSession | None = None
+        self._behind: StopsBehindOthers | None = None
 
     def run(self) -> None:
-        """Run sessions until the stop. Raises what `run_shard` says."""
-        behind: StopsBehindOthers | None = None
-        while not self._context.stop.is_set():
-            session, before, behind = ShardSession(self._context), behind, None
-            try:
-                session.run()
-            except RolledBack as rollback:
-                # No fault: the next session reads the transaction without its rows.
-                self._context.rolled_back.add(rollback.gtid)
-            except StopsBehindOthers as stopped:
-                self._context.stops_at.add(stopped.gtid)
-                behind = stopped
-            except TopicMissing as missing:
-                # This process has seen it: a broker that has just started may not know it yet.
-                behind = before
-                self._after(session, missing)
-            except UsageError as refused:
-                if before is None:
-                    raise
-                raise self._refused(before, refused) from refused
-            except RowNotCopied as failure:
-                # The next session marks the copy as failed; the stream is not affected.
-                self._context.failed_copies[failure.copy_id] = str(failure)
-                self._status.report(
-                    ProducerState.RECONNECTING, self._status.committed, str(failure)
-                )
-            except (Rebuild, Retry) as fault:
-                if self._context.stop.is_set():
-                    break
-                self._after(session, fault)
-            finally:
-                if session.committed.commits:
-                    self._context.has_committed.set()
+        """Run sessions until the stop. Raises what `run_shard` says.
 
-    def _refused(self, stop: StopsBehindOthers, refused: UsageError) -> ShardstreamError:
-        """The stop, of which a new session's checks do not know the transaction, and the refusal.
-
-        MariaDB allows a skip only once all that comes before is committed.
+        However it ends by an error, the reason is left in the progress topic if this process has
+        had the shard, and still has it.
         """
-        return type(stop.error)(
+        with ExitStack() as opened:
+            opened.callback(self._fall_silent)
+            try:
+                while not self._context.stop.is_set():
+                    self._run_session()
+            except Exception as error:
+                if self._speaker is not None:
+                    self._speaker.leave_reason(error)
+                raise
+
+    def _run_session(self) -> None:
+        session, began_s = ShardSession(self._context, self._speaker), time.monotonic()
+        fault: ShardstreamError | None = None
+        try:
+            session.run()
+        except ShardstreamError as error:
+            fault = error
+        finally:
+            self._speaker = session.speaker
+            if session.committed.commits:
+                self._context.has_committed.set()
+        if fault is None or (self._context.stop.is_set() and isinstance(fault, Rebuild | Retry)):
+            return
+        committed = session.committed
+        ended = Ended(
+            committed.position,
+            session.streams,
+            committed.is_live,
+            committed.rows_total,
+            time.monotonic() - began_s,
+        )
+        self._after(fault, ended)
+
+    def _fall_silent(self) -> None:
+        if self._speaker is not None:
+            self._speaker.close()
+
+    def _after(self, fault: ShardstreamError, ended: Ended) -> None:
+        """Wait before the next session, or raise if it would not help."""
+        if not may_pass(fault, has_streamed=self._context.has_streamed.is_set()):
+            self._raise(fault)
+        restarts, counters = self._restarts, self._context.counters
+        restarts.add(fault, ended, time.monotonic())
+        counters.reconnects[type(fault).__name__] += 1
+        counters.restarts_in_place = restarts.count
+        if restarts.are_enough(time.monotonic()):
+            raise self._enough(fault) from fault
+        self._learn(fault)
+        text = _with_fix(fault)
+        if restarts.count >= RESTARTS_SHOWN_MIN:
+            text = f"{restarts.count} restarts at {restarts.position or 'the start'}: {text}"
+        self._status.report(ProducerState.RECONNECTING, self._status.committed, text)
+        if restarts.count >= RESTARTS_SHOWN_MIN and self._speaker is not None:
+            self._speaker.leave_reason(fault, restarts.count)
+        self._context.stop.wait(restarts.pause_s(fault))
+
+    def _learn(self, fault: ShardstreamError) -> None:
+        """Tell the next session what it must do otherwise."""
+        if isinstance(fault, RolledBack):
+            self._context.rolled_back.add(fault.gtid)
+        elif isinstance(fault, StopsBehindOthers):
+            self._context.stops_at.add(fault.gtid)
+            self._behind = fault
+        elif isinstance(fault, RowNotCopied):
+            self._context.failed_copies[fault.copy_id] = str(fault)
+
+    def _raise(self, fault: ShardstreamError) -> NoReturn:
+        """End with the fault, and with the stop up to which the session was to log everything.
+
+        A new session's checks do not know the transaction that stops the shard. MariaDB allows a
+        skip only once all that comes before is committed.
+        """
+        stop = self._behind
+        if stop is None or stop.gtid not in self._context.stops_at:
+            raise fault
+        if not isinstance(fault, UsageError):
+            raise fault
+        raise type(stop.error)(
             f"{stop.error}. Transactions before it are not in the log yet, and a new session, "
-            f"which would log them, was refused: {refused}\nFix that and start again: it logs "
+            f"which would log them, was refused: {fault}\nFix that and start again: it logs "
             f"them and stops right at this transaction, if it still has to. "
             f"{skip_advice(self._context.topics, stop.gtid)}"
+        ) from fault
+
+    def _enough(self, fault: ShardstreamError) -> ShardstreamError:
+        """The error to end with after too many sessions that did not get on."""
+        if isinstance(fault, UsageError):
+            return fault
+        if isinstance(fault, TransactionTooLong):
+            return Halt(str(fault))
+        away_s = self._restarts.away_s(time.monotonic())
+        if away_s:
+            return Halt(
+                f"{self._name}: no server could be used for {away_s:.0f} s; the last fault: {fault}"
+            )
+        advice = ""
+        if isinstance(fault, RolledBack | StopsBehindOthers):
+            advice = f". {skip_advice(self._context.topics, fault.gtid)}"
+        return Halt(
+            f"{self._name}: {self._restarts.count} sessions in a row ended at position "
+            f"{self._restarts.position or '(none)'} before they got on; the last fault: "
+            f"{fault}{advice}"
         )
 
-    def _after(self, session: ShardSession, fault: ShardstreamError) -> None:
-        """Wait before the next session, or raise if it would not help."""
-        if session.committed.commits:
-            self._faults = self._rebuilds = 0
-            self._alive_s = time.monotonic()
-        self._faults += 1
-        self._context.counters.reconnects[type(fault).__name__] += 1
-        if isinstance(fault, ServerLost):
-            self._check_away(fault)
-        else:
-            self._check_too_long(session, fault)
-            self._rebuilds += 1
-            if self._rebuilds > REBUILDS_IN_A_ROW_MAX:
-                if isinstance(fault, UsageError):
-                    raise fault
-                raise Halt(
-                    f"{self._name}: {self._rebuilds} sessions in a row ended before they committed "
-                    f"anything; the last fault: {fault}"
-                ) from fault
-        self._status.report(ProducerState.RECONNECTING, self._status.committed, str(fault))
-        self._context.stop.wait(waiting.backoff_s(self._faults))
 
-    def _check_too_long(self, session: ShardSession, fault: ShardstreamError) -> None:
-        """Raise Halt at the second TransactionTooLong in one place: the first may be Kafka's."""
-        if not isinstance(fault, TransactionTooLong):
-            return
-        position = session.committed.position
-        if position == self._too_long_at:
-            raise Halt(str(fault)) from fault
-        self._too_long_at = position
-
-    def _check_away(self, fault: ServerLost) -> None:
-        away_s = time.monotonic() - self._alive_s
-        if away_s > waiting.AWAY_S_MAX:
-            raise Halt(
-                f"{self._name}: no server could be used for {away_s:.0f} s; the last fault: {fault}"
-            ) from fault
+def _with_fix(fault: ShardstreamError) -> str:
+    """The text of a fault, and how to fix it where a person has to."""
+    if isinstance(fault, LoginRefused):
+        return (
+            f"{fault}. If the password was changed, put the new one where the settings say: "
+            "a password_file is read at each connection, and for password_env the producer must be "
+            "started again"
+        )
+    return str(fault)

@@ -47,6 +47,10 @@ STOP_S_MAX: Final = 5.0
 TOPICS_LOOK_S: Final = 10.0
 # Closing waits this long for the broker's answer to an abort.
 ABORT_S_MAX: Final = 10.0
+# Brokers answer within milliseconds, and within a few seconds while another one becomes leader. An
+# operator is told when they have not answered for longer, and then now and again.
+SILENCE_SHOWN_S: Final = 5.0
+SILENCE_SHOWN_AGAIN_S: Final = 30.0
 
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001 - their only names
 _INDEFINITE: Final = frozenset(
@@ -62,9 +66,10 @@ _ABORTED_KEY: Final = b"aborted"
 class Publisher:
     """One Kafka producer of the shard's transactional id; unusable after the first fault.
 
-    `stopping` tells whether the process is to end: then no wait exceeds STOP_S_MAX. Methods raise
-    Fenced when a newer producer took over, PublisherSpent or Rebuild when a new one is needed, and
-    Halt when the log is not as it must be.
+    `stopping` tells whether the process is to end: then no wait exceeds STOP_S_MAX. `on_silence`
+    takes what is waited for while Kafka does not answer for SILENCE_SHOWN_S. Methods raise Fenced
+    when a newer producer took over, PublisherSpent or Rebuild when a new one is needed, and Halt
+    when the log is not as it must be.
     """
 
     def __init__(
@@ -73,10 +78,14 @@ class Publisher:
         topics: ShardTopics,
         transaction_timeout_ms: int,
         stopping: Callable[[], bool],
+        on_silence: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.topics = topics
         self._brokers = config.brokers
         self._stopping = stopping
+        self._on_silence = on_silence
+        # Since when (monotonic) Kafka has not answered, when to say so, and when it was asked last.
+        self._silent_since_s = self._silence_due_s = self._asked_s = 0.0
         self._transaction_timeout_s = transaction_timeout_ms / 1000
         socket_timeout_ms = int(config.get("socket.timeout.ms", SOCKET_TIMEOUT_MS))
         self._slow_commit_s = SLOW_COMMIT_SHARE * socket_timeout_ms / 1000
@@ -164,7 +173,11 @@ class Publisher:
 
     def wait_for_room(self) -> None:
         """Wait briefly for the full queue to drain; the caller retries."""
+        if time.monotonic() - self._asked_s > 2 * WAIT_STEP_S:
+            self._heard()  # it was not full when it was last written to
+        queued = len(self._producer)
         self._poll(WAIT_STEP_S)
+        self._note_answer("storing rows", is_answered=len(self._producer) < queued)
         self._check()
         if self._stopping():
             raise PublisherSpent(f"{self.topics.log}: stopped while the queue to Kafka was full")
@@ -228,14 +241,13 @@ class Publisher:
             self._indefinite = f"a commit took {elapsed_s:.0f} s"
 
     def leave(self, progress: bytes, key: bytes, head_ms: int, headers: Written) -> None:
-        """Abort what is open, and commit a last progress record without rows.
+        """Commit a progress record without rows, after `end`.
 
         Nothing where the outcome of an earlier commit is not known: the record might repeat an
         older position. Raises as other methods do.
         """
         if self._is_committing or self._indefinite:
             return
-        self.abort()
         self.begin()
         self.write(self.topics.progress, key, progress, head_ms, headers)
         self._repeat("committing", self._commit_transaction, STOP_S_MAX)
@@ -260,8 +272,8 @@ class Publisher:
         self._repeat("aborting", self._abort_transaction, self._transaction_timeout_s)
         self._in_transaction = False
 
-    def close(self) -> None:
-        """Abort the open transaction and drop the producer.
+    def end(self) -> None:
+        """Abort the open transaction: nothing but `leave` and `close` may follow.
 
         An abort that fails is not raised: fencing by the successor undoes the same.
         """
@@ -271,7 +283,12 @@ class Publisher:
                 self._producer.abort_transaction(ABORT_S_MAX)
             except _KAFKA as error:
                 # The next init_transactions aborts it, or the broker's transaction timeout does.
+                self._indefinite = self._indefinite or "an abort was not answered"
                 _LOG.info("%s: the abort was not answered: %s", self.topics.log, _cause(error))
+
+    def close(self) -> None:
+        """Abort the open transaction and drop the producer."""
+        self.end()
         # The client ends its threads with the last reference. One that lived on could ask for an
         # epoch when the brokers are back, and fence its successor. So nothing else keeps one: the
         # frames of an error hold this object, never the client or a method of it.
@@ -281,7 +298,11 @@ class Publisher:
         deadline_s = time.monotonic() + self._transaction_timeout_s
         stop_s: float | None = None
         self._looked_s = time.monotonic()
-        while self._flush_step():
+        self._heard()
+        queued = len(self._producer)
+        while left := self._flush_step():
+            self._note_answer("storing rows", is_answered=left < queued)
+            queued = left
             self._check()
             self._check_topics()
             now_s = time.monotonic()
@@ -315,10 +336,12 @@ class Publisher:
         deadline_s = time.monotonic() + limit_s
         stop_s: float | None = None
         self._looked_s = time.monotonic()
+        self._heard()
         while True:
             try:
                 call(WAIT_STEP_S)
             except _KAFKA as error:
+                self._note_answer(doing, is_answered=False)
                 self._check_topics()
                 now_s = time.monotonic()
                 if stop_s is None and self._stopping():
@@ -329,6 +352,22 @@ class Publisher:
                     raise self._mapped(cause, doing) from error
             else:
                 return
+
+    def _heard(self) -> None:
+        """Note that Kafka answers, or is asked only now."""
+        self._silent_since_s = self._asked_s = time.monotonic()
+        self._silence_due_s = self._silent_since_s + SILENCE_SHOWN_S
+
+    def _note_answer(self, doing: str, *, is_answered: bool) -> None:
+        """Say what Kafka has not answered for long."""
+        if is_answered:
+            self._heard()
+            return
+        now_s = self._asked_s = time.monotonic()
+        if now_s >= self._silence_due_s:
+            self._silence_due_s = now_s + SILENCE_SHOWN_AGAIN_S
+            silent_s = now_s - self._silent_since_s
+            self._on_silence(f"{doing}: {self._brokers} has not answered for {silent_s:.0f} s")
 
     def _check_topics(self) -> None:
         """Raise TopicMissing when a topic is gone; librdkafka would wait until the timeout."""

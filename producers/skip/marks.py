@@ -8,7 +8,7 @@ from databases.errors import ServerLost
 from event_token import GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import UsageError
 from producers.decoder import Decoder, DecoderOptions
-from producers.decoder.errors import DecoderHalt
+from producers.decoder.errors import DecoderHalt, RolledBack
 from producers.replication.gtid_scan import BinlogTransaction
 from producers.replication.stream import STREAM_SILENCE_S_MAX, ReplicationStream, random_server_id
 from producers.servers.server_list import OpenServer
@@ -89,7 +89,7 @@ def _mark_of(
                 continue
             try:
                 stream.start = decoder.feed(stream.buffer, stream.start, stream.end, 1)
-            except DecoderHalt:
+            except (DecoderHalt, RolledBack):
                 return None
             if decoder.in_transaction:  # it may be a long one
                 deadline_s = time.monotonic() + STREAM_SILENCE_S_MAX

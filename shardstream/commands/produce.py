@@ -9,6 +9,7 @@ from event_token.errors import UsageError
 from producers.preflight.warnings import server_warnings
 from producers.session.counters import ProducerCounters
 from producers.session.heartbeat_rows import heartbeat_warnings
+from producers.session.status import STREAMS
 from producers.session.supervisor import run_shard
 from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ProducerStatus, ShardProducerSettings
@@ -25,7 +26,11 @@ from topics.keyspace.topology import Topology
 from topics.start.start_forms import parse_producer_start
 
 # An idle producer streams too, and has nothing to publish.
-_STATES = {ProducerState.IDLE: "streaming (idle)"}
+_STATES = {
+    ProducerState.IDLE: "streaming (idle)",
+    ProducerState.WAITING_FOR_KAFKA: "waiting for Kafka",
+}
+_WARNED = {ProducerState.RECONNECTING, ProducerState.WAITING_FOR_KAFKA}
 
 
 def run_produce(
@@ -89,7 +94,13 @@ def _prepared(
     """Wait until servers and topics are as they must be; None if stopped before."""
     keyspace, shard = producer_settings.keyspace, producer_settings.shard
 
+    def say(state: ProducerState, text: str) -> None:
+        tell(ProducerStatus(shard, "", 0, 0, 0, 0.0, state, text))
+
     def prepare() -> Topology:
+        servers = ", ".join(server.name for server in producer_settings.servers)
+        brokers = producer_settings.kafka.brokers
+        say(ProducerState.STARTING, f"checking {servers}, and Kafka at {brokers}")
         # Everything is checked before the first topic is created.
         refuse_problems(settings, producer_settings)
         warnings = topic_warnings(settings, keyspace, [shard])
@@ -102,15 +113,13 @@ def _prepared(
         f"{keyspace}/{shard}",
         prepare,
         stop,
-        lambda fault: tell(
-            ProducerStatus(shard, "", 0, 0, 0, 0.0, ProducerState.RECONNECTING, fault)
-        ),
+        lambda fault: say(ProducerState.RECONNECTING, fault),
     )
 
 
 def _fault(status: ProducerStatus) -> str:
     """What keeps the producer from publishing, "" if nothing does."""
-    if status.state in {ProducerState.IDLE, ProducerState.STREAMING}:
+    if status.state in STREAMS:
         return ""
     return f"{status.state.value}: {status.note}" if status.note else status.state.value
 
@@ -125,16 +134,17 @@ class _StatusPrinter:
 
     def __call__(self, status: ProducerStatus) -> None:
         # Idle and streaming alternate many times a second.
-        active = {ProducerState.IDLE, ProducerState.STREAMING}
         changed = status.state is not self._last_state and not {
             status.state,
             self._last_state,
-        }.issubset(active)
+        }.issubset(STREAMS)
         self._last_state = status.state
-        text = (
-            f"{_STATES.get(status.state, status.state.value)}, {status.rows_total:,} rows, "
-            f"{status.rows_per_s:,.0f} rows/s, lag {status.lag_ms:,} ms"
-        )
+        text = _STATES.get(status.state, status.state.value)
+        if status.head_us:  # before, nothing is known of the log
+            text += (
+                f", {status.rows_total:,} rows, {status.rows_per_s:,.0f} rows/s, "
+                f"lag {status.lag_ms:,} ms"
+            )
         if status.skipped is not None:
             text += f", {status.skipped}"
         line = Status(
@@ -142,6 +152,6 @@ class _StatusPrinter:
             f"{text}; {status.note}" if status.note else text,
             {"keyspace": self._keyspace, **dataclasses.asdict(status)},
             progress=status.rows_total,
-            level=logging.WARNING if status.state is ProducerState.RECONNECTING else logging.INFO,
+            level=logging.WARNING if status.state in _WARNED else logging.INFO,
         )
         self._lines.report(line, at_once=changed or bool(status.note))

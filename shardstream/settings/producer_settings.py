@@ -80,8 +80,19 @@ def _rule(section: RuleSection) -> Rule:
 
 def _server(section: ServerSection, settings: Settings) -> ServerSettings:
     tls = tls_settings(section.tls, settings.folder)
-    password = section.password(settings.folder).get_secret_value()
-    return ServerSettings(section.host, section.port, section.user, password, tls, section.read)
+
+    def password() -> str:
+        return section.password(settings.folder).get_secret_value()
+
+    return ServerSettings(
+        section.host,
+        section.port,
+        section.user,
+        password(),
+        tls,
+        section.read,
+        read_password=password,
+    )
 
 
 def tls_settings(section: TlsSection | None, folder: Path) -> TlsSettings | None:

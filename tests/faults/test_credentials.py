@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from databases.errors import ServerRefused
+from databases.errors import LoginRefused, ServerRefused
 from event_token import Flavor
 from producers.settings import ProducerState, ServerSettings
+from producers.session import restarts
 from shardstream.local.database_server import GRANTS, MARIADB_GRANTS
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.certificates import Certificates
@@ -19,6 +20,7 @@ from tests.faults.sessions import end_sessions
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (
     RunningProducer,
+    left_reason,
     producing,
     read_log,
     settings_of,
@@ -29,7 +31,7 @@ from topics.errors import NoBrokerAnswers
 from topics.kafka import client
 from topics.kafka.client import ClientConfig, check_reachable
 
-# One for the connections that were killed; refused credentials are not tried again.
+# One for the connections that were killed, and one for a login that is tried again. Others are not.
 RECONNECTS_MAX = 2
 # A person waits less for an answer; the broker is on loopback.
 REACH_S = 3.0
@@ -48,9 +50,18 @@ PASSWORD = "Marker-Passw0rd"
     ids=["expired", "rotated", "locked", "revoked", "dropped"],
 )
 def test_credentials_that_become_invalid_stop_the_producer(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, change: str
+    database: DatabaseFixture,
+    kafka: KafkaCluster,
+    keyspace: str,
+    change: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F35: the producer ends without a storm of logins, and its words hold no password."""
+    """F35: the producer ends without a storm of logins, and its words hold no password.
+
+    The reason is where `status` looks. A changed password is waited for as a server is.
+    """
+    monkeypatch.setattr(restarts, "AWAY_S_MAX", 1.0)
+    monkeypatch.setattr(restarts, "LOGIN_PAUSE_S", 1.0)
     user = f"u_{secrets.token_hex(4)}"
     account = f"'{user}'@'{database.host}'"
     grants = MARIADB_GRANTS if database.flavor is Flavor.MARIADB else GRANTS
@@ -73,6 +84,53 @@ def test_credentials_that_become_invalid_stop_the_producer(
     assert user in str(error)
     assert PASSWORD not in "".join([str(error), repr(error), repr(settings), *said])
     assert len(tried) <= RECONNECTS_MAX
+    stopped = left_reason(settings)
+    assert stopped is not None
+    assert (stopped.error, stopped.restarts) == (type(error).__name__, 0)
+    assert user in stopped.text
+
+
+def test_password_that_is_changed_in_mid_run_is_read_again(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F35: a rotated password is an outage that says how to end it; at the start it is an error."""
+    monkeypatch.setattr(restarts, "LOGIN_PAUSE_S", 0.2)
+    name = database.new_database()
+    user = f"u_{secrets.token_hex(4)}"
+    account = f"'{user}'@'{database.host}'"
+    grants = MARIADB_GRANTS if database.flavor is Flavor.MARIADB else GRANTS
+    statements(
+        database,
+        f"CREATE TABLE {name}.t (id INT PRIMARY KEY)",
+        f"CREATE USER {account} IDENTIFIED BY '{PASSWORD}'",
+        f"GRANT {grants} ON *.* TO {account}",
+    )
+    file = [PASSWORD]
+    server = ServerSettings(
+        database.host, database.port, user, PASSWORD, read_password=lambda: file[0]
+    )
+    settings = replace(settings_of(database, kafka, keyspace), servers=(server,))
+
+    def shown() -> bool:
+        stopped = left_reason(settings)
+        return stopped is not None and stopped.restarts > 0
+
+    with producing(settings) as producer:
+        statements(database, f"ALTER USER {account} IDENTIFIED BY 'Another-Passw0rd'")
+        end_sessions(database, user)
+        wait_for("its restarts are where `status` looks", shown)
+        file[0] = "Another-Passw0rd"
+        statements(database, f"INSERT INTO {name}.t VALUES (1)")
+        wait_caught_up(settings)
+        assert left_reason(settings) is None
+        notes = [s.note for s in producer.statuses if s.state is ProducerState.RECONNECTING]
+    file[0] = "wrong"
+    refused = RunningProducer(settings).wait_error()
+
+    log = read_log(settings)
+    assert any("a password_file is read at each connection" in note for note in notes)
+    assert [event.after for event in log.events if event.after] == [{"id": 1}]
+    assert isinstance(refused, LoginRefused)
 
 
 def check_refused(config: ClientConfig) -> None:

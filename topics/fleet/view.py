@@ -240,7 +240,7 @@ def _shard_view(shard: str, state: ShardState, look: ShardLook, now_us: int) -> 
         condition = ShardCondition.FILLING
     elif state is ShardState.RETIRED:
         condition = ShardCondition.ENDED
-    elif silent_ms is None or silent_ms > SILENT_MS or (progress and progress.stopped):
+    elif silent_ms is None or silent_ms > SILENT_MS or _has_ended(progress):
         condition = ShardCondition.SILENT
     if progress is None:
         return ShardView(shard, condition, None, None, 0, 0.0, 0, silent_ms, "")
@@ -264,6 +264,12 @@ def _shard_view(shard: str, state: ShardState, look: ShardLook, now_us: int) -> 
     )
 
 
+def _has_ended(progress: Progress | None) -> bool:
+    """Whether the producer has said that it ends, so nobody needs to wait to see it."""
+    stopped = None if progress is None else progress.stopped
+    return stopped is not None and not stopped.restarts
+
+
 def _held_by(keyspace: str, serving: list[ShardView]) -> tuple[tuple[str, ...], str]:
     """Return the shards that hold readers back and why; none where all keep up."""
     new = [view for view in serving if view.silent_ms is None]
@@ -275,7 +281,11 @@ def _held_by(keyspace: str, serving: list[ShardView]) -> tuple[tuple[str, ...], 
     if silent:
         silent_s = max(view.silent_ms or 0 for view in silent) // 1_000
         servers = ", ".join(sorted({view.server for view in silent}))
-        reasons = [f"; {view.shard} has stopped: {view.stopped}" for view in silent if view.stopped]
+        reasons = [
+            f"; {view.shard} {view.stopped.condition}: {view.stopped}"
+            for view in silent
+            if view.stopped
+        ]
         text = f"no progress for {silent_s} s, last from {servers}{''.join(reasons[:REASONS_MAX])}"
         return _names(silent), f"{text}; see {STOPPED if reasons else SILENT}"
     late = [view for view in serving if (view.behind_ms or 0) > SILENT_MS]

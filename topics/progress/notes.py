@@ -47,7 +47,13 @@ def _ddl(fields: dict[str, object]) -> LastDdl:
 
 
 def _stopped(fields: dict[str, object]) -> StopReason:
-    return StopReason(_time(fields), str(fields.get("error", "")), str(fields.get("text", "")))
+    restarts = fields.get("restarts")
+    return StopReason(
+        _time(fields),
+        str(fields.get("error", "")),
+        str(fields.get("text", "")),
+        restarts if isinstance(restarts, int) else 0,
+    )
 
 
 def _time(fields: dict[str, object]) -> int:

@@ -110,15 +110,25 @@ class LastDdl:
 
 @dataclass(frozen=True, slots=True)
 class StopReason:
-    """Why a producer has stopped: when (host clock), the class of the error, and its text."""
+    """Why a producer has stopped: when (host clock), the class of the error, and its text.
+
+    `restarts`: it has not stopped, but has started over so many times in one place; else 0.
+    """
 
     at_us: int
     error: str
     text: str
+    restarts: int = 0
+
+    @property
+    def condition(self) -> str:
+        """What the producer does."""
+        return "starts over" if self.restarts else "has stopped"
 
     def __str__(self) -> str:
         """As status lines say it."""
-        return f"{self.text} [{self.error}]"
+        before = f"{self.restarts} restarts in one place: " if self.restarts else ""
+        return f"{before}{self.text} [{self.error}]"
 
 
 @dataclass(frozen=True, slots=True)

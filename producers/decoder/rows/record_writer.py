@@ -44,7 +44,7 @@ class RecordWriter:
         self.keyspace_ids: KeyspaceIds = KeyspaceIds()
         self.watch: KeyWatch | None = None  # of the open row's table
         self._record_bytes_max: i64 = record_bytes_max
-        self._row_index: i64 = 0
+        self.row_index: i64 = 0
         self._table: TablePlan | None = None  # of the open row
         self._is_pending: bool = False  # a record waits for its `last` flag
         self._last_at: i64 = 0
@@ -53,7 +53,7 @@ class RecordWriter:
     def begin_transaction(self, timestamp_us: i64) -> None:
         """Begin a transaction's records; the stamp's bytes follow."""
         self.stamp.begin_transaction(timestamp_us, self.next_seq)
-        self._row_index = 0
+        self.row_index = 0
 
     def open_row(self, table: TablePlan, rows: RowsPlan) -> BytesWriter:
         """Begin a row's record. The caller writes both images and calls `close`."""
@@ -88,7 +88,7 @@ class RecordWriter:
         out.write(prefix)
         write_long(out, self.next_seq)
         out.write(self.stamp.encoded)
-        write_long(out, self._row_index)
+        write_long(out, self.row_index)
         self._last_at = len(out)
         out.append(u8(0))  # last
         out.write(header)
@@ -122,7 +122,7 @@ class RecordWriter:
             self._insert_dates()
         self._is_pending = True
         self.next_seq += 1
-        self._row_index += 1
+        self.row_index += 1
 
     def drop(self) -> None:
         """Drop the open row; the next one is written over it."""

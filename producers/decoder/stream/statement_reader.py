@@ -109,12 +109,16 @@ class StatementReader:
             self._savepoints.rollback_to(raw)
 
     def _rollback(self) -> None:
-        """Take ROLLBACK. MariaDB logs it after rows beside a temporary table: they are dropped."""
+        """Take ROLLBACK. MariaDB logs it after rows beside a temporary table: they are dropped.
+
+        Definitions stay, for MariaDB cannot roll them back: a CREATE OR REPLACE TABLE ... SELECT
+        that fails has dropped the table, and its DROP TABLE is logged before a ROLLBACK.
+        """
         transaction = self._transaction
         if self._has_rows() and transaction.position.is_mysql:
             raise UnsupportedEvent(ROLLBACK_OF_MYSQL)
         self._savepoints.drop()
-        if transaction.has_records:
+        if transaction.has_records and transaction.record.row_index > transaction.definitions:
             # Some of them are with Kafka's client: abort, and read it again without its rows.
             raise RolledBack(transaction.position.gtid())
         transaction.end()
@@ -194,6 +198,7 @@ class StatementReader:
             encode_string(database) + encode_string(""),
             statement,
         )
+        transaction.definitions += 1
         self._note_ddl(names, statement, query_sql_mode(body))
         if not transaction.has_begun:
             transaction.end()

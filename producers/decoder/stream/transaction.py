@@ -34,6 +34,7 @@ class Transaction:
         self.has_begun: bool = False  # BEGIN was read
         self.logs_rows: bool = False  # open, begun, and its rows are not put aside
         self.has_records: bool = False
+        self.definitions: i64 = 0  # how many of its records are DDL records
         self.is_rolled_back: bool = False  # it ends in ROLLBACK: its rows are dropped
         self.aside: EventSpool | None = None  # takes its rows until their fate is known
         # Where the stream is, and where the open and the last complete transaction began.
@@ -63,6 +64,7 @@ class Transaction:
         self.has_begun = False
         self.logs_rows = False
         self.has_records = False
+        self.definitions = 0
         self.is_rolled_back = False
         self.commit_us = commit_us
         self.begin_pos = self.binlog_pos - event_bytes

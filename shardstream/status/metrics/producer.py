@@ -39,6 +39,8 @@ def producer_families(
     for reason, count in list(counters.reconnects.items()):
         reconnects.add({**labels, "reason": reason}, count)
     yield reconnects.metric()
+    says = "Sessions that faults have ended since the log last got on"
+    yield one(gauge(f"{name}_restarts_in_place", says), labels, counters.restarts_in_place)
     says = "Bytes of records that Kafka's client has, and that are not committed yet"
     yield one(gauge(f"{name}_queue_bytes", says), labels, counters.queue_bytes)
     says = "The server's clock minus this host's"

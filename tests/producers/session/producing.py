@@ -29,7 +29,8 @@ from topics.kafka.partition_reader import (
 from topics.kafka.stable_end import await_readable
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
-from topics.progress.record import Progress
+from topics.progress.committed_tail import last_progress
+from topics.progress.record import Progress, StopReason
 from topics.records.record_decoder import RecordDecoder
 from topics.records.vevent import Op, VEvent
 from topics.schemas.registry import open_schema_ids
@@ -266,6 +267,13 @@ def read_log(settings: ShardProducerSettings) -> WrittenLog:
             for r in read_to_end(settings.kafka, topics.progress)
         ],
     )
+
+
+def left_reason(settings: ShardProducerSettings) -> StopReason | None:
+    """What `status` shows of why the shard's producer has stopped, or starts over."""
+    topics = ShardTopics(settings.keyspace, settings.shard)
+    progress = last_progress(settings.kafka, topics, open_schema_ids(settings.kafka, None))
+    return None if progress is None else progress.stopped
 
 
 def wait_caught_up(settings: ShardProducerSettings) -> None:

@@ -8,7 +8,9 @@ import pytest
 from confluent_kafka import Producer
 
 from event_token import Halt
-from producers.session import supervisor, waiting
+from producers.session import restarts, supervisor, waiting
+from producers.session.status import STREAMS
+from producers.settings import ProducerState
 from producers.shard_log import publisher
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -23,6 +25,7 @@ from tests.producers.session.producing import (
     settings_of,
     table_rows,
     wait_caught_up,
+    wait_for,
 )
 from topics.kafka.client import open_admin
 from topics.kafka.provisioning import topic_warnings
@@ -38,7 +41,7 @@ ROWS = 5_000  # of 200 bytes: more than is read at once, so that the limit is lo
 def short_limits() -> Iterator[None]:
     """Limits of a second where minutes are usual: also a broker that is there may need longer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "REBUILDS_IN_A_ROW_MAX", 2)
+        patch.setattr(restarts, "RESTARTS_IN_PLACE_MAX", 2)
         patch.setattr(waiting, "BACKOFF_S_MAX", 0.1)
         patch.setattr(publisher, "FENCE_S_MAX", 1.0)
         patch.setattr(publisher, "ABORT_S_MAX", 0.5)
@@ -85,11 +88,38 @@ def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     log = read_log(settings)
 
     assert isinstance(error, Halt)
-    assert "before they committed anything" in str(error)
+    assert "before they got on" in str(error)
     assert kafka.bootstrap_servers in str(error)
     check_log(log)
     check_progress(log)
     assert replay(log, name, "t") == table_rows(mysql_a, name, "t")
+
+
+def test_producer_says_that_it_waits_for_kafka(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """F06: While no broker answers its status names them, and an age that is not 0 ms."""
+    settings = settings_of(mysql_a, kafka, keyspace)
+    [broker] = kafka.brokers
+    with mysql_a.one_table() as (_name, cursor), producing(settings) as producer:
+        wait_caught_up(settings)
+        broker.stop()
+        try:
+            wait_for(
+                "it says so",
+                lambda: producer.has_been(ProducerState.WAITING_FOR_KAFKA),
+                said=lambda: producer.statuses[-3:],
+            )
+        finally:
+            broker.start()
+        cursor.execute("INSERT INTO t VALUES (1)")
+        wait_caught_up(settings)
+        states = [status.state for status in producer.statuses]
+        waited = [s for s in producer.statuses if s.state is ProducerState.WAITING_FOR_KAFKA]
+
+    assert all(kafka.bootstrap_servers in status.note for status in waited)
+    assert all(status.lag_ms >= publisher.SILENCE_SHOWN_S * 1_000 for status in waited)
+    assert states[-1] in STREAMS
 
 
 def test_transaction_beyond_the_brokers_limit_is_named(

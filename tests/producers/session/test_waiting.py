@@ -17,6 +17,7 @@ from tests.producers.session.producing import (
     WAIT_S,
     Running,
     RunningProducer,
+    producing,
     settings_of,
     wait_caught_up,
     wait_for,
@@ -94,6 +95,9 @@ def test_stop_is_heard_while_a_broker_is_waited_for(
     producer.end()
 
 
+COMPARING = "comparing the log with the servers"
+
+
 def is_unknown(admin: AdminClient, topic: str) -> bool:
     """Whether the broker denies a topic; it answers a deletion before it has heard of it itself."""
     return admin.list_topics(topic, timeout=WAIT_S).topics[topic].error is not None
@@ -107,7 +111,7 @@ def test_topics_that_a_broker_does_not_know_yet_are_waited_for(
     admin, seen = open_admin(settings.kafka), list[ProducerState]()
 
     def on_status(status: ProducerStatus) -> None:
-        if not seen:
+        if status.note == COMPARING and ProducerState.RECONNECTING not in seen:
             for future in admin.delete_topics([topics.log, topics.progress]).values():
                 future.result(WAIT_S)
             for gone in (topics.log, topics.progress):
@@ -120,7 +124,24 @@ def test_topics_that_a_broker_does_not_know_yet_are_waited_for(
     wait_for("it streams", lambda: not producer.runs or ProducerState.STREAMING in seen)
     producer.end()
 
-    assert seen[:2] == [ProducerState.STARTING, ProducerState.RECONNECTING]
+    assert seen.index(ProducerState.RECONNECTING) < seen.index(ProducerState.STREAMING)
+
+
+def test_a_start_says_what_it_does(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """Each step that may take seconds has a line before it; a new session says why it is there."""
+    settings = settings_of(mysql_a, kafka, keyspace)
+    with producing(settings) as producer:
+        notes = [s.note for s in producer.statuses if s.state is ProducerState.STARTING]
+
+    assert notes[:5] == [
+        f"checking the topics on {kafka.bootstrap_servers}",
+        f"checking {mysql_a.host}:{mysql_a.port}",
+        "taking over the log from the producer before",
+        "reading the end of the log",
+        COMPARING,
+    ]
 
 
 def test_a_log_that_is_recreated_under_its_producer_is_not_begun_again(

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from prometheus_client.core import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from databases.errors import LoginRefused
 from event_token.errors import Rebuild, Retry
-from producers.copy.errors import ChunkSpoiled, RowNotCopied
-from producers.decoder.errors import RolledBack
-from producers.errors import StopPassed, StopsBehindOthers
+from producers.copy.errors import ChunkSpoiled
+from producers.errors import StopPassed
 from producers.session.counters import Histogram, ProducerCounters
 from producers.settings import ProducerState, ProducerStatus
 from shardstream.status.metrics.applier import applier_families
@@ -30,6 +30,7 @@ from tests.shardstream.status.statuses import (
     fleet,
     subscribed,
 )
+from topics.errors import NoBrokerAnswers
 from topics.kafka.errors import TopicMissing
 
 PAGE = ROOT / "docs" / "monitoring.md"
@@ -136,10 +137,9 @@ def test_faults_are_counted_from_zero_on() -> None:
     }
     modules = ("databases.", "producers.")
     ours = {each for each in _below(Rebuild, Retry) if each.__module__.startswith(modules)}
-    # The copier's own, and those after which a session begins that is no reconnect.
-    others = _below(ChunkSpoiled) | {ChunkSpoiled, RolledBack, RowNotCopied}
-    others |= {StopPassed, StopsBehindOthers}
-    wanted = (ours - others) | {Rebuild, Retry, TopicMissing}
+    # The copier's own, and the one that ends no session.
+    others = _below(ChunkSpoiled) | {ChunkSpoiled, StopPassed}
+    wanted = (ours - others) | {Rebuild, Retry, TopicMissing, NoBrokerAnswers, LoginRefused}
     assert by_reason == dict.fromkeys((fault.__name__ for fault in wanted), 0)
 
 
