@@ -9,8 +9,8 @@ import pytest
 
 from databases.errors import LoginRefused, ServerRefused
 from event_token import Flavor
-from producers.settings import ProducerState, ServerSettings
 from producers.session import restarts
+from producers.settings import ProducerState, ServerSettings
 from shardstream.local.database_server import GRANTS, MARIADB_GRANTS
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.certificates import Certificates
