@@ -65,8 +65,12 @@ class ClientConfig(Mapping[str, str]):
     or a setting is given on which the delivery guarantees depend (acks, isolation level, ...).
     """
 
-    def __init__(self, settings: Mapping[str, object]) -> None:
-        """Check the names; no connection is made."""
+    def __init__(self, settings: Mapping[str, object], answer_s: float = REQUEST_TIMEOUT_S) -> None:
+        """Check the names; no connection is made.
+
+        `answer_s`: how long a question that may be repeated waits for an answer (`retry_request`).
+        """
+        self.answer_s = answer_s
         texts = {name: _setting_text(value) for name, value in settings.items()}
         problems = []
         if not texts.get("bootstrap.servers", "").strip():
@@ -101,6 +105,10 @@ class ClientConfig(Mapping[str, str]):
             name: _HIDDEN if _SECRET.search(name) else text for name, text in self._settings.items()
         }
         return f"ClientConfig({shown})"
+
+    def answering_within(self, answer_s: float) -> "ClientConfig":
+        """Return the same settings for somebody who waits for an answer this long."""
+        return ClientConfig(self._settings, answer_s)
 
     @property
     def brokers(self) -> str:

@@ -253,10 +253,11 @@ def few_replicas(topic: str, replicas: int) -> list[str]:
     if replicas > 1:
         return []
     if replicas == BROKERS_DEFAULT:
-        return [
+        unknown = (
             f"{topic}: the broker does not report default.replication.factor: set "
             "replication_factor, or ask who runs Kafka how many replicas a new topic gets"
-        ]
+        )
+        return [unknown]
     warning = (
         f"{topic}: it has one replica: the loss of that broker's disk loses records that readers "
         f"have seen. In production use three brokers, and replication factor 3"

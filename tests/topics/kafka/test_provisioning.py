@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -251,7 +250,7 @@ def test_a_setting_that_the_broker_lacks_is_wrong() -> None:
 
 
 @pytest.fixture
-def unreported(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+def unreported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names that the test adds are missing in what brokers answer, as at some providers."""
     names: set[str] = set()
     describe = AdminClient.describe_configs
@@ -265,7 +264,7 @@ def unreported(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         return answers
 
     monkeypatch.setattr(AdminClient, "describe_configs", describe_less)
-    yield names
+    return names
 
 
 def test_settings_that_a_broker_does_not_report_are_named(
