@@ -6,7 +6,7 @@ is seen there, whatever happened to the process, its machine or its network.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 from topics.fleet.limits import SILENT_MS, STILL_MS
@@ -34,7 +34,7 @@ SILENT: Final = "docs/runbook.md#shardsilent"
 _COPYING: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
 
 
-class ShardCondition(str, Enum):
+class ShardCondition(StrEnum):
     """The condition of a shard for its readers."""
 
     SERVING = "serving"
@@ -43,7 +43,7 @@ class ShardCondition(str, Enum):
     ENDED = "ended"  # a source after its reshard
 
 
-class ShardLevel(str, Enum):
+class ShardLevel(StrEnum):
     """How bad it is, as `status` and the page color it."""
 
     OK = "ok"

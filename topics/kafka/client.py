@@ -65,12 +65,10 @@ class ClientConfig(Mapping[str, str]):
     or a setting is given on which the delivery guarantees depend (acks, isolation level, ...).
     """
 
-    def __init__(self, settings: Mapping[str, object], answer_s: float = REQUEST_TIMEOUT_S) -> None:
-        """Check the names; no connection is made.
-
-        `answer_s`: how long a question that may be repeated waits for an answer (`retry_request`).
-        """
-        self.answer_s = answer_s
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        """Check the names; no connection is made."""
+        # How long a question that may be repeated waits for an answer (`retry_request`).
+        self.answer_s = REQUEST_TIMEOUT_S
         texts = {name: _setting_text(value) for name, value in settings.items()}
         problems = []
         if not texts.get("bootstrap.servers", "").strip():
@@ -108,7 +106,9 @@ class ClientConfig(Mapping[str, str]):
 
     def answering_within(self, answer_s: float) -> "ClientConfig":
         """Return the same settings for somebody who waits for an answer this long."""
-        return ClientConfig(self._settings, answer_s)
+        config = ClientConfig(self._settings)
+        config.answer_s = answer_s
+        return config
 
     @property
     def brokers(self) -> str:
