@@ -27,5 +27,5 @@ def test_deleted_rows_do_not_come_back(tmp_path: Path) -> None:
         said = " ".join(str(refused.value).split()).removeprefix("The ").rstrip(".")
         assert f"... {said}" in " ".join(PAGE.read_text().split())
     rows = pa.table(table.scan())
-    [(found,)] = duckdb.sql("SELECT count(*) FROM rows").fetchall()
+    [(found,)] = duckdb.execute("SELECT count(*) FROM rows").fetchall()
     assert found == rows.num_rows == len(lake.read())
