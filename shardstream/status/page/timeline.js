@@ -2,7 +2,7 @@
 // The timeline: what it shows as a value (`timelineOf`), and how that is drawn (`drawTimeline`).
 
 const WINDOW_US = 120e6;
-// Levels are the server's; "old" is what it could not see anew.
+// Levels are the server's; "old" is what it could not see again.
 const SHAPES = { ok: "●", amber: "▲", red: "✕", filling: "◌", ended: "■", old: "○" };
 
 /**
