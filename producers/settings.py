@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from databases.server import DatabaseServer
 from event_token import Flavor
@@ -76,7 +76,7 @@ class ShardProducerSettings(ProducerOptions):
             raise UsageError(f"{self.keyspace}.{self.shard}: {'; '.join(problems)}")
 
 
-class ProducerState(str, Enum):
+class ProducerState(StrEnum):
     """What a producer is doing now."""
 
     STARTING = "starting"

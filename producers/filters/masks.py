@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final
 
 from producers.filters.errors import RuleError
@@ -25,7 +25,7 @@ _INTEGERS: Final = frozenset(
 MaskFunction = Callable[[Any], str | bytes | None]
 
 
-class MaskKind(str, Enum):
+class MaskKind(StrEnum):
     """What a mask does."""
 
     DROP = "drop"

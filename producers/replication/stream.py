@@ -62,8 +62,8 @@ def server_error(code: int, text: str, where: str) -> ShardstreamError:
     if "same server_uuid/server_id" in lower or "same server_id" in lower:
         return SameServerId(
             f"{message}. Another replication connection has the same server id, and the server "
-            "ends the older one: give each producer and replica its own `server_id`, or none to "
-            "have a random one chosen"
+            "ends the older one. A producer draws its id at random at each start: start it again, "
+            f"and give other replicas and tools ids below {RANDOM_SERVER_ID_MIN}"
         )
     if code == _ER_PURGED or (code == _ER_SOURCE_FATAL and "purged" in lower):
         return BinlogPurged(message)

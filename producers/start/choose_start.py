@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from event_token import parse_gtid_set
+from event_token import GtidSet, parse_gtid_set
 from event_token.errors import UsageError
 from producers.errors import ReplicaBehindLog, ServerBehindLog, ServerDiverged
 from producers.servers.identity import ShardIdentity, check_identity, prove_identity
@@ -57,7 +57,7 @@ def choose_start(
     if point is None:
         server, point, identity, notes = _first(settings, topics, servers)
     else:
-        chosen = _chosen(topics, servers, point)
+        chosen = _chosen(topics, servers, point.position, point)
         server, notes = chosen.server, chosen.passed_over
         identity = prove_identity(topics, server, servers.primary(), point.identity)
         if identity.found:
@@ -74,19 +74,36 @@ def choose_start(
     return ChosenStart(server, is_replica, point, identity, "; ".join(notes), is_new)
 
 
-def _chosen(topics: ShardTopics, servers: ServerList, point: ResumePoint) -> Chosen:
+def check_continues(
+    settings: ShardProducerSettings, topics: ShardTopics, servers: ServerList, progress: Progress
+) -> list[str]:
+    """Raise what `choose_start` would for a log with this progress; return its notes.
+
+    Nothing is written, so that a producer of the shard may run meanwhile.
+    """
+    position = parse_gtid_set(progress.position, settings.flavor)
+    chosen = _chosen(topics, servers, position, progress)
+    if progress.identity:
+        check_identity(topics, chosen.server, progress.identity)
+    note = check_last(topics, chosen.server, progress.last)
+    return [*chosen.passed_over, *filter(None, [note])]
+
+
+def _chosen(
+    topics: ShardTopics, servers: ServerList, position: GtidSet, end: ResumePoint | Progress
+) -> Chosen:
     """The server that continues.
 
     WrongServer and NumbersRanBackwards first, for the GTIDs look as if some were lost.
     """
     try:
-        return servers.choose(topics, point.position)
+        return servers.choose(topics, position)
     except (ServerBehindLog, ServerDiverged):
         primary = servers.primary()
         if primary is not None:
-            if point.identity:
-                check_identity(topics, primary, point.identity)
-            check_behind(topics, primary, point.last)
+            if end.identity:
+                check_identity(topics, primary, end.identity)
+            check_behind(topics, primary, end.last)
         raise
 
 

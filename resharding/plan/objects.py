@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final
 
 from databases.sql import quoted, rows, text_literal
@@ -22,7 +22,7 @@ _ROUTINE_STATEMENT_AT: Final = 2
 _DELIMITER: Final = "//"
 
 
-class Fate(str, Enum):
+class Fate(StrEnum):
     """What becomes of an object."""
 
     CARRIED = "carried: create makes it, the applier fills it"

@@ -8,13 +8,13 @@ servers, logs and topology, so a command that was killed anywhere resumes when i
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 from topics.keyspace.topology import BeginDecision, ReshardState
 from topics.progress.record import GRID_US, MarkKind, cell_start_us
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """The kind of a journal row."""
 
     END = "END"
@@ -109,7 +109,7 @@ class ReshardView:
         return all(self.checkpoints.get((target, s), -1) >= seq for s, seq in ends.items())
 
 
-class Action(str, Enum):
+class Action(StrEnum):
     """The kind of a step."""
 
     STOP_WRITES = "stop writes"
@@ -130,7 +130,7 @@ class Action(str, Enum):
     REFUSE = "refuse"
 
 
-class Way(str, Enum):
+class Way(StrEnum):
     """The command that a refusal names: with it the reshard can be completed or cancelled."""
 
     SWITCH = "shardstream reshard switch"

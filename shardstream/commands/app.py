@@ -19,12 +19,14 @@ from shardstream.commands.invalidate.app import invalidate
 from shardstream.commands.local import app as local_app
 from shardstream.commands.machine_limits import limit_reached
 from shardstream.commands.options import (
+    MAX_BEHIND_S,
     SHARD_NAMES,
     Config,
     Every,
     Json,
     KeyRangeOption,
     Keyspace,
+    MaxBehind,
     MaxHoldOption,
     ReaderName,
 )
@@ -183,14 +185,7 @@ def preflight(
 def status(
     keyspace: Annotated[str | None, typer.Argument(help="Keyspace (default: all)")] = None,
     config: Config = None,
-    max_behind_s: Annotated[
-        float,
-        typer.Option(
-            "--max-behind-s",
-            help="Exit with status 1 if what can be read is further behind than this",
-            min=0,
-        ),
-    ] = 30.0,
+    max_behind_s: MaxBehind = MAX_BEHIND_S,
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Look every second, until Ctrl-C")] = False,
     as_json: Json = False,

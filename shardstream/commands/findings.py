@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from event_token.errors import Rebuild, Retry, UsageError
+from event_token.errors import Rebuild, Retry, ShardstreamError, UsageError
 from producers.copy.throttle import lag_problems
 from producers.errors import Problem
+from producers.preflight.log_position import log_findings
 from producers.preflight.server_checks import preflight
 from producers.preflight.twins import twin_problems
 from producers.preflight.warnings import server_warnings
@@ -19,6 +20,7 @@ from topics.errors import NoBrokerAnswers
 from topics.kafka.provisioning import topic_warnings as log_warnings
 from topics.kafka.provisioning import wrong_topics
 from topics.names import ShardTopics
+from topics.schemas.registry import open_schema_ids
 
 _TO_READ_IT = "set the variable or write the file, or correct the settings"
 
@@ -73,6 +75,8 @@ def collect_findings(settings: Settings, keyspaces: Iterable[str]) -> Findings:
     found.servers += twin_problems(shards)
     if not found.kafka:
         _check_kafka(found, with_secrets, chosen)
+    if not found.kafka:
+        _check_logs(found, with_secrets, shards)
     return found
 
 
@@ -132,6 +136,26 @@ def _check_kafka(found: Findings, settings: Settings, keyspaces: Sequence[str]) 
             )
             found.kafka.append(str(fault))
             return
+
+
+def _check_logs(
+    found: Findings, settings: Settings, shards: Sequence[ShardProducerSettings]
+) -> None:
+    """Look whether each log can be continued; where a server is faulty, that is told already."""
+    schema_ids = open_schema_ids(settings.kafka_client(), settings.kafka.schema_registry_url)
+    faulty = {name for name, _ in found.servers}
+    for shard in shards:
+        name = f"{shard.keyspace}/{shard.shard}"
+        if name in faulty:
+            continue
+        try:
+            of_log = log_findings(shard, schema_ids)
+        except ShardstreamError as fault:
+            found.kafka_answers = not isinstance(fault, Retry | Rebuild)
+            found.kafka.append(str(fault))
+            return
+        found.servers += [(name, problem) for problem in of_log.problems]
+        found.warnings += of_log.warnings
 
 
 def shard_problems(shard: ShardProducerSettings, *, with_tables: bool = True) -> list[Problem]:

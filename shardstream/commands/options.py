@@ -10,7 +10,18 @@ from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.on_partial import OnPartial
 from spark_consumers.sink_query.same_keys import OnSameKey
+from topics.fleet.limits import SILENT_MS
 
+# Where a shard is called silent, readers are called held back.
+MAX_BEHIND_S = SILENT_MS / 1_000
+MaxBehind = Annotated[
+    float,
+    typer.Option(
+        "--max-behind-s",
+        help="Readers are held back if what they can have is further behind than this",
+        min=0,
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(

@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from shardstream.status.access import Access
+from shardstream.status.history import history_json
 from shardstream.status.page_routes import FORM_BYTES_MAX, page_routes
 from shardstream.status.process import metrics_route
 from shardstream.status.refresh import FleetRefresh
@@ -44,6 +45,7 @@ def application(
     routes: list[BaseRoute] = [
         *page_routes(None if token is None else Sessions(token), runbook_url),
         Route("/status.json", served.status),
+        Route("/history.json", served.history),
         Route("/events", served.events),
         Route("/livez", served.livez),
         Route("/readyz", served.readyz),
@@ -69,6 +71,12 @@ class _Served:
         """The state as one JSON object."""
         return Response(self._json(), media_type="application/json")
 
+    async def history(self, _request: Request) -> Response:
+        """The last two minutes, for a page that was just opened."""
+        looks = self._fleet.state().looks
+        found = history_json({look.keyspace: look.samples for look in looks})
+        return Response(found, media_type="application/json")
+
     async def events(self, _request: Request) -> Response:
         """The state whenever it has changed, as server-sent events."""
         return StreamingResponse(
@@ -93,18 +101,20 @@ class _Served:
     def _json(self) -> str:
         """The state as JSON, made once per turn for all who ask."""
         state = self._fleet.state()
+        if state.is_late:
+            return state_json(state, self._max_behind_s)
         if self._rendered[0] != state.number:
             self._rendered = (state.number, state_json(state, self._max_behind_s))
         return self._rendered[1]
 
     async def _stream(self) -> AsyncIterator[str]:
         yield f"retry: {RETRY_MS}\n\n"
-        sent, polls = -1, 0
+        sent, polls = (-1, False), 0
         while not self._fleet.is_over:
-            number = self._fleet.state().number
-            if number != sent:
-                yield f"id: {number}\ndata: {self._json()}\n\n"
-                sent, polls = number, 0
+            state = self._fleet.state()
+            if (state.number, state.is_late) != sent:
+                yield f"id: {state.number}\ndata: {self._json()}\n\n"
+                sent, polls = (state.number, state.is_late), 0
             elif polls % _SILENCE_POLLS == 0:
                 yield ": nothing new\n\n"
             polls += 1

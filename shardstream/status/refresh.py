@@ -9,12 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, Self
 
 from event_token.errors import Rebuild, Retry, ShardstreamError
+from shardstream.status.history import Sample, next_samples
 from shardstream.status.stops import Stop, next_stops
 from topics.fleet.view import KeyspaceView
 
 # As often as `shardstream status --watch` looks.
 REFRESH_S: Final = 1.0
-# A request to brokers that do not answer takes 10 s, and a look consists of several.
+# With REFRESH_S before it, an outage of Kafka is told within 5 s.
+ANSWER_S: Final = 3.0
+# What is older is not passed off as the present state. A look takes a fraction of a second.
+LATE_S: Final = REFRESH_S + ANSWER_S + 1.0
+# Reading what Kafka has announced may take 30 s of itself.
 STALE_S: Final = 30.0
 # A look that waits for a broker is not worth waiting for.
 _JOIN_S: Final = 2.0
@@ -38,7 +43,7 @@ class KeyspaceLook:
     """The last view of a keyspace, None before the first; `error`: why the newest look failed.
 
     `seen_s`: when the view was taken, in seconds of the monotonic clock. `stops`: which shards have
-    stood still since the first look, the newest first.
+    stood still since the first look, the newest first. `samples`: the last two minutes.
     """
 
     keyspace: str
@@ -46,6 +51,7 @@ class KeyspaceLook:
     seen_s: float | None = None
     error: str = ""
     stops: tuple[Stop, ...] = ()
+    samples: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,11 @@ class FleetState:
     def age_s(self) -> float:
         """How long ago the last turn ended, or the thread was made."""
         return time.monotonic() - self.turned_s
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the turn that is under way takes too long to go by the last one."""
+        return self.number > 0 and self.age_s > LATE_S
 
     @property
     def is_stale(self) -> bool:
@@ -94,8 +105,13 @@ class FleetRefresh:
         self._thread.join(_JOIN_S)
 
     def state(self) -> FleetState:
-        """Return what was seen last. Any thread may call it."""
-        return self._state
+        """Return what was seen last; late, as a failed look. Any thread may call it."""
+        state = self._state
+        if not state.is_late:
+            return state
+        error = f"no look has ended for {state.age_s:.0f} s: Kafka or the schema registry is slow"
+        looks = tuple(replace(look, error=look.error or error) for look in state.looks)
+        return replace(state, looks=looks)
 
     @property
     def is_over(self) -> bool:
@@ -132,8 +148,14 @@ class FleetRefresh:
             else:
                 if before.error:
                     _log.warning("%s: can be looked at again", before.keyspace)
-                stops = next_stops(before.stops, view, time.time_ns() // 1_000)
-                looks[i] = KeyspaceLook(before.keyspace, view, time.monotonic(), stops=stops)
+                now_us = time.time_ns() // 1_000
+                looks[i] = KeyspaceLook(
+                    before.keyspace,
+                    view,
+                    time.monotonic(),
+                    stops=next_stops(before.stops, view, now_us),
+                    samples=next_samples(before.samples, view, now_us),
+                )
         self._publish(looks)
         return broken is None
 

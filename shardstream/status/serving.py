@@ -10,7 +10,7 @@ from shardstream.status.address import Address
 from shardstream.status.http import application
 from shardstream.status.metrics.families import scrape
 from shardstream.status.metrics.fleet import fleet_families
-from shardstream.status.refresh import FleetRefresh
+from shardstream.status.refresh import ANSWER_S, FleetRefresh
 from shardstream.status.server import HttpServer
 from topics.fleet.look import FleetWatch
 from topics.schemas.registry import open_schema_ids
@@ -32,7 +32,7 @@ def run_server(
     keyspaces = sorted(settings.keyspaces)
     if not keyspaces:
         raise UsageError("the settings name no keyspace")
-    client = settings.kafka_client()
+    client = settings.kafka_client().answering_within(ANSWER_S)
     stop = stop_on_signals()
 
     def open_fleet() -> FleetWatch:

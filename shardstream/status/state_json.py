@@ -1,6 +1,7 @@
-"""What `/status.json` and `/events` say. Pure."""
+"""What `/status.json` and `/events` say."""
 
 import json
+import time
 from dataclasses import asdict
 
 from shardstream.commands.copy.progress import copy_json
@@ -16,10 +17,11 @@ def state_json(state: FleetState, max_behind_s: float) -> str:
     """Return the state as one line: `number`, `at_us` and `keyspaces`.
 
     Each keyspace is what `shardstream status --json` prints, without row values and with
-    `headline`, `is_held_back`, `stops`, `error` and `age_ms`; one that has never been seen has only
-    these and its name.
+    `headline`, `is_held_back`, `stops`, `error`, `age_ms` and `seen_us`; one that has never been
+    seen has only these and its name.
     """
-    keyspaces = [_keyspace(look, state.turned_s, max_behind_s) for look in state.looks]
+    now_s = time.monotonic() if state.is_late else state.turned_s
+    keyspaces = [_keyspace(look, now_s, max_behind_s) for look in state.looks]
     return json.dumps({"number": state.number, "at_us": state.at_us, "keyspaces": keyspaces})
 
 
@@ -30,6 +32,7 @@ def _keyspace(look: KeyspaceLook, now_s: float, max_behind_s: float) -> dict[str
         "keyspace": look.keyspace,
         "error": error,
         "age_ms": age_ms,
+        "seen_us": look.samples[-1].at_us if look.samples else None,
         "stops": [asdict(stop) for stop in look.stops],
     }
     if view is None:

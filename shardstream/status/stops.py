@@ -9,8 +9,8 @@ from typing import Final
 
 from topics.fleet.view import KeyspaceView, ShardCondition, ShardView
 
-# More than anybody reads; enough for a night.
-STOPS_MAX: Final = 20
+# As many as anybody reads; enough for a night.
+STOPS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)

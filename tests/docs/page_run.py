@@ -14,7 +14,7 @@ from typing import Self
 from shardstream.local.processes import with_parent_guard
 from shardstream.settings.model import load_settings
 from tests.docs.blocks import Block
-from tests.docs.command_syntax import check_commands
+from tests.docs.command_syntax import check_commands, check_reshards
 from tests.docs.servers import PageServers
 from tests.repository import ROOT
 
@@ -64,6 +64,7 @@ class PageRun:
         match block.language:
             case "shell" | "console" if "parse" in block.flags:
                 check_commands(block.commands())
+                check_reshards(block.commands(), self._folder / "shardstream.toml")
             case "shell" | "console":
                 self._run_process(block, ["bash", "-euc", self._servers.replaced(block.commands())])
             case "python":

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from event_token import UsageError
 from tests.docs.blocks import blocks_of
-from tests.docs.command_syntax import check_commands
+from tests.docs.command_syntax import check_commands, check_reshards
 from tests.docs.page_run import PageRun
 from tests.repository import ROOT, pages
 
@@ -49,6 +50,23 @@ def test_an_excerpt_of_code_that_has_changed_is_noticed(tmp_path: Path) -> None:
         run.run(true)
         with pytest.raises(AssertionError, match="line 4"):
             run.run(changed)
+
+
+def test_a_reshard_that_the_settings_do_not_allow_is_noticed(tmp_path: Path) -> None:
+    """A block that is only parsed fits the settings of its page."""
+    path = tmp_path / "shardstream.toml"
+    servers = '[{host = "db-a", user = "u", password_env = "P"}]'
+    shard = f'flavor = "mysql"\nservers = {servers}\n'
+    page = f'[kafka]\nbootstrap_servers = "k:9092"\n[keyspaces.shop.shards."-"]\n{shard}'
+    line = "shardstream reshard create shop r1 --source - --target -80"
+    account = '[keyspaces.shop.reshard]\nuser = "r"\napplication_accounts = ["a@%"]\n'
+    account += 'password_env = "P"\n'
+    for text, wrong in ((page, r"no \[keyspaces\.shop\.reshard\]"), (page + account, "-80")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=wrong):
+            check_reshards(line, path)
+    path.write_text(f'{page}{account}[keyspaces.shop.targets."-80"]\n{shard}')
+    check_reshards(line, path)
 
 
 @pytest.mark.parametrize("line", ["shardstream tale commerce", "shardstream reshard halt ks r1"])

@@ -32,6 +32,9 @@ SECTIONS = (
 PAGES = pages()
 GLOSSARY = ROOT / "docs/glossary.md"
 
+# `name` from, in or under the settings, with at most a few words between; `the settings file` is
+# where programs find parameters of their own.
+_SETTING = re.compile(r"`([a-z]+_[a-z_]+)`[^`]{0,20} (?:from|in|under|to) the settings(?! file)")
 _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)]*))?\)")
 
 
@@ -46,6 +49,20 @@ def test_every_setting_is_documented() -> None:
     }
 
     assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_every_setting_that_a_page_names_exists() -> None:
+    """What a page tells to change in the settings is one of those that docs/settings.md lists."""
+    listed = set(re.findall(r"`(\w+)`", (ROOT / "docs/settings.md").read_text()))
+    named = {
+        (page.name, name)
+        for page in PAGES
+        for sentence in re.split(r"[.;:]\s", page.read_text())
+        for name in re.findall(_SETTING, " ".join(sentence.split()))
+    }
+
+    assert {name for _, name in named} >= {"bootstrap_servers"}
+    assert {(page, name) for page, name in named if name not in listed} == set()
 
 
 def test_everything_that_a_reader_receives_is_documented() -> None:

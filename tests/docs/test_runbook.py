@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from event_token.errors import Halt
+from event_token.errors import Halt, UsageError
 from tests.docs.anchors import anchors_of
 from tests.repository import PACKAGES, ROOT, python_files
 
@@ -21,17 +21,26 @@ def alerts() -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for rule in group["rules"]}
 
 
-def halts() -> set[str]:
-    """The classes below Halt, in all packages."""
+def ending_errors() -> set[str]:
+    """The classes that end a process: Halt and UsageError, and what is below them.
+
+    Below UsageError those that a producer can end with; others are bad input of one command.
+    """
+    of_producers = {"databases", "topics", "producers"}
+    return below(Halt.__name__, set(PACKAGES)) | below(UsageError.__name__, of_producers)
+
+
+def below(base: str, packages: set[str]) -> set[str]:
+    """A class and all classes below it."""
     bases: dict[str, set[str]] = {}
-    for package in PACKAGES:
+    for package in packages:
         for path in python_files(package):
             for name, above in re.findall(r"^class (\w+)\((.+)\):", path.read_text(), re.MULTILINE):
                 bases.setdefault(name, set()).update(above.split(", "))
-    found = {Halt.__name__}
+    found = {base}
     while more := {name for name, above in bases.items() if above & found} - found:
         found |= more
-    return found - {Halt.__name__}
+    return found
 
 
 def sections(part: str) -> dict[str, str]:
@@ -58,12 +67,12 @@ def test_every_alert_links_to_its_section() -> None:
 
 
 def test_every_error_that_stops_a_process_has_a_section() -> None:
-    """Each class below Halt stands in the table once, and each section of the part is linked."""
+    """Each class stands in the table once, and each section of the part is linked."""
     page = PAGE.read_text()
     rows = re.findall(r"^\| (`.*`) \| \[(.+)\]\(#(.+)\) \|$", page, re.MULTILINE)
     named = [name for classes, _, _ in rows for name in re.findall(r"`(\w+)`", classes)]
 
-    assert sorted(named) == sorted(halts())
+    assert sorted(named) == sorted(ending_errors())
     assert [title for _, title, _ in rows] == list(sections("Errors that stop a process"))
     assert {anchor for _, _, anchor in rows} <= anchors_of(PAGE)
 

@@ -1,7 +1,10 @@
 """The live page of `shardstream serve`, in a real browser."""
 
 import hashlib
+import json
+import re
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -15,11 +18,14 @@ from event_token import UsageError
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.ports import free_ports
 from shardstream.status.page_routes import FOLDER
+from shardstream.status.refresh import ANSWER_S, REFRESH_S
 from tests.database_servers import DatabaseFixture
 from tests.page.chromium import headless_chromium
 from tests.page.watching import AXE, watching
+from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import background, run, streaming, write_settings
-from tests.shardstream.status.serving import serving
+from tests.shardstream.status.answers import get
+from tests.shardstream.status.serving import Served, serving
 from tests.shardstream.status.views import busy_keyspace, two_shards
 from topics.fleet.view import KeyspaceView
 from topics.kafka.client import ClientConfig
@@ -28,6 +34,8 @@ from topics.names import ShardTopics
 
 TOKEN = "a-token-of-the-tests"
 HALVES = ("-80", "80-")
+# After so long somebody who looks at the page must not be misled any more.
+TOLD_S_MAX = 5
 HOSTILE = "<img src=x onerror=alert(1)>\"'&amp;"
 
 
@@ -181,6 +189,86 @@ def test_a_live_keyspace(
     assert timeline["lanes"][0]["toUs"] == timeline["lanes"][1]["fromUs"] == fork["atUs"]
     assert "- became -80, 80-" in (hops or "")
     assert all(asked.startswith(url) for asked in watched.requests)
+
+
+STATES = "[...document.querySelectorAll('td.state')].map((cell) => cell.textContent)"
+
+
+def test_an_outage_of_kafka(
+    browser: Browser,
+    tmp_path: Path,
+    kafka: KafkaCluster,
+    keyspace: str,
+    mysql_a: DatabaseFixture,
+) -> None:
+    """The page, its state and its metrics say that Kafka is away; what is shown is called old."""
+    config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
+    settings = ("--json", "--config", str(config))
+    port = free_ports(1)[0]
+    url, serve = f"http://127.0.0.1:{port}/", ("serve", *settings, "--http", f"127.0.0.1:{port}")
+    with ExitStack() as opened:
+        shard = opened.enter_context(background(tmp_path, "-", "produce", keyspace, "-", *settings))
+        shard.wait_for("streaming", streaming)
+        server = opened.enter_context(background(tmp_path, "serve", *serve))
+        server.wait_for("its address", lambda found: bool(found.lines))
+        watched = opened.enter_context(watching(browser, url))
+        watched.wait_for_sentence(keyspace, "everything older than")
+        before = watched.page.evaluate(STATES)
+        kafka.stop()
+        try:
+            watched.wait_for_sentence(keyspace, "Kafka does not answer")
+            connection = watched.page.locator("#connection").text_content()
+            states = watched.page.evaluate(STATES)
+            opacity = watched.page.evaluate(
+                "getComputedStyle(document.querySelector('.wide')).opacity"
+            )
+            [seen] = json.loads(get(port, "/status.json")[1])["keyspaces"]
+            metrics = get(port, "/metrics")[1]
+            probes = [get(port, path)[0] for path in ("/livez", "/readyz")]
+        finally:
+            kafka.start()
+        watched.wait_for_sentence(keyspace, "everything older than")
+        watched.wait("document.body.dataset.connected === 'yes'")
+        watched.wait(f"{STATES}.join() === '● serving'")
+
+    assert REFRESH_S + ANSWER_S < TOLD_S_MAX
+    assert before == ["● serving"]
+    assert "serve has seen nothing new for" in (connection or "")
+    assert re.fullmatch(r"○ serving, \d+ s ago", "".join(states))
+    assert float(opacity) < 1
+    assert seen["is_held_back"]
+    assert "Kafka does not answer" in seen["error"]
+    assert f'shardstream_watch_up{{keyspace="{keyspace}"}} 0.0' in metrics
+    # No restart of `serve` would help, and people want to see the page now.
+    assert probes == [200, 200]
+
+
+def test_a_page_that_is_opened_later_shows_the_last_two_minutes(browser: Browser) -> None:
+    """Rates and the colors of lanes are the server's memory, not that of an open page."""
+    late = threading.Event()
+
+    def late_for_a_while(keyspace: str) -> KeyspaceView:
+        return two_shards(keyspace, high=5 if late.is_set() else 0.2)
+
+    with serving(late_for_a_while, "commerce") as served:
+        for is_late in (True, False):
+            _await_looks(served, 5)
+            (late.set if is_late else late.clear)()
+        _await_looks(served, 5)
+        with watching(browser, f"http://127.0.0.1:{served.port}/") as watched:
+            watched.wait("(document.querySelector('td.spark').rates || []).length > 10")
+            watched.wait("window.shardstream.timelines.commerce.lanes[1].parts.length === 3")
+            lanes = watched.timeline("commerce")["lanes"]
+
+    assert [part["level"] for part in lanes[0]["parts"]] == ["ok"]
+    assert [part["level"] for part in lanes[1]["parts"]] == ["ok", "amber", "ok"]
+    ends = [(part["fromUs"], part["toUs"]) for part in lanes[1]["parts"]]
+    assert [end for _, end in ends[:-1]] == [begin for begin, _ in ends[1:]]
+
+
+def _await_looks(served: Served, more: int) -> None:
+    first = served.fleet.state().number
+    wait_for("looks", lambda: served.fleet.state().number >= first + more)
 
 
 @pytest.mark.parametrize(

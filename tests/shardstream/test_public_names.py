@@ -233,3 +233,9 @@ def test_subscriber_from_settings(tmp_path: Path) -> None:
     assert subscriber.clock == shardstream.ClockUncertainty(uncertainty_us=5_000)
     with pytest.raises(UsageError, match="the settings name: shop"):
         shardstream.Subscriber.from_settings(path, "commerce")
+
+
+def test_names_of_changes_print_as_such() -> None:
+    """What an event has for `op` and `type` prints as people write it, and still is its text."""
+    for member in (*shardstream.Op, *shardstream.EventType):
+        assert str(member) == f"{member}" == member.value == member

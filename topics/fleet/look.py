@@ -4,7 +4,8 @@ import time
 from dataclasses import replace
 from typing import Self
 
-from event_token.errors import UsageError
+from event_token.errors import Retry, UsageError
+from topics.errors import BrokersUnreachable
 from topics.fleet.ends import TopicEnds
 from topics.fleet.view import KeyspaceView, ShardLook, keyspace_view, written_at_us
 from topics.kafka.client import ClientConfig, open_admin
@@ -40,11 +41,20 @@ class FleetWatch:
         self._consumer.close()
 
     def look(self, keyspace: str) -> KeyspaceView:
-        """Return how the shards are now; UsageError for a keyspace without topics."""
-        topology = read_topology(self._config, keyspace, self._consumer)
+        """Return how the shards are now; UsageError for a keyspace without topics.
+
+        BrokersUnreachable when Kafka does not answer within the client's `answer_s`.
+        """
+        try:
+            topology = read_topology(self._config, keyspace, self._consumer)
+            known = retry_request("listing the topics", self._config, self._topics)
+        except Retry as error:
+            raise BrokersUnreachable(
+                f"Kafka does not answer (brokers {self._config.brokers}): check that it runs, and "
+                "that this host reaches it"
+            ) from error
         if topology is None:
             raise UsageError(f"keyspace {keyspace} has no topology: start a producer of it first")
-        known = retry_request("listing the topics", self._config, self._topics)
         looks = self._shard_looks(topology, known)
         self._look_for_ends(topology, looks)
         readers = self._named_readers(keyspace, known)

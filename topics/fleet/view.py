@@ -6,9 +6,10 @@ is seen there, whatever happened to the process, its machine or its network.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
+from topics.fleet.limits import SILENT_MS, STILL_MS
 from topics.fleet.reader_views import ApplierView, ReaderView, applier_views, reader_views
 from topics.keyspace.topology import (
     UNDER_WAY,
@@ -20,9 +21,6 @@ from topics.keyspace.topology import (
 from topics.progress.copy_topic import CopyState, TableCopy
 from topics.progress.record import GRID_US, LastDdl, Progress, Skipped, StopReason
 from topics.readers.record import NamedReader
-
-# A producer advances its watermark every 250 ms, so this is forty missing heartbeats.
-SILENT_MS: Final = 10_000
 
 # Of hops; a timeline of some days in a keyspace that is resharded often.
 HOPS_MAX: Final = 50
@@ -36,13 +34,23 @@ SILENT: Final = "docs/runbook.md#shardsilent"
 _COPYING: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
 
 
-class ShardCondition(str, Enum):
+class ShardCondition(StrEnum):
     """The condition of a shard for its readers."""
 
     SERVING = "serving"
     SILENT = "silent"  # serves, but its producer has written nothing for SILENT_MS
     FILLING = "filling"  # a target of a reshard, which nobody reads yet
     ENDED = "ended"  # a source after its reshard
+
+
+class ShardLevel(StrEnum):
+    """How bad it is, as `status` and the page color it."""
+
+    OK = "ok"
+    AMBER = "amber"  # late by more than STILL_MS
+    RED = "red"  # silent, or late by more than SILENT_MS: it holds readers back
+    FILLING = "filling"
+    ENDED = "ended"
 
 
 _READ: Final = frozenset((ShardCondition.SERVING, ShardCondition.SILENT))
@@ -90,6 +98,23 @@ class ShardView:
     ddl: LastDdl | None = None
     stopped: StopReason | None = None
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether its producer writes nothing, or never has."""
+        return self.silent_ms is None or self.silent_ms > SILENT_MS
+
+    @property
+    def level(self) -> ShardLevel:
+        """How bad it is."""
+        if self.condition is ShardCondition.FILLING:
+            return ShardLevel.FILLING
+        if self.condition is ShardCondition.ENDED:
+            return ShardLevel.ENDED
+        late_ms = max(self.silent_ms or 0, self.behind_ms or 0)
+        if self.condition is ShardCondition.SILENT or late_ms > SILENT_MS:
+            return ShardLevel.RED
+        return ShardLevel.AMBER if late_ms > STILL_MS else ShardLevel.OK
+
 
 @dataclass(frozen=True, slots=True)
 class StoppedWrites:
@@ -128,8 +153,11 @@ class KeyspaceView:
     appliers: tuple[ApplierView, ...] = ()
 
     def is_held_back(self, behind_ms_max: int) -> bool:
-        """Whether readers lack what is older than that."""
-        return self.behind_ms is None or self.behind_ms > behind_ms_max
+        """Whether readers lack what is older than that, or soon will: a producer has stopped."""
+        has_stopped = any(
+            view.stopped and view.condition is ShardCondition.SILENT for view in self.shards
+        )
+        return has_stopped or self.behind_ms is None or self.behind_ms > behind_ms_max
 
 
 def written_at_us(progress: Progress, now_us: int) -> int:

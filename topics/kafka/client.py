@@ -67,6 +67,8 @@ class ClientConfig(Mapping[str, str]):
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         """Check the names; no connection is made."""
+        # How long a question that may be repeated waits for an answer (`retry_request`).
+        self.answer_s = REQUEST_TIMEOUT_S
         texts = {name: _setting_text(value) for name, value in settings.items()}
         problems = []
         if not texts.get("bootstrap.servers", "").strip():
@@ -101,6 +103,12 @@ class ClientConfig(Mapping[str, str]):
             name: _HIDDEN if _SECRET.search(name) else text for name, text in self._settings.items()
         }
         return f"ClientConfig({shown})"
+
+    def answering_within(self, answer_s: float) -> "ClientConfig":
+        """Return the same settings for somebody who waits for an answer this long."""
+        config = ClientConfig(self._settings)
+        config.answer_s = answer_s
+        return config
 
     @property
     def brokers(self) -> str:

@@ -27,6 +27,7 @@ from topics.kafka.client import (
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_error, kafka_errors
 from topics.kafka.topic_settings import (
+    BROKERS_DEFAULT,
     KEEP_ALL,
     SEGMENT_MS,
     FoundTopic,
@@ -74,8 +75,6 @@ _CREATE_PAUSE_S: Final = 0.1
 # Kafka's default of transaction.max.timeout.ms.
 _TRANSACTION_TIMEOUT_DEFAULT_MS: Final = 15 * 60 * 1000
 
-# The replication factor for which brokers use their default.
-_BROKERS_DEFAULT: Final = -1
 _DEFAULTS: Final = TopicSettings()
 
 Found = Mapping[str, FoundTopic]
@@ -167,14 +166,10 @@ def topic_warnings(
     warnings: list[str] = []
     for topics in shards:
         log = found.get(topics.log)
-        settings = {} if log is None else log.settings
         replicas = replicas_chosen(admin, config, chosen) if log is None else log.replicas
         warnings += few_replicas(topics.log, replicas)
-        warnings += finite_retention(
-            topics.log,
-            int(settings.get("retention.ms", chosen.retention_ms)),
-            int(settings.get("retention.bytes", KEEP_ALL)),
-        )
+        created = {"retention.bytes": str(KEEP_ALL), **log_rules(topics, chosen).settings()}
+        warnings += finite_retention(topics.log, created if log is None else log.settings)
     return warnings
 
 
@@ -190,9 +185,10 @@ def broker_transaction_timeout_ms(config: ClientConfig) -> int:
 
 def replicas_chosen(admin: AdminClient, config: ClientConfig, chosen: TopicSettings) -> int:
     """Return the number of replicas of a topic created now; -1 is the brokers' default."""
-    if chosen.replication_factor != _BROKERS_DEFAULT:
+    if chosen.replication_factor != BROKERS_DEFAULT:
         return chosen.replication_factor
-    return int(_broker_setting(admin, config, "default.replication.factor") or 1)
+    value = _broker_setting(admin, config, "default.replication.factor")
+    return BROKERS_DEFAULT if value is None else int(value)
 
 
 def _broker_setting(admin: AdminClient, config: ClientConfig, name: str) -> str | None:

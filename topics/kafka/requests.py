@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from event_token.errors import Retry
-from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig
+from topics.kafka.client import ClientConfig
 from topics.kafka.deadline import Deadline
 from topics.kafka.errors import kafka_errors
 
@@ -25,10 +25,10 @@ def retry_request(
 ) -> Answer:
     """Return the answer to `request`, which gets the seconds that one attempt may take.
 
-    It is repeated for REQUEST_TIMEOUT_S while a leader moves or a broker restarts, and while it
-    returns None; then Retry. Other Kafka errors are raised as the project's.
+    It is repeated for the client's `answer_s` while a leader moves or a broker restarts, and while
+    it returns None; then Retry. Other Kafka errors are raised as the project's.
     """
-    deadline = Deadline(REQUEST_TIMEOUT_S)
+    deadline = Deadline(config.answer_s)
     attempt_s = _ATTEMPT_S
     while True:
         try:
@@ -44,7 +44,7 @@ def retry_request(
                 return answer
             if deadline.left_s <= _PAUSE_S:
                 raise Retry(
-                    f"{doing} (brokers {config.brokers}): no answer in {REQUEST_TIMEOUT_S:g} s"
+                    f"{doing} (brokers {config.brokers}): no answer in {config.answer_s:g} s"
                 )
         time.sleep(_PAUSE_S)
 

@@ -9,6 +9,8 @@ from topics.names import ShardTopics
 
 FOREVER_MS: Final = 2**63 - 1
 KEEP_ALL: Final = -1
+# The replication factor for which brokers use their default.
+BROKERS_DEFAULT: Final = -1
 
 # Kafka's default: only closed segments are deleted, so records outlive the retention by up to one
 # segment. Nobody needs them earlier; a log that has other segments is taken as it is.
@@ -45,7 +47,7 @@ class Rule:
     checked: bool = True
 
     def holds(self, found: str | None) -> bool:
-        """Tell whether the value found on a topic is right; None: the broker does not know it."""
+        """Tell whether the value found on a topic is right; None: the broker does not report it."""
         if not self.checked:
             return True
         if found is None:
@@ -80,7 +82,7 @@ class TopicSettings:
     so retention counts from the time of the change, not of its arrival.
     """
 
-    replication_factor: int = -1
+    replication_factor: int = BROKERS_DEFAULT
     retention_ms: int = KEEP_ALL
 
 
@@ -190,9 +192,15 @@ def log_age_max_ms(retention_ms: int, segment_ms: int) -> int:
 
 
 def log_age_found_ms(found: FoundTopic) -> int:
-    """Return the same for an existing log."""
+    """Return the same for an existing log.
+
+    A retention that the broker does not report may be unlimited. Segments that it does not report
+    are taken for what the log was created with, and Kafka's default.
+    """
     settings = found.settings
-    return log_age_max_ms(int(settings["retention.ms"]), int(settings["segment.ms"]))
+    return log_age_max_ms(
+        int(settings.get("retention.ms", KEEP_ALL)), int(settings.get("segment.ms", SEGMENT_MS))
+    )
 
 
 def _event_time_rules() -> tuple[Rule, ...]:
@@ -231,8 +239,9 @@ def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str
         value = found.settings.get(rule.name)
         if not rule.holds(value):
             least = "at least " if rule.at_least else ""
+            is_now = "is not reported by the broker" if value is None else f"is {value}"
             problems.append(
-                f"{wanted.topic}: {rule.name} is {value}, must be {least}{rule.value}: "
+                f"{wanted.topic}: {rule.name} {is_now}, must be {least}{rule.value}: "
                 f"kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics "
                 f"--entity-name {wanted.topic} --add-config {rule.name}={rule.value}",
             )
@@ -243,6 +252,12 @@ def few_replicas(topic: str, replicas: int) -> list[str]:
     """Return a warning about a topic that does not survive the loss of a disk; [] if it does."""
     if replicas > 1:
         return []
+    if replicas == BROKERS_DEFAULT:
+        unknown = (
+            f"{topic}: the broker does not report default.replication.factor: set "
+            "replication_factor, or ask who runs Kafka how many replicas a new topic gets"
+        )
+        return [unknown]
     warning = (
         f"{topic}: it has one replica: the loss of that broker's disk loses records that readers "
         f"have seen. In production use three brokers, and replication factor 3"
@@ -250,14 +265,24 @@ def few_replicas(topic: str, replicas: int) -> list[str]:
     return [warning]
 
 
-def finite_retention(topic: str, retention_ms: int, retention_bytes: int) -> list[str]:
-    """Return warnings about a log with retention by age or size; [] for none."""
+def finite_retention(topic: str, settings: Mapping[str, str]) -> list[str]:
+    """Return warnings about an existing log with retention by age or size; [] for none.
+
+    What the broker does not report is warned of, too: nobody can tell what is deleted when.
+    """
+    warnings = [
+        f"{topic}: the broker does not report {name}: ask who runs Kafka when records are deleted"
+        for name in ("retention.ms", "retention.bytes", "segment.ms")
+        if name not in settings
+    ]
+    retention_ms = int(settings.get("retention.ms", KEEP_ALL))
+    retention_bytes = int(settings.get("retention.bytes", KEEP_ALL))
     limits = []
     if retention_ms != KEEP_ALL:
         limits.append(f"retention.ms is {retention_ms} ({retention_ms / _DAY_MS:.3g} days)")
     if retention_bytes != KEEP_ALL:
         limits.append(f"retention.bytes is {retention_bytes}")
-    return [
+    return warnings + [
         f"{topic}: {limit}: a reader that is away for longer loses records and stops. Age counts "
         "from the change, so a log that begins in the past may be deleted before it is read"
         for limit in limits

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -32,7 +32,7 @@ _TRANSACTION_TIMEOUT_MS: Final = 60_000
 _READ_BACK_PAUSE_S: Final = 0.02
 
 
-class ShardState(str, Enum):
+class ShardState(StrEnum):
     """The role of a shard for readers and writers."""
 
     SERVING = "SERVING"  # takes writes; the serving shards cover the keyspace once
@@ -63,7 +63,7 @@ class TableVindex:
     vindex: str
 
 
-class ReshardState(str, Enum):
+class ReshardState(StrEnum):
     """The state of a reshard, the values of `ReshardEntry.state`."""
 
     RUNNING = "RUNNING"  # the targets are being filled

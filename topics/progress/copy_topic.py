@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -32,7 +32,7 @@ _POLL_S: Final = 0.2
 _BATCH: Final = 500
 
 
-class CopyAction(str, Enum):
+class CopyAction(StrEnum):
     """The actions that can be requested."""
 
     START = "start"
@@ -41,7 +41,7 @@ class CopyAction(str, Enum):
     CANCEL = "cancel"
 
 
-class CopyState(str, Enum):
+class CopyState(StrEnum):
     """The state of the copy of a table."""
 
     COPYING = "copying"

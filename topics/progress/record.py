@@ -6,7 +6,7 @@ Its `head_us`, the head, is the watermark of the shard: no later record is older
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
+from enum import StrEnum
 
 # The grid of ticks and frontiers: whole milliseconds, so that cuts by token time agree with those
 # by Kafka's record timestamps, and coarse enough for at most 100 ticks per second and shard.
@@ -30,7 +30,7 @@ class Tick:
     offset: int
 
 
-class MarkKind(str, Enum):
+class MarkKind(StrEnum):
     """The kind of a reshard's mark."""
 
     BEGIN = "BEGIN"

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Final, Self
 
 from topics.errors import CorruptRecord
@@ -18,7 +18,7 @@ _ENCODER: Final = StatementEncoder(EventType.SKIP, skip_schema())
 SKIP_SCHEMA_TEXT: Final = _ENCODER.schema_text
 
 
-class SkipKind(str, Enum):
+class SkipKind(StrEnum):
     """What was skipped."""
 
     TRANSACTION = "transaction"  # it stopped the shard for good, and its changes are not logged

@@ -7,7 +7,7 @@ these schemas, `Subscriber` and Spark read them.
 import hashlib
 import json
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 # The widest DECIMAL of any server. MariaDB's has up to 38 digits after the point, MySQL's 30.
@@ -22,7 +22,7 @@ UNSIGNED_LONG_BYTES = 9
 UNSIGNED_LONG_DIGITS = 20
 
 
-class ValueKind(str, Enum):
+class ValueKind(StrEnum):
     """The wire format of a column's values; any value may also be null."""
 
     INT = "int"  # Avro int: all integer types that fit 32 signed bits

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,7 @@ from topics.errors import CorruptRecord
 from topics.records.table_shape import ALL_EVENT_TYPES, OPS, TableShape
 
 
-class EventType(str, Enum):
+class EventType(StrEnum):
     """The type of a record of a shard log."""
 
     ROW = "ROW"
@@ -24,7 +24,7 @@ class EventType(str, Enum):
     SKIP = "SKIP"
 
 
-class Op(str, Enum):
+class Op(StrEnum):
     """The change of a row; READ is a row of a copy (snapshot), NONE means that there is no row."""
 
     NONE = "NONE"

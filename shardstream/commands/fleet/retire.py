@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from event_token.errors import UsageError
 from shardstream.settings.model import Settings
+from topics.fleet.limits import SILENT_MS
 from topics.fleet.look import FleetWatch
-from topics.fleet.view import SILENT_MS, ShardView
+from topics.fleet.view import ShardView
 from topics.kafka.deletion import delete_topics
 from topics.keyspace.topology import UNDER_WAY, ShardState, Topology, read_topology
 from topics.names import ShardTopics

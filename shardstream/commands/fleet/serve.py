@@ -6,7 +6,7 @@ import typer
 
 from event_token.errors import UsageError
 from shardstream.commands.http.options import NoAuth, TokenFile
-from shardstream.commands.options import Config, Json
+from shardstream.commands.options import MAX_BEHIND_S, Config, Json, MaxBehind
 from shardstream.status.address import DEFAULT_ADDRESS
 
 
@@ -16,12 +16,7 @@ def serve(
         str, typer.Option("--http", metavar="HOST:PORT", help="Where to listen")
     ] = DEFAULT_ADDRESS,
     token_file: TokenFile = None,
-    max_behind_s: Annotated[
-        float,
-        typer.Option(
-            "--max-behind-s", help="Name who holds readers back from this many seconds on", min=0
-        ),
-    ] = 10.0,
+    max_behind_s: MaxBehind = MAX_BEHIND_S,
     runbook_url: Annotated[
         str | None,
         typer.Option(

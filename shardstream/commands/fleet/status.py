@@ -17,6 +17,8 @@ from topics.schemas.registry import open_schema_ids
 
 # As often as the status lines of producers change.
 WATCH_S: Final = 1.0
+# A person or a check waits for the answer, and starting the command takes some of its 10 s.
+ANSWER_S: Final = 5.0
 
 
 def run_status(
@@ -36,8 +38,9 @@ def run_status(
     keyspaces = [keyspace] if keyspace else sorted(settings.keyspaces)
     if not keyspaces:
         raise UsageError("the settings name no keyspace")
-    schema_ids = open_schema_ids(settings.kafka_client(), settings.kafka.schema_registry_url)
-    with FleetWatch(settings.kafka_client(), schema_ids) as fleet:
+    client = settings.kafka_client().answering_within(ANSWER_S)
+    schema_ids = open_schema_ids(client, settings.kafka.schema_registry_url)
+    with FleetWatch(client, schema_ids) as fleet:
         if watch:
             _watch(fleet, keyspaces, max_behind_s, as_json=as_json)
         views = [fleet.look(name) for name in keyspaces]

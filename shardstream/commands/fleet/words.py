@@ -13,14 +13,15 @@ from rich.text import Text
 
 from shardstream.commands.copy.progress import copy_json, duration, seconds_left
 from topics.fleet.reader_views import ApplierView, ReaderView
-from topics.fleet.view import SILENT_MS, KeyspaceView, ShardCondition, ShardView
+from topics.fleet.view import KeyspaceView, ShardCondition, ShardLevel, ShardView
 from topics.keyspace.topology import ReshardEntry, ReshardState
 
 _STYLES: Final = {
-    ShardCondition.SERVING: "green",
-    ShardCondition.SILENT: "bold red",
-    ShardCondition.FILLING: "yellow",
-    ShardCondition.ENDED: "dim",
+    ShardLevel.OK: "green",
+    ShardLevel.AMBER: "yellow",
+    ShardLevel.RED: "bold red",
+    ShardLevel.FILLING: "blue",
+    ShardLevel.ENDED: "dim",
 }
 # A DDL usually goes to all shards; the newest ones tell how far.
 DDLS_MAX: Final = 8
@@ -45,7 +46,7 @@ def as_text(view: KeyspaceView, max_behind_s: float) -> RenderableType:
     columns = (Column(name, overflow="fold") for name in names)
     table = Table(*columns, box=box.SIMPLE, padding=0)
     for shard in view.shards:
-        table.add_row(*_cells(shard), style=_STYLES[shard.condition])
+        table.add_row(*_cells(shard), style=_STYLES[shard.level])
     parts: list[RenderableType] = [
         Text(headline(view, max_behind_s), style="bold red" if bad else "bold"),
         table,
@@ -132,7 +133,7 @@ def _idle_targets(view: KeyspaceView) -> list[str]:
         run = f"shardstream produce {view.keyspace} {shard.shard}"
         if shard.silent_ms is None:
             lines.append(f"{shard.shard}: its producer has not run yet; run {run}")
-        elif shard.silent_ms > SILENT_MS:
+        elif shard.is_silent:
             said = (
                 f"{shard.shard}: its producer has written nothing for {_seconds(shard.silent_ms)}"
             )
@@ -201,7 +202,8 @@ def as_json_line(view: KeyspaceView) -> str:
 def _shard_json(view: ShardView) -> dict[str, object]:
     fields = dataclasses.asdict(view)
     del fields["condition"]
-    return {"state": view.condition.value, **fields}
+    level, is_silent = view.level.value, view.is_silent
+    return {"state": view.condition.value, "level": level, "is_silent": is_silent, **fields}
 
 
 def _holders(view: KeyspaceView) -> str:

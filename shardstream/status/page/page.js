@@ -5,13 +5,14 @@
 const NEWS_MS = 5000;
 const RECONNECT_MS = 2000;
 const DRAW_MS = 100;
-const SPARK_POINTS = 120;
 // An applier reports every 10 s; three reports are missing.
 const APPLIER_SILENT_MS = 30000;
 
 const byId = (id) => document.getElementById(id);
 const still = window.matchMedia("(prefers-reduced-motion: reduce)");
 const sections = new Map();
+// By keyspace: the looks of the last two minutes, each with a rate and a level per shard.
+const pasts = new Map();
 let state = null, receivedMs = performance.now(), source = null, colors = new Map();
 
 /** What tests and the console may look at: the last state, and the timelines as last drawn. */
@@ -74,6 +75,32 @@ function sync(parent, items, keyOf, make, fill) {
   for (const gone of old.values()) gone.remove();
 }
 
+// What was seen, and when
+
+/** How long ago a keyspace was seen, in ms. */
+const ageOf = (keyspace) => keyspace.age_ms + performance.now() - receivedMs;
+/** Whether what is shown of a keyspace may not be so any more. */
+const isOld = (keyspace) => keyspace.error !== "" || performance.now() - receivedMs >= NEWS_MS;
+
+function remember(name, samples) {
+  const past = pasts.get(name) || [];
+  past.push(...samples.filter((sample) => !past.length || sample.at_us > past.at(-1).at_us));
+  pasts.set(name, past.filter((sample) => sample.at_us > past.at(-1).at_us - WINDOW_US));
+}
+
+/** Begin with what the server has seen, and go on with what came meanwhile. */
+function recall() {
+  fetch("history.json").then((answer) => (answer.ok ? answer.json() : {})).then((found) => {
+    for (const [name, samples] of Object.entries(found)) {
+      const since = pasts.get(name) || [];
+      pasts.delete(name);
+      remember(name, samples);
+      remember(name, since);
+    }
+    if (state) render();
+  }, () => null);
+}
+
 // Keyspaces
 
 function makeKeyspace() {
@@ -88,6 +115,7 @@ function fillKeyspace(section, keyspace) {
   const isKnown = keyspace.shards !== undefined;
   section.querySelector(".timeline").hidden = section.querySelector(".wide").hidden = !isKnown;
   if (!isKnown) return;
+  section.dataset.old = isOld(keyspace) ? "yes" : "no";
   section.querySelector(".wide").setAttribute("aria-label", `Shards of ${keyspace.keyspace}`);
   const body = section.querySelector("tbody");
   sync(body, keyspace.shards.flatMap((shard) => [[shard, false], [shard, true]]),
@@ -136,33 +164,33 @@ function makeShard(shard, body) {
 const WORDS = { ok: "serving", amber: "standing still", filling: "filling", ended: "ended" };
 
 function fillShard(row, shard, keyspace) {
-  const level = levelOf(shard, 0);
+  const { level: seen } = shard, level = isOld(keyspace) && seen !== "ended" ? "old" : seen;
   row.dataset.level = level;
-  const word = level === "red" ? (shard.state === "silent" ? "silent" : "far behind") : WORDS[level];
+  const word = seen === "red" ? (shard.state === "silent" ? "silent" : "far behind") : WORDS[seen];
+  const since = level === "old" ? `, ${minutes(ageOf(keyspace) / 1000)} ago` : keyspace.held_by.includes(shard.shard) ? ", holds readers back" : "";
   const cell = row.querySelector(".state");
   cell.className = `state ${level}`;
-  setText(cell, `${SHAPES[level]} ${word}${keyspace.held_by.includes(shard.shard) ? ", holds readers back" : ""}`);
+  setText(cell, `${SHAPES[level]} ${word}${since}`);
   setText(row.querySelector(".behind"), seconds(shard.behind_ms));
   setText(row.querySelector(".rate"), count(shard.records_per_s));
   setText(row.querySelector(".lag"), seconds(shard.source_lag_ms));
   setText(row.querySelector(".server"), shard.server);
   setText(row.querySelector(".progress"), shard.silent_ms === null ? "never" : `${seconds(shard.silent_ms)} ago`);
-  spark(row.querySelector(".spark"), shard.records_per_s);
+  spark(row.querySelector(".spark"), shard.shard, pasts.get(keyspace.keyspace) || []);
 }
 
-function spark(cell, rate) {
-  if (!cell.rates) {
-    cell.rates = Array(SPARK_POINTS).fill(null);
+function spark(cell, shard, past) {
+  if (!cell.plot) {
     cell.plot = new uPlot({
       width: 120, height: 24, padding: [2, 0, 2, 0],
       cursor: { show: false }, legend: { show: false },
       axes: [{ show: false }, { show: false }],
-      scales: { x: { time: false }, y: { range: (_plot, _min, max) => [0, Math.max(max, 1)] } },
+      scales: { x: { time: false, range: () => [state.at_us - WINDOW_US, state.at_us] }, y: { range: (_plot, _min, max) => [0, Math.max(max, 1)] } },
       series: [{}, { stroke: () => color("--ok"), width: 1.5, points: { show: false } }],
     }, [[], []], cell);
   }
-  cell.rates = [...cell.rates.slice(1), rate];
-  cell.plot.setData([cell.rates.map((_rate, i) => i), cell.rates]);
+  cell.rates = past.map((sample) => (sample.shards[shard] || [null])[0]);
+  cell.plot.setData([past.map((sample) => sample.at_us), cell.rates]);
 }
 
 function makeMore() {
@@ -216,7 +244,7 @@ function fillReshard(li, reshard, keyspace) {
   for (const shard of keyspace.shards.filter((each) => each.state === "filling" && reshard.targets.includes(each.shard))) {
     const produce = `shardstream produce ${keyspace.keyspace} ${shard.shard}`;
     if (shard.silent_ms === null) said.push(`the producer of ${shard.shard} has not run yet; run ${produce}`);
-    else if (shard.silent_ms > RED_MS) said.push(`the producer of ${shard.shard} has written nothing for ${seconds(shard.silent_ms)}; if it has ended, run ${produce}`);
+    else if (shard.is_silent) said.push(`the producer of ${shard.shard} has written nothing for ${seconds(shard.silent_ms)}; if it has ended, run ${produce}`);
   }
   if (stopped) said.push(`writes are stopped on ${stopped.shards.join(", ")} since ${clock(stopped.since_us)}`);
   setText(facts, said.join("; "));
@@ -269,7 +297,7 @@ function draw() {
   const sinceMs = performance.now() - receivedMs;
   for (const keyspace of state.keyspaces) {
     if (keyspace.shards === undefined) continue;
-    const timeline = timelineOf(keyspace, state.at_us + sinceMs * 1000, sinceMs + keyspace.age_ms);
+    const timeline = timelineOf(keyspace, state.at_us + sinceMs * 1000, isOld(keyspace), pasts.get(keyspace.keyspace) || []);
     const canvas = sections.get(keyspace.keyspace).querySelector("canvas");
     const told = timeline.lanes.map((lane) => `${lane.shard} ${lane.level}`).join(", ");
     const label = `Lanes of ${keyspace.keyspace}: ${told}`;
@@ -281,23 +309,30 @@ function draw() {
 
 function tellConnection() {
   const silentMs = performance.now() - receivedMs;
-  const isFresh = state !== null && silentMs < NEWS_MS;
+  const unseen = state === null ? [] : state.keyspaces.filter((each) => each.error && each.age_ms !== null).map(ageOf);
+  const isFresh = state !== null && silentMs < NEWS_MS && !unseen.length;
   const isOpen = source.readyState === EventSource.OPEN;
   document.body.dataset.connected = isFresh || state === null ? "yes" : "no";
   const late = isOpen ? "serve has seen nothing new" : "no connection to serve";
   setText(document.querySelector("#connection .shape"), isFresh ? "●" : "✕");
   setText(document.querySelector("#connection .text"),
-    isFresh ? `live, ${clock(state.at_us)}` : state === null ? "connecting" : `${late} for ${minutes(silentMs / 1000)}`);
+    isFresh ? `live, ${clock(state.at_us)}` : state === null ? "connecting" : `${late} for ${minutes(Math.max(silentMs, ...unseen) / 1000)}`);
+  if (state) render();
 }
 
 function connect() {
   source = new EventSource("events");
+  source.onopen = recall;
   source.onmessage = (event) => {
     state = window.shardstream.state = JSON.parse(event.data);
     receivedMs = performance.now();
-    render();
-    draw();
+    for (const each of state.keyspaces) {
+      if (each.error || !each.shards) continue;
+      const shards = Object.fromEntries(each.shards.map((shard) => [shard.shard, [shard.records_per_s, shard.level]]));
+      remember(each.keyspace, [{ at_us: each.seen_us, shards }]);
+    }
     tellConnection();
+    draw();
   };
   source.onerror = () => {
     tellConnection();

@@ -2,27 +2,15 @@
 // The timeline: what it shows as a value (`timelineOf`), and how that is drawn (`drawTimeline`).
 
 const WINDOW_US = 120e6;
-// A producer advances its watermark every 250 ms.
-const AMBER_MS = 3000;
-// As long as topics/fleet/view.py waits before it calls a shard silent.
-const RED_MS = 10000;
-
-const SHAPES = { ok: "●", amber: "▲", red: "✕", filling: "◌", ended: "■" };
-
-/** How a shard is: ok, amber, red, filling or ended. `sinceMs`: the age of the view. */
-function levelOf(shard, sinceMs) {
-  if (shard.state === "ended" || shard.state === "filling") return shard.state;
-  if (shard.silent_ms === null || shard.state === "silent") return "red";
-  const stillMs = Math.max(shard.silent_ms, shard.behind_ms) + sinceMs;
-  if (stillMs > RED_MS) return "red";
-  return stillMs > AMBER_MS ? "amber" : "ok";
-}
+// Levels are the server's; "old" is what it could not see again.
+const SHAPES = { ok: "●", amber: "▲", red: "✕", filling: "◌", ended: "■", old: "○" };
 
 /**
  * The lanes in key-range order, with their last DDL, and the reshards whose hop is in sight; times
- * in microseconds. Drawing adds where each fork's marks lie: `marks`.
+ * in microseconds. `past`: the looks of the last two minutes, which color the lanes. Drawing adds
+ * where each fork's marks lie: `marks`.
  */
-function timelineOf(keyspace, nowUs, sinceMs) {
+function timelineOf(keyspace, nowUs, isOld, past) {
   const fromUs = nowUs - WINDOW_US;
   const hops = keyspace.hops.filter((hop) => hop.hop_time_us > fromUs);
   const lanes = [];
@@ -31,11 +19,14 @@ function timelineOf(keyspace, nowUs, sinceMs) {
     const begin = hops.find((hop) => hop.targets.includes(shard.shard));
     if (shard.state === "ended" && !end) continue;
     const watermarkUs = shard.watermark_us === null ? fromUs : shard.watermark_us;
+    const beginUs = begin ? begin.hop_time_us : fromUs;
+    const toUs = Math.min(nowUs, Math.max(fromUs, end ? end.hop_time_us : watermarkUs));
     lanes.push({
       shard: shard.shard,
-      level: levelOf(shard, sinceMs),
-      fromUs: begin ? begin.hop_time_us : fromUs,
-      toUs: Math.min(nowUs, Math.max(fromUs, end ? end.hop_time_us : watermarkUs)),
+      level: isOld && shard.state !== "ended" ? "old" : shard.level,
+      fromUs: beginUs,
+      toUs,
+      parts: partsOf(shard, past, beginUs, toUs),
       ddlUs: shard.ddl && shard.ddl.at_us > fromUs ? shard.ddl.at_us : null,
     });
   }
@@ -47,6 +38,22 @@ function timelineOf(keyspace, nowUs, sinceMs) {
     targets: hop.targets.filter((shard) => seen.has(shard)),
   }));
   return { fromUs, nowUs, frontierUs: keyspace.frontier_us, lanes, forks };
+}
+
+/** A lane in the levels that its shard had: `level` from `fromUs` to `toUs`. */
+function partsOf(shard, past, fromUs, toUs) {
+  const parts = [];
+  for (const sample of past) {
+    const level = shard.state === "ended" ? "ended" : (sample.shards[shard.shard] || [0, shard.level])[1];
+    const last = parts.at(-1);
+    if (last && last.level === level) continue;
+    // What came before the first look is taken for the same.
+    const beginUs = last ? Math.min(toUs, Math.max(fromUs, sample.at_us)) : fromUs;
+    if (last) last.toUs = beginUs;
+    parts.push({ level, fromUs: beginUs, toUs });
+  }
+  if (!parts.length) parts.push({ level: shard.level, fromUs, toUs });
+  return parts.filter((part) => part.toUs > part.fromUs);
 }
 
 const LANE_PX = 22, TOP_PX = 8, BOTTOM_PX = 20, BAR_PX = 10, RIGHT_PX = 14;
@@ -99,7 +106,7 @@ function drawLane(ink, lane, xOf, y, color) {
   ink.fillText(SHAPES[lane.level], 10, y);
   ink.fillStyle = color(lane.level === "ended" ? "--ended" : "--ink");
   ink.fillText(lane.shard, 26, y, 190);
-  ink.strokeStyle = ink.fillStyle = color(`--${lane.level}-lane`);
+  ink.strokeStyle = color(`--${lane.level}-lane`);
   if (lane.level === "filling") {
     // Nobody reads it yet.
     ink.setLineDash([3, 4]);
@@ -110,7 +117,10 @@ function drawLane(ink, lane, xOf, y, color) {
     ink.stroke();
     ink.setLineDash([]);
   } else if (to > from) {
-    ink.fillRect(from, y - BAR_PX / 2, to - from, BAR_PX);
+    for (const part of lane.parts) {
+      ink.fillStyle = color(`--${part.level}-lane`);
+      ink.fillRect(xOf(part.fromUs), y - BAR_PX / 2, xOf(part.toUs) - xOf(part.fromUs), BAR_PX);
+    }
   }
   if (lane.ddlUs !== null) {
     ink.fillStyle = color("--ink");

@@ -1,12 +1,12 @@
 """The format of the messages and how values are represented."""
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from event_token.errors import UsageError
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """The messages: Debezium's envelope, or the row alone with a few fields more."""
 
     DEBEZIUM_JSON = "debezium-json"
@@ -25,7 +25,7 @@ class Format(str, Enum):
         return self in {Format.FLAT_JSON, Format.FLAT_AVRO}
 
 
-class Decimals(str, Enum):
+class Decimals(StrEnum):
     """DECIMAL, as Debezium's `decimal.handling.mode`."""
 
     PRECISE = "precise"
@@ -33,7 +33,7 @@ class Decimals(str, Enum):
     DOUBLE = "double"
 
 
-class Times(str, Enum):
+class Times(StrEnum):
     """DATE, TIME and DATETIME, as Debezium's `time.precision.mode`."""
 
     ADAPTIVE = "adaptive"  # adaptive_time_microseconds, Debezium's default
@@ -41,7 +41,7 @@ class Times(str, Enum):
     ISOSTRING = "isostring"
 
 
-class Unsigned(str, Enum):
+class Unsigned(StrEnum):
     """BIGINT UNSIGNED, as Debezium's `bigint.unsigned.handling.mode`."""
 
     LONG = "long"  # a value beyond 2**63-1 stops the query; Debezium writes a negative number

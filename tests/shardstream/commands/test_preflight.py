@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,9 @@ from producers.errors import Problem
 from shardstream.commands.app import EXIT_FAILED, exit_status
 from shardstream.commands.findings import Findings
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.database_servers import DatabaseFixture
+from tests.database_servers import DatabaseFixture, StartServer
+from tests.producers.servers.replication import purge_to
+from tests.producers.session.producing import producing, settings_of, wait_caught_up
 from tests.shardstream.command_line import run, write_settings
 from topics.errors import NoBrokerAnswers
 
@@ -96,3 +99,48 @@ def test_result_is_printed_when_all_is_well(
     assert done.returncode == 0
     assert (result["checked"], result["problems"]) == ([f"{keyspace}/-"], 0)
     assert any("it has one replica" in warning for warning in result["warnings"])
+
+
+def preflight_of(config: Path, keyspace: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit status, and the lines of problems."""
+    done = run("preflight", keyspace, "--json", "--config", str(config))
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()][:-1]
+
+
+@pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
+def test_a_log_that_cannot_be_continued_is_named(
+    tmp_path: Path,
+    kafka: KafkaCluster,
+    keyspace: str,
+    request: pytest.FixtureRequest,
+    flavor: str,
+) -> None:
+    """F14: binlogs that were purged behind a stopped producer, then a server that was reset."""
+    start: StartServer = request.getfixturevalue(f"start_{flavor}")
+    server = start()
+    settings = settings_of(server, kafka, keyspace, shard="-")
+    config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": server})
+    with server.one_table() as (_name, cursor):
+        with producing(settings):
+            cursor.execute("INSERT INTO t VALUES (1)")
+            wait_caught_up(settings)
+            running = preflight_of(config, keyspace)
+        sound = preflight_of(config, keyspace)
+        cursor.execute("INSERT INTO t VALUES (2)")
+        cursor.execute("FLUSH BINARY LOGS")
+        cursor.execute("SHOW BINARY LOGS")
+        purge_to(server, cursor.fetchall()[-1][0])
+    purged = preflight_of(config, keyspace)
+    reset = "RESET MASTER" if flavor == "mariadb" else "RESET BINARY LOGS AND GTIDS"
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(reset)
+    behind = preflight_of(config, keyspace)
+
+    assert running == sound == (0, [])
+    for (status, problems), error in ((purged, "BinlogPurged"), (behind, "ServerBehindLog")):
+        [problem] = problems
+        assert status == 2
+        assert (problem["shard"], problem["where"]) == (f"{keyspace}/-", f"{keyspace}.-")
+        assert problem["fix"].endswith(f"#errors-that-stop-a-process, {error}")
+    assert "has purged" in purged[1][0]["what"]
+    assert "has never executed" in behind[1][0]["what"]

@@ -1,14 +1,20 @@
 """`shardstream status`: what readers can have, told from Kafka alone."""
 
 import json
+import os
 import re
 import signal
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from shardstream.commands.fleet.status import ANSWER_S
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.ports import free_ports
 from tests.database_servers import DatabaseFixture
@@ -18,11 +24,13 @@ from tests.shardstream.status.answers import get
 
 # The system chooses the port.
 LOOPBACK = "127.0.0.1:0"
+# Of the whole command, of which ANSWER_S is one part.
+STATUS_S_MAX = 10
 
 
 def status(config: Path, keyspace: str) -> tuple[int, dict[str, Any]]:
     """The exit status and the view."""
-    done = run("status", keyspace, "--json", "--max-behind-s", "20", "--config", str(config))
+    done = run("status", keyspace, "--json", "--config", str(config))
     assert done.returncode in {0, 1}, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -83,10 +91,12 @@ def test_a_killed_producer_is_named(
         run("tail", keyspace, "--until-idle", "2", "--name", "ops", "--config", str(config))
         second.process.send_signal(signal.SIGKILL)
         second.process.wait(WAIT_S_MAX)
-        held = wait_for_status(config, keyspace, 1)
-        text = run("status", keyspace, "--config", str(config))
         url = server.lines[0]["url"]
+        wait_for("the page's verdict", lambda: served(url)["is_held_back"])
         told = served(url)
+        # One rule: what is red on the page is a failed check.
+        verdict, held = status(config, keyspace)
+        text = run("status", keyspace, "--config", str(config))
         with urllib.request.urlopen(f"{url}events", timeout=WAIT_S_MAX) as events:  # noqa: S310
             first_line = events.readline()
             server.process.terminate()
@@ -94,7 +104,9 @@ def test_a_killed_producer_is_named(
 
     assert [shard["state"] for shard in well["shards"]] == ["serving", "serving"]
     assert well["shards"][0]["server"]
-    assert held["held_by"] == ["80-"]
+    assert (verdict, held["held_by"]) == (1, ["80-"])
+    levels = [[shard["level"] for shard in found["shards"]] for found in (well, held, told)]
+    assert levels == [["ok", "ok"], ["ok", "red"], ["ok", "red"]]
     # The producers have made the topic in which readers report.
     assert [reader["name"] for reader in held["readers"]] == ["ops"]
     assert text.returncode in {0, 1}, text.stderr
@@ -103,6 +115,39 @@ def test_a_killed_producer_is_named(
     assert (told["keyspace"], told["held_by"], told["is_held_back"]) == (keyspace, ["80-"], True)
     assert told["headline"].startswith(f"{keyspace}: 80- has held all readers back since ")
     assert (first_line, ended) == (b"retry: 2000\n", 0)
+
+
+@contextmanager
+def frozen(kafka: KafkaCluster) -> Iterator[None]:
+    """Brokers that keep their connections and answer nothing, for the duration of a block."""
+    pids = [broker.pid for broker in kafka.brokers if broker.pid is not None]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_brokers_that_do_not_answer_are_one_clear_error(
+    tmp_path: Path,
+    kafka: KafkaCluster,
+    keyspace: str,
+    mysql_a: DatabaseFixture,
+    form: tuple[str, ...],
+) -> None:
+    """A check learns in time that Kafka is what is down, and nothing about shards."""
+    config = write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
+    with frozen(kafka):
+        done = run("status", *form, "--config", str(config))
+
+    said = json.loads(done.stderr)["event"] if form else done.stderr
+    assert ANSWER_S < STATUS_S_MAX
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said.startswith(f"error: Kafka does not answer (brokers {kafka.bootstrap_servers})")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_keyspace_without_topics_is_named(

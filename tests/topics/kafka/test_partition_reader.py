@@ -4,7 +4,6 @@ from confluent_kafka import Producer
 from event_token.errors import Retry, UsageError
 from tests.topics.schemas.writing import commit, make_topic, transactional, write
 from topics.kafka import partition_reader as tail
-from topics.kafka import requests
 from topics.kafka.client import ClientConfig, open_consumer
 from topics.kafka.partition_reader import read_last_committed, read_tail, read_to_end
 
@@ -104,13 +103,12 @@ def test_topic_is_not_missing_while_no_broker_can_be_reached(
     consumer = open_consumer(config)
     before = tail.partition_bounds(consumer, config, "t")
     monkeypatch.setattr(tail, "_GONE_S", 0.1)
-    monkeypatch.setattr(requests, "REQUEST_TIMEOUT_S", 2.0)
 
     brokers.clear()
 
     assert before == (0, 1)
     with pytest.raises(Retry):
-        tail.partition_bounds(consumer, config, "t")
+        tail.partition_bounds(consumer, config.answering_within(2.0), "t")
     consumer.close()
 
 

@@ -8,7 +8,6 @@ from event_token import KeyRange, ShardPosition, StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.topics.shard_writer import CELL_US, TIMEOUT_S, Writers
 from topics.errors import BrokersUnreachable
-from topics.kafka import requests
 from topics.kafka.client import ClientConfig
 from topics.kafka.consumer import StreamConsumer
 from topics.kafka.deadline import Deadline
@@ -66,7 +65,7 @@ def test_a_restart_of_the_broker_is_waited_out(
         try:
             # For the looks of the outage alone: before and after it a broker may answer late.
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(requests, "REQUEST_TIMEOUT_S", 1.0)
+                patch.setattr(config, "answer_s", 1.0)
                 reading.start()
                 with pytest.raises(BrokersUnreachable, match="no broker of"):
                     poll_for_ever(feed, planner)
