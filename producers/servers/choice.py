@@ -151,7 +151,7 @@ def lacking(position: GtidSet, view: ServerView) -> GtidSet:
     if not isinstance(position, MariadbGtidSet):
         return position.subtract(view.history.executed)
     unknown = [at for at in position.domains if not is_known(view, *at)]
-    return MariadbGtidSet(tuple(unknown))
+    return MariadbGtidSet.of({domain: (server, number) for domain, server, number in unknown})
 
 
 def is_known(view: ServerView, domain: int, server: int, number: int) -> bool:

@@ -124,15 +124,15 @@ def _mariadb(
     position: MariadbGtidSet, points: dict[str, CommonPoint]
 ) -> tuple[GtidSet, str, GtidSet]:
     """What to name, all lost GTIDs, and the position without them."""
-    domains = position.by_domain()
-    named: list[tuple[int, int, int]] = []
+    rest = position
+    named: dict[int, tuple[int, int]] = {}
     lost: list[str] = []
     for domain, server, number in position.domains:
         point = points.get(str(domain))
         if point is None or not isinstance(point.position, MariadbGtidSet):
             continue
-        domains[domain] = point.position.by_domain()[domain]
-        named.append((domain, server, number))
+        rest = rest.at_domain(domain, point.position)
+        named[domain] = (server, number)
         last = f"{domain}-{server}-{number}"
         lost += [gtid for gtid in point.lost if gtid != last] + [last]
-    return MariadbGtidSet(tuple(named)), ",".join(lost), MariadbGtidSet.of(domains)
+    return MariadbGtidSet.of(named), ",".join(lost), rest

@@ -7,7 +7,7 @@ of the lost transactions to others. By commit times they are told apart.
 from contextlib import closing
 
 from databases.sql import rows
-from event_token import GtidSet, MysqlGtidSet
+from event_token import GtidSet, MysqlGtidSet, parse_gtid_set
 from event_token.mariadb_gtid import parse_mariadb_gtid
 from producers.replication.gtid_scan import transactions
 from producers.replication.stream import ReplicationStream, server_errors
@@ -53,7 +53,7 @@ class ServerCommits:
                 return None
             self._read(name)
             before = self._before(name)
-            if before is None or not before.contains_gtid(gtid):
+            if before is None or not before.reaches(parse_gtid_set(gtid, before.flavor)):
                 break  # it would be in this file
         return self._commits_us.get(gtid)
 
