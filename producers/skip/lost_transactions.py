@@ -98,7 +98,9 @@ def _find_lost(
     schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
     progress = last_progress(settings.kafka, topics, schema_ids)
     last = None if progress is None else progress.last
-    if last is not None and commits.differs(last.gtid, last.commit_us):
+    if last is not None and (
+        commits.differs(last.gtid, last.commit_us) or not commits.has_executed(last.gtid)
+    ):
         sources.add(source_of(last.gtid))
     points = {source: common_point(settings, topics, source, commits) for source in sorted(sources)}
     for source, point in points.items():

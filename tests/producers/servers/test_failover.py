@@ -8,6 +8,7 @@ from databases.sql import rows
 from event_token import Halt
 from producers.errors import ServerBehindLog, ServerDiverged
 from producers.settings import ProducerState, ShardProducerSettings
+from producers.skip.lost_transactions import skip_lost
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import (
@@ -276,3 +277,40 @@ def producing_from_behind(settings: ShardProducerSettings) -> Iterator[RunningPr
     wait_for("it is behind", lambda: noted(producer, "has not yet applied"))
     yield producer
     producer.end()
+
+
+def test_mariadb_a_lost_number_is_not_taken_for_a_later_one_of_the_same_server(
+    start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """F12: The demoted primary is rebuilt, promoted again and numbers above the lost ones."""
+    first, second, name = start_pair_with_table(start_mariadb)
+    on_first = settings_of(first, kafka, keyspace)
+    with producing(on_first):
+        statements(first, f"INSERT INTO {name}.t VALUES (0)")
+        wait_same(second, first)
+        statements(second, "STOP SLAVE")
+        common = executed(second)
+        statements(first, f"INSERT INTO {name}.t VALUES (1)")
+        lost = executed(first)
+        wait_caught_up(on_first)
+    promote(second)
+    statements(second, *(f"INSERT INTO {name}.t VALUES ({i})" for i in (2, 3, 4)))
+    statements(first, f"DELETE FROM {name}.t WHERE id = 1", "RESET MASTER")
+    statements(first, f"SET GLOBAL gtid_slave_pos = '{common}'")
+    follow(first, second)
+    wait_same(first, second)
+    promote(first)
+    statements(first, f"INSERT INTO {name}.t VALUES (5)")
+
+    error = RunningProducer(on_first).wait_error()
+
+    assert isinstance(error, ServerBehindLog)
+    assert f"--lost {lost} " in str(error)
+    skip_lost(on_first, lost, "the failover")
+    with producing(on_first):
+        wait_caught_up(on_first)
+    log = read_log(on_first)
+    check_log(log)
+    rows_left = replay(log, name, "t")
+    rows_left.pop(1)
+    assert rows_left == table_rows(first, name, "t")
