@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from databases.errors import ServerLost, ServerRefused
 from databases.server_facts import ServerHistory
@@ -26,6 +28,8 @@ from producers.servers.choice import (
     none_usable,
 )
 from producers.servers.watch import Trail
+from tests.event_token.mariadb_servers import Cluster
+from tests.generated import examples
 from topics.names import ShardTopics
 
 TOPICS = ShardTopics("ks", "-")
@@ -296,3 +300,34 @@ def test_a_message_names_ten_gtids(*, count: int, more: bool) -> None:
 
     end = "..., which" if more else ", which"
     assert f"has executed {','.join(gtids[:10])}{end} its primary" in str(fault)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 3)), min_size=8, max_size=40
+    ),
+    st.integers(4, 39),
+)
+@settings(max_examples=examples(200))
+def test_mariadb_servers_are_told_apart_whatever_failovers_lost(
+    choices: list[tuple[int, int, int]], logged: int
+) -> None:
+    """Who is followed has all that the log holds, and a primary that has it is followed."""
+    cluster = Cluster()
+    for choice in choices[:logged]:
+        cluster.play(choice)
+    log, held = cluster.primary.logged_position(), frozenset(cluster.primary.history)
+    for choice in choices[logged:]:
+        cluster.play(choice)
+
+    for server in cluster.servers:
+        numbers = {(0, writer): number for writer, number in server.logged.items()}
+        history = ServerHistory(server.position(), MariadbGtidSet())
+        is_replica = server is not cluster.primary
+        view = ServerView("s", is_replica, str(server.server_id), history, numbers)
+        found = find_faults(TOPICS, log, [view])
+        if not found:
+            assert held <= frozenset(server.history)
+        elif not is_replica:
+            assert not held <= frozenset(server.history)
+            assert str(lacking(log, view)) in str(found["s"])

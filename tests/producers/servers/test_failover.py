@@ -296,7 +296,8 @@ def test_mariadb_a_lost_number_is_not_taken_for_a_later_one_of_the_same_server(
     promote(second)
     statements(second, *(f"INSERT INTO {name}.t VALUES ({i})" for i in (2, 3, 4)))
     statements(first, f"DELETE FROM {name}.t WHERE id = 1", "RESET MASTER")
-    statements(first, f"SET GLOBAL gtid_slave_pos = '{common}'")
+    state = (f"SET GLOBAL {each} = '{common}'" for each in ("gtid_binlog_state", "gtid_slave_pos"))
+    statements(first, *state)
     follow(first, second)
     wait_same(first, second)
     promote(first)
@@ -309,8 +310,7 @@ def test_mariadb_a_lost_number_is_not_taken_for_a_later_one_of_the_same_server(
     skip_lost(on_first, lost, "the failover")
     with producing(on_first):
         wait_caught_up(on_first)
-    log = read_log(on_first)
-    check_log(log)
-    rows_left = replay(log, name, "t")
-    rows_left.pop(1)
-    assert rows_left == table_rows(first, name, "t")
+    logged = replay(read_log(on_first), name, "t")
+    assert sorted(logged) == [0, 1, 2, 3, 4, 5]
+    del logged[1]
+    assert logged == table_rows(first, name, "t")
