@@ -94,7 +94,7 @@ class Failovers:
     """Notices that another server than before writes a shard, from the GTIDs of its log."""
 
     def __init__(self, position: StreamPosition) -> None:
-        """Begin at a position, whose tokens name servers that have written before."""
+        """Begin at a position, whose tokens name who has written: MySQL all, MariaDB the last."""
         self._before: dict[str, frozenset[str]] = {}
         self._writer: dict[str, str] = {}
         for shard, at in position.shards.items():
