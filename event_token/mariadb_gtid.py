@@ -213,11 +213,18 @@ class MariadbGtidSet(GtidSetBase):
         Or the same ones of the same servers. It is for positions that are known by other means to
         be of one history.
         """
-        mine = self.by_domain()
+        return self._same_flavor(other).beyond(self).is_empty
+
+    def beyond(self, other: GtidSetBase) -> "MariadbGtidSet":
+        """Return the last GTIDs of this position that the other's numbers do not reach."""
         theirs = self._same_flavor(other).by_domain()
-        return all(
-            domain in mine and (mine[domain][1] > last[1] or mine[domain] == last)
-            for domain, last in theirs.items()
+        return MariadbGtidSet.of(
+            {
+                domain: last
+                for domain, last in self.by_domain().items()
+                if domain not in theirs
+                or not (theirs[domain][1] > last[1] or theirs[domain] == last)
+            },
         )
 
     def knowing(self, other: GtidSetBase) -> "MariadbGtidSet":

@@ -21,14 +21,14 @@ def check_reachable(
     ReplicaBehindLog if a replica lacks what the log holds.
     """
     if not position.reaches(there.purged):
-        gone = shown(there.purged.subtract(position))
+        gone = shown(there.purged.beyond(position))
         raise BinlogPurged(
             f"{topics.log} is at {shown(position)}; {server} has purged {gone} from its binlogs: "
             "use a server that has it, or start a new log with a copy"
         )
     if there.executed.reaches(position):
         return
-    missing = position.subtract(there.executed)
+    missing = position.beyond(there.executed)
     lacking = shown(missing)
     if replica:
         raise ReplicaBehindLog(f"replica {server} has not yet applied {lacking} of {topics.log}")

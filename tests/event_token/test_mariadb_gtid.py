@@ -202,6 +202,7 @@ def test_a_number_is_included_if_its_server_wrote_it(
     assert len({number for _, number in found}) == len(found) == 6
     assert position.reaches(MariadbGtidSet.parse("0-3-5"))
     assert position.reaches(position)
+    assert str(MariadbGtidSet.parse("0-1-5,1-1-9").beyond(position)) == "1-1-9"
     for above in ("0-3-6", "0-2-7", "1-1-1"):
         assert not position.reaches(MariadbGtidSet.parse(above))
 
