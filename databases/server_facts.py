@@ -135,13 +135,15 @@ class MariadbFacts:
         """See ServerFacts. What is purged is what stood before the oldest binlog's first event."""
         for _ in range(PURGE_RACE_ATTEMPTS):
             oldest = rows(connection, "SHOW BINARY LOGS")[0][0]
-            [(purged, executed)] = rows(
+            [(purged, executed, *known)] = rows(
                 connection,
-                "SELECT BINLOG_GTID_POS(%s, 4), @@GLOBAL.gtid_binlog_pos",
+                "SELECT BINLOG_GTID_POS(%s, 4), @@GLOBAL.gtid_binlog_pos, "
+                "@@GLOBAL.gtid_binlog_state, @@GLOBAL.gtid_slave_pos",
                 (oldest,),
             )
             if purged is not None:
-                return ServerHistory(MariadbGtidSet.parse(executed), MariadbGtidSet.parse(purged))
+                position = MariadbGtidSet.of_server(executed, *known)
+                return ServerHistory(position, MariadbGtidSet.parse(purged))
         message = f"binlogs are purged faster than they can be named (the oldest was {oldest})"
         raise Retry(message)
 

@@ -13,7 +13,15 @@ from mypy_extensions import i64
 
 from event_token.gtid_flavor import GtidError
 from event_token.gtid_intervals import Interval
-from event_token.mariadb_gtid import DOMAIN_MAX, SEQUENCE_MAX, SERVER_MAX, MariadbGtidSet
+from event_token.mariadb_gtid import (
+    DOMAIN_MAX,
+    SEQUENCE_MAX,
+    SERVER_MAX,
+    TRAIL_MAX,
+    Last,
+    MariadbGtidSet,
+    Trail,
+)
 from event_token.mysql_gtid import GNO_MAX, MysqlGtidSet, Tsid, check_tag
 
 SID_BYTES = 16
@@ -206,17 +214,17 @@ class RunningMariadbSet:
     """
 
     def __init__(self, start: MariadbGtidSet) -> None:
-        """Begin at the position `start`."""
+        """Begin at the position `start`; GtidError if a domain of it has branches."""
         self.prefix: bytes = b""
         self.last: int = 0
         self.suffix: bytes = b""
-        self._domains: dict[int, tuple[int, int]] = {}
+        self._trails: dict[int, list[Last]] = {}
         self._domain: int = -1
         self._server: int = -1
-        for domain, server, seq in start.domains:
-            self._domains[domain] = (server, seq)
-        if start.domains:
-            self._focus(*start.domains[-1])
+        for domain, trail in start.trails().items():
+            self._trails[domain] = list(trail)
+        if self._trails:
+            self._focus(max(self._trails))
 
     def add(self, domain: int, server: int, seq: int) -> None:
         """Advance the domain to this GTID; gaps are legal.
@@ -240,18 +248,29 @@ class RunningMariadbSet:
     def to_set(self) -> MariadbGtidSet:
         """Return the position as a value."""
         self._write_back()
-        return MariadbGtidSet.of(dict(self._domains))
+        trails: dict[int, Trail] = {}
+        for domain, trail in self._trails.items():
+            trails[domain] = tuple(trail)
+        return MariadbGtidSet.of_trails(trails)
 
     def _add_elsewhere(self, domain: int, server: int, seq: int) -> None:
+        """Add a GTID of another domain or server than the last one, and move the focus there."""
         self._write_back()
         if not (0 <= domain <= DOMAIN_MAX and 0 <= server <= SERVER_MAX):
             raise GtidError(f"'{domain}-{server}-{seq}' is not a MariaDB GTID: id out of range")
-        known = self._domains.get(domain)
-        above = 0 if known is None else known[1]
+        trail = self._trails.get(domain)
+        above = 0 if trail is None else trail[-1][1]
         if seq <= above or seq > SEQUENCE_MAX:
             raise self._not_above(domain, server, seq, above)
-        self._domains[domain] = (server, seq)
-        self._focus(domain, server, seq)
+        if trail is None:
+            trail = []
+            self._trails[domain] = trail
+        elif trail[-1][0] == server:
+            trail.pop()
+        trail.append((server, seq))
+        if len(trail) > TRAIL_MAX:
+            del trail[0]
+        self._focus(domain)
 
     def _not_above(self, domain: int, server: int, seq: int, above: int) -> GtidError:
         return GtidError(
@@ -260,22 +279,23 @@ class RunningMariadbSet:
         )
 
     def _write_back(self) -> None:
+        """Store the number at the focus in its trail."""
         if self.last != 0:
-            self._domains[self._domain] = (self._server, self.last)
+            self._trails[self._domain][-1] = (self._server, self.last)
 
-    def _focus(self, domain: int, server: int, seq: int) -> None:
-        """Move the focus to a domain, and split the text around its number."""
+    def _focus(self, domain: int) -> None:
+        """Move the focus to a domain, and split the text around its last number."""
         before: list[str] = []
         after: list[str] = []
-        for each in sorted(self._domains):
-            if each < domain:
-                last = self._domains[each]
-                before.append(f"{each}-{last[0]}-{last[1]},")
-            elif each > domain:
-                last = self._domains[each]
-                after.append(f",{each}-{last[0]}-{last[1]}")
-        self.prefix = ("".join(before) + f"{domain}-{server}-").encode("ascii")
+        for each in sorted(self._trails):
+            if each <= domain:
+                before.extend([f"{each}-{gtid[0]}-{gtid[1]}" for gtid in self._trails[each]])
+            else:
+                after.extend([f",{each}-{gtid[0]}-{gtid[1]}" for gtid in self._trails[each]])
+        last = self._trails[domain][-1]
+        before[-1] = f"{domain}-{last[0]}-"
+        self.prefix = ",".join(before).encode("ascii")
         self.suffix = "".join(after).encode("ascii")
         self._domain = domain
-        self._server = server
-        self.last = seq
+        self._server = last[0]
+        self.last = last[1]

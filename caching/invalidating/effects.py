@@ -9,7 +9,7 @@ from typing import Final
 from caching.key_map import CannotJudge, KeyMap
 from caching.stores.store import KeyChange
 from databases.statement_words import possible_names
-from event_token import EventToken, StreamPosition
+from event_token import EventToken, MariadbGtidSet, StreamPosition
 from topics.progress.record import MarkKind
 from topics.records.skip_record import Skip
 from topics.records.vevent import EventType, VEvent
@@ -94,14 +94,18 @@ class Failovers:
     """Notices that another server than before writes a shard, from the GTIDs of its log."""
 
     def __init__(self, position: StreamPosition) -> None:
-        """Begin at a position, whose tokens name servers that have written before."""
+        """Begin at a position, whose tokens name who has written: MySQL all, MariaDB the last."""
         self._before: dict[str, frozenset[str]] = {}
         self._writer: dict[str, str] = {}
         for shard, at in position.shards.items():
             if at.token is None:
                 continue
+            if isinstance(at.token.position, MariadbGtidSet):
+                for domain, server_id, _ in at.token.position.domains:
+                    self._writer[f"{shard}/{domain}"] = str(server_id)
+                continue
             for part in str(at.token.position).split(","):
-                place, server = _server(part.strip().replace("\n", "")) or ("", "")
+                place, server = _server(part) or ("", "")
                 if server:
                     name = f"{shard}/{place}"
                     self._before[name] = self._before.get(name, frozenset()) | {server}

@@ -14,7 +14,16 @@ from caching.reading.connections import HIDDEN_S, Connect, OpenConnection, Serve
 from caching.reading.shard_time import time_columns
 from caching.reading.snapshots import Opening, Snapshots, snapshots_of, transaction
 from databases.errors import ServerLost
-from event_token import EventToken, Flavor, KeyRange, Order, ShardName, UsageError, compare
+from event_token import (
+    EventToken,
+    Flavor,
+    KeyRange,
+    MariadbGtidSet,
+    Order,
+    ShardName,
+    UsageError,
+    compare,
+)
 
 ServerRole = Literal["any", "replica", "primary"]
 
@@ -108,6 +117,7 @@ class FreshReader:
         self._servers = [Server(connect) for connect in servers]
         self._snapshots: Snapshots = snapshots_of(self.flavor)
         self._times = time_columns(keyspace, shard)
+        self._newest = MariadbGtidSet()
         self._begun: int | None = None
         self._begun_due_s = 0.0
 
@@ -269,9 +279,15 @@ class FreshReader:
             return _lack(opening, None, request) or Answer(rows, opening, None)
 
     def _token(self, opening: Opening) -> EventToken | None:
-        if opening.position is None:
+        position = opening.position
+        if position is None:
             return None
-        return EventToken(opening.timestamp_us, self.shard, opening.position)
+        if isinstance(position, MariadbGtidSet):
+            # A server forgets who wrote before when it writes again; what was read remembers.
+            position = position.knowing(self._newest)
+            if not self._newest.includes(position):
+                self._newest = position
+        return EventToken(opening.timestamp_us, self.shard, position)
 
     def _wait(self, opened: OpenConnection, lack: Lack, left_s: float) -> None:
         """Wait for what is lacking: by its GTIDs, or for a moment if they say nothing here."""

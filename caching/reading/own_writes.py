@@ -5,7 +5,7 @@ from typing import Final, Self
 
 from caching.protocol.freshness import joined
 from caching.protocol.wire import read_tokens, write_tokens
-from event_token import EventToken, GtidError, ShardName, UsageError
+from event_token import EventToken, ShardName, UsageError
 from event_token.opaque import FieldReader, FieldWriter, OpaqueError, seal, unseal
 
 # Browsers keep 4,096 bytes of a cookie with its name and attributes. A write takes some 90.
@@ -71,10 +71,7 @@ class ReadYourWrites:
     def wrote(self, token: EventToken) -> None:
         """Add a write, as `FreshReader.committed` returns it."""
         ShardName.parse(token.shard)
-        try:
-            self._writes = joined(self._writes, token)
-        except GtidError:  # After a failover that lost the earlier one: nothing holds both.
-            self._writes[token.shard] = token
+        self._writes = joined(self._writes, token)
 
     def forget(self, token: EventToken) -> None:
         """Read without the writes of a shard: those that a failover lost (`Stale.wanted`)."""

@@ -41,6 +41,8 @@ _MYSQL_MOMENT: Final = (
     "@@GLOBAL.{0}_parallel_workers"
 )
 _MARIADB_MOMENT: Final = f"@@GLOBAL.gtid_slave_pos, @@GLOBAL.read_only, @@server_id, {_IDENTITY}"
+# What tells which servers wrote before the last GTID of a domain.
+_KNOWN: Final = "@@GLOBAL.gtid_binlog_state, @@GLOBAL.gtid_slave_pos"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +137,8 @@ class MariadbSnapshots:
         opened.ask(f"{START_SNAPSHOT}, READ ONLY")
         with transaction(opened, stays_open=True):
             place = None if is_replica else snapshot_place(opened.ask(SHOW_PLACE))
-            columns = f"@@server_id, {_IDENTITY}, {_place_columns(place)}"
-            (*same, found, beginning), time = _moment(opened, columns, times)
+            columns = f"@@server_id, {_IDENTITY}, {_place_columns(place)}, {_KNOWN}"
+            (*same, found, beginning, state, followed), time = _moment(opened, columns, times)
             if same != identity:
                 raise UsageError(
                     f"{identity[-1]} and {same[-1]} answered on one connection: a proxy spreads "
@@ -145,7 +147,7 @@ class MariadbSnapshots:
         if place is not None:
             # At a file's beginning the last group of the file before may not be visible yet.
             applied = None if found == beginning else found
-        position = None if applied is None else MariadbGtidSet.parse(str(applied))
+        position = None if applied is None else MariadbGtidSet.of_server(applied, state, followed)
         # Domains commit independently of each other.
         keeps_order = position is not None and len(position.domains) <= 1
         timestamp_us = _timestamp_us(time, keeps_order)
@@ -159,17 +161,20 @@ class MariadbSnapshots:
 
     def wait(self, opened: OpenConnection, wanted: GtidSet, wait_s: float) -> None:
         """See Snapshots."""
-        opened.ask(f"SELECT MASTER_GTID_WAIT('{wanted}', {wait_s:.3f})")
+        last = wanted.last_gtids() if isinstance(wanted, MariadbGtidSet) else str(wanted)
+        opened.ask(f"SELECT MASTER_GTID_WAIT('{last}', {wait_s:.3f})")
 
     def last_commit(self, opened: OpenConnection) -> tuple[GtidSet, int]:
         """See Snapshots."""
-        [(gtid, is_open, clock_us)] = opened.ask(f"SELECT @@last_gtid, @@in_transaction, {_CLOCK}")
+        columns = f"@@last_gtid, @@in_transaction, {_CLOCK}, {_KNOWN}"
+        [(gtid, is_open, clock_us, *known)] = opened.ask(f"SELECT {columns}")
         if int(is_open):
             raise UsageError(OPEN_TRANSACTION)
         if not gtid:
             raise UsageError("the connection has committed no change, so there is no token of it")
         second_us = GRANULARITY_US[Flavor.MARIADB]
-        return MariadbGtidSet.parse(str(gtid)), int(clock_us) // second_us * second_us
+        position = MariadbGtidSet.of_server(gtid, *known)
+        return position, int(clock_us) // second_us * second_us
 
 
 def snapshots_of(flavor: Flavor) -> Snapshots:

@@ -3,7 +3,7 @@
 from typing import Any, Final, Protocol
 
 from databases.server_facts import MariadbFacts, MysqlFacts, ServerFacts
-from event_token import Flavor, GtidSet, MysqlGtidSet
+from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import UsageError
 from producers.replication.dump_command import mariadb_dump_command, mysql_dump_command
 
@@ -69,7 +69,7 @@ class MariadbFamily(MariadbFacts):
         ]
         if position is not None:
             statements += [
-                ("SET @slave_connect_state = %s", (str(position),)),
+                ("SET @slave_connect_state = %s", (_connect_state(position),)),
                 ("SET @slave_gtid_strict_mode = 1", ()),
                 ("SET @slave_gtid_ignore_duplicates = 0", ()),
             ]
@@ -79,6 +79,12 @@ class MariadbFamily(MariadbFacts):
         """See ServerFamily. The position stands in the session."""
         del position
         return mariadb_dump_command(server_id)
+
+
+def _connect_state(position: GtidSet) -> str:
+    if not isinstance(position, MariadbGtidSet):
+        raise UsageError(f"position '{position}' is not MariaDB's")
+    return position.last_gtids()
 
 
 def family_of(flavor: Flavor) -> ServerFamily:

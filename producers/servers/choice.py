@@ -151,13 +151,19 @@ def lacking(position: GtidSet, view: ServerView) -> GtidSet:
     if not isinstance(position, MariadbGtidSet):
         return position.subtract(view.history.executed)
     unknown = [at for at in position.domains if not is_known(view, *at)]
-    return MariadbGtidSet(tuple(unknown))
+    return MariadbGtidSet.of({domain: (server, number) for domain, server, number in unknown})
 
 
 def is_known(view: ServerView, domain: int, server: int, number: int) -> bool:
-    """Whether a MariaDB server's binlogs have this GTID, or begin after it."""
-    if view.state.get((domain, server), 0) >= number:
-        return True
+    """Whether a MariaDB server's binlogs may have this GTID, or begin after it.
+
+    Where other servers wrote between it and the last number of its writer, only the binlogs tell.
+    """
+    return view.state.get((domain, server), 0) >= number or is_purged(view, domain, number)
+
+
+def is_purged(view: ServerView, domain: int, number: int) -> bool:
+    """Whether a MariaDB server's binlogs begin after this number."""
     purged = view.history.purged
     gone = purged.by_domain().get(domain) if isinstance(purged, MariadbGtidSet) else None
     if gone is None:

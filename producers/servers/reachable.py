@@ -15,20 +15,20 @@ _SHOWN_CHARS_MAX: Final = 500
 def check_reachable(
     topics: ShardTopics, server: str, position: GtidSet, there: ServerHistory, *, replica: bool
 ) -> None:
-    """Check purged <= position <= executed.
+    """Check purged <= position <= executed; of MariaDB's positions that are of one history.
 
     BinlogPurged if the server has purged what the log still needs; ServerBehindLog if a primary,
     ReplicaBehindLog if a replica lacks what the log holds.
     """
-    if not position.includes(there.purged):
-        gone = shown(there.purged.subtract(position))
+    if not position.reaches(there.purged):
+        gone = shown(there.purged.beyond(position))
         raise BinlogPurged(
             f"{topics.log} is at {shown(position)}; {server} has purged {gone} from its binlogs: "
             "use a server that has it, or start a new log with a copy"
         )
-    if there.executed.includes(position):
+    if there.executed.reaches(position):
         return
-    missing = position.subtract(there.executed)
+    missing = position.beyond(there.executed)
     lacking = shown(missing)
     if replica:
         raise ReplicaBehindLog(f"replica {server} has not yet applied {lacking} of {topics.log}")

@@ -223,7 +223,7 @@ def _keeps_up(server: OpenServer, usable: Sequence[OpenServer]) -> bool:
     deadline_s = time.monotonic() + FRESH_WAIT_S
     while True:
         executed = server.history().executed
-        if all(executed.includes(each) for each in wanted):
+        if all(executed.reaches(each) for each in wanted):
             return True
         if time.monotonic() > deadline_s:
             return False

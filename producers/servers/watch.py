@@ -40,7 +40,7 @@ class Trail:
 
     def lagging_behind(self, now_s: float, executed: GtidSet) -> str:
         """The server that has long had what is not in `executed` yet; "" if there is none."""
-        kept = [seen for seen in self._seen if not executed.includes(seen[2])]
+        kept = [seen for seen in self._seen if not executed.reaches(seen[2])]
         self._seen = deque(kept, maxlen=self._seen.maxlen)
         late = (server for seen_s, server, _ in kept if now_s - seen_s > self._lag_s_max)
         return next(late, "")

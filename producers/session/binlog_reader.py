@@ -122,4 +122,5 @@ class BinlogReader:
         """Whether a number of MariaDB is not above the last one that the log holds."""
         committed = self._committer.committed.position
         flavor = self._committer.flavor
-        return flavor is Flavor.MARIADB and parse_gtid_set(committed, flavor).contains_gtid(gtid)
+        reached = parse_gtid_set(committed, flavor)
+        return flavor is Flavor.MARIADB and reached.reaches(parse_gtid_set(gtid, flavor))

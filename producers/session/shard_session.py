@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final, Self
 
-from event_token import parse_gtid_set
 from producers.errors import LogDisagrees, PublisherSpent, StopPassed
 from producers.servers.server_list import ServerList
 from producers.session.binlog_reader import WAIT_S_MAX
@@ -142,7 +141,7 @@ class ShardSession:
             )
             read = resume_point(context.topics, settings.flavor, progress, tail)
             point = start.point if read is None else read
-        position = point.position.union(parse_gtid_set(gtid, settings.flavor))
+        position = point.position.add_gtid(gtid)
         decision = Decision(
             SkipKind.TRANSACTION, gtid, gtid, position, start.server.name, point.last
         )

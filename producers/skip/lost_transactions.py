@@ -99,7 +99,9 @@ def _find_lost(
     schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
     progress = last_progress(settings.kafka, topics, schema_ids)
     last = None if progress is None else progress.last
-    if last is not None and commits.differs(last.gtid, last.commit_us):
+    if last is not None and (
+        commits.differs(last.gtid, last.commit_us) or not commits.has_executed(last.gtid)
+    ):
         sources.add(source_of(last.gtid))
     points = {source: common_point(settings, topics, source, commits) for source in sorted(sources)}
     for source, point in points.items():
@@ -125,15 +127,15 @@ def _mariadb(
     position: MariadbGtidSet, points: dict[str, CommonPoint]
 ) -> tuple[GtidSet, str, GtidSet]:
     """What to name, all lost GTIDs, and the position without them."""
-    domains = position.by_domain()
-    named: list[tuple[int, int, int]] = []
+    rest = position
+    named: dict[int, tuple[int, int]] = {}
     lost: list[str] = []
     for domain, server, number in position.domains:
         point = points.get(str(domain))
         if point is None or not isinstance(point.position, MariadbGtidSet):
             continue
-        domains[domain] = point.position.by_domain()[domain]
-        named.append((domain, server, number))
+        rest = rest.at_domain(domain, point.position)
+        named[domain] = (server, number)
         last = f"{domain}-{server}-{number}"
         lost += [gtid for gtid in point.lost if gtid != last] + [last]
-    return MariadbGtidSet(tuple(named)), ",".join(lost), MariadbGtidSet.of(domains)
+    return MariadbGtidSet.of(named), ",".join(lost), rest

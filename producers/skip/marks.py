@@ -67,12 +67,9 @@ def _right_before(server: OpenServer, position: GtidSet, wanted: GtidSet) -> Gti
     assert isinstance(executed, MariadbGtidSet)  # noqa: S101 - one family per shard
     assert isinstance(position, MariadbGtidSet)  # noqa: S101 - likewise
     assert isinstance(wanted, MariadbGtidSet)  # noqa: S101 - likewise
-    domains = executed.by_domain()
     for domain, _, _ in wanted.domains:
-        here = position.by_domain().get(domain)
-        domains.pop(domain, None)
-        domains |= {} if here is None else {domain: here}
-    return MariadbGtidSet.of(domains)
+        executed = executed.at_domain(domain, position)
+    return executed
 
 
 def _mark_of(

@@ -34,18 +34,19 @@ def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) ->
                 return _all(settings, server, position, found)
         else:
             found = None
-        if position.includes(wanted):
+        if position.reaches(wanted):
             raise UsageError(
                 f"{topics.log} is already past {wanted}: its position is {position}. The shard "
                 "does not stop there, or it was skipped before"
             )
-        if not server.history().executed.includes(wanted):
+        if not server.history().executed.reaches(wanted):
             raise UsageError(f"{server.name} has not executed {wanted}: check --gtid")
         if found is not None:
             _check_next(topics, wanted, found)
         refuse_mark(settings, server, position, wanted)
         text = str(wanted)
-        return Decision(SkipKind.TRANSACTION, text, text, position.union(wanted), server.name, last)
+        after = position.add_gtid(text)
+        return Decision(SkipKind.TRANSACTION, text, text, after, server.name, last)
 
     return write_skip(settings, reason, decide)
 
@@ -71,7 +72,8 @@ def parse_gtid(gtid: str, flavor: Flavor) -> GtidSet:
     if flavor is Flavor.MYSQL:
         parse_mysql_gtid(gtid)
         return MysqlGtidSet.parse(gtid)
-    return MariadbGtidSet((parse_mariadb_gtid(gtid),))
+    parse_mariadb_gtid(gtid)
+    return MariadbGtidSet.parse(gtid)
 
 
 def _all(
@@ -83,7 +85,7 @@ def _all(
     for transaction in (*found.passed, found.above):
         refuse_mark_at(settings, server, transaction)
     above = str(found.above)
-    after = position.union(parse_gtid(above, Flavor.MARIADB))
+    after = position.add_gtid(above)
     # By its number the log's last transaction would be looked for among those that are passed.
     return Decision(
         SkipKind.TRANSACTION, above, ",".join(found.gtids), after, server.name, last=None

@@ -134,7 +134,7 @@ def check_behind(topics: ShardTopics, server: OpenServer, last: LastTransaction 
     if not at_its_place(server, last):
         return
     domain, writer, number = parse_mariadb_gtid(last.gtid)
-    found = following(server, MariadbGtidSet(((domain, writer, number),)), domain, last)
+    found = following(server, MariadbGtidSet.of({domain: (writer, number)}), domain, last)
     if found.passed:
         raise ran_backwards(topics, server, found)
 

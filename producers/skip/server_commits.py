@@ -7,11 +7,11 @@ of the lost transactions to others. By commit times they are told apart.
 from contextlib import closing
 
 from databases.sql import rows
-from event_token import GtidSet, MysqlGtidSet
+from event_token import GtidSet, MysqlGtidSet, parse_gtid_set
 from event_token.mariadb_gtid import parse_mariadb_gtid
 from producers.replication.gtid_scan import transactions
 from producers.replication.stream import ReplicationStream, server_errors
-from producers.servers.choice import ServerView, is_known
+from producers.servers.choice import ServerView, is_known, is_purged
 from producers.servers.server_list import OpenServer
 from producers.skip.gtid_sources import sources_of
 
@@ -37,7 +37,12 @@ class ServerCommits:
         executed = self._view.history.executed
         if isinstance(executed, MysqlGtidSet):
             return executed.contains_gtid(gtid)
-        return is_known(self._view, *parse_mariadb_gtid(gtid))
+        domain, server, number = parse_mariadb_gtid(gtid)
+        if not is_known(self._view, domain, server, number):
+            return False
+        if is_purged(self._view, domain, number) or executed.contains_gtid(gtid):
+            return True
+        return self._commit_us(gtid) is not None
 
     def differs(self, gtid: str, commit_us: int) -> bool:
         """Whether the server has another transaction under this GTID; False where it is purged."""
@@ -53,7 +58,7 @@ class ServerCommits:
                 return None
             self._read(name)
             before = self._before(name)
-            if before is None or not before.contains_gtid(gtid):
+            if before is None or not before.reaches(parse_gtid_set(gtid, before.flavor)):
                 break  # it would be in this file
         return self._commits_us.get(gtid)
 

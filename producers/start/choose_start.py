@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from event_token import GtidSet, parse_gtid_set
+from event_token import GtidSet, MariadbGtidSet, parse_gtid_set
 from event_token.errors import UsageError
 from producers.errors import ReplicaBehindLog, ServerBehindLog, ServerDiverged
 from producers.servers.identity import ShardIdentity, check_identity, prove_identity
@@ -127,7 +127,7 @@ def _first(
             ) from error
         notes = chosen.passed_over
         identity = _identity_of(topics, servers, chosen.server, notes)
-        return chosen.server, first_point(position), identity, notes
+        return chosen.server, first_point(_known(position, chosen.server)), identity, notes
     chosen = servers.choose(topics, None)
     server, notes = chosen.server, chosen.passed_over
     # Before the position is read: a new log need not begin with the statements that this takes.
@@ -135,11 +135,19 @@ def _first(
     if not isinstance(start, StartWord):
         there = server.view.history if server.view is not None else server.history()
         found = find_position(server.settings, server.family, server.connection, start, there)
-        return server, first_point(found.position), identity, [*notes, found.note]
+        point = first_point(_known(found.position, server))
+        return server, point, identity, [*notes, found.note]
     history = server.history()
     # `earliest` takes what the server says that it still has.
     position = history.purged if start is StartWord.EARLIEST else history.executed
-    return server, first_point(position), identity, notes
+    return server, first_point(_known(position, server)), identity, notes
+
+
+def _known(position: GtidSet, server: OpenServer) -> GtidSet:
+    """The position; MariaDB's with the earlier writers that the server knows."""
+    if not isinstance(position, MariadbGtidSet) or server.view is None:
+        return position
+    return position.knowing(server.view.history.executed)
 
 
 def _identity_of(

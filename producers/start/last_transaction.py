@@ -8,11 +8,12 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 
 from databases.sql import rows
-from event_token import MariadbGtidSet, MysqlGtidSet
+from event_token import Flavor, MariadbGtidSet, MysqlGtidSet
 from event_token.mariadb_gtid import parse_mariadb_gtid
-from producers.errors import BinlogPurged, HistoryRewritten
+from producers.errors import BinlogPurged, HistoryRewritten, ServerBehindLog
 from producers.replication.gtid_scan import BinlogTransaction, transactions
 from producers.replication.stream import ReplicationStream, server_errors
+from producers.servers.choice import is_purged
 from producers.servers.server_list import OpenServer
 from producers.skip.advice import lost_advice
 from producers.skip.out_of_order import check_order
@@ -25,12 +26,19 @@ def check_last(topics: ShardTopics, server: OpenServer, last: LastTransaction | 
     """Compare the log's last transaction with the server's of the same GTID.
 
     Returns a note for the operator where the server no longer has it, else "". Raises
-    HistoryRewritten when it has another one under this GTID, NumbersRanBackwards when others behind
-    it have numbers of MariaDB that are not above.
+    HistoryRewritten when it has another one under this GTID, ServerBehindLog when it has others
+    around it, NumbersRanBackwards when others behind it have numbers of MariaDB that are not above.
     """
     if last is None:
         return ""
     found = _find(server, last)
+    if found is None and _is_lost(server, last):
+        raise ServerBehindLog(
+            f"{topics.log} ends with transaction {last.gtid}, committed at "
+            f"{_shown(last.commit_us)}, and {server.name} has transactions before and after it, "
+            "but not this one: a failover lost it, and its server came back and wrote again. "
+            f"{lost_advice(topics, last.gtid)}"
+        )
     if found is None:
         return (
             f"unverified: the binlogs of {server.name} no longer contain {last.gtid}, the last "
@@ -49,6 +57,14 @@ def check_last(topics: ShardTopics, server: OpenServer, last: LastTransaction | 
         f"one the primary and remove this one from `servers`. {lost_advice(topics, last.gtid)} (it "
         "answers with all that were lost, and takes them then)"
     )
+
+
+def _is_lost(server: OpenServer, last: LastTransaction) -> bool:
+    """Whether a MariaDB server, in whose binlogs it was not found, has not purged it either."""
+    if server.family.flavor is not Flavor.MARIADB or server.view is None:
+        return False
+    domain, _, number = parse_mariadb_gtid(last.gtid)
+    return not is_purged(server.view, domain, number)
 
 
 def _shown(commit_us: int) -> str:

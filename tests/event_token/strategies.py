@@ -61,13 +61,12 @@ def mysql_model(gtid_set: MysqlGtidSet) -> frozenset[Gtid]:
 
 mysql_sets = st.builds(mysql_set, mysql_models)
 
+# Two domains of two servers each, of which each number is one's: with trails, and splits between.
 mariadb_sets = st.builds(
-    MariadbGtidSet.of,
-    st.dictionaries(
-        st.integers(0, 3),
-        st.tuples(st.integers(1, 2), st.integers(1, 4)),
-        max_size=4,
+    lambda gtids: MariadbGtidSet.parse(
+        ",".join(f"{domain}-{server}-{number}" for (domain, number), server in gtids.items())
     ),
+    st.dictionaries(st.tuples(st.integers(0, 3), st.integers(1, 4)), st.integers(1, 2), max_size=6),
 )
 
 

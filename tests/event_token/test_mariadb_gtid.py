@@ -12,6 +12,7 @@ from event_token import (
     empty_gtid_set,
     parse_gtid_set,
 )
+from event_token.mariadb_gtid import TRAIL_MAX
 from tests.event_token.strategies import mariadb_sets
 
 # One transaction: domain, server, sequence.
@@ -44,10 +45,11 @@ def _prefix(draw: st.DrawFn, histories: list[list[Written]]) -> frozenset[Writte
 
 
 def _position(model: frozenset[Written]) -> MariadbGtidSet:
-    last: dict[int, tuple[int, int]] = {}
+    """The position of a log that has seen all of them."""
+    position = MariadbGtidSet()
     for domain, server, seq in sorted(model, key=lambda written: written[2]):
-        last[domain] = (server, seq)
-    return MariadbGtidSet.of(last)
+        position = position.add_gtid(f"{domain}-{server}-{seq}")
+    return position
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,9 @@ def _position(model: frozenset[Written]) -> MariadbGtidSet:
         ("", ""),
         ("0-1-100", "0-1-100"),
         ("10-2-7,0-1-100", "0-1-100,10-2-7"),
+        ("0-2-6,1-1-2,0-1-5", "0-1-5,0-2-6,1-1-2"),
+        ("0-1-3,0-1-5,0-2-6", "0-1-5,0-2-6"),
+        ("0-2-4/0-1-5,7-1-1", "0-2-4,7-1-1/0-1-5"),
         (" 0-1-100 ,\n 1-1-2 ", "0-1-100,1-1-2"),
         (
             "4294967295-4294967295-18446744073709551615",
@@ -64,7 +69,7 @@ def _position(model: frozenset[Written]) -> MariadbGtidSet:
     ],
 )
 def test_text_is_canonical(text: str, canonical: str) -> None:
-    """A position prints with its domains in order, however it was written."""
+    """Domains, numbers and branches print in order, a writer's last number alone."""
     assert str(MariadbGtidSet.parse(text)) == canonical
 
 
@@ -75,7 +80,7 @@ def test_text_is_canonical(text: str, canonical: str) -> None:
         "0-1-0",
         "0-1-5-6",
         "0-1-5,",
-        "0-1-5,0-2-6",
+        "0-1-5,0-2-5",
         "-1-5",
         "0-1-x",
         "0--1-5",
@@ -86,7 +91,7 @@ def test_text_is_canonical(text: str, canonical: str) -> None:
     ],
 )
 def test_bad_text_is_refused(text: str) -> None:
-    """What is no position raises GtidError, a domain named twice included."""
+    """What is no position raises GtidError, a number of two servers included."""
     with pytest.raises(GtidError):
         MariadbGtidSet.parse(text)
 
@@ -99,7 +104,7 @@ def test_parse_undoes_print(position: MariadbGtidSet) -> None:
 
 @given(st.data())
 def test_operations_agree_with_plain_sets(data: st.DataObject) -> None:
-    """On one history union, intersection and inclusion are those of the executed sets."""
+    """On one history with all its writers known, operations are those of the executed sets."""
     histories = data.draw(_histories())
     a, b = data.draw(_prefix(histories)), data.draw(_prefix(histories))
     at_a, at_b = _position(a), _position(b)
@@ -112,63 +117,60 @@ def test_operations_agree_with_plain_sets(data: st.DataObject) -> None:
         for domain, server, seq in history:
             text = f"{domain}-{server}-{seq}"
             assert at_a.contains_gtid(text) == ((domain, server, seq) in a)
-            assert at_a.add_gtid(text) == at_a.union(MariadbGtidSet.parse(text))
+            if (domain, server, seq) in a:
+                assert at_a.add_gtid(text) is at_a
+            assert at_a.reaches(MariadbGtidSet.parse(text)) == at_a.contains_gtid(text)
 
 
 @given(mariadb_sets, mariadb_sets)
-def test_difference_and_common_part_make_the_whole(a: MariadbGtidSet, b: MariadbGtidSet) -> None:
-    """(a - b) | (a & b) == a, and a - b is empty exactly when b includes a."""
+def test_a_difference_is_empty_where_the_other_includes_it(
+    a: MariadbGtidSet, b: MariadbGtidSet
+) -> None:
+    """Exactly then; the common part is in both, and the lesser one if they are ordered."""
     assert a.subtract(b).is_empty == b.includes(a)
     assert a.includes(a.subtract(b))
-    try:
-        common = a.intersection(b)
-    except GtidError:
-        assert not a.includes(b)
-        assert not b.includes(a)
-    else:
-        assert a.subtract(b).union(common) == a
-        assert a.includes(common)
-        assert b.includes(common)
+    common = a.intersection(b)
+    assert a.includes(common)
+    assert b.includes(common)
+    if a.includes(b):
+        assert common.includes(b)
 
 
 @given(mariadb_sets, mariadb_sets)
-def test_union_is_the_least_above_both(a: MariadbGtidSet, b: MariadbGtidSet) -> None:
-    """A union includes both and is one of them in each domain; a split domain has none."""
-    split = {
-        domain
-        for domain, (server, seq) in a.by_domain().items()
-        if domain in b.by_domain()
-        and b.by_domain()[domain][1] == seq
-        and b.by_domain()[domain][0] != server
-    }
+def test_a_union_includes_both_and_ends_where_they_do(a: MariadbGtidSet, b: MariadbGtidSet) -> None:
+    """Also where a domain has split: then it has a branch for each, and text and back."""
+    both = a.union(b)
 
-    if split:
-        with pytest.raises(GtidError, match="has split"):
-            a.union(b)
-    else:
-        both = a.union(b)
-        assert both == b.union(a)
-        assert both.includes(a)
-        assert both.includes(b)
-        assert set(both.domains) <= set(a.domains) | set(b.domains)
+    assert both == b.union(a)
+    assert both.includes(a)
+    assert both.includes(b)
+    assert set(both.domains) <= set(a.domains) | set(b.domains)
+    assert MariadbGtidSet.parse(str(both)) == both
+    if a.includes(b):
+        assert a.includes(both)
 
 
 @given(mariadb_sets, mariadb_sets)
-def test_inclusion_both_ways_is_equality(a: MariadbGtidSet, b: MariadbGtidSet) -> None:
-    """Two positions that include each other are the same one."""
+def test_inclusion_both_ways_is_the_same_end(a: MariadbGtidSet, b: MariadbGtidSet) -> None:
+    """Two positions that include each other are at the same GTIDs."""
     assert a.includes(a)
-    assert (a.includes(b) and b.includes(a)) == (a == b)
+    assert (a.includes(b) and b.includes(a)) == (a.domains == b.domains)
 
 
-def test_same_number_by_another_server() -> None:
-    """Two histories of one domain do not include each other, though other domains agree."""
-    mine, other = MariadbGtidSet.parse("0-1-5,1-1-9"), MariadbGtidSet.parse("0-2-5,1-1-2")
+@pytest.mark.parametrize("other", ["0-2-5,1-1-2", "0-1-3,0-2-4,1-1-2"])
+def test_two_histories_of_a_domain(other: str) -> None:
+    """A demoted server that wrote on alone does not include its successor, nor the other way."""
+    mine, theirs = MariadbGtidSet.parse("0-1-5,1-1-9"), MariadbGtidSet.parse(other)
 
-    assert not mine.includes(other)
-    assert not other.includes(mine)
-    assert str(mine.subtract(other)) == "0-1-5,1-1-9"
-    with pytest.raises(GtidError, match="servers 1 and 2"):
-        mine.intersection(other)
+    assert not mine.includes(theirs)
+    assert not theirs.includes(mine)
+    assert str(mine.subtract(theirs)) == "0-1-5,1-1-9"
+    both = mine.union(theirs)
+    assert str(mine.intersection(theirs)) in {"1-1-2", "0-1-3,1-1-2"}
+    assert not mine.includes(both)
+    assert not theirs.includes(both)
+    with pytest.raises(GtidError, match="joins two histories"):
+        both.trails()
     with pytest.raises(GtidError, match="servers 2 and 1"):
         mine.add_gtid("0-2-5")
 
@@ -180,11 +182,52 @@ def test_least_ids() -> None:
         MariadbGtidSet.parse("0-0-0")
 
 
-def test_higher_number_includes_whoever_wrote() -> None:
-    """After a failover the new server's number stands for all that came before."""
-    assert MariadbGtidSet.parse("0-2-6").includes(MariadbGtidSet.parse("0-1-5"))
-    assert MariadbGtidSet.parse("0-2-6").contains_gtid("0-1-5")
-    assert not MariadbGtidSet.parse("0-2-6").contains_gtid("0-1-6")
+@pytest.mark.parametrize(
+    ("trail", "included"),
+    [
+        ("0-2-6", [(2, 6), (2, 5), (2, 1)]),
+        ("0-1-3,0-2-6", [(1, 1), (1, 3), (2, 4), (2, 6)]),
+        ("0-1-3,0-2-5,0-1-6", [(1, 3), (2, 4), (2, 5), (1, 6)]),
+    ],
+)
+def test_a_number_is_included_if_its_server_wrote_it(
+    trail: str, included: list[tuple[int, int]]
+) -> None:
+    """Of those below the last, the ones that the trail's next GTID stands for, and no others."""
+    position = MariadbGtidSet.parse(trail)
+
+    everything = [(server, number) for server in (1, 2, 3) for number in range(1, 8)]
+    found = [at for at in everything if position.contains_gtid(f"0-{at[0]}-{at[1]}")]
+    assert set(included) <= set(found)
+    assert len({number for _, number in found}) == len(found) == 6
+    assert position.reaches(MariadbGtidSet.parse("0-3-5"))
+    assert position.reaches(position)
+    assert str(MariadbGtidSet.parse("0-1-5,1-1-9").beyond(position)) == "1-1-9"
+    for above in ("0-3-6", "0-2-7", "1-1-1"):
+        assert not position.reaches(MariadbGtidSet.parse(above))
+
+
+def test_what_a_server_knows_of_earlier_writers() -> None:
+    """Binlog state and slave position name them, up to the position; what is newer is left out."""
+    of_server = MariadbGtidSet.of_server
+
+    assert str(of_server("0-2-8", "0-1-3,0-2-9", "")) == "0-1-3,0-2-8"
+    assert str(of_server("0-1-8", "0-1-9", "0-2-6")) == "0-2-6,0-1-8"
+    assert str(of_server("0-2-8", "0-1-3", "0-2-8")) == "0-1-3,0-2-8"
+    assert str(of_server("0-1-3", "0-1-3,0-2-8", "")) == "0-1-3"
+    assert str(of_server("0-1-5", "0-1-3,0-2-8", "")) == "0-1-5"
+    assert str(of_server("0-2-5,1-1-1", "0-1-5,0-2-5", "")) == "0-2-5,1-1-1"
+
+
+def test_a_trail_keeps_the_newest_writers() -> None:
+    """Beyond the limit the oldest ones go."""
+    position = MariadbGtidSet()
+    for number in range(1, TRAIL_MAX + 3):
+        position = position.add_gtid(f"0-{number % 2 + 1}-{number}")
+
+    [(_, trail)] = position.branches
+    assert [number for _, number in trail] == list(range(3, TRAIL_MAX + 3))
+    assert MariadbGtidSet.parse(str(position)) == position
 
 
 def test_flavors_do_not_mix() -> None:

@@ -273,7 +273,7 @@ class _Comparison:
         if token is None:
             return is_last
         at = EventToken.from_string(token)
-        return at.shard not in seen or seen[at.shard].includes(at.position)
+        return at.shard not in seen or seen[at.shard].reaches(at.position)
 
     def _differs(self, shard: str, pair: Pair) -> None:
         if pair.is_there:

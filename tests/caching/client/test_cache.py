@@ -209,7 +209,8 @@ def test_own_writes_are_read(model: Model, open_cache: Opener) -> None:
     assert model.get(cache, "r20", token) == {"r20": 2}
     assert model.get(cache, "r20") == {"r20": 2}
     assert model.readers["-80"].queries == ["r20 replica", "r20 primary"]
-    lost = replace(token, position=model.database.shards["-80"].position(9))
+    shard = model.database.shards["-80"]
+    lost = replace(token, position=token.position.add_gtid(shard.gtid(9)))
     with pytest.raises(OwnWriteMissing):
         model.get(cache, "r20", lost)
 

@@ -103,6 +103,8 @@ def seen_before(gtids: str) -> StreamPosition:
         (f"{UUID}:1-5", [f"{OTHER_UUID}:1", f"{OTHER_UUID}:2"], [True, False]),
         ("0-1-5", ["0-1-6", "0-2-7", "0-2-8"], [False, True, False]),
         ("0-1-5,1-9-3", ["1-9-4", "0-1-6", "1-8-5"], [False, False, True]),
+        ("0-1-3,0-2-8", ["0-2-9", "0-1-10"], [False, True]),
+        ("0-1-3,0-2-8", ["0-1-9", "0-1-10"], [True, False]),
         (None, ["", "0-1-6"], [False, False]),
     ],
 )

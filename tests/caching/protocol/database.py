@@ -1,9 +1,10 @@
-"""A model of sharded servers: logs of row versions, lagging replicas, and one live split."""
+"""A model of sharded servers: logs of row versions, lagging replicas, failovers, one live split."""
 
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from event_token import EventToken, MysqlGtidSet
+from event_token import EventToken, Flavor, GtidSet, empty_gtid_set
+from event_token.token import GRANULARITY_US
 
 TICK_US = 1_000
 
@@ -24,10 +25,11 @@ class Change:
 
 @dataclass
 class Server:
-    """One server of a shard: how much of the log it has applied."""
+    """One server of a shard: how much of the log it has applied, and what it alone committed."""
 
     shard: "Shard"
     applied: int = 0
+    lost: str = ""
 
     def token(self) -> EventToken:
         """The token of a read that begins now: executed set, and the time of the last change."""
@@ -35,7 +37,10 @@ class Server:
         is_serving = self.shard.is_source or any(change.begins for change in log)
         is_serving = is_serving and self.shard.gives_times
         time_us = log[-1].token.timestamp_us if log and is_serving else None
-        return EventToken(time_us, self.shard.name, self.shard.position(self.applied))
+        position = self.shard.positions[self.applied]
+        if self.lost:
+            position = position.add_gtid(self.lost)
+        return EventToken(time_us, self.shard.name, position)
 
     def version(self, row: str) -> int:
         """The version of a row as this server shows it now."""
@@ -47,13 +52,20 @@ class Server:
 
 @dataclass
 class Shard:
-    """One shard: its log, its primary (always at the end of the log) and a replica."""
+    """One shard: its log, its primary (always at the end of the log) and a replica.
+
+    `positions`: after each transaction of the log, beginning with none. `demoted`: the primary
+    before the last failover, which committed something that no other server has.
+    """
 
     name: str
     number: int
     is_source: bool = True
     is_ended: bool = False
     gives_times: bool = True
+    flavor: Flavor = Flavor.MYSQL
+    failovers: int = 0
+    demoted: Server | None = None
     log: list[Change] = field(default_factory=list)
     primary: Server = field(init=False)
     replica: Server = field(init=False)
@@ -61,25 +73,33 @@ class Shard:
     def __post_init__(self) -> None:
         """Create the servers."""
         self.primary, self.replica = Server(self), Server(self)
+        self.positions: list[GtidSet] = [empty_gtid_set(self.flavor)]
 
-    def position(self, count: int) -> MysqlGtidSet:
-        """The GTID set of the first `count` transactions."""
-        if count == 0:
-            return MysqlGtidSet()
-        sid = UUID(int=self.number + 1).bytes
-        return MysqlGtidSet.of({(sid, ""): [(1, count)]})
+    def gtid(self, count: int) -> str:
+        """The GTID that the primary gives to a transaction behind `count` others."""
+        if self.flavor is Flavor.MARIADB:
+            return f"{self.number}-{self.failovers + 1}-{count + 1}"
+        return f"{UUID(int=self.number + 16 * self.failovers + 1)}:{count + 1}"
+
+    def lose(self, count: int) -> None:
+        """Fail over to a server without the primary's last transactions, which changed no row."""
+        end = len(self.log)
+        self.demoted = Server(self, end, self.gtid(end + count))
+        self.failovers += 1
+        self.primary = Server(self, end)
 
     def end(self) -> EventToken:
         """The token of the end of the log."""
         if self.log:
             return self.log[-1].token
-        return EventToken(0, self.name, MysqlGtidSet())
+        return EventToken(0, self.name, self.positions[0])
 
     def append(
         self, time_us: int, rows: dict[str, int], *, is_ddl: bool = False, begins: bool = False
     ) -> None:
         """Commit one transaction on the primary."""
-        token = EventToken(time_us, self.name, self.position(len(self.log) + 1))
+        self.positions.append(self.positions[-1].add_gtid(self.gtid(len(self.log))))
+        token = EventToken(time_us, self.name, self.positions[-1])
         self.log.append(Change(token, rows, is_ddl=is_ddl, begins=begins))
         self.primary.applied = len(self.log)
 
@@ -87,15 +107,21 @@ class Shard:
 class Database:
     """Two shards; `-80` can be split while everything runs. Rows are placed by their names."""
 
-    def __init__(self, *, gives_times: bool = True) -> None:
+    def __init__(self, *, gives_times: bool = True, flavor: Flavor = Flavor.MYSQL) -> None:
         """Start with one version of each row.
 
         Without `gives_times`, reads have no time: replicas that do not keep the commit order.
         """
         self.now_us = TICK_US
-        self.shards = {"-80": Shard("-80", 0), "80-": Shard("80-", 1)}
-        self.targets = {"-40": Shard("-40", 2, is_source=False)}
-        self.targets["40-80"] = Shard("40-80", 3, is_source=False)
+        self._flavor = flavor
+        self.shards = {
+            "-80": Shard("-80", 0, flavor=flavor),
+            "80-": Shard("80-", 1, flavor=flavor),
+        }
+        self.targets = {
+            "-40": Shard("-40", 2, is_source=False, flavor=flavor),
+            "40-80": Shard("40-80", 3, is_source=False, flavor=flavor),
+        }
         for shard in (*self.shards.values(), *self.targets.values()):
             shard.gives_times = gives_times
         self.latest = dict.fromkeys(("r20", "r60", "ra0"), 0)
@@ -115,8 +141,8 @@ class Database:
         return [row for row in self.latest if self.serving(row) is shard]
 
     def tick(self) -> int:
-        """Let time pass."""
-        self.now_us += TICK_US
+        """Let time pass, as much as a server of the family tells apart."""
+        self.now_us += max(TICK_US, GRANULARITY_US[self._flavor])
         return self.now_us
 
     def write(self, row: str) -> EventToken | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from caching.protocol import Floor
+from event_token import Flavor
 from tests.caching.protocol.actors import (
     BUCKETS,
     POSITION,
@@ -30,12 +31,23 @@ class History:
     """One world with clients and invalidators, moved on by chosen steps."""
 
     def __init__(
-        self, choose: Choose, *, memcached: bool, left_out: frozenset[str] = frozenset()
+        self,
+        choose: Choose,
+        *,
+        memcached: bool,
+        left_out: frozenset[str] = frozenset(),
+        flavor: Flavor = Flavor.MYSQL,
+        fails_over: bool = False,
     ) -> None:
-        """Start with one invalidator that has made the floors."""
+        """Start with one invalidator that has made the floors.
+
+        `fails_over`: primaries fail and lose transactions, and clients go on reading them.
+        """
         self.choose = choose
         self.memcached = memcached
-        self.world = World(Database(gives_times=bool(choose(2))), left_out=left_out)
+        self.fails_over = fails_over
+        database = Database(gives_times=bool(choose(2)), flavor=flavor)
+        self.world = World(database, left_out=left_out)
         self.clients: list[Steps] = []
         self.own: list[OwnWrite] = []
         self.invalidators: list[tuple[Invalidator, Steps]] = []
@@ -51,6 +63,7 @@ class History:
             *[self._write] * 2,
             *[self._catch_up] * 2,
             *[self._fault] * 2,
+            *[self._fail_over] * self.fails_over,
         )
         for _ in range(steps):
             actions[self.choose(len(actions))]()
@@ -105,6 +118,8 @@ class History:
         for row in ROWS[key]:
             shard = self._shard_read(row)
             servers[row] = shard.replica if use_replica else shard.primary
+            if shard.demoted is not None and self.choose(2):
+                servers[row] = shard.demoted
         return self._client_of(key, servers, list(self.own) if self.choose(2) else [])
 
     def _client_of(self, key: str, servers: dict[str, Server], own: list[OwnWrite]) -> Steps:
@@ -160,6 +175,10 @@ class History:
             self._stop_invalidator,
         )
         faults[self.choose(len(faults))]()
+
+    def _fail_over(self) -> None:
+        shards = list(self.world.database.shards.values())
+        shards[self.choose(len(shards))].lose(1 + self.choose(4))
 
     def _lose_positions(self) -> None:
         """Evict the positions, and restart every invalidator before it can publish again."""

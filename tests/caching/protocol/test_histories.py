@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from event_token import Flavor
 from tests.caching.protocol.histories import History
 from tests.generated import examples
 
@@ -60,6 +61,23 @@ def test_histories_that_shrink(choices: st.DataObject, *, memcached: bool) -> No
     history.run(STEPS // 3)
 
     assert history.world.violations == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavor", list(Flavor))
+def test_a_demoted_server_does_not_pass_for_fresh(flavor: Flavor) -> None:
+    """The same where failovers lose transactions, and who has them is still read."""
+    hits = fills = 0
+    for seed in range(HISTORIES):
+        history = History(
+            random.Random(seed).randrange, memcached=bool(seed % 2), flavor=flavor, fails_over=True
+        )
+        history.run(STEPS)
+        hits, fills = hits + history.world.hits, fills + history.world.fills
+        assert history.world.violations == [], f"seed {seed}"
+
+    assert hits > HISTORIES
+    assert fills > HISTORIES
 
 
 # Where to begin, because that history was the first to show it; the search goes on from there.

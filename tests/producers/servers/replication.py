@@ -55,10 +55,10 @@ def start_pair(
 
 
 def start_pair_with_table(
-    start_server: StartServer,
+    start_server: StartServer, extra_args: tuple[str, ...] = ()
 ) -> tuple[DatabaseFixture, DatabaseFixture, str]:
     """A primary, its replica, and a schema that both have, with the table `t (id)`."""
-    primary, replica = start_pair(start_server)
+    primary, replica = start_pair(start_server, extra_args)
     with primary.one_table() as (name, _):
         wait_same(replica, primary)
     return primary, replica, name

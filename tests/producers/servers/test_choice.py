@@ -3,10 +3,20 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from databases.errors import ServerLost, ServerRefused
 from databases.server_facts import ServerHistory
-from event_token import Flavor, GtidError, GtidSet, Halt, MysqlGtidSet, parse_gtid_set
+from event_token import (
+    Flavor,
+    GtidError,
+    GtidSet,
+    Halt,
+    MariadbGtidSet,
+    MysqlGtidSet,
+    parse_gtid_set,
+)
 from event_token.errors import ShardstreamError
 from producers.errors import BinlogPurged, ReplicaBehindLog, ServerBehindLog, ServerDiverged
 from producers.servers.choice import (
@@ -18,6 +28,8 @@ from producers.servers.choice import (
     none_usable,
 )
 from producers.servers.watch import Trail
+from tests.event_token.mariadb_servers import Cluster
+from tests.generated import examples
 from topics.names import ShardTopics
 
 TOPICS = ShardTopics("ks", "-")
@@ -36,7 +48,8 @@ def mariadb(name: str, state: str, purged: str = "", *, replica: bool = False) -
     """A MariaDB server by its gtid_binlog_state, the last entry of a domain being its position."""
     entries = [tuple(map(int, gtid.split("-"))) for gtid in state.split(",")]
     position = {domain: f"{domain}-{server}-{number}" for domain, server, number in entries}
-    history = ServerHistory(mariadb_set(",".join(position.values())), mariadb_set(purged))
+    executed = MariadbGtidSet.of_server(",".join(position.values()), state)
+    history = ServerHistory(executed, mariadb_set(purged))
     numbers = {(domain, server): number for domain, server, number in entries}
     return ServerView(name, replica, "1" if name.startswith("p") else "2", history, numbers)
 
@@ -136,7 +149,7 @@ def test_mariadb_replica_with_its_own_numbers_is_refused() -> None:
 def test_mariadb_primary_that_passed_the_log_s_number_by_is_found() -> None:
     """A lost 0-1-13 is noticed although another server has written number 13 and later ones."""
     lost = mariadb("n", "0-1-12,0-2-14")
-    assert lost.history.executed.includes(mariadb_set("0-1-13"))
+    assert lost.history.executed.reaches(mariadb_set("0-1-13"))
 
     assert faults(mariadb_set("0-1-13"), lost) == {"n": ServerBehindLog}
     assert faults(mariadb_set("0-1-13"), mariadb("n", "0-1-12,0-2-13")) == {"n": ServerBehindLog}
@@ -287,3 +300,34 @@ def test_a_message_names_ten_gtids(*, count: int, more: bool) -> None:
 
     end = "..., which" if more else ", which"
     assert f"has executed {','.join(gtids[:10])}{end} its primary" in str(fault)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 3)), min_size=8, max_size=40
+    ),
+    st.integers(4, 39),
+)
+@settings(max_examples=examples(200))
+def test_mariadb_servers_are_told_apart_whatever_failovers_lost(
+    choices: list[tuple[int, int, int]], logged: int
+) -> None:
+    """Who is followed has all that the log holds, and a primary that has it is followed."""
+    cluster = Cluster()
+    for choice in choices[:logged]:
+        cluster.play(choice)
+    log, held = cluster.primary.logged_position(), frozenset(cluster.primary.history)
+    for choice in choices[logged:]:
+        cluster.play(choice)
+
+    for server in cluster.servers:
+        numbers = {(0, writer): number for writer, number in server.logged.items()}
+        history = ServerHistory(server.position(), MariadbGtidSet())
+        is_replica = server is not cluster.primary
+        view = ServerView("s", is_replica, str(server.server_id), history, numbers)
+        found = find_faults(TOPICS, log, [view])
+        if not found:
+            assert held <= frozenset(server.history)
+        elif not is_replica:
+            assert not held <= frozenset(server.history)
+            assert str(lacking(log, view)) in str(found["s"])

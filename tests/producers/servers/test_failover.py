@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import pytest
+
 from databases.sql import rows
-from event_token import Halt
+from event_token import Flavor, Halt, parse_gtid_set
 from producers.errors import ServerBehindLog, ServerDiverged
 from producers.settings import ProducerState, ShardProducerSettings
+from producers.skip.lost_transactions import skip_lost
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import (
@@ -276,3 +279,62 @@ def producing_from_behind(settings: ShardProducerSettings) -> Iterator[RunningPr
     wait_for("it is behind", lambda: noted(producer, "has not yet applied"))
     yield producer
     producer.end()
+
+
+@pytest.mark.parametrize("start", ["latest", "gtid:{}"])
+def test_mariadb_a_new_log_knows_who_wrote_before(
+    start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str, start: str
+) -> None:
+    """Its positions include what the promoted server has of its former primary, and no more."""
+    first, second, name = start_pair_with_table(start_mariadb)
+    statements(first, f"INSERT INTO {name}.t VALUES (0)")
+    wait_same(second, first)
+    kept = executed(first)
+    promote(second)
+    statements(first, f"INSERT INTO {name}.t VALUES (1)")
+    statements(second, *(f"INSERT INTO {name}.t VALUES ({i})" for i in (2, 3)))
+    settings = settings_of(second, kafka, keyspace, start=start.format(executed(second)))
+    with producing(settings):
+        statements(second, f"INSERT INTO {name}.t VALUES (4)")
+        wait_caught_up(settings)
+    position = read_log(settings).events[-1].token.position
+
+    assert position.includes(parse_gtid_set(kept, Flavor.MARIADB))
+    assert not position.includes(parse_gtid_set(executed(first), Flavor.MARIADB))
+
+
+def test_mariadb_a_lost_number_is_not_taken_for_a_later_one_of_the_same_server(
+    start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """F12: The demoted primary is rebuilt, promoted again and numbers above the lost ones."""
+    first, second, name = start_pair_with_table(start_mariadb)
+    on_first = settings_of(first, kafka, keyspace)
+    with producing(on_first):
+        statements(first, f"INSERT INTO {name}.t VALUES (0)")
+        wait_same(second, first)
+        statements(second, "STOP SLAVE")
+        common = executed(second)
+        statements(first, f"INSERT INTO {name}.t VALUES (1)")
+        lost = executed(first)
+        wait_caught_up(on_first)
+    promote(second)
+    statements(second, *(f"INSERT INTO {name}.t VALUES ({i})" for i in (2, 3, 4)))
+    statements(first, f"DELETE FROM {name}.t WHERE id = 1", "RESET MASTER")
+    state = (f"SET GLOBAL {each} = '{common}'" for each in ("gtid_binlog_state", "gtid_slave_pos"))
+    statements(first, *state)
+    follow(first, second)
+    wait_same(first, second)
+    promote(first)
+    statements(first, f"INSERT INTO {name}.t VALUES (5)")
+
+    error = RunningProducer(on_first).wait_error()
+
+    assert isinstance(error, ServerBehindLog)
+    assert f"--lost {lost} " in str(error)
+    skip_lost(on_first, lost, "the failover")
+    with producing(on_first):
+        wait_caught_up(on_first)
+    logged = replay(read_log(on_first), name, "t")
+    assert sorted(logged) == [0, 1, 2, 3, 4, 5]
+    del logged[1]
+    assert logged == table_rows(first, name, "t")
