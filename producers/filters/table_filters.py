@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from producers.decoder.tables.plan import FilterPlan, MaskedColumn, RangeTest, TablePlan
+from producers.decoder.tables.plan import NO_ROW_END, FilterPlan, MaskedColumn, RangeTest, TablePlan
 from producers.decoder.tables.sharding import ShardingColumn
 from producers.decoder.values import operations as ops
 from producers.filters.binding import BoundRule, bind_rule
 from producers.filters.collations import collation_name
+from producers.filters.errors import RuleError
 from producers.filters.rules import FilterSettings
 from producers.filters.source_column import SourceColumn
 
@@ -50,10 +51,17 @@ class TableFilters:
         bound = bind_rule(
             rule,
             source_columns(table),
-            table.primary_key,
+            # Without row_end readers could not tell present rows from history.
+            [*table.primary_key, *([] if table.row_end == NO_ROW_END else [int(table.row_end)])],
             None if sharding is None else (sharding.column, sharding.vindex),
             self._settings.hmac_key,
         )
+        masked = [each for each in bound.outputs if each.mask and each.index == table.row_end]
+        if masked:
+            raise RuleError(
+                f"column {masked[0].column.name} is masked, but it tells the present rows of a "
+                f"system-versioned table from its history"
+            )
         return _filter_plan(table, bound)
 
 
@@ -76,6 +84,7 @@ def _filter_plan(table: TablePlan, bound: BoundRule) -> FilterPlan:
     written.key_size = table.key_size
     places = {output.index: i for i, output in enumerate(bound.outputs)}
     written.primary_key = [places[index] for index in table.primary_key]
+    written.row_end = places.get(int(table.row_end), NO_ROW_END)
     columns = []
     for i, output in enumerate(bound.outputs):
         source = table.columns[output.index]

@@ -7,12 +7,14 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from databases.secret_tables import SECRET_TABLES
+from databases.system_versioned import row_end_of
 from event_token.errors import UsageError
 from producers.decoder.errors import CorruptBinlog, RuleBroken, UnsupportedColumn
 from producers.decoder.tables.column_types import YEAR_SIGN_UNKNOWN
 from producers.decoder.tables.hidden_columns import HiddenTypes, may_be_hidden
 from producers.decoder.tables.key_watch import KeyWatch, is_named
 from producers.decoder.tables.plan import SILENT, FilterPlan, TablePlan
+from producers.decoder.tables.row_ends import may_end_rows, set_row_end
 from producers.decoder.tables.sharding import ShardingColumn, set_vindex
 from producers.decoder.tables.table_map import parse_table_map
 from producers.decoder.values.wire import is_at, read_u48, take, write_string
@@ -135,6 +137,7 @@ class TableVersions:
             self._last_id = table_id
             self._last_plan = plan
         if len(plan.prefix) == 0:
+            self._find_row_end(plan)
             self.prepare(plan)
             types = self._hidden_types
             if types is not None and not plan.is_left_out and not plan.internal:
@@ -142,6 +145,21 @@ class TableVersions:
                 if columns:
                     types.check(plan.database, plan.table, columns, is_new=True)
         return plan
+
+    def _find_row_end(self, plan: TablePlan) -> None:
+        """Find out whether a version is system-versioned, before its first row is read."""
+        if not self.is_mariadb or plan.internal or self.leaves_out(plan.database, plan.table):
+            return
+        candidates = may_end_rows(plan)
+        if not candidates:
+            return
+        names = [column.name for column in plan.columns]
+        if self._hidden_types is None:
+            row_end = row_end_of(names, candidates, None) or ""
+        else:
+            row_end = self._hidden_types.row_end(plan.database, plan.table, names, candidates)
+        if row_end:
+            set_row_end(plan, row_end)
 
     def watch(self, watch: KeyWatch) -> None:
         """Note from here on which rows of a table are logged."""
@@ -228,6 +246,10 @@ class TableVersions:
             return
         # BINARY and UUID have the same table map, so no new version would show such a change.
         lower = statement.decode("utf-8", "replace").lower()
+        # A key that had the column already has the same table map with versioning and without.
+        for body, plan in [*self._by_body.items()]:
+            if (plan.row_end >= 0 or may_end_rows(plan)) and is_named(plan.table, lower):
+                del self._by_body[body]
         columns: dict[tuple[str, str], list[str]] = {}
         for plan in self._by_body.values():
             is_read = len(plan.prefix) > 0 and not plan.is_left_out and not plan.internal

@@ -1,0 +1,54 @@
+"""System-versioned tables of MariaDB in second databases: the rows that a SELECT shows."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from shardstream.local.kafka_cluster import KafkaCluster
+from tests.database_servers import DatabaseFixture
+from tests.producers.copy.copying import start, wait_state
+from tests.producers.session.producing import producing, settings_of
+from tests.spark_consumers.second_database.followed import Followed, TargetServer
+from tests.spark_consumers.second_database.serving import create_databases, serve
+from tests.spark_consumers.second_database.verified import Verify, feeding
+from tests.spark_consumers.versioned_tables import change_tables, present_rows, tables_for
+from topics.progress.copy_topic import CopyState
+
+
+@pytest.mark.parametrize("target_server", ["postgres", "mysql_b", "mariadb_a"], indirect=True)
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_second_database_has_the_present_rows(
+    mariadb_a: DatabaseFixture,
+    kafka: KafkaCluster,
+    keyspace: str,
+    target_server: TargetServer,
+    *,
+    is_copied: bool,
+) -> None:
+    """From the first change on, or from copies: `verify` finds no difference to the source."""
+    shards = {"-": mariadb_a}
+    create_databases(shards, keyspace)
+    serve(kafka, keyspace, shards)
+    settings = settings_of(mariadb_a, kafka, keyspace)
+    followed = Followed(target_server, follower=keyspace)
+    followed.database.prepare()
+    tables = tables_for(mariadb_a)
+    if is_copied:
+        change_tables(mariadb_a, keyspace)
+    with ExitStack() as running:
+        running.enter_context(producing(settings))
+        running.enter_context(feeding(followed.database, keyspace, settings.kafka))
+        if is_copied:
+            places = [f"{keyspace}.{name}" for name in tables]
+            start(settings, *places)
+            wait_state(settings, CopyState.COMPLETED, *places)
+        else:
+            change_tables(mariadb_a, keyspace)
+        verify = Verify(followed, [settings])
+        verify.until_table([*tables][-1])
+        found = verify()
+
+        assert {name: each.named for name, each in found.items()} == dict.fromkeys(tables, ())
+        for name in tables:
+            rows = sorted(followed.rows(f"SELECT id, v FROM {keyspace}.{name}"))
+            assert [tuple(row) for row in rows] == present_rows(mariadb_a, keyspace, name), name
