@@ -121,5 +121,5 @@ class Batches:
         columns["op"] = ops
         columns["late"] = pa.array([event.late for event in events])
         columns["possible_duplicate"] = pa.array([event.possible_duplicate for event in events])
-        is_history = pc.and_(is_ended, pc.equal(present, Op.NONE.value))
+        is_history = pc.fill_null(pc.equal(present, Op.NONE.value), False)
         return pa.table(columns).filter(pc.invert(is_history))

@@ -24,6 +24,7 @@ NOT_AS_THEY_STAND = re.compile(
     r"row_image|sql_log_bin|skip-log|BLACKHOLE|TEMPORARY|ALTER|RENAME|TRUNCATE|DROP|MODIFY|CASCADE",
     re.IGNORECASE,
 )
+PRESENT_ENDS = ("2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999")
 NOT_COPIED = re.compile("does not exist|has a column prefix|neither a primary key|not a base table")
 
 
@@ -47,10 +48,18 @@ def newest(
         table, known = rows.setdefault(event.table, {}), keys.setdefault(event.table, {})
         if event.before is not None:
             table.pop(known.pop(tuple(event.before[n] for n in names), b""), None)
-        if event.after is not None:
+        if event.after is not None and is_present(event):
             known[tuple(event.after[n] for n in names)] = message.key
             table[message.key] = (message, event)
     return rows
+
+
+def is_present(event: VEvent) -> bool:
+    """Return whether a SELECT shows the row that a change leaves, if the table has versions."""
+    if event.shape is None or event.shape.row_end is None or event.after is None:
+        return True
+    end = event.after[event.shape.columns[event.shape.row_end].name]
+    return str(end).partition("+")[0] in PRESENT_ENDS
 
 
 class SeenByRules:
