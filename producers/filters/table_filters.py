@@ -7,7 +7,6 @@ from producers.decoder.tables.sharding import ShardingColumn
 from producers.decoder.values import operations as ops
 from producers.filters.binding import BoundRule, bind_rule
 from producers.filters.collations import collation_name
-from producers.filters.errors import RuleError
 from producers.filters.rules import FilterSettings
 from producers.filters.source_column import SourceColumn
 
@@ -56,12 +55,6 @@ class TableFilters:
             None if sharding is None else (sharding.column, sharding.vindex),
             self._settings.hmac_key,
         )
-        masked = [each for each in bound.outputs if each.mask and each.index == table.row_end]
-        if masked:
-            raise RuleError(
-                f"column {masked[0].column.name} is masked, but it tells the present rows of a "
-                f"system-versioned table from its history"
-            )
         return _filter_plan(table, bound)
 
 

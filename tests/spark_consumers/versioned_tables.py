@@ -2,7 +2,13 @@
 
 from typing import Any
 
+from producers.preflight.typed_columns import NOTHING_DECLARED
+from spark_consumers.applying.tables import CHANGE_COLUMNS, STATEMENT_COLUMNS, Applier, Statements
+from spark_consumers.decoding.output_columns import choose_columns
+from spark_consumers.decoding.record_batches import BatchDecoder
 from tests.database_servers import DatabaseFixture
+from tests.producers.decoder.capture import capture, executed_set
+from tests.producers.decoder.decoding import SHARD, decode, types_of
 
 PERIOD = (
     "s {kind} GENERATED ALWAYS AS ROW START, e {kind} GENERATED ALWAYS AS ROW END, "
@@ -112,3 +118,31 @@ def present_rows(server: DatabaseFixture, database: str, table: str) -> Rows:
     with server.connect(database=database) as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT id, v FROM {table} ORDER BY id, v")
         return [*cursor.fetchall()]
+
+
+def check_present_rows(server: DatabaseFixture) -> None:
+    """Change all tables, and compare what a replay of the log leaves with what a SELECT shows."""
+    database, before = server.new_database(), executed_set(server)
+    change_tables(server, database)
+    changes = changes_since(server, before)
+    statements = Statements()
+    for change in changes:
+        if change["type"] == "DDL":
+            statements.add(change)
+    applier = Applier(statements)
+    applier.apply(change for change in changes if change["type"] == "ROW")
+    tables = applier.finish()
+    for name in tables_for(server):
+        found = sorted((row["id"], row["v"]) for row in tables[database, name].rows())
+        assert found == present_rows(server, database, name), name
+
+
+def changes_since(server: DatabaseFixture, before: str) -> list[dict[str, Any]]:
+    """What the log has of the server's changes, as rows of a change log."""
+    types = types_of(server, NOTHING_DECLARED)
+    sink, _ = decode(capture(server, before), server.flavor, before, hidden_types=types)
+    output = choose_columns(",".join({"op", *CHANGE_COLUMNS, *STATEMENT_COLUMNS}))
+    decoder = BatchDecoder(output, sink.schema_ids.text_of, shard=SHARD)
+    records = [message.value for message in sink.messages]
+    found: list[dict[str, Any]] = decoder.decode(records, range(len(records))).to_pylist()
+    return found

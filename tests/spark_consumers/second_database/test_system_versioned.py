@@ -9,6 +9,7 @@ from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import start, wait_state
 from tests.producers.session.producing import producing, settings_of
 from tests.spark_consumers.second_database.followed import Followed, TargetServer
+from tests.spark_consumers.second_database.mysql_targets import MysqlTargets
 from tests.spark_consumers.second_database.serving import create_databases, serve
 from tests.spark_consumers.second_database.verified import Verify, feeding
 from tests.spark_consumers.versioned_tables import change_tables, present_rows, tables_for
@@ -50,5 +51,6 @@ def test_a_second_database_has_the_present_rows(
 
         assert {name: each.named for name, each in found.items()} == dict.fromkeys(tables, ())
         for name in tables:
-            rows = sorted(followed.rows(f"SELECT id, v FROM {keyspace}.{name}"))
+            place = name if isinstance(target_server, MysqlTargets) else f"{keyspace}.{name}"
+            rows = sorted(followed.rows(f"SELECT id, v FROM {place}"))
             assert [tuple(row) for row in rows] == present_rows(mariadb_a, keyspace, name), name
