@@ -17,7 +17,7 @@ from tests.producers.decoder.capture import capture, executed_set, run_statement
 from tests.producers.decoder.case_files import Case
 from tests.producers.decoder.decoding import ALL_ROWS, Message, Sink, new_decoder, types_of
 from tests.producers.session.producing import server_of
-from topics.records.vevent import EventType, Op, VEvent
+from topics.records.vevent import EventType, Op, Row, VEvent
 
 # After these the last images in the log are not the rows as they stand.
 NOT_AS_THEY_STAND = re.compile(
@@ -46,19 +46,19 @@ def newest(
             continue
         names = [event.shape.columns[i].name for i in event.shape.primary_key]
         table, known = rows.setdefault(event.table, {}), keys.setdefault(event.table, {})
-        if event.before is not None:
+        if event.before is not None and is_present(event, event.before):
             table.pop(known.pop(tuple(event.before[n] for n in names), b""), None)
-        if event.after is not None and is_present(event):
+        if event.after is not None and is_present(event, event.after):
             known[tuple(event.after[n] for n in names)] = message.key
             table[message.key] = (message, event)
     return rows
 
 
-def is_present(event: VEvent) -> bool:
-    """Return whether a SELECT shows the row that a change leaves, if the table has versions."""
-    if event.shape is None or event.shape.row_end is None or event.after is None:
+def is_present(event: VEvent, image: Row) -> bool:
+    """Return whether a SELECT shows a row image, or a table with versions has it as history."""
+    if event.shape is None or event.shape.row_end is None:
         return True
-    end = event.after[event.shape.columns[event.shape.row_end].name]
+    end = image[event.shape.columns[event.shape.row_end].name]
     return str(end).partition("+")[0] in PRESENT_ENDS
 
 
