@@ -137,7 +137,7 @@ def test_a_filter_rule_may_not_hide_the_column(
     mariadb_a: DatabaseFixture, rule: dict[str, object]
 ) -> None:
     """Without it nobody could tell present rows from history."""
-    with pytest.raises(RuleBroken, match="column row_end is .*in the primary key"):
+    with pytest.raises(RuleBroken, match=r"column row_end is .*in the primary key"):
         logged(mariadb_a, *IMPLICIT, **rule)
 
 
