@@ -250,6 +250,8 @@ class TableVersions:
         for body, plan in [*self._by_body.items()]:
             if (plan.row_end >= 0 or may_end_rows(plan)) and is_named(plan.table, lower):
                 del self._by_body[body]
+                if plan.watch is not None:
+                    plan.watch.body = b""  # the next row tells its shape again
         columns: dict[tuple[str, str], list[str]] = {}
         for plan in self._by_body.values():
             is_read = len(plan.prefix) > 0 and not plan.is_left_out and not plan.internal
