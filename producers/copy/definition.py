@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from databases.sql import quoted, rows
+from databases.system_versioned import (
+    ROW_END,
+    ROW_START,
+    SYSTEM_VERSIONED,
+    TABLE_TYPES,
+    CatalogTable,
+    catalog_table,
+)
 from event_token import Flavor
 from producers.copy.errors import CannotCopy
 from producers.decoder.tables.column_types import (
@@ -36,6 +44,7 @@ from producers.decoder.tables.column_types import (
     ColumnType,
 )
 from producers.decoder.tables.plan import TablePlan
+from producers.decoder.tables.row_ends import set_row_end
 from producers.decoder.tables.table_map import plan_columns
 from producers.decoder.values import operations as ops
 from producers.decoder.values.charset import UTF8
@@ -69,6 +78,11 @@ _TYPES: Final = {
     "vector": VECTOR,
     **dict.fromkeys(HIDDEN_BYTES, STRING),  # as they are logged
 }
+# The columns of a system-versioned table that names none, as a catalog would describe them.
+_VERSIONING: Final = [
+    (name, "timestamp", "timestamp(6)", None, None, None, None, 6, None, "NO")
+    for name in (ROW_START, ROW_END)
+]
 # In the order of the servers' numbers; MySQL has two names for the last one.
 GEOMETRIES: Final = (
     *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"),
@@ -133,19 +147,25 @@ def read_definition(
     )
     if not found:
         raise _not_there(name)
-    engine = _engine(connection, database, table)
+    engine, versioning = _engine(connection, flavor, database, table)
+    if versioning is not None and all(column[0] != versioning.row_end for column in found):
+        found += _VERSIONING
     columns = [_column_type(name, flavor, i, *column) for i, column in enumerate(found)]
     for column in columns:
         column.is_kept_as_bytes = f"{name}.{column.name}" in text_as_bytes
     hidden = frozenset(str(column[0]) for column in found if column[1] in HIDDEN_BYTES)
     if flavor is Flavor.MARIADB:
         _declare(name, columns, {str(c[0]): str(c[2]) for c in found}, typed_columns)
-    index, key = _key(name, [c.name for c in columns], _index_rows(connection, database, table))
+    names = [column.name for column in columns]
+    row_end = "" if versioning is None else versioning.row_end
+    index, key = _key(name, names, _index_rows(connection, database, table), row_end)
     plan = TablePlan(b"", database, table)
     plan.key_prefix = encode_string(database) + encode_string(table)
     plan.problem = plan_columns(plan, columns, [column.index for column in key])
     if plan.problem:
         raise CannotCopy(f"table {name}: {plan.problem}")
+    if versioning is not None:
+        set_row_end(plan, row_end)
     _read_as_selected(plan)
     is_in_snapshots = engine == "innodb"
     return TableDefinition(database, table, plan, key, index, hidden, is_in_snapshots)
@@ -155,8 +175,13 @@ def _not_there(name: str) -> CannotCopy:
     return CannotCopy(f"table {name} does not exist, or the account has no SELECT privilege on it")
 
 
-def _engine(connection: Any, database: str, table: str) -> str:
-    """Return a table's engine in lower case. CannotCopy unless it is a table of that name."""
+def _engine(
+    connection: Any, flavor: Flavor, database: str, table: str
+) -> tuple[str, CatalogTable | None]:
+    """Return a table's engine in lower case, and its columns if it is system-versioned.
+
+    CannotCopy unless it is a table of that name.
+    """
     name = f"{database}.{table}"
     found = rows(
         connection,
@@ -167,11 +192,13 @@ def _engine(connection: Any, database: str, table: str) -> str:
     if not found:
         raise _not_there(name)
     [(kind, engine, *own)] = found
-    if kind != "BASE TABLE":
+    if kind not in TABLE_TYPES:
         raise CannotCopy(f"{name} is a {kind.lower()}, not a base table")
     if own != [database, table]:  # the server takes names in any case, and logs rows by its own
         raise CannotCopy(f"table {name} is {'.'.join(own)} on the server: name it so")
-    return str(engine).lower()
+    is_versioned = flavor is Flavor.MARIADB and kind == SYSTEM_VERSIONED
+    versioning = catalog_table(connection, database, table) if is_versioned else None
+    return str(engine).lower(), versioning
 
 
 def _read_as_selected(plan: TablePlan) -> None:
@@ -206,12 +233,16 @@ def _index_rows(connection: Any, database: str, table: str) -> list[dict[str, An
 
 
 def _key(
-    name: str, columns: list[str], parts: Iterable[dict[str, Any]]
+    name: str, columns: list[str], parts: Iterable[dict[str, Any]], row_end: str
 ) -> tuple[str, tuple[KeyColumn, ...]]:
-    """The primary key, else the first unique key without NULLs, as the binlog reports it."""
+    """The primary key, else the first unique key without NULLs, as the binlog reports it.
+
+    `row_end`: the column that a system-versioned table has in its keys beside it; a SELECT shows
+    present rows alone, and it has the same value in all of them.
+    """
     indexes: dict[str, list[dict[str, Any]]] = {}
     for part in parts:
-        if not int(part["non_unique"]):
+        if not int(part["non_unique"]) and part["column_name"] != row_end:
             indexes.setdefault(part["key_name"], []).append(part)
     for index, members in indexes.items():
         whole = all(p["column_name"] is not None and p["sub_part"] is None for p in members)

@@ -8,6 +8,7 @@ from typing import Final
 from databases.connection import open_connection
 from databases.internal_tables import INTERNAL_DATABASE
 from databases.sql import rows
+from databases.system_versioned import TABLE_TYPES
 from event_token.errors import ShardstreamError
 from producers.copy.chunk_sql import is_one_condition
 from producers.copy.definition import read_definition
@@ -116,7 +117,7 @@ def _all_tables(connection: object, settings: ShardProducerSettings) -> list[Nam
         for database, table in rows(
             connection,
             "SELECT table_schema, table_name FROM information_schema.tables "  # noqa: S608 - marks
-            f"WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ({marks}) ORDER BY 1, 2",
+            f"WHERE table_type IN {TABLE_TYPES} AND table_schema NOT IN ({marks}) ORDER BY 1, 2",
             OWN_DATABASES,
         )
         if settings.filters.includes(database, table)

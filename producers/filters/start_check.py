@@ -4,6 +4,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from databases.sql import rows
+from databases.system_versioned import (
+    ROW_END,
+    ROW_START,
+    TABLE_TYPES,
+    CatalogTable,
+    catalog_table,
+)
 from event_token.errors import UsageError
 from producers.decoder.values.hidden_values import HIDDEN_BYTES
 from producers.errors import Problem
@@ -17,9 +24,9 @@ from producers.settings import ShardProducerSettings
 from topics.records.table_shape import Column, ValueKind
 
 _TABLES: Final = (
-    "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = "
-    "'BASE TABLE' AND table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', "
-    "'sys')"
+    "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type "  # noqa: S608 - constants
+    f"IN {TABLE_TYPES} AND table_schema NOT IN ('mysql', 'information_schema', "
+    "'performance_schema', 'sys')"
 )
 _COLUMNS: Final = (
     "SELECT column_name, data_type, column_type, collation_name, is_nullable, numeric_precision, "
@@ -68,6 +75,7 @@ def rule_problems(
             rule = filters.rule_for(*table)
             if rule is not None:
                 columns, primary_key = _described(connection, table, settings)
+                _add_versioning(columns, primary_key, catalog_table(connection, *table))
                 sharding = vindexes.get(table)
                 by = None if sharding is None else (sharding.column, sharding.vindex)
                 bind_rule(rule, columns, primary_key, by, filters.hmac_key)
@@ -103,6 +111,18 @@ def _described(
         if key == "PRI":
             primary_key.append(i)
     return columns, primary_key
+
+
+def _add_versioning(
+    columns: list[SourceColumn], primary_key: list[int], there: CatalogTable | None
+) -> None:
+    """Add the columns of a system-versioned table that it does not name, as its rows have them."""
+    if there is None or there.row_end in {"", *(column.name for column in columns)}:
+        return
+    for name in (ROW_START, ROW_END):
+        column = Column(name, ValueKind.TIMESTAMP, "timestamp(6)")
+        columns.append(SourceColumn(column, "", nullable=False))
+    primary_key.append(len(columns) - 1)
 
 
 def _source_column(described: list[Any], *, is_kept_as_bytes: bool) -> SourceColumn:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from producers.decoder.tables.plan import FilterPlan, MaskedColumn, RangeTest, TablePlan
+from producers.decoder.tables.plan import NO_ROW_END, FilterPlan, MaskedColumn, RangeTest, TablePlan
 from producers.decoder.tables.server_columns import written_plan
 from producers.decoder.tables.sharding import ShardingColumn
 from producers.decoder.values import operations as ops
@@ -51,7 +51,8 @@ class TableFilters:
         bound = bind_rule(
             rule,
             source_columns(table),
-            table.primary_key,
+            # Without row_end readers could not tell present rows from history.
+            [*table.primary_key, *([] if table.row_end == NO_ROW_END else [int(table.row_end)])],
             None if sharding is None else (sharding.column, sharding.vindex),
             self._settings.hmac_key,
         )

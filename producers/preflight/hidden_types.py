@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from databases.grants import privileges_on
 from databases.sql import rows
+from databases.system_versioned import catalog_table, row_end_of
 from event_token import Flavor
 from producers.decoder.errors import HiddenType
 from producers.errors import Problem
@@ -117,6 +118,31 @@ class ServerTypes:
             "it is unknown whether it was BINARY or UUID, INET4, INET6; logged as bytes unless "
             "typed_columns declares it"
         )
+
+    def row_end(self, database: str, table: str, names: list[str], candidates: list[str]) -> str:
+        """Return which of the candidates ends row versions; see `RowEnds`.
+
+        Where nothing tells, the table is logged as one without versions, with a notice.
+        """
+        with server_errors(self._server, "asking for the tables of"):
+            there = catalog_table(self._connection, database, table)
+        found = row_end_of(names, candidates, there)
+        if found is not None:
+            return found
+        place = f"{database}.{table}"
+        if there is None and not may_see(self._server, self._connection, database):
+            raise HiddenType(
+                f"a binlog does not tell whether {place} is system-versioned, so that "
+                f"{' or '.join(candidates)} ends the versions of its rows, and the account does "
+                f"not see the table: GRANT SELECT ON {database}.* to it, or leave the table out "
+                f"with a filter rule"
+            )
+        self._on_notice(
+            f"{place}: dropped from {self._server.name}, or altered since, so it is unknown "
+            f"whether it was system-versioned with {' or '.join(candidates)} as its ROW END; "
+            f"logged as a table without versions"
+        )
+        return ""
 
     def _require_sight(self, database: str, places: list[str]) -> None:
         """HiddenType unless the account would see these columns if they existed."""

@@ -174,6 +174,12 @@ def _has(event: VEvent, row: Row | None, route: Route, key_range: KeyRange) -> b
             f"{place_of(event)}: table {event.database}.{event.table} has no primary key: a "
             f"reshard cannot tell its rows apart. {_CANCEL}",
         )
+    if event.shape.row_end is not None:
+        raise DoesNotApply(
+            f"{place_of(event)}: table {event.database}.{event.table} has become system-versioned: "
+            f"targets cannot be given the history of its rows. ALTER TABLE ... DROP SYSTEM "
+            f"VERSIONING on the source before another reshard. {_CANCEL}",
+        )
     if route.column not in row:
         raise DoesNotApply(
             f"{place_of(event)}: table {event.database}.{event.table} has no column "

@@ -17,6 +17,7 @@ from spark_consumers.applying.homes import (
 from spark_consumers.applying.statements import TableName, effect_of
 from spark_consumers.errors import CannotApply
 from topics.records.accepted_skips import accept_advice, is_accepted
+from topics.records.vevent import Op
 
 # A record of the log, by column names of the change log.
 Change = Mapping[str, object]
@@ -32,6 +33,7 @@ STATEMENT_TYPES = ("DDL", "SKIP")
 CHANGE_COLUMNS = (
     *("type", "database", "table", "before", "after", "key", "old_key", "absent"),
     *("keyspace_id_before", "keyspace_id_after", "shard", "seq", "timestamp_us", "token"),
+    "present_op",
 )
 
 
@@ -125,12 +127,29 @@ def removes(statement: Version, version: Version) -> bool:
     return statement.order > version.order and decide(version, statement) is Decision.APPLY
 
 
+def of_present_rows(change: Change) -> Change | None:
+    """Return what a change does to the present rows of its table; None: nothing.
+
+    A system-versioned table ends a row by an UPDATE, and has the rows that it ended beside others.
+    """
+    op = change.get("present_op")
+    if op == Op.NONE.value:
+        return None
+    if op == Op.DELETE.value:
+        return {**change, "after": None, "keyspace_id_after": None}
+    return change
+
+
 def versions_of(change: Change) -> list[KeyedVersion]:
     """Return what a change of a keyed row leaves: an upsert, a tombstone, or both.
 
-    An update that changes the key or the home leaves a tombstone at the old one. CannotApply when
-    an image has only part of its columns.
+    An update that changes the key or the home leaves a tombstone at the old one, a change of a
+    table's history nothing. CannotApply when an image has only part of its columns.
     """
+    present = of_present_rows(change)
+    if present is None:
+        return []
+    change = present
     check_whole(change)
     key = str(change["key"])
     home_before, home_after = _home(change, "before"), _home(change, "after")
@@ -218,6 +237,10 @@ class Applier:
                     add_version(into.versions.setdefault(key, []), version)
 
     def _apply_without_key(self, change: Change, into: AppliedTable) -> None:
+        present = of_present_rows(change)
+        if present is None:
+            return
+        change = present
         check_whole(change)
         database, table = str(change["database"]), str(change["table"])
         for image, count in (("before", -1), ("after", 1)):

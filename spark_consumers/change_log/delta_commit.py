@@ -26,12 +26,13 @@ from deltalake.transaction import AddAction
 from event_token.errors import UsageError
 from event_token.position import StreamPosition
 from spark_consumers.change_log.delta_files import FORMAT, FORMAT_MARK, check_format
+from spark_consumers.decoding.output_columns import PRESENT_OP
 from spark_consumers.errors import ChangeLogConflict
 from spark_consumers.sink_query.origin import Origin
 
 TABLE_SETTINGS = {"delta.appendOnly": "true"}
 # Columns that change logs of version 0.1.0 lack.
-ADDED_COLUMNS = frozenset({"keyspace_id_before", "keyspace_id_after"})
+ADDED_COLUMNS = frozenset({"keyspace_id_before", "keyspace_id_after", PRESENT_OP})
 FRONTIER_KEY = "shardstream.frontier_us"
 POSITION_KEY = "shardstream.position"
 BATCH_KEY = "shardstream.batch_id"

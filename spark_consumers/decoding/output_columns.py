@@ -15,6 +15,10 @@ from topics.records.table_shape import UNSIGNED_LONG_DIGITS, Column, TableShape,
 # Arrow and Spark decimals have at most this many digits, those of servers up to 65.
 DECIMAL128_DIGITS = 38
 
+# Of a system-versioned table: what a change does to its present rows, NONE for a change of its
+# history; null for all other tables, where that is `op`.
+PRESENT_OP = "present_op"
+
 ENVELOPE_TYPES: dict[str, pa.DataType] = {
     "type": pa.string(),
     "database": pa.string(),
@@ -41,6 +45,7 @@ ENVELOPE_TYPES: dict[str, pa.DataType] = {
     "schema_id": pa.int64(),
     "keyspace_id_before": pa.binary(),
     "keyspace_id_after": pa.binary(),
+    PRESENT_OP: pa.string(),
 }
 # Decoded only where option columns names them: in a change log they would double every row.
 ON_REQUEST_TYPES: dict[str, pa.DataType] = {
@@ -50,7 +55,7 @@ ON_REQUEST_TYPES: dict[str, pa.DataType] = {
 }
 _ALL_TYPES = ENVELOPE_TYPES | ON_REQUEST_TYPES
 IMAGES = ("before", "after")
-# What a sink over all tables reads; its tasks decode `record`.
+# What a sink over all tables gets; its tasks decode `record`.
 SINK_COLUMNS = (
     *("type", "database", "table", "op", "statement", "shard", "seq", "timestamp_us", "gtid"),
     *("token", "late", "possible_duplicate", "schema_id", "record", "key_hash", "old_key_hash"),

@@ -19,12 +19,13 @@ from spark_consumers.row_columns.images import (
     JsonImage,
     KeyColumns,
     NullCheck,
+    RowEndColumn,
     SkippedImage,
     TypedImage,
 )
 from spark_consumers.row_columns.records import ROW, SKIP, STATEMENT, Plan
 from topics.errors import UnknownEnvelope
-from topics.records.table_shape import TYPES_BY_ENVELOPE, Column, TableShape, shape_of
+from topics.records.table_shape import TYPES_BY_ENVELOPE, Column, TableShape, ValueKind, shape_of
 
 # The columns that are made of a row's primary key.
 _KEYS = {"key", "old_key", "key_hash", "old_key_hash"}
@@ -54,11 +55,12 @@ class PlanMaker:
             return _plan(SKIP, schema_id)
         names = [column.name for column in shape.columns]
         key = self._key_columns(shape)
-        if key is None and not set(IMAGES) & set(self.builders):
+        row_end = self._row_end_column(shape)
+        if key is None and row_end is None and not set(IMAGES) & set(self.builders):
             return _plan(ROW, schema_id, names)
         images: list[Image | None] = [self._image(image, shape, schema_id) for image in IMAGES]
         passed = SkippedImage([skipper_for(c) for c in shape.columns])
-        return _plan(ROW, schema_id, names, images, key, passed=passed)
+        return _plan(ROW, schema_id, names, images, key, passed=passed, row_end=row_end)
 
     def _statement_plan(self, schema_id: int, schema: dict[str, object]) -> Plan:
         fields = schema["fields"]
@@ -87,6 +89,13 @@ class PlanMaker:
             list(shape.primary_key),
             [json_value_for(shape.columns[i]) for i in shape.primary_key],
         )
+
+    def _row_end_column(self, shape: TableShape) -> RowEndColumn | None:
+        if shape.row_end is None or "present_op" not in self.builders:
+            return None
+        skippers = [skipper_for(c) for c in shape.columns]
+        is_counted = shape.columns[shape.row_end].kind is ValueKind.UNSIGNED_LONG
+        return RowEndColumn(skippers, shape.row_end, is_counted=is_counted)
 
     def _image(self, image: str, shape: TableShape, schema_id: int) -> Image:
         into = self.builders.get(image)
@@ -146,6 +155,7 @@ def _plan(
     key: KeyColumns | None = None,
     *,
     passed: SkippedImage | None = None,
+    row_end: RowEndColumn | None = None,
     table: tuple[bytes, bytes] | None = None,
 ) -> Plan:
     before, after = images or (None, None)
@@ -157,5 +167,6 @@ def _plan(
         after=after,
         key=key,
         passed=passed,
+        row_end=row_end,
         table=table,
     )

@@ -34,6 +34,7 @@ class EnvelopeColumns:
         self.schema_id: Int64Builder | None = None
         self.keyspace_id_before: TextBuilder | None = None
         self.keyspace_id_after: TextBuilder | None = None
+        self.present_op: TextBuilder | None = None
         self.record: TextBuilder | None = None
         self.key_hash: Int64Builder | None = None
         self.old_key_hash: Int64Builder | None = None

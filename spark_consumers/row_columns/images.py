@@ -15,6 +15,17 @@ from spark_consumers.row_columns.builders import ColumnBuilder, StructBuilder, T
 from spark_consumers.row_columns.json_values import JsonValue
 from spark_consumers.row_columns.text import write_json_string
 from topics.records.cursor import Cursor
+from topics.records.table_shape import UNSIGNED_LONG_BYTES
+
+# What a row end tells of a row image.
+NO_IMAGE: Final = 0
+HISTORY: Final = 1
+PRESENT: Final = 2
+# The row end of present rows: the end of TIMESTAMP since MariaDB 11.5 (2106-02-07 06:28:15.999999
+# UTC) and before (2038-01-19 03:14:07.999999), and the greatest BIGINT UNSIGNED.
+LAST_US: Final = 2**32 * 1_000_000 - 1
+LAST_US_OLD: Final = 2**31 * 1_000_000 - 1
+LAST_TRANSACTION: Final = b"\0" + b"\xff" * (UNSIGNED_LONG_BYTES - 1)
 
 _QUOTE: Final = 0x22
 _COMMA: Final = 0x2C
@@ -224,3 +235,41 @@ class KeyColumns:
             self.values[i].write(self.cursor, out)
         out.append(u8(_CLOSE_LIST))
         return out.getvalue()
+
+
+class RowEndColumn:
+    """Tells the present rows of a system-versioned table from those of its history."""
+
+    def __init__(self, skippers: list[ValueReader], column: int, *, is_counted: bool) -> None:
+        """Take one skipper per column of the version.
+
+        `column`: the one that ends a version. `is_counted`: by transactions, not by time.
+        """
+        self.skippers: list[ValueReader] = skippers[:column]
+        self.is_counted: bool = is_counted
+        self.cursor: Cursor = Cursor()
+
+    def kind_of(self, record: bytes, at: i64, otherwise: i64) -> i64:
+        """Return PRESENT or HISTORY for the image at byte `at` of a record, NO_IMAGE if `at` < 0.
+
+        `otherwise`: for an image that lacks the column, because an UPDATE did not change it.
+        ValueError if that is NO_IMAGE.
+        """
+        if at < 0:
+            return NO_IMAGE
+        cursor = self.cursor
+        cursor.open(record, at)
+        for skipper in self.skippers:
+            if cursor.take_present():
+                skipper.take(cursor)
+        if not cursor.take_present():
+            if otherwise == NO_IMAGE:
+                raise ValueError("it lacks the column that ends the versions of its row")
+            return otherwise
+        if self.is_counted:
+            begin = cursor.at
+            is_last = record[begin : begin + UNSIGNED_LONG_BYTES] == LAST_TRANSACTION
+        else:
+            end_us: i64 = cursor.take_long()
+            is_last = end_us in (LAST_US, LAST_US_OLD)
+        return PRESENT if is_last else HISTORY

@@ -13,7 +13,16 @@ from spark_consumers.row_columns.builders import TextBuilder
 from spark_consumers.row_columns.envelope_columns import EnvelopeColumns
 from spark_consumers.row_columns.envelope_text import opaque_token, write_absent, write_texts
 from spark_consumers.row_columns.hop_filter import DOUBTFUL, NEW, SEEN, HopFilter
-from spark_consumers.row_columns.images import Image, KeyColumns, SkippedImage, whole_image
+from spark_consumers.row_columns.images import (
+    HISTORY,
+    NO_IMAGE,
+    PRESENT,
+    Image,
+    KeyColumns,
+    RowEndColumn,
+    SkippedImage,
+    whole_image,
+)
 from spark_consumers.row_columns.key_range import AFTER, BEFORE, KeyRangeFilter
 from topics.errors import RowImageMissing
 from topics.reading.merge import seq_error
@@ -39,11 +48,12 @@ class Plan:
         after: Image | None,
         key: KeyColumns | None,
         passed: SkippedImage | None,
+        row_end: RowEndColumn | None,
         table: tuple[bytes, bytes] | None = None,
     ) -> None:
         """`names`: the columns, in wire order. Without images the body of a row is passed.
 
-        `passed`: for an image that a key range does not see.
+        `passed`: for an image that a key range does not see. `row_end`: of a table with versions.
         """
         self.kind: i64 = kind
         self.schema_id: i64 = schema_id
@@ -52,6 +62,7 @@ class Plan:
         self.after: Image | None = after
         self.key: KeyColumns | None = key
         self.passed: SkippedImage | None = passed
+        self.row_end: RowEndColumn | None = row_end
         self.table: tuple[bytes, bytes] | None = table
         # The bit maps of whole images, to be compared instead of counting bits.
         self.whole: bytes = whole_image(len(names))
@@ -94,6 +105,7 @@ class RecordLoop:
         self.columns: EnvelopeColumns = columns
         self.event_types: list[bytes] = event_types
         self.ops: list[bytes] = ops
+        self.none_op: i64 = ops.index(b"NONE")
         self.insert_op: i64 = ops.index(b"INSERT")
         self.update_op: i64 = ops.index(b"UPDATE")
         self.delete_op: i64 = ops.index(b"DELETE")
@@ -304,6 +316,8 @@ class RecordLoop:
                 after.null()
         if columns.has_keys():
             self._add_keys(plan, before_at, after_at)
+        if columns.present_op is not None:
+            self._add_present_op(columns.present_op, plan.row_end, before_at, after_at)
         if columns.absent is not None:
             self._add_absent(plan, bits_before, bits_after)
         if columns.statement is not None:
@@ -325,6 +339,25 @@ class RecordLoop:
         if op != self.update_op or self._seen == BEFORE | AFTER:
             return op
         return self.delete_op if self._seen == BEFORE else self.insert_op
+
+    def _add_present_op(
+        self, into: TextBuilder, row_end: RowEndColumn | None, before_at: i64, after_at: i64
+    ) -> None:
+        """Append what the change is to present rows, of which the history is none."""
+        if row_end is None:
+            into.add_null()
+            return
+        record = self.envelope.cursor.record
+        before = row_end.kind_of(record, before_at, NO_IMAGE)
+        after = row_end.kind_of(record, after_at, before)
+        op: i64 = self._seen_op(self.envelope.op)
+        if HISTORY in (before, after):
+            op = self.none_op
+            if before == PRESENT:
+                op = self.delete_op
+            elif after == PRESENT:
+                op = self.insert_op
+        into.add(self.ops[op])
 
     def _pass(self, plan: Plan, image: Image) -> None:
         """Pass an image that the range does not see."""
@@ -379,5 +412,7 @@ class RecordLoop:
         if plan.after is not None:
             plan.after.null()
         columns.add_keys(b"", b"")
+        if columns.present_op is not None:
+            columns.present_op.add_null()
         if columns.absent is not None:
             columns.absent.add_null()

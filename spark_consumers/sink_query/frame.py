@@ -11,10 +11,10 @@ from pyspark.sql import functions as f
 
 from event_token.errors import UsageError
 from spark_consumers.applying.shadow_tables import SHADOW_TABLE
-from spark_consumers.decoding.output_columns import SINK_COLUMNS
+from spark_consumers.decoding.output_columns import PRESENT_OP, SINK_COLUMNS
 from spark_consumers.sink_query.spark_errors import translated
 from spark_consumers.source.data_source import SOURCE_FORMAT
-from topics.records.vevent import EventType
+from topics.records.vevent import EventType, Op
 
 __all__ = ["LEFT_OUT", "PARTITIONS_MAX", "ROUTE", "SINK_COLUMNS", "routed", "sink_frame"]
 
@@ -37,15 +37,16 @@ def sink_frame(
 ) -> DataFrame:
     """Return the stream of a keyspace with SINK_COLUMNS and `more` of the source's columns.
 
-    `token`: whether the sink needs that column.
+    `token`: whether the sink needs that column. Of a system-versioned table the rows are its
+    present ones, and their column op is what becomes of them.
 
     `options` are those of format `shardstream`. `tables` are the tables (`database.table`) whose
     rows are wanted, none: all but those in which gh-ost and pt-online-schema-change prepare an
     ALTER, which metric LEFT_OUT then names. Records other than rows are those of all tables.
     """
-    columns = [name for name in (*SINK_COLUMNS, *more) if token or name != "token"]
+    columns = [name for name in (*SINK_COLUMNS, *more, PRESENT_OP) if token or name != "token"]
     source = {**options, "keyspace": keyspace, "columns": ",".join(columns)}
-    frame = translated(spark.readStream.format(SOURCE_FORMAT).options(**source).load)
+    frame = _present_rows(translated(spark.readStream.format(SOURCE_FORMAT).options(**source).load))
     is_row = f.col("type") == EventType.ROW.value
     name = f.concat_ws(".", "database", "table")
     if tables:
@@ -55,6 +56,13 @@ def sink_frame(
     named = frame.withColumn(LEFT_OUT, f.when(is_shadow, name))
     seen = named.observe(LEFT_OUT, f.sort_array(f.collect_set(LEFT_OUT)).alias("tables"))
     return seen.where(f.col(LEFT_OUT).isNull()).drop(LEFT_OUT)
+
+
+def _present_rows(frame: DataFrame) -> DataFrame:
+    """Leave out what a system-versioned table keeps as history: the rest is as of other tables."""
+    op = f.coalesce(PRESENT_OP, "op")
+    is_history = f.col("type").eqNullSafe(EventType.ROW.value) & (op == Op.NONE.value)
+    return frame.where(~is_history).withColumn("op", op).drop(PRESENT_OP)
 
 
 def routed(frame: DataFrame, partitions: int) -> DataFrame:

@@ -10,12 +10,14 @@ from pyspark.sql import functions as f
 
 from event_token.errors import UsageError
 from spark_consumers.applying.changes import DELETED, HOME, KEY, SEQ, SHARD, TIME
+from spark_consumers.decoding.output_columns import PRESENT_OP
+from topics.records.vevent import Op
 
 _IDENTITY = (KEY, HOME)
 _ORDER = (TIME, SHARD, SEQ)
 _NEEDED = (
     *("type", "before", "after", "key", "old_key", "absent", "shard", "seq", "timestamp_us"),
-    *("keyspace_id_before", "keyspace_id_after"),
+    *("keyspace_id_before", "keyspace_id_after", PRESENT_OP),
 )
 
 
@@ -38,7 +40,8 @@ def latest_changes(frame: DataFrame) -> DataFrame:
             f"latest_changes needs the rows of format shardstream with option table, and columns "
             f"{', '.join(missing or ['before and after as structs'])}"
         )
-    rows = frame.where(f.col("type") == "ROW")
+    is_history = f.col(PRESENT_OP).eqNullSafe(Op.NONE.value)
+    rows = frame.where((f.col("type") == "ROW") & ~is_history)
     changes = rows.select(f.explode(_changes()).alias("change")).select("change.row.*", "change.*")
     changes = changes.drop("row")
     if frame.isStreaming:
@@ -64,7 +67,7 @@ def sequence_by(alias: str = "") -> str:
 
 def _changes() -> Column:
     """Return an array: the change of the row, and the deletion of the one that it was before."""
-    is_delete = f.col("after").isNull()
+    is_delete = f.col("after").isNull() | f.col(PRESENT_OP).eqNullSafe(Op.DELETE.value)
     homes = f.col("keyspace_id_before"), f.col("keyspace_id_after")
     is_moved = f.col("before").isNotNull() & (
         f.col("old_key").isNotNull() | f.coalesce(homes[0] != homes[1], f.lit(False))

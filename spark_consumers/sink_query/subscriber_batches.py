@@ -11,7 +11,7 @@ from event_token.position import StreamPosition
 from spark_consumers.applying.changes import TableChanges
 from spark_consumers.applying.task_changes import Following, changes_of
 from spark_consumers.decoding.key_scope import KeyScope
-from spark_consumers.decoding.output_columns import SINK_COLUMNS, choose_columns
+from spark_consumers.decoding.output_columns import PRESENT_OP, SINK_COLUMNS, choose_columns
 from spark_consumers.decoding.record_batches import BatchDecoder
 from spark_consumers.decoding.record_decoder import RecordDecoder
 from spark_consumers.sink_query.resume import PlannedBatch
@@ -64,7 +64,7 @@ class Batches:
         self._subscriber = subscriber
         self._rows = rows
         self._wait_s = ms / 1000
-        output = replace(choose_columns(",".join(SINK_COLUMNS)), key_scope=key_scope)
+        output = replace(choose_columns(",".join((*SINK_COLUMNS, PRESENT_OP))), key_scope=key_scope)
         self._source = BatchDecoder(output, subscriber.schema_text, shard=None)
         self._events: list[VEvent] = []
         self._begin: StreamPosition | None = None
@@ -109,6 +109,9 @@ class Batches:
         batch = self._source.decode([event.record for event in events], range(len(events)))
         columns = {name: batch[name] for name in batch.schema.names}
         ops = pa.array([event.op.value for event in events], pa.string())
+        present = columns.pop(PRESENT_OP)
+        is_ended = pc.fill_null(pc.not_equal(present, columns["op"]), False)
+        ops = pc.if_else(is_ended, present, ops)
         # A key range sees one image, and so one key, of an UPDATE that crosses its border.
         is_cut = pc.not_equal(columns["op"], ops)
         old = pc.coalesce(columns["old_key_hash"], columns["key_hash"])
@@ -118,4 +121,5 @@ class Batches:
         columns["op"] = ops
         columns["late"] = pa.array([event.late for event in events])
         columns["possible_duplicate"] = pa.array([event.possible_duplicate for event in events])
-        return pa.table(list(columns.values()), schema=batch.schema)
+        is_history = pc.fill_null(pc.equal(present, Op.NONE.value), False)
+        return pa.table(columns).filter(pc.invert(is_history))

@@ -65,6 +65,9 @@ class TableShape:
     table: str
     columns: tuple[Column, ...]
     primary_key: tuple[int, ...] = ()  # column indexes in key order; empty: no primary key
+    # Of a system-versioned table of MariaDB: the column that has its greatest value in the present
+    # rows, and in all others the time at which the row was changed or deleted. Not in the key.
+    row_end: int | None = None
 
 
 def avro_type(column: Column) -> Any:
@@ -203,7 +206,7 @@ def row_schema(shape: TableShape, keyspace: str | None = None) -> dict[str, Any]
     Column fields carry the attributes `column` (the true name), `kind`, `sql_type`, and `labels`
     for ENUM and SET; the record carries `database`, `table` and `primary_key` (column names), and
     `keyspace`: keyspaces that share a Kafka may have tables of the same name. Schemas of earlier
-    producers have none.
+    producers have none. A system-versioned table's has `row_end`, the name of that column.
     """
     fields = []
     for column in shape.columns:
@@ -222,10 +225,12 @@ def row_schema(shape: TableShape, keyspace: str | None = None) -> dict[str, Any]
         {"name": "before", "type": ["null", {"type": "record", "name": "Row", "fields": fields}]},
         {"name": "after", "type": ["null", "Row"]},
     ]
-    owner: dict[str, Any] = {} if keyspace is None else {"keyspace": keyspace}
+    more: dict[str, Any] = {} if keyspace is None else {"keyspace": keyspace}
+    if shape.row_end is not None:
+        more["row_end"] = shape.columns[shape.row_end].name
     return _record(
         body,
-        **owner,
+        **more,
         database=shape.database,
         table=shape.table,
         primary_key=[shape.columns[i].name for i in shape.primary_key],
@@ -265,7 +270,8 @@ def shape_of(schema: dict[str, Any]) -> TableShape | None:
         )
     names = [c.name for c in columns]
     key = tuple(names.index(name) for name in schema["primary_key"])
-    return TableShape(schema["database"], schema["table"], tuple(columns), key)
+    row_end = names.index(schema["row_end"]) if "row_end" in schema else None
+    return TableShape(schema["database"], schema["table"], tuple(columns), key, row_end)
 
 
 def schema_text(schema: dict[str, Any]) -> str:

@@ -90,7 +90,9 @@ class StatementReader:
         elif statement == Statement.CHANGE:
             raise StatementInRowStream(
                 f"a change was logged as a statement, so its rows are in no binlog: "
-                f"SET GLOBAL binlog_format=ROW on the source; the statement begins: {shown(raw)}"
+                f"SET GLOBAL binlog_format=ROW on the source, and give a system-versioned table "
+                f"that counts its versions by transactions (BIGINT) TIMESTAMP(6) columns instead; "
+                f"the statement begins: {shown(raw)}"
             )
         else:
             raise UnsupportedEvent(f"an unknown statement, which begins: {shown(raw)}")

@@ -7,12 +7,14 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from databases.secret_tables import SECRET_TABLES
+from databases.system_versioned import row_end_of
 from event_token.errors import UsageError
 from producers.decoder.errors import CorruptBinlog, RuleBroken, UnsupportedColumn
 from producers.decoder.tables.column_types import YEAR_SIGN_UNKNOWN
 from producers.decoder.tables.hidden_columns import HiddenTypes, may_be_hidden
 from producers.decoder.tables.key_watch import KeyWatch, is_named
 from producers.decoder.tables.plan import SILENT, FilterPlan, TablePlan
+from producers.decoder.tables.row_ends import may_end_rows, set_row_end
 from producers.decoder.tables.server_columns import Catalog, all_visible, hide
 from producers.decoder.tables.sharding import ShardingColumn, set_vindex
 from producers.decoder.tables.table_map import parse_table_map
@@ -139,6 +141,7 @@ class TableVersions:
             self._last_id = table_id
             self._last_plan = plan
         if len(plan.prefix) == 0:
+            self._look_up(plan)
             self.prepare(plan)
             types = self._hidden_types
             if types is not None and not plan.is_left_out and not plan.internal:
@@ -151,6 +154,26 @@ class TableVersions:
         """Return (database, table) of the one that was used last."""
         plan = self._last_plan
         return () if plan is None else ((plan.database, plan.table),)
+
+    def _look_up(self, plan: TablePlan) -> None:
+        """Find out which columns readers see, and which one ends row versions. HiddenType."""
+        if plan.internal or plan.problem or self.leaves_out(plan.database, plan.table):
+            return
+        if plan.maybe_hidden:
+            self._hide(plan)
+        candidates = may_end_rows(plan) if self.is_mariadb else []
+        if not candidates:
+            return
+        seen = plan if plan.visible is None else plan.visible
+        names = [column.name for column in seen.columns]
+        if self._hidden_types is None:
+            row_end = row_end_of(names, candidates, None) or ""
+        else:
+            row_end = self._hidden_types.row_end(plan.database, plan.table, names, candidates)
+        if row_end:
+            set_row_end(plan, row_end)
+            if plan.visible is not None:
+                set_row_end(plan.visible, row_end)
 
     def watch(self, watch: KeyWatch) -> None:
         """Note from here on which rows of a table are logged."""
@@ -209,8 +232,6 @@ class TableVersions:
         if plan.internal:
             plan.prefix = _NOT_LOGGED
             return
-        if plan.maybe_hidden:
-            self._hide(plan)
         seen = plan if plan.visible is None else plan.visible
         set_vindex(plan, self._vindexes.get((plan.database, plan.table)))
         try:
@@ -259,6 +280,12 @@ class TableVersions:
             return
         # BINARY and UUID have the same table map, so no new version would show such a change.
         lower = statement.decode("utf-8", "replace").lower()
+        # A key that had the column already has the same table map with versioning and without.
+        for body, plan in [*self._by_body.items()]:
+            if (plan.row_end >= 0 or may_end_rows(plan)) and is_named(plan.table, lower):
+                del self._by_body[body]
+                if plan.watch is not None:
+                    plan.watch.body = b""  # the next row tells its shape again
         columns: dict[tuple[str, str], list[str]] = {}
         for plan in self._by_body.values():
             is_read = len(plan.prefix) > 0 and not plan.is_left_out and not plan.internal

@@ -3,12 +3,13 @@
 from typing import Protocol
 
 from producers.decoder.tables.plan import TablePlan
+from producers.decoder.tables.row_ends import RowEnds
 from producers.decoder.values import operations as ops
 from producers.decoder.values.hidden_values import HIDDEN_BYTES
 
 
-class HiddenTypes(Protocol):
-    """What the settings declare about columns whose type a binlog does not show."""
+class HiddenTypes(RowEnds, Protocol):
+    """What settings and server tell about columns that a binlog does not describe."""
 
     def type_of(self, place: str) -> str:
         """Return the declaration of `database.table.column`: a type, "bytes", or "" for none."""

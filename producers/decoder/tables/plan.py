@@ -15,6 +15,7 @@ from topics.keyspace.vindexes import Vindex
 from topics.records.table_shape import Column, TableShape, ValueKind
 
 NO_KEY: Final = -1
+NO_ROW_END: Final = -1
 
 # What the rows of the product's own tables mean to the decoder.
 ORDINARY: Final = 0
@@ -180,6 +181,7 @@ class TablePlan:
         self.maybe_hidden: list[int] = []
         self.hidden: list[int] = []
         self.visible: TablePlan | None = None
+        self.row_end: i64 = NO_ROW_END  # the column that ends versions of a row (row_ends.py)
         self.is_left_out: bool = False  # a filter rule leaves out all its rows
         self.filter: FilterPlan | None = None  # a filter rule chooses rows or columns
         # The sharding column and its vindex; None: rows have no keyspace ids.
@@ -200,5 +202,22 @@ class TablePlan:
         if self.visible is not None:
             return self.visible.shape()
         return TableShape(
-            self.database, self.table, tuple(self.shape_columns), tuple(self.primary_key)
+            self.database,
+            self.table,
+            tuple(self.shape_columns),
+            tuple(self.primary_key),
+            None if self.row_end == NO_ROW_END else int(self.row_end),
         )
+
+
+def set_key(plan: TablePlan, key: list[int]) -> None:
+    """Give a table version its primary key; called before its sharding column is set."""
+    for column in plan.columns:
+        column.key_slot = NO_KEY
+        column.is_noted = False
+    for slot, index in enumerate(key):
+        plan.columns[index].key_slot = slot
+        plan.columns[index].is_noted = True
+    plan.key_names = [plan.columns[index].name for index in key]
+    plan.primary_key = key
+    plan.key_size = len(key)

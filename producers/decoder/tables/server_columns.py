@@ -7,7 +7,7 @@ HASH. MySQL adds the value of each expression of an index, and logs its name up 
 import re
 from typing import Final, Protocol
 
-from producers.decoder.tables.plan import NO_KEY, FilterPlan, MaskedColumn, TablePlan
+from producers.decoder.tables.plan import NO_KEY, NO_ROW_END, FilterPlan, MaskedColumn, TablePlan
 from producers.decoder.values import operations as ops
 from topics.records.table_shape import Column
 
@@ -90,6 +90,7 @@ def written_plan(table: TablePlan, indexes: list[int], shape: list[Column]) -> T
     written.key_size = table.key_size
     places = {index: i for i, index in enumerate(indexes)}
     written.primary_key = [places[index] for index in table.primary_key]
+    written.row_end = places.get(int(table.row_end), NO_ROW_END)
     written.columns = [table.columns[index].moved(i) for i, index in enumerate(indexes)]
     written.shape_columns = shape
     written.key_names = [written.columns[index].name for index in written.primary_key]

@@ -21,7 +21,7 @@ from producers.decoder.tables.column_types import (
     refusal,
 )
 from producers.decoder.tables.hidden_columns import HiddenTypes
-from producers.decoder.tables.plan import TablePlan
+from producers.decoder.tables.plan import TablePlan, set_key
 from producers.decoder.tables.server_columns import named_as_hidden
 from producers.decoder.values.charset import OTHER, charset_kind, charset_of, decode_text
 from producers.decoder.values.hidden_values import HIDDEN_BYTES
@@ -287,10 +287,5 @@ def plan_columns(plan: TablePlan, columns: list[ColumnType], key: list[int]) -> 
         plan.columns.append(column_plan)
         plan.shape_columns.append(shape_column)
     plan.count = len(columns)
-    for slot, index in enumerate(key):
-        plan.columns[index].key_slot = slot
-        plan.columns[index].is_noted = True
-        plan.key_names.append(plan.columns[index].name)
-    plan.primary_key = key
-    plan.key_size = len(key)
+    set_key(plan, key)
     return ""

@@ -18,6 +18,7 @@ from spark_consumers.applying.tables import (
     Change,
     Statements,
     check_whole,
+    of_present_rows,
     versions_of,
 )
 from spark_consumers.change_log.delta_commit import (
@@ -132,8 +133,10 @@ class LogWindow:
         return found
 
     def _versions(self, change: Change) -> list[tuple[str, Version]]:
-        if change["key"] is None:
+        present = of_present_rows(change)
+        if present is None or present["key"] is None:
             return []
+        change = present
         if self._key_scope is KeyScope.SHARD:
             check_whole(change)
             change = scoped_change(change)

@@ -143,3 +143,25 @@ def test_types_that_the_binlog_hides_are_refused(
 
     said = refusal(settings_of(mariadb_a, kafka, keyspace, filters=filters))
     assert f"a comparison of the type {sql_type.lower()}" in said
+
+
+def test_rules_of_system_versioned_tables_are_checked_at_start(
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """They exist, and have the columns that no catalog lists; `row_end` may not be left out."""
+    name = mariadb_a.new_database()
+    run(mariadb_a, f"CREATE TABLE {name}.t(id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING")
+
+    def filters(*columns: str) -> FilterSettings:
+        table = TablePattern(f"{name}.t")
+        return FilterSettings(include=(table,), rules=(Rule(table, columns=columns),))
+
+    whole = settings_of(mariadb_a, kafka, keyspace, filters=filters("id", "row_start", "row_end"))
+    cut = settings_of(mariadb_a, kafka, keyspace, filters=filters("id", "v"))
+    with producing(whole):
+        run(mariadb_a, f"INSERT INTO {name}.t VALUES (1, 1)")
+        wait_caught_up(whole)
+
+    [row] = [e for e in read_log(whole).events if e.type is EventType.ROW]
+    assert list(row.after or {}) == ["id", "row_start", "row_end"]
+    assert "column row_end is left out, but it is in the primary key" in refusal(cut)

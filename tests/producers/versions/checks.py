@@ -13,6 +13,7 @@ from tests.producers.decoder.case_files import Case, cases_for
 from tests.producers.decoder.random_changes import check_random_table
 from tests.producers.own_servers import OwnServers
 from tests.producers.session.producing import server_of
+from tests.spark_consumers.versioned_tables import check_present_rows
 
 
 def test_server_is_of_its_version_and_suits(
@@ -39,6 +40,11 @@ def test_copied_rows_are_the_logged_ones(copied_case: Case, own_servers: OwnServ
 def test_log_adds_up_to_what_a_select_shows(server: DatabaseFixture, seed: int) -> None:
     """Random tables of the types that there are here."""
     check_random_table(server, seed)
+
+
+def test_present_rows_are_what_a_select_shows(server: DatabaseFixture) -> None:
+    """Of system-versioned tables a replay of the log has the rows without their history."""
+    check_present_rows(server)
 
 
 def test_server_refuses_what_is_left_out(server: DatabaseFixture) -> None:

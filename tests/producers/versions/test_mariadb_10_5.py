@@ -4,6 +4,7 @@ from tests.producers.versions.checks import (  # noqa: F401 - these are the test
     test_case,
     test_copied_rows_are_the_logged_ones,
     test_log_adds_up_to_what_a_select_shows,
+    test_present_rows_are_what_a_select_shows,
     test_server_is_of_its_version_and_suits,
     test_server_refuses_what_is_left_out,
 )

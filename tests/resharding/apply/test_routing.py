@@ -125,6 +125,7 @@ def test_one_target_sees_a_move_as_delete_or_insert() -> None:
         ({"after": {"id": 1}}, "binlog_row_image=FULL"),
         ({"after": {"id": 1, "user": None}}, "no keyspace id"),
         ({"shape": TableShape("shop", "orders", SHAPE.columns)}, "no primary key"),
+        ({"shape": TableShape("shop", "orders", SHAPE.columns, (0,), 1)}, "system-versioned"),
         (
             {
                 "shape": TableShape("shop", "orders", (SHAPE.columns[0],), (0,)),

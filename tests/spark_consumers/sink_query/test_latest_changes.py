@@ -10,7 +10,7 @@ from spark_consumers.sink_query.latest_changes import latest_changes, sequence_b
 SCHEMA = (
     "type string, op string, before struct<id:int,note:string>, after struct<id:int,note:string>, "
     "key string, old_key string, absent string, shard string, seq bigint, timestamp_us bigint, "
-    "keyspace_id_before binary, keyspace_id_after binary"
+    "keyspace_id_before binary, keyspace_id_after binary, present_op string"
 )
 HERE, THERE = b"\x10", b"\x90"
 Image = tuple[int, str] | None
@@ -28,7 +28,7 @@ def record(
     image = after or before
     key = f"[{image[0]}]" if image else None
     old_key = f"[{before[0]}]" if before and after and before[0] != after[0] else None
-    return ("ROW", "", before, after, key, old_key, absent, shard, seq, time_us, *homes)
+    return ("ROW", "", before, after, key, old_key, absent, shard, seq, time_us, *homes, None)
 
 
 def test_a_batch_has_the_last_change_of_each_key_and_home(spark: SparkSession) -> None:
@@ -39,7 +39,7 @@ def test_a_batch_has_the_last_change_of_each_key_and_home(spark: SparkSession) -
         record(("-80", 8, 110), (2, "old"), (2, "same shard"), (HERE, THERE)),
         record(("-80", 9, 120), None, (3, "first")),
         record(("-80", 10, 130), (3, "first"), (4, "renamed")),
-        ("DDL", *(None,) * 11),
+        ("DDL", *(None,) * 12),
     ]
 
     found = latest_changes(spark.createDataFrame(records, SCHEMA)).collect()
