@@ -6,6 +6,7 @@ from spark_consumers.source.micro_batches import BOUND_ROWS_MIN, WatchingPlanner
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import Splits, StreamOffset, choose_splits
 from topics.kafka.deadline import Deadline
+from topics.keyspace.lineage import retired_us
 from topics.keyspace.topology import Topology
 from topics.progress.history import ProgressHistory
 from topics.reading.planner import Batch, is_hop, ranges_between
@@ -76,7 +77,9 @@ def _next_hop(
 ) -> tuple[StreamPosition, StreamOffset]:
     """Return the positions before and after the first hop after `start`."""
     topology = known_topology(options.kafka, options.keyspace)
-    planner = WatchingPlanner(start.position, options, {}, until_us=end.frontier_us)
+    planner = WatchingPlanner(
+        start.position, options, retired_us(topology), until_us=end.frontier_us
+    )
     look = Deadline(HOP_LOOK_S)
     feed = ProgressFeed(options.kafka, options.keyspace, schema_ids)
     try:

@@ -72,7 +72,7 @@ class ProgressHistory:
 
     def log_start(self) -> int:
         """Return the first offset that the shard log still has."""
-        return partition_bounds(self._consumer, self._config, self.topics.log)[0]
+        return self._bounds(self.topics.log)[0]
 
     def last(self) -> ProgressAt | None:
         """Return the newest record."""
@@ -120,7 +120,7 @@ class ProgressHistory:
         if at.seq == 0 or read_us is None:
             return
         topic = self.topics.log
-        with PartitionReader(self._config, topic, 0, TAIL_TIMEOUT_S) as reader:
+        with self._open_log() as reader:
             first = next(reader.records(*reader.bounds()), None)
         if first is None:
             return  # the reader of the log reports this error
@@ -133,19 +133,21 @@ class ProgressHistory:
             )
 
     def _is_behind_mark(self, at: ShardPosition) -> bool:
-        """Tell whether the record below a position is a mark; True if retention has removed it."""
+        """Tell whether the last record below a position is a mark; True where it is not readable.
+
+        Commit markers and aborted transactions may lie between that record and the position: a cut
+        is at the record that follows.
+        """
         if at.seq == 0:
             return False
-        with PartitionReader(self._config, self.topics.log, 0, TAIL_TIMEOUT_S) as reader:
+        with self._open_log() as reader:
             start, end = reader.bounds()
-            if at.offset <= start:
-                return True
-            if at.offset > end:
-                return False  # the reader reports this error
-            for record in reader.records(at.offset - 1, at.offset):
-                type_index = read_envelope(record.value or b"", self.topics.log)[0]
-                return TYPES_BY_INDEX[type_index] is EventType.JOURNAL
-        return False  # a commit marker: progress covers a record after it
+            below = reader.last_between(start, min(at.offset, end))
+        if below is None:
+            return True  # retention has removed it
+        type_index, seq, _, _ = read_envelope(below.value or b"", self.topics.log, below.offset)
+        # Progress may be readable before its rows: then an earlier record is the last one.
+        return seq != at.seq or TYPES_BY_INDEX[type_index] is EventType.JOURNAL
 
     def mark_of(self, kind: MarkKind, reshard_id: str, hop_time_us: int) -> ProgressAt | None:
         """Return the record with the END or BEGIN of a switched reshard, None if there is none.
@@ -179,7 +181,7 @@ class ProgressHistory:
     def _step_back(self, wanted_us: int, is_early: Callable[[Progress], bool]) -> int:
         """Step back from the first record with that head until one is early enough."""
         topic = self.topics.progress
-        start, end = partition_bounds(self._consumer, self._config, topic)
+        start, end = self._bounds(topic)
         offset = max(start, min(end, self._lower_bound(topic, wanted_us // 1_000, end)))
         step = _STEP_FIRST
         while offset > start:
@@ -189,6 +191,12 @@ class ProgressHistory:
             offset = max(start, offset - step)
             step *= _STEP_GROWTH
         return offset
+
+    def _bounds(self, topic: str) -> tuple[int, int]:
+        return partition_bounds(self._consumer, self._config, topic)
+
+    def _open_log(self) -> PartitionReader:
+        return PartitionReader(self._config, self.topics.log, 0, TAIL_TIMEOUT_S)
 
     def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:
         # Kafka matches commit markers too, which carry the broker's clock: it may be early.
