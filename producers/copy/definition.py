@@ -233,7 +233,7 @@ def _key(
     )
 
 
-def _column_type(  # noqa: PLR0917 - a row of information_schema.columns
+def _column_type(
     table: str,
     flavor: Flavor,
     index: int,

@@ -81,6 +81,9 @@ class ShardSession:
             context.report(ProducerState.STARTING, self.committed, start.note)
             parts = open_parts(context, start, publisher, self.committed, opened)
             context.report(ProducerState.STREAMING, self.committed, "")
+            if start.is_new and point.head_us >= 0:
+                # Without rows: it tells readers from which time on this log has everything.
+                parts.committer.commit()
             turns = Turns(context, parts)
             while not context.stop.is_set():
                 turns.next()

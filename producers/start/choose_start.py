@@ -118,7 +118,7 @@ def _first(
     if not isinstance(start, StartWord):
         there = server.view.history if server.view is not None else server.history()
         found = find_position(server.settings, server.family, server.connection, start, there)
-        return server, first_point(found.position), identity, [*notes, found.note]
+        return server, first_point(found.position, start), identity, [*notes, found.note]
     history = server.history()
     # `earliest` takes what the server says that it still has.
     position = history.purged if start is StartWord.EARLIEST else history.executed

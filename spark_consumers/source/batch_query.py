@@ -46,7 +46,7 @@ def batch_bounds(
     if wanted is None or wanted is StartWord.LATEST:
         latest = _resolve(options, schema_ids, topology, StartWord.LATEST)
         wanted = max(start.frontier_us, latest.frontier_us)
-    end = _resolve(options, schema_ids, topology, wanted)
+    end = _resolve(options, schema_ids, topology, wanted, may_begin_later=True)
     if end.frontier_us < start.frontier_us:
         raise UsageError(
             f"option end ({end.frontier_us} us) lies before option start ({start.frontier_us} us)"
@@ -144,6 +144,8 @@ def _resolve(
     topology: Topology,
     start: ParsedStart,
     clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
+    *,
+    may_begin_later: bool = False,
 ) -> StreamPosition:
     return resolve_start(
         start,
@@ -153,6 +155,7 @@ def _resolve(
         schema_ids=schema_ids,
         tables=None if options.table is None else (options.table,),
         clock=clock,
+        may_begin_later=may_begin_later,
     )
 
 

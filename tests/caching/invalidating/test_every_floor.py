@@ -52,7 +52,7 @@ def statement(writer: ShardWriter, at_us: int, kind: EventType, text: str) -> VE
         ),
     ],
 )
-def test_ddl_and_skips_take_all_values_out_of_use(  # noqa: PLR0917 - fixtures
+def test_ddl_and_skips_take_all_values_out_of_use(
     config: ClientConfig,
     keyspace: str,
     writers: Writers,
@@ -80,7 +80,7 @@ def test_ddl_and_skips_take_all_values_out_of_use(  # noqa: PLR0917 - fixtures
 
 
 @on_each_store
-def test_a_split_closes_the_source_and_opens_the_targets(  # noqa: PLR0917 - fixtures
+def test_a_split_closes_the_source_and_opens_the_targets(
     config: ClientConfig,
     keyspace: str,
     writers: Writers,

@@ -201,13 +201,13 @@ class HistoryTopics(ProgressHistory):
         for n in range(-(-start_offset // PROGRESS_STEP), len(self._history.progress)):
             yield ProgressAt(n * PROGRESS_STEP, self._history.progress[n])
 
-    def _bounds(self, topic: str) -> tuple[int, int]:
+    def _bounds(self, topic: str) -> tuple[int, int]:  # noqa: ARG002 - of progress alone
         return 0, PROGRESS_STEP * len(self._history.progress)
 
     def _open_log(self) -> PartitionReader:
         return LogOf(self._history)
 
-    def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:
+    def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:  # noqa: ARG002 - see `_bounds`
         later = (at.offset for at in self.records() if at.progress.head_us // 1_000 >= timestamp_ms)
         return next(later, end)
 
