@@ -42,8 +42,8 @@ def resume_point(
             raise LogDisagrees(
                 f"{topics.log} ends with seq {log.last.seq} at offset {log.last.offset}, but "
                 f"{topics.progress} is empty: one of them was deleted or recreated. Without the "
-                "progress topic the log's position is unknown: restore it, or delete both topics "
-                "and start a new log with a copy"
+                "progress topic the log's position is unknown: restore it, or run shardstream "
+                f"topics reset {topics.keyspace} {topics.shard}, and start a new log with a copy"
             )
         return None
     if Flavor(progress.flavor) is not flavor:

@@ -13,12 +13,13 @@ from topics.kafka.errors import TOPIC_GONE
 from topics.kafka.partition_reader import (
     TAIL_TIMEOUT_S,
     PartitionReader,
+    StoredRecord,
     partition_bounds,
     read_tail,
 )
 from topics.kafka.requests import retry_request
 from topics.names import ShardTopics
-from topics.progress.cells import ordered_from_seq
+from topics.progress.cells import begins_us, ordered_from_seq
 from topics.progress.codec import decode_progress
 from topics.progress.record import CLOCK_AHEAD_US_MAX, MarkKind, Progress
 from topics.records.envelope import read_envelope
@@ -28,6 +29,8 @@ from topics.records.vevent import TYPES_BY_INDEX, EventType
 # Steps back grow, so that a position far behind costs a handful of reads.
 _STEP_FIRST: Final = 64
 _STEP_GROWTH: Final = 8
+
+_START_AGAIN: Final = "Start again from earliest, and treat the records between as lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +114,50 @@ class ProgressHistory:
         return self._step_back(wanted_us, is_early)
 
     def check_same_log(self, at: ShardPosition) -> None:
-        """Raise LogShrank when the log was begun after the transaction that a position has read.
+        """Raise LogShrank when the log is another one than that of a position, or ends before it.
 
         A topic that was deleted and filled again may have other records under the same seqs and
-        offsets. Nothing tells once retention has removed the first record, or without a token.
+        offsets: then the time of its first record tells, unless retention has removed that, or the
+        position has no token. A log that `topics reset` has emptied never takes an offset again.
         """
-        read_us = None if at.token is None else at.token.timestamp_us
-        if at.seq == 0 or read_us is None:
+        if at.seq == 0:
             return
         topic = self.topics.log
         with self._open_log() as reader:
-            first = next(reader.records(*reader.bounds()), None)
-        if first is None:
-            return  # the reader of the log reports this error
-        _, seq, timestamp_us, _ = read_envelope(first.value or b"", topic, first.offset)
+            start, end = reader.bounds()
+            first = next(reader.records(start, end), None)
+            below = reader.last_between(start, at.offset) if at.offset <= end else None
+        last = self.last()
+        ends_at = 0 if last is None else last.progress.last_seq
+        if ends_at < at.seq:
+            found = f"it ends with seq {ends_at}"
+        elif below is not None and self._seq_and_time(below)[0] != at.seq:
+            found = f"seq {self._seq_and_time(below)[0]} is the last one below that offset"
+        elif below is None and first is not None and self._seq_and_time(first)[0] <= at.seq:
+            found = f"it begins with seq {self._seq_and_time(first)[0]} at offset {first.offset}"
+        else:
+            self._check_first(at, first)
+            return
+        raise LogShrank(
+            f"{topic}: the position has read seq {at.seq} below offset {at.offset}, but {found}: "
+            f"the log was recreated. {_START_AGAIN}"
+        )
+
+    def _check_first(self, at: ShardPosition, first: StoredRecord | None) -> None:
+        read_us = None if at.token is None else at.token.timestamp_us
+        if first is None or read_us is None:
+            return  # the reader of the log reports a log without records
+        seq, timestamp_us = self._seq_and_time(first)
         if seq == 1 and timestamp_us > read_us:
             raise LogShrank(
-                f"{topic}: its first record, of {timestamp_us} us, is newer than what the position "
-                f"has read, up to {read_us} us: the log was recreated. Start again from earliest, "
-                f"and treat the records between as lost"
+                f"{self.topics.log}: its first record, of {timestamp_us} us, is newer than what "
+                f"the position has read, up to {read_us} us: the log was recreated. {_START_AGAIN}"
             )
+
+    def _seq_and_time(self, record: StoredRecord) -> tuple[int, int]:
+        value = record.value or b""
+        _, seq, timestamp_us, _ = read_envelope(value, self.topics.log, record.offset)
+        return seq, timestamp_us
 
     def _is_behind_mark(self, at: ShardPosition) -> bool:
         """Tell whether the last record below a position is a mark; True where it is not readable.
@@ -174,9 +201,10 @@ class ProgressHistory:
         """Tell whether all progress of records of that time or later is still there."""
         first = next(self.records(self.offset_for_time(time_us)), None)
         long_ago_us = time_us - CLOCK_AHEAD_US_MAX
-        return (
-            first is None or first.progress.first_seq == 1 or first.progress.head_us <= long_ago_us
-        )
+        if first is None or first.progress.head_us <= long_ago_us:
+            return True
+        first_us = begins_us(first.progress)
+        return first_us is not None and first_us <= time_us
 
     def _step_back(self, wanted_us: int, is_early: Callable[[Progress], bool]) -> int:
         """Step back from the first record with that head until one is early enough."""

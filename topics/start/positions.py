@@ -168,13 +168,15 @@ class _Places:
         return self._at_time(history, shard, end, is_entered=is_entered)
 
     def _begin(self, history: ProgressHistory, reshard: ReshardEntry) -> ShardPosition | None:
-        """Return the place of a target's BEGIN; None if retention has removed it."""
+        """Return the place of a target's BEGIN; None if retention, or a reset, has removed it."""
         hop_time_us = reshard.hop_time_us or 0
-        while history.reaches_back_to(hop_time_us):
+        while True:
             found = history.mark_of(MarkKind.BEGIN, reshard.reshard_id, hop_time_us)
             if found is not None:
                 last = found.progress
                 return ShardPosition(last.end_offset - 1, last.last_seq - 1, None)
+            if not history.reaches_back_to(hop_time_us):
+                return None
             if self._deadline.passed:
                 raise StartNotReached(
                     f"shard {history.topics.shard}: its log has not reached BEGIN of reshard "
@@ -182,7 +184,6 @@ class _Places:
                     f"{self._deadline.seconds:g} s. Is its producer running?",
                 )
             time.sleep(_START_POLL_S)
-        return None
 
     def _at_time(
         self,
